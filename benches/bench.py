@@ -1,0 +1,485 @@
+"""The measurements behind `./bench`: RunGuard next to a bare handler and to the design it replaces.
+
+Everything runs on this machine, load generator included, so only ratios within one run mean
+anything. A run measures; it never fails because a bar was missed.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHES = ROOT / "benches"
+WORK = ROOT / "target" / "bench"
+ROUTE = "/guard/agent-action"
+QUESTION = json.dumps({"session_id": "probe", "action_name": "probe", "action_params_hash": "0"})
+
+CONNECTIONS = 64
+SESSIONS = 10_000
+MANY_SESSIONS = 1_000_000
+FEW_SESSIONS = 1_000
+LOG_DECISIONS = 1_000_000
+
+MIN_SHARE_OF_BARE = 0.60
+MIN_TIMES_FLASK = 80
+MAX_P99_TIMES_BARE = 3.0
+MIN_SHARE_AT_MANY_SESSIONS = 0.90
+MAX_RESIDENT_MB = 600
+MAX_COLD_START_SECONDS = 1.0
+
+
+# --- what a measurement needs: programs, servers, load ---------------------------------------
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def run(command, **options):
+    return subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def retry(action, attempts=5):
+    for attempt in range(1, attempts + 1):
+        try:
+            return action()
+        except subprocess.CalledProcessError:
+            if attempt == attempts:
+                raise
+            time.sleep(5 * attempt)
+
+
+def apt_install(package):
+    say(f"installing {package} …")
+    sudo = [] if os.geteuid() == 0 else ["sudo"]
+
+    def install():
+        run([*sudo, "apt-get", "update", "-q"], stdout=subprocess.DEVNULL)
+        run([*sudo, "apt-get", "install", "-y", "-q", package], stdout=subprocess.DEVNULL)
+
+    retry(install)
+
+
+def need_wrk():
+    if not shutil.which("wrk"):
+        apt_install("wrk")
+
+
+def flask_python():
+    """The interpreter of a virtual environment that has Flask."""
+    python = WORK / "venv" / "bin" / "python"
+    has_flask = [python, "-c", "import flask"]
+    if python.exists() and subprocess.run(has_flask, capture_output=True).returncode == 0:
+        return python
+    make_venv = [sys.executable, "-m", "venv", "--clear", WORK / "venv"]
+    if subprocess.run(make_venv, capture_output=True).returncode != 0:
+        apt_install("python3-venv")
+        run(make_venv)
+    retry(lambda: run([python, "-m", "pip", "install", "-q", "-r", BENCHES / "requirements.txt"]))
+    return python
+
+
+def build_runguard(options):
+    if options.binary:
+        return Path(options.binary).resolve()
+    run(["cargo", "build", "--release", "--target-dir", ROOT / "target"], cwd=ROOT)
+    return ROOT / "target" / "release" / "runguard"
+
+
+def build_bare():
+    target = WORK / "bare"
+    run(["cargo", "build", "--release", "--locked", "--target-dir", target], cwd=BENCHES / "bare")
+    return target / "release" / "bare"
+
+
+@contextlib.contextmanager
+def scratch_directory():
+    """On the repository's own disk: /tmp may live in memory, where a commit costs nothing."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=WORK, prefix="run-") as directory:
+        yield Path(directory)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A server process that answers the guard's route on `port`."""
+
+    def __init__(self, command, port, log_file):
+        self.port = port
+        self.log_file = log_file
+        self.started_at = time.perf_counter()
+        with open(log_file, "ab") as log:
+            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+
+    def __enter__(self):
+        self.wait_for_answer()
+        return self
+
+    def __exit__(self, *_):
+        self.stop(signal.SIGTERM)
+
+    def wait_for_answer(self, timeout_seconds=120):
+        """Asks until the first decision comes back; returns the seconds since the start."""
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
+                connection.request("POST", ROUTE, QUESTION, {"content-type": "application/json"})
+                if connection.getresponse().status in (200, 429):
+                    return time.perf_counter() - self.started_at
+            if self.process.poll() is not None or time.perf_counter() - self.started_at > timeout_seconds:
+                tail = self.log_file.read_text(errors="replace")[-2000:]
+                raise SystemExit(f"the server did not come up; its log ends:\n{tail}")
+            time.sleep(0.001)
+
+    def stop(self, how):
+        """Returns the seconds until the process was gone."""
+        begun = time.perf_counter()
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        return time.perf_counter() - begun
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_mb(self):
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise SystemExit("the server is gone")
+
+
+def serve_runguard(binary, directory, settings=None):
+    port = free_port()
+    command = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data", directory / "data"]
+    if settings:
+        (directory / "runguard.toml").write_text(settings)
+        command += ["--config", directory / "runguard.toml"]
+    return Server(command, port, directory / "server.log")
+
+
+@dataclass
+class Load:
+    """What one run of wrk saw. Latencies in milliseconds; CPU in cores."""
+
+    per_second: float
+    p50: float
+    p99: float
+    refused: float
+    body_bytes: float
+    wrk_cpu: float
+    server_cpu: float
+
+
+def load(server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None):
+    """Drives `server` with wrk for `seconds`, or until `limit` answers have come."""
+    command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / "load.lua"]
+    command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit]
+    cpu_before = server.cpu_seconds()
+    wrk = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def watch():
+        answered = silent = 0
+        for line in wrk.stderr:
+            if line.startswith("answered"):
+                answered += int(line.split()[1])
+                if progress and answered % 100_000 == 0:
+                    progress(answered)
+            elif line.startswith("done"):
+                silent += 1
+                if silent == threads:
+                    wrk.send_signal(signal.SIGINT)
+            else:
+                sys.stderr.write(line)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output = wrk.stdout.read()
+    watcher.join()
+    _, status, usage = os.wait4(wrk.pid, 0)
+    wrk.returncode = os.waitstatus_to_exitcode(status)
+    if wrk.returncode != 0:
+        raise SystemExit(f"wrk failed:\n{output}")
+    report = json.loads(output.strip().splitlines()[-1])
+    if report["socket_errors"]:
+        say(f"  note: {report['socket_errors']} socket errors")
+    if limit and report["answered"] < limit:
+        raise SystemExit(f"only {report['answered']} of {limit} requests were answered in {seconds} s")
+    elapsed = report["microseconds"] / 1e6
+    return Load(
+        per_second=report["requests"] / elapsed,
+        p50=report["p50"] / 1000,
+        p99=report["p99"] / 1000,
+        refused=report["refused"] / max(1, report["requests"]),
+        body_bytes=report["body_bytes"] / max(1, report["answered"]),
+        wrk_cpu=(usage.ru_utime + usage.ru_stime) / elapsed,
+        server_cpu=(server.cpu_seconds() - cpu_before) / elapsed,
+    )
+
+
+def median(loads):
+    """Field by field: a noisy second of the machine must not decide."""
+    return Load(*(statistics.median(values) for values in zip(*(vars(load).values() for load in loads))))
+
+
+def bar(passed, text):
+    say(f"{'PASS' if passed else 'MISS'}  {text}")
+    return {"bar": text, "pass": passed}
+
+
+def table(header, rows):
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    for row in [header, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+        say("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+    say()
+
+
+# --- the four measurements ---------------------------------------------------------------------
+
+
+def measure_http(options):
+    """RunGuard next to a bare axum handler and to Flask + SQLite."""
+    need_wrk()
+    python, bare, runguard = flask_python(), build_bare(), build_runguard(options)
+
+    with scratch_directory() as directory, serve_runguard(runguard, directory) as server:
+        sample = load(server, 60, sessions=1_000, limit=36_000)
+    body_bytes = round(sample.body_bytes)
+    say(f"RunGuard's answers to this traffic have {body_bytes} bytes on average; so have the bare handler's.")
+    say(f"wrk: {CONNECTIONS} connections, {SESSIONS:,} sessions, {options.rounds} rounds of {options.seconds} s")
+
+    def serve_bare(_):
+        port = free_port()
+        return Server([bare, port, body_bytes], port, WORK / "bare.log")
+
+    def serve_flask(directory):
+        port = free_port()
+        return Server([python, BENCHES / "flask_guard.py", port, directory / "guard.db"], port, WORK / "flask.log")
+
+    # Interleaved, each with a fresh process and an empty folder: what disturbs the machine for a
+    # minute then disturbs all of them.
+    contestants = {
+        "bare axum (Json)": (serve_bare, ROUTE),
+        "RunGuard": (lambda directory: serve_runguard(runguard, directory), ROUTE),
+        "bare axum (Bytes)": (serve_bare, "/bytes"),
+        "Flask + SQLite": (serve_flask, ROUTE),
+    }
+    loads = {name: [] for name in contestants}
+    for number in range(1, options.rounds + 1):
+        for name, (serve, route) in contestants.items():
+            with scratch_directory() as directory, serve(directory) as server:
+                load(server, 2, route=route)
+                measured = load(server, options.seconds, route=route)
+            loads[name].append(measured)
+            say(f"  round {number}  {name:18} {measured.per_second:>9,.0f}/s   p99 {measured.p99:.2f} ms")
+
+    results = {name: median(values) for name, values in loads.items()}
+    yardstick, ours, flask = (results[name] for name in ("bare axum (Json)", "RunGuard", "Flask + SQLite"))
+    say()
+    table(
+        ["median", "requests/s", "of bare", "× Flask", "p50 ms", "p99 ms", "refused", "server CPU", "wrk CPU"],
+        [
+            [
+                name,
+                f"{result.per_second:,.0f}",
+                f"{result.per_second / yardstick.per_second:.0%}",
+                f"{result.per_second / flask.per_second:.1f}",
+                f"{result.p50:.2f}",
+                f"{result.p99:.2f}",
+                f"{result.refused:.0%}",
+                f"{result.server_cpu:.2f}",
+                f"{result.wrk_cpu:.2f}",
+            ]
+            for name, result in results.items()
+        ],
+    )
+    share = ours.per_second / yardstick.per_second
+    times_flask = ours.per_second / flask.per_second
+    p99_times_bare = ours.p99 / yardstick.p99
+    bars = [
+        bar(share >= MIN_SHARE_OF_BARE, f"throughput {share:.1%} of the bare handler (≥ {MIN_SHARE_OF_BARE:.0%})"),
+        bar(times_flask >= MIN_TIMES_FLASK, f"throughput {times_flask:.1f} × Flask (≥ {MIN_TIMES_FLASK} ×)"),
+        bar(
+            p99_times_bare <= MAX_P99_TIMES_BARE,
+            f"p99 {p99_times_bare:.1f} × the bare handler's (≤ {MAX_P99_TIMES_BARE:.0f} ×)",
+        ),
+    ]
+    return {"bars": bars, "body_bytes": body_bytes, "results": {name: vars(result) for name, result in results.items()}}
+
+
+# Nothing is ever refused, so that a thousand busy sessions and a million quiet ones get the same answers.
+NO_RULES = """
+[guards.agent_action.rules]
+total_action_ceiling = "off"
+consecutive_same_action_spiral = "off"
+same_action_frequency_spiral = "off"
+identical_call_spiral = "off"
+action_cycle = "off"
+"""
+
+
+def measure_sessions(options):
+    """Throughput and memory with 1,000,000 known sessions next to 1,000."""
+    need_wrk()
+    runguard = build_runguard(options)
+    figures, bars = {}, []
+
+    def compare(title, few, many):
+        loads = {FEW_SESSIONS: [], MANY_SESSIONS: []}
+        for _ in range(options.rounds):
+            for sessions, server in ((FEW_SESSIONS, few), (MANY_SESSIONS, many)):
+                load(server, 1, sessions=sessions, order="random")
+                loads[sessions].append(load(server, options.seconds, sessions=sessions, order="random"))
+        results = {sessions: median(values) for sessions, values in loads.items()}
+        say()
+        table(
+            [title, "requests/s", "p50 ms", "p99 ms", "refused", "server CPU", "wrk CPU"],
+            [
+                [
+                    f"{sessions:,} sessions",
+                    f"{result.per_second:,.0f}",
+                    f"{result.p50:.2f}",
+                    f"{result.p99:.2f}",
+                    f"{result.refused:.0%}",
+                    f"{result.server_cpu:.2f}",
+                    f"{result.wrk_cpu:.2f}",
+                ]
+                for sessions, result in results.items()
+            ],
+        )
+        share = results[MANY_SESSIONS].per_second / results[FEW_SESSIONS].per_second
+        bars.append(
+            bar(
+                share >= MIN_SHARE_AT_MANY_SESSIONS,
+                f"{title}: {share:.1%} of the throughput (≥ {MIN_SHARE_AT_MANY_SESSIONS:.0%})",
+            )
+        )
+        figures[title] = {str(sessions): vars(result) for sessions, result in results.items()}
+
+    with scratch_directory() as small, scratch_directory() as big:
+        with serve_runguard(runguard, small) as few, serve_runguard(runguard, big) as many:
+            load(few, 60, sessions=FEW_SESSIONS, limit=FEW_SESSIONS)
+            say(f"making {MANY_SESSIONS:,} sessions known …")
+
+            def progress(answered):
+                say(f"  {answered:>9,} sessions   {many.resident_mb():6.0f} MB resident")
+
+            load(many, 600, sessions=MANY_SESSIONS, limit=MANY_SESSIONS, progress=progress)
+            figures["resident_mb_after_filling"] = many.resident_mb()
+            compare("default settings", few, many)
+            figures["resident_mb_after_load"] = many.resident_mb()
+        with serve_runguard(runguard, small, NO_RULES) as few, serve_runguard(runguard, big, NO_RULES) as many:
+            compare("everything allowed", few, many)
+
+    resident = max(figures["resident_mb_after_filling"], figures["resident_mb_after_load"])
+    say(f"resident with {MANY_SESSIONS:,} sessions: {figures['resident_mb_after_filling']:.0f} MB once they were known,")
+    say(f"{figures['resident_mb_after_load']:.0f} MB after the load on them")
+    bars.append(bar(resident <= MAX_RESIDENT_MB, f"{resident:.0f} MB resident (≤ {MAX_RESIDENT_MB} MB)"))
+    return {"bars": bars, **figures}
+
+
+def forget_cached_pages(directory):
+    """As after a reboot: the next start reads the files from the disk."""
+    os.sync()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def measure_cold_start(options):
+    """From the start of the process to its first answer, on a log of 1,000,000 decisions."""
+    need_wrk()
+    runguard = build_runguard(options)
+    seconds = {}
+    with scratch_directory() as directory:
+
+        def start(case):
+            server = serve_runguard(runguard, directory)
+            seconds[case] = server.wait_for_answer()
+            say(f"  {case:42} {seconds[case] * 1000:7.0f} ms")
+            return server
+
+        say(f"making {LOG_DECISIONS:,} decisions …")
+        with serve_runguard(runguard, directory) as server:
+            load(server, 600, limit=LOG_DECISIONS, progress=lambda answered: say(f"  {answered:>9,} decisions"))
+            server.stop(signal.SIGKILL)
+        size_mb = sum(path.stat().st_size for path in (directory / "data").rglob("*")) / 2**20
+        say(f"the data folder has {size_mb:.0f} MB; first answer after")
+        server = start("kill -9 right after the load")
+        say(f"  (a clean stop takes {server.stop(signal.SIGTERM) * 1000:.0f} ms)")
+        start("a clean stop").stop(signal.SIGKILL)
+        forget_cached_pages(directory)
+        start("kill -9, files no longer in memory").stop(signal.SIGTERM)
+    say()
+    slowest = max(seconds.values())
+    bars = [bar(slowest <= MAX_COLD_START_SECONDS, f"slowest start {slowest:.2f} s (≤ {MAX_COLD_START_SECONDS:.0f} s)")]
+    return {"bars": bars, "data_mb": size_mb, "seconds": seconds}
+
+
+def measure_core(_):
+    """The pure decision of every guard, without server and store."""
+    run(["cargo", "bench", "-p", "runguard-core", "--bench", "decide"], cwd=ROOT)
+    return {}
+
+
+MEASUREMENTS = {
+    "http": measure_http,
+    "core": measure_core,
+    "cold-start": measure_cold_start,
+    "sessions": measure_sessions,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./bench", description="Measures RunGuard on this machine.")
+    commands = parser.add_subparsers(dest="measurement", title="measurements", metavar="")
+    for name, measurement in MEASUREMENTS.items():
+        command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
+        command.add_argument("--json", metavar="FILE", help="also write the figures here")
+        if name != "core":
+            command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
+        if name in ("http", "sessions"):
+            command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
+            command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")
+    options = parser.parse_args()
+    if not options.measurement:
+        parser.print_help()
+        return
+    figures = MEASUREMENTS[options.measurement](options)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"measurement": options.measurement, **figures}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error.cmd[0]} failed (exit code {error.returncode})")

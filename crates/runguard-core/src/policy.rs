@@ -1,0 +1,435 @@
+//! Which thresholds and modes are in force for a guard, a subject and a tenant.
+//!
+//! Settings arrive as a tree (from TOML, the environment, flags). Layers are merged as trees, and only the merged
+//! tree becomes types; so an override says only what differs, and every key has one definition: the field of the
+//! guard's own `Settings`.
+
+use crate::guard::{agent_action, ai_task_retry, api_circuit, capture_slot_fill, handoff, kb_requery, no_match_reprompt};
+use crate::input::closest;
+use crate::reason::{GuardName, Reason};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub type Tree = Map<String, Value>;
+
+/// What a guard's or a rule's refusal does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Not looked at.
+    Off,
+    /// Decided and logged, but allowed.
+    Observe,
+    #[default]
+    Enforce,
+}
+
+/// Where in the tree something is wrong, and what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsProblem {
+    pub path: Vec<String>,
+    pub problem: String,
+}
+
+impl SettingsProblem {
+    pub fn new(path: &[&str], problem: impl Into<String>) -> Self {
+        Self { path: path.iter().map(|&part| part.to_owned()).collect(), problem: problem.into() }
+    }
+}
+
+/// A settings key, for the example file and the documentation.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub key: &'static str,
+    pub about: &'static str,
+}
+
+/// The thresholds of one guard (or of one door of it).
+pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send + Sync + 'static {
+    const GUARD: GuardName;
+    /// Path below `[guards]`.
+    const SECTION: &'static [&'static str];
+    /// The table of overrides, and what its keys name: `tasks`, `bots`, `endpoints`…
+    const SUBJECTS: &'static str;
+    const SETTINGS: &'static [Setting];
+    /// Values that type-check and still make no sense.
+    fn check(&self) -> Result<(), (&'static str, String)>;
+}
+
+/// The thresholds with their modes.
+#[derive(Debug, Clone)]
+pub struct Rulebook<S> {
+    pub mode: Mode,
+    rules: [Mode; Reason::ALL.len()],
+    pub settings: S,
+}
+
+impl<S> Rulebook<S> {
+    /// A rule is never stricter than its guard.
+    pub fn mode_of(&self, reason: Reason) -> Mode {
+        self.mode.min(self.rules[reason.index()])
+    }
+}
+
+/// The base of a guard and its overrides by subject.
+#[derive(Debug, Clone)]
+pub struct Section<S> {
+    base: Rulebook<S>,
+    subjects: HashMap<String, Rulebook<S>>,
+}
+
+impl<S> Section<S> {
+    pub fn for_subject(&self, subject: &str) -> &Rulebook<S> {
+        if self.subjects.is_empty() {
+            return &self.base;
+        }
+        self.subjects.get(subject).unwrap_or(&self.base)
+    }
+}
+
+macro_rules! sections {
+    ($($field:ident: $settings:ty),+ $(,)?) => {
+        /// Everything one tenant's guards go by.
+        #[derive(Debug, Clone)]
+        pub struct Policy { $(pub $field: Section<$settings>),+ }
+
+        impl Policy {
+            /// `guards` is the merged `[guards]` tree; `path` is where it stands, for error messages.
+            pub fn build(guards: &Tree, path: &[&str]) -> Result<Self, SettingsProblem> {
+                check_guard_names(guards, path)?;
+                Ok(Self { $($field: build_section(guards, path)?),+ })
+            }
+        }
+
+        /// Every section, for the example file and the documentation: path, subjects, keys, defaults.
+        pub fn sections() -> Vec<SectionInfo> {
+            vec![$(SectionInfo::of::<$settings>()),+]
+        }
+    };
+}
+
+sections! {
+    ai_task_retry: ai_task_retry::Settings,
+    handoff: handoff::Settings,
+    kb_botpress: kb_requery::BotpressSettings,
+    kb_voiceflow: kb_requery::VoiceflowSettings,
+    agent_action: agent_action::Settings,
+    no_match_reprompt: no_match_reprompt::Settings,
+    capture_slot_fill: capture_slot_fill::Settings,
+    api_circuit: api_circuit::Settings,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::build(&Tree::new(), &["guards"]).unwrap_or_else(|problem| unreachable!("the defaults are valid: {problem:?}"))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct SectionInfo {
+    pub guard: GuardName,
+    pub path: &'static [&'static str],
+    pub subjects: &'static str,
+    pub settings: &'static [Setting],
+    pub defaults: Tree,
+}
+
+impl SectionInfo {
+    fn of<S: GuardSettings>() -> Self {
+        Self { guard: S::GUARD, path: S::SECTION, subjects: S::SUBJECTS, settings: S::SETTINGS, defaults: to_tree(&S::default()) }
+    }
+}
+
+/// The policies of all tenants.
+#[derive(Debug, Clone)]
+pub struct Policies {
+    base: Arc<Policy>,
+    tenants: HashMap<String, Arc<Policy>>,
+}
+
+impl Policies {
+    /// `guards` and `tenants` are the trees of the same names in the settings.
+    pub fn build(guards: &Tree, tenants: &Tree) -> Result<Self, SettingsProblem> {
+        let base = Arc::new(Policy::build(guards, &["guards"])?);
+        let mut own = HashMap::new();
+        for (name, value) in tenants {
+            let tenant = as_table(value, &["tenants", name])?;
+            if let Some(key) = tenant.keys().find(|key| *key != "guards") {
+                return Err(SettingsProblem::new(&["tenants", name, key], "is no key of a tenant; only a table `guards` may stand here"));
+            }
+            if let Some(guards_of_tenant) = tenant.get("guards") {
+                let path = ["tenants", name, "guards"];
+                let overrides = as_table(guards_of_tenant, &path)?;
+                // Alone first, so that a mistake is found where it stands.
+                Policy::build(overrides, &path)?;
+                let mut merged = guards.clone();
+                merge(&mut merged, overrides);
+                own.insert(name.clone(), Arc::new(Policy::build(&merged, &path)?));
+            }
+        }
+        Ok(Self { base, tenants: own })
+    }
+
+    pub fn for_tenant(&self, tenant: &str) -> &Arc<Policy> {
+        self.tenants.get(tenant).unwrap_or(&self.base)
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self { base: Arc::new(Policy::default()), tenants: HashMap::new() }
+    }
+}
+
+/// Lays `over` onto `base`: tables are merged, everything else is replaced.
+pub fn merge(base: &mut Tree, over: &Tree) {
+    for (key, value) in over {
+        match (base.get_mut(key), value) {
+            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
+            _ => {
+                base.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn to_tree<S: Serialize>(settings: &S) -> Tree {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(tree)) => tree,
+        _ => Tree::new(),
+    }
+}
+
+fn as_table<'a>(value: &'a Value, path: &[&str]) -> Result<&'a Tree, SettingsProblem> {
+    value.as_object().ok_or_else(|| SettingsProblem::new(path, "must be a table"))
+}
+
+fn check_guard_names(guards: &Tree, path: &[&str]) -> Result<(), SettingsProblem> {
+    for key in guards.keys() {
+        if GuardName::from_code(key).is_none() {
+            return Err(unknown(path, key, GuardName::ALL.iter().map(|guard| guard.code()), "guard"));
+        }
+    }
+    Ok(())
+}
+
+fn unknown<'a>(path: &[&str], key: &str, known: impl Iterator<Item = &'a str> + Clone, what: &str) -> SettingsProblem {
+    let hint = match closest(key, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    SettingsProblem::new(&[path, &[key]].concat(), format!("unknown {what}; {hint}"))
+}
+
+const MODE: &str = "mode";
+const RULES: &str = "rules";
+
+fn build_section<S: GuardSettings>(guards: &Tree, path: &[&str]) -> Result<Section<S>, SettingsProblem> {
+    let mut path = path.to_vec();
+    let mut tree = Tree::new();
+    let mut level = Some(guards);
+    // A door inherits mode and rules from the guard's own table.
+    for (depth, part) in S::SECTION.iter().enumerate() {
+        path.push(part);
+        let Some(value) = level.and_then(|level| level.get(*part)) else {
+            level = None;
+            continue;
+        };
+        let table = as_table(value, &path)?;
+        if depth + 1 < S::SECTION.len() {
+            check_guard_of_doors(table, &path)?;
+            for key in [MODE, RULES] {
+                if let Some(value) = table.get(key) {
+                    tree.insert(key.to_owned(), value.clone());
+                }
+            }
+        } else {
+            merge(&mut tree, table);
+        }
+        level = Some(table);
+    }
+    let subjects = tree.remove(S::SUBJECTS);
+    let base = build_rulebook::<S>(&tree, &path)?;
+    let mut overrides = HashMap::new();
+    if let Some(subjects) = subjects {
+        let subjects_path = [path.as_slice(), &[S::SUBJECTS]].concat();
+        for (name, value) in as_table(&subjects, &subjects_path)? {
+            let path = [subjects_path.as_slice(), &[name]].concat();
+            let own = as_table(value, &path)?;
+            build_rulebook::<S>(own, &path)?;
+            let mut merged = tree.clone();
+            merge(&mut merged, own);
+            overrides.insert(name.clone(), build_rulebook(&merged, &path)?);
+        }
+    }
+    Ok(Section { base, subjects: overrides })
+}
+
+fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProblem> {
+    let known = [MODE, RULES, "botpress", "voiceflow"];
+    match table.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => Err(unknown(path, key, known.into_iter(), "key")),
+        None => Ok(()),
+    }
+}
+
+fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str]) -> Result<Rulebook<S>, SettingsProblem> {
+    let mut mode = Mode::default();
+    let mut rules = default_rules();
+    let mut merged = to_tree(&S::default());
+    let known: Vec<String> = merged.keys().cloned().chain([MODE.into(), RULES.into()]).collect();
+    for (key, value) in tree {
+        match key.as_str() {
+            MODE => mode = read(value, &below(path, key))?,
+            RULES => {
+                for (code, value) in as_table(value, &below(path, key))? {
+                    let reasons: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
+                    let reason = Reason::from_code(code)
+                        .filter(|reason| reason.guard() == S::GUARD)
+                        .ok_or_else(|| unknown(&below(path, key), code, reasons.iter().copied(), "rule"))?;
+                    rules[reason.index()] = read(value, &[path, &[key, code]].concat())?;
+                }
+            }
+            _ if !known.contains(key) => {
+                let known: Vec<&str> = known.iter().map(String::as_str).chain([S::SUBJECTS]).collect();
+                return Err(unknown(path, key, known.iter().copied(), "key"));
+            }
+            _ => {
+                try_alone::<S>(key, value, path)?;
+                merge(&mut merged, &Tree::from_iter([(key.clone(), value.clone())]));
+            }
+        }
+    }
+    let settings: S = serde_json::from_value(Value::Object(merged)).map_err(|error| SettingsProblem::new(path, error.to_string()))?;
+    settings.check().map_err(|(key, problem)| SettingsProblem::new(&below(path, key), problem))?;
+    Ok(Rulebook { mode, rules, settings })
+}
+
+fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
+    [path, &[key]].concat()
+}
+
+/// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
+fn try_alone<S: GuardSettings>(key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
+    let entries: Vec<(Vec<&str>, Tree)> = match value {
+        Value::Object(entries) => entries
+            .iter()
+            .map(|(entry, value)| (vec![key, entry.as_str()], Tree::from_iter([(key.to_owned(), Value::Object(Tree::from_iter([(entry.clone(), value.clone())])))])))
+            .collect(),
+        _ => vec![(vec![key], Tree::from_iter([(key.to_owned(), value.clone())]))],
+    };
+    for (entry_path, entry) in entries {
+        let mut tree = to_tree(&S::default());
+        merge(&mut tree, &entry);
+        serde_json::from_value::<S>(Value::Object(tree)).map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn read<T: DeserializeOwned>(value: &Value, path: &[&str]) -> Result<T, SettingsProblem> {
+    serde_json::from_value(value.clone()).map_err(|error| SettingsProblem::new(path, error.to_string()))
+}
+
+/// Two rules are hints of the seeds and not measured on everyone's traffic: they watch until a user enforces them.
+fn default_rules() -> [Mode; Reason::ALL.len()] {
+    let mut rules = [Mode::Enforce; Reason::ALL.len()];
+    rules[Reason::IdenticalCallSpiral.index()] = Mode::Observe;
+    rules[Reason::ActionCycle.index()] = Mode::Observe;
+    rules
+}
+
+/// The mode of a rule that nobody has set.
+pub fn default_rule_mode(reason: Reason) -> Mode {
+    default_rules()[reason.index()]
+}
+
+/// For `check`: a cap of this name must lie in this range.
+pub(crate) fn within(key: &'static str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), (&'static str, String)> {
+    if range.contains(&value) {
+        Ok(())
+    } else {
+        Err((key, format!("must be from {} to {}, is {value}", range.start(), range.end())))
+    }
+}
+
+/// For `check`: a length of time that must not be nothing.
+pub(crate) fn lasting(key: &'static str, span: crate::time::Span) -> Result<(), (&'static str, String)> {
+    if span > crate::time::Span::ZERO { Ok(()) } else { Err((key, "must be longer than 0".into())) }
+}
+
+/// For `check`: a share of something.
+pub(crate) fn fraction(key: &'static str, value: f64) -> Result<(), (&'static str, String)> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err((key, format!("must be from 0 to 1, is {value}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn build(guards: Value) -> Result<Policy, SettingsProblem> {
+        Policy::build(guards.as_object().unwrap(), &["guards"])
+    }
+
+    #[test]
+    fn an_override_says_only_what_differs() {
+        let policy = build(json!({"ai_task_retry": {"max_retries": 5, "tasks": {"slow": {"window": "1m"}}}})).unwrap();
+        let slow = policy.ai_task_retry.for_subject("slow");
+        assert_eq!((slow.settings.max_retries, slow.settings.window.as_seconds()), (5, 60));
+        assert_eq!(policy.ai_task_retry.for_subject("other").settings.window.as_seconds(), 3600);
+    }
+
+    #[test]
+    fn a_tenant_overrides_the_file() {
+        let guards = json!({"handoff": {"max_handoffs": 4}});
+        let tenants = json!({"acme": {"guards": {"handoff": {"max_visits_per_bot": 1}}}});
+        let policies = Policies::build(guards.as_object().unwrap(), tenants.as_object().unwrap()).unwrap();
+        let acme = &policies.for_tenant("acme").handoff.for_subject("x").settings;
+        assert_eq!((acme.max_handoffs, acme.max_visits_per_bot), (4, 1));
+        assert_eq!(policies.for_tenant("other").handoff.for_subject("x").settings.max_visits_per_bot, 2);
+    }
+
+    #[test]
+    fn mistakes_are_named_where_they_stand() {
+        for (guards, path, says) in [
+            (json!({"handof": {}}), "guards.handof", "did you mean `handoff`?"),
+            (json!({"handoff": {"max_handofs": 1}}), "guards.handoff.max_handofs", "did you mean `max_handoffs`?"),
+            (json!({"handoff": {"max_handoffs": "six"}}), "guards.handoff.max_handoffs", "expected u32"),
+            (json!({"handoff": {"max_handoffs": 100_000}}), "guards.handoff.max_handoffs", "must be from"),
+            (json!({"handoff": {"mode": "on"}}), "guards.handoff.mode", "enforce"),
+            (json!({"handoff": {"rules": {"cycle": "off"}}}), "guards.handoff.rules.cycle", "unknown rule"),
+            (json!({"handoff": {"bots": {"a": {"windows": 1}}}}), "guards.handoff.bots.a.windows", "did you mean `window`?"),
+            (json!({"ai_task_retry": {"patterns": {"t": "("}}}), "guards.ai_task_retry.patterns.t", "regular expression"),
+            (json!({"kb_requery": {"voiceflow": {"low_confidence": 2}}}), "guards.kb_requery.voiceflow.low_confidence", "from 0 to 1"),
+            (json!({"kb_requery": {"max_queries": 2}}), "guards.kb_requery.max_queries", "botpress"),
+            (json!({"ai_task_retry": {"window": "1y"}}), "guards.ai_task_retry.window", "unit of time"),
+        ] {
+            let problem = build(guards.clone()).unwrap_err();
+            assert_eq!(problem.path.join("."), path, "{guards}");
+            assert!(problem.problem.contains(says), "{guards}: {}", problem.problem);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_never_stricter_than_its_guard() {
+        let policy = build(json!({"agent_action": {"mode": "observe", "rules": {"action_cycle": "enforce", "total_action_ceiling": "off"}}})).unwrap();
+        let book = policy.agent_action.for_subject("a");
+        assert_eq!(book.mode_of(Reason::ActionCycle), Mode::Observe);
+        assert_eq!(book.mode_of(Reason::TotalActionCeiling), Mode::Off);
+        let both = build(json!({"kb_requery": {"mode": "off"}})).unwrap();
+        assert_eq!(both.kb_botpress.for_subject("").mode, Mode::Off);
+        assert_eq!(both.kb_voiceflow.for_subject("").mode, Mode::Off);
+    }
+
+    #[test]
+    fn every_setting_is_documented_and_every_documented_setting_exists() {
+        for section in sections() {
+            let documented: Vec<&str> = section.settings.iter().map(|setting| setting.key).collect();
+            let there: Vec<&str> = section.defaults.keys().map(String::as_str).collect();
+            assert_eq!(documented, there, "{:?}", section.path);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The names: guards and the reasons they give. One place, from which documentation, the OpenAPI description
+//! and the tables of the command line are made. Codes are added, never renamed.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! named {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])* $variant:ident = $code:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name { $($(#[doc = $doc])* #[serde(rename = $code)] $variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code),+ }
+            }
+
+            /// What it means, for documentation.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),*).trim_ascii()),+ }
+            }
+
+            pub fn from_code(code: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|known| known.code() == code)
+            }
+
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.code())
+            }
+        }
+    };
+}
+
+named! {
+    /// The seven flow guards.
+    GuardName {
+        /// A model call is repeated although its input cannot satisfy the validation.
+        AiTaskRetry = "ai_task_retry",
+        /// A conversation is handed from bot to bot in a circle.
+        Handoff = "handoff",
+        /// The same question is put to the knowledge base again and again.
+        KbRequery = "kb_requery",
+        /// An autonomous agent repeats its actions without getting nearer to the goal.
+        AgentAction = "agent_action",
+        /// The user is asked again although the answer cannot contain what is asked for.
+        NoMatchReprompt = "no_match_reprompt",
+        /// A slot is asked for again although the user gave the value in words.
+        CaptureSlotFill = "capture_slot_fill",
+        /// A failing upstream is hammered by every session.
+        ApiCircuit = "api_circuit",
+    }
+}
+
+named! {
+    /// Why a guard refused.
+    Reason {
+        /// The message does not contain what the task should extract; no retry can find it.
+        InputMissingPrerequisiteSignal = "input_missing_prerequisite_signal",
+        /// The task used up its retries in the window.
+        RetryCapReached = "retry_cap_reached",
+        /// The conversation used up its transfers in the window.
+        HandoffCeilingReached = "handoff_ceiling_reached",
+        /// The target bot was visited as often as allowed and did not resolve the conversation.
+        CycleDetected = "cycle_detected",
+        /// The last answer was already good enough.
+        ConfidenceAlreadyMet = "confidence_already_met",
+        /// The topic used up its queries in the window (check counts).
+        KbRequeryCapReached = "kb_requery_cap_reached",
+        /// The topic used up its recorded queries in the window (record counts).
+        KbQueryCapReached = "kb_query_cap_reached",
+        /// The last answer on this topic was poor; rephrasing will not find what is not documented.
+        LowConfidenceReQueryBlocked = "low_confidence_re_query_blocked",
+        /// The session used up its actions in the window.
+        TotalActionCeiling = "total_action_ceiling",
+        /// The same action was run too often in a row.
+        ConsecutiveSameActionSpiral = "consecutive_same_action_spiral",
+        /// The same action was run too often in the window.
+        SameActionFrequencySpiral = "same_action_frequency_spiral",
+        /// The same action with the same parameters was run too often in the window.
+        IdenticalCallSpiral = "identical_call_spiral",
+        /// The same few actions were run in the same order again and again.
+        ActionCycle = "action_cycle",
+        /// The utterance does not contain what the step captures.
+        EntitySignalAbsent = "entity_signal_absent",
+        /// The step used up its reprompts in the window.
+        RepromptCeilingReached = "reprompt_ceiling_reached",
+        /// The value is there, but in words; show the expected format.
+        ColloquialFormatDetected = "colloquial_format_detected",
+        /// The step used up its attempts, or its format hints.
+        AttemptCeilingReached = "attempt_ceiling_reached",
+        /// The first refusal after the circuit opened.
+        CircuitJustTripped = "circuit_just_tripped",
+        /// The circuit is open, or half-open with every probe out.
+        CircuitOpen = "circuit_open",
+        /// The session used up its attempts at this endpoint.
+        SessionRetryCeiling = "session_retry_ceiling",
+    }
+}
+
+impl Reason {
+    pub const fn guard(self) -> GuardName {
+        match self {
+            Self::InputMissingPrerequisiteSignal | Self::RetryCapReached => GuardName::AiTaskRetry,
+            Self::HandoffCeilingReached | Self::CycleDetected => GuardName::Handoff,
+            Self::ConfidenceAlreadyMet
+            | Self::KbRequeryCapReached
+            | Self::KbQueryCapReached
+            | Self::LowConfidenceReQueryBlocked => GuardName::KbRequery,
+            Self::TotalActionCeiling
+            | Self::ConsecutiveSameActionSpiral
+            | Self::SameActionFrequencySpiral
+            | Self::IdenticalCallSpiral
+            | Self::ActionCycle => GuardName::AgentAction,
+            Self::EntitySignalAbsent | Self::RepromptCeilingReached => GuardName::NoMatchReprompt,
+            Self::ColloquialFormatDetected | Self::AttemptCeilingReached => GuardName::CaptureSlotFill,
+            Self::CircuitJustTripped | Self::CircuitOpen | Self::SessionRetryCeiling => GuardName::ApiCircuit,
+        }
+    }
+
+    pub fn of(guard: GuardName) -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(move |reason| reason.guard() == guard)
+    }
+}

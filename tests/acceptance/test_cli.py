@@ -1,0 +1,134 @@
+"""The command line for people: help, tables, JSON, exit codes."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from catalogue import AGENT_ACTION, CIRCUIT_RECORD, HANDOFF
+from runguard_process import binary, free_port, run_cli
+
+COMMANDS = [
+    ["serve"], ["decisions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
+    ["settings"], ["settings", "example"], ["settings", "check"], ["settings", "show"],
+]
+
+
+@pytest.fixture
+def busy(serve):
+    """A server on the real clock with something to show."""
+    server = serve(virtual_clock=False)
+    flow = server.client()
+    for _ in range(4):
+        flow.post(AGENT_ACTION, {"session_id": "chat-1", "action_name": "get_profile"})
+    flow.allowed(HANDOFF, session_id="chat-2", source_bot="front", target_bot="billing")
+    for number in range(10):
+        flow.recorded(CIRCUIT_RECORD, endpoint_key="orders", session_id=f"f{number}", attempt=1, outcome="failure")
+    return server
+
+
+def test_help_lists_the_commands():
+    shown = run_cli("--help")
+    assert shown.returncode == 0
+    for name in ("serve", "decisions", "session", "circuits", "key", "settings"):
+        assert re.search(rf"^\s+{name}\b", shown.stdout, re.M), name
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command):
+    shown = run_cli(*command, "--help")
+    assert shown.returncode == 0, shown
+    assert "Usage" in shown.stdout
+
+
+def test_version():
+    shown = run_cli("--version")
+    assert shown.returncode == 0 and re.search(r"\d+\.\d+", shown.stdout)
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["no-such-command"], ["serve", "--no-such-flag"], ["session"], ["settings", "check"], ["key", "create"],
+    ["serve", "--listen", "nonsense"],
+], ids=str)
+def test_wrong_usage_is_exit_code_2(arguments, tmp_path):
+    shown = run_cli(*arguments, cwd=tmp_path)
+    assert shown.returncode == 2, shown
+    assert shown.stderr and "panicked" not in shown.stderr
+
+
+def test_decisions(busy):
+    shown = run_cli("decisions", "--url", busy.url)
+    assert shown.returncode == 0, shown
+    assert "consecutive_same_action_spiral" in shown.stdout and "chat-1" in shown.stdout and "chat-2" in shown.stdout
+    assert "\x1b[" not in shown.stdout, "colour only on a terminal"
+
+
+def rows(shown) -> list[dict]:
+    """JSON output: one document (an object or a list), or one object a line."""
+    try:
+        document = json.loads(shown.stdout)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in shown.stdout.splitlines()]
+    return document if isinstance(document, list) else next(v for v in document.values() if isinstance(v, list))
+
+
+def test_decisions_as_json(busy):
+    shown = run_cli("decisions", "--url", busy.url, "--json")
+    assert shown.returncode == 0, shown
+    assert {row["guard"] for row in rows(shown)} >= {"agent_action", "handoff"}
+
+
+def test_decisions_can_be_filtered(busy):
+    shown = run_cli("decisions", "--url", busy.url, "--json", "--guard", "handoff")
+    assert shown.returncode == 0, shown
+    assert [row["session_id"] for row in rows(shown)] == ["chat-2"]
+
+
+def test_a_session(busy):
+    shown = run_cli("session", "chat-1", "--url", busy.url)
+    assert shown.returncode == 0, shown
+    assert "chat-1" in shown.stdout and "get_profile" in shown.stdout
+    as_json = json.loads(run_cli("session", "chat-1", "--url", busy.url, "--json").stdout)
+    assert as_json["session_id"] == "chat-1" and len(as_json["timeline"]) == 4
+
+
+def test_an_unknown_session_is_an_error_that_names_it(busy):
+    shown = run_cli("session", "nobody", "--url", busy.url)
+    assert shown.returncode not in (0, 2, 101), shown
+    assert "nobody" in shown.stderr
+
+
+def test_circuits(busy):
+    shown = run_cli("circuits", "--url", busy.url)
+    assert shown.returncode == 0, shown
+    assert "orders" in shown.stdout and "open" in shown.stdout
+    [circuit] = rows(run_cli("circuits", "--url", busy.url, "--json"))
+    assert (circuit["endpoint_key"], circuit["phase"]) == ("orders", "open")
+
+
+@pytest.mark.parametrize("command", [["decisions"], ["session", "s"], ["circuits"]], ids=" ".join)
+def test_an_unreachable_service_is_an_error_that_says_where(command):
+    url = f"http://127.0.0.1:{free_port()}"
+    shown = run_cli(*command, "--url", url)
+    assert shown.returncode not in (0, 2, 101), shown
+    assert url.removeprefix("http://") in shown.stderr
+    assert "panicked" not in shown.stderr
+
+
+def test_a_closed_pipe_is_no_crash(busy):
+    """`runguard decisions | head -1`"""
+    piped = subprocess.run(f"{binary()} decisions --url {busy.url} --json | head -c 1; exit ${{PIPESTATUS[0]}}", shell=True,
+                           executable="/bin/bash", capture_output=True, text=True, timeout=60)
+    assert "panicked" not in piped.stderr, piped
+
+
+def test_a_service_that_wants_a_key(serve):
+    server = serve(start=False, virtual_clock=False)
+    made = run_cli("key", "create", "--data", server.data, "--tenant", "acme", "--role", "read")
+    key = made.stdout.split()[-1]
+    server.start()
+    refused = run_cli("decisions", "--url", server.url)
+    assert refused.returncode not in (0, 2, 101) and "key" in refused.stderr.lower(), refused
+    shown = run_cli("decisions", "--url", server.url, "--key", key, "--json")
+    assert shown.returncode == 0, shown
