@@ -277,33 +277,19 @@ fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProbl
 }
 
 fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str]) -> Result<Rulebook<S>, SettingsProblem> {
-    let mut mode = Mode::default();
+    let mut tree = tree.clone();
+    let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
     let mut rules = default_rules();
-    let mut merged = to_tree(&S::default());
-    let known: Vec<String> = merged.keys().cloned().chain([MODE.into(), RULES.into()]).collect();
-    for (key, value) in tree {
-        match key.as_str() {
-            MODE => mode = read(value, &below(path, key))?,
-            RULES => {
-                for (code, value) in as_table(value, &below(path, key))? {
-                    let reasons: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
-                    let reason = Reason::from_code(code)
-                        .filter(|reason| reason.guard() == S::GUARD)
-                        .ok_or_else(|| unknown(&below(path, key), code, reasons.iter().copied(), "rule"))?;
-                    rules[reason.index()] = read(value, &[path, &[key, code]].concat())?;
-                }
-            }
-            _ if !known.contains(key) => {
-                let known: Vec<&str> = known.iter().map(String::as_str).chain([S::SUBJECTS]).collect();
-                return Err(unknown(path, key, known.iter().copied(), "key"));
-            }
-            _ => {
-                try_alone::<S>(key, value, path)?;
-                merge(&mut merged, &Tree::from_iter([(key.clone(), value.clone())]));
-            }
+    if let Some(value) = tree.remove(RULES) {
+        let path = below(path, RULES);
+        let known: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
+        for (code, value) in as_table(&value, &path)? {
+            let reason = Reason::from_code(code).filter(|reason| reason.guard() == S::GUARD);
+            let reason = reason.ok_or_else(|| unknown(&path, code, known.iter().copied(), "rule"))?;
+            rules[reason.index()] = read(value, &below(&path, code))?;
         }
     }
-    let settings: S = serde_json::from_value(Value::Object(merged)).map_err(|error| SettingsProblem::new(path, error.to_string()))?;
+    let settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
     settings.check().map_err(|(key, problem)| SettingsProblem::new(&below(path, key), problem))?;
     Ok(Rulebook { mode, rules, settings })
 }
@@ -312,18 +298,29 @@ fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
     [path, &[key]].concat()
 }
 
+/// Lays a table onto the defaults of a type. `also` are keys that may stand there too, for the hint to a mistyped one.
+pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: &[&str], also: &[&str]) -> Result<S, SettingsProblem> {
+    let mut merged = to_tree(&S::default());
+    for (key, value) in tree {
+        if !merged.contains_key(key) {
+            let known: Vec<&str> = merged.keys().map(String::as_str).chain(also.iter().copied()).collect();
+            return Err(unknown(path, key, known.iter().copied(), "key"));
+        }
+        try_alone::<S>(key, value, path)?;
+    }
+    merge(&mut merged, tree);
+    serde_json::from_value(Value::Object(merged)).map_err(|error| SettingsProblem::new(path, error.to_string()))
+}
+
 /// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
-fn try_alone<S: GuardSettings>(key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
-    let entries: Vec<(Vec<&str>, Tree)> = match value {
-        Value::Object(entries) => entries
-            .iter()
-            .map(|(entry, value)| (vec![key, entry.as_str()], Tree::from_iter([(key.to_owned(), Value::Object(Tree::from_iter([(entry.clone(), value.clone())])))])))
-            .collect(),
-        _ => vec![(vec![key], Tree::from_iter([(key.to_owned(), value.clone())]))],
+fn try_alone<S: Serialize + DeserializeOwned + Default>(key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
+    let entries: Vec<(Vec<&str>, Value)> = match value {
+        Value::Object(entries) => entries.iter().map(|(entry, value)| (vec![key, entry.as_str()], Value::Object(Tree::from_iter([(entry.clone(), value.clone())])))).collect(),
+        _ => vec![(vec![key], value.clone())],
     };
     for (entry_path, entry) in entries {
         let mut tree = to_tree(&S::default());
-        merge(&mut tree, &entry);
+        merge(&mut tree, &Tree::from_iter([(key.to_owned(), entry)]));
         serde_json::from_value::<S>(Value::Object(tree)).map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), error.to_string()))?;
     }
     Ok(())

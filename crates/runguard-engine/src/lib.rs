@@ -1,1 +1,13 @@
+//! Between the doors and the rules: one clock reading, the tenant's policy, one atomic step, the log row.
 
+pub mod clock;
+pub mod engine;
+pub mod ids;
+pub mod keys;
+pub mod settings;
+pub mod watch;
+
+pub use clock::{Clock, ClockError};
+pub use engine::{Answered, Asked, Circuit, Engine, EngineError, EngineOptions, Idempotency, Outcome, SessionView};
+pub use keys::{Caller, KeyRing, Role};
+pub use settings::{Loaded, SettingsError, SettingsSource};

@@ -122,7 +122,7 @@ impl Story {
 
 /// Any request of any route, over few names, so that histories meet.
 fn request() -> impl Strategy<Value = (usize, serde_json::Value)> {
-    let words = prop::sample::select(vec!["a", "b", "c"]);
+    let words = prop::sample::select(vec!["a", "b", "c", "d"]);
     let texts = prop::sample::select(vec!["how do refunds work", "how do the refunds work", "ORD-12345678", "john at example dot com", "three two one", "", "42"]);
     (0..ROUTES.len(), words.clone(), words, texts, 0.0..=1.0_f64, any::<bool>(), 0_u64..3).prop_map(|(route, session, subject, text, share, flag, number)| {
         let body = json!({

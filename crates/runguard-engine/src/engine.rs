@@ -1,0 +1,385 @@
+//! Runs operations: the tenant's policy, the states, the pure step, the row, in one atomic go.
+
+use crate::clock::Clock;
+use crate::ids::Ids;
+use crate::keys::KeyRing;
+use crate::settings::Settings;
+use arc_swap::ArcSwap;
+use runguard_core::answer::{Envelope, Shape};
+use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
+use runguard_core::guard::{self, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_core::{GuardName, Reason, Timestamp};
+use runguard_store::{Change, Decided, Erased, Family, Key, LogRow, Options, Order, Row, RowFilter, Store, StoreError, View, Written};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Answers for repeated requests live under this slot.
+const KEPT_ANSWER: u8 = 100;
+/// How long a repeated request gets its first answer.
+const IDEMPOTENCY_MILLIS: i64 = 24 * 3600 * 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
+    #[error("the first request with this idempotency key is still running")]
+    StillRunning,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How a request ended, for status codes, the log and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    Allowed,
+    WouldBlock,
+    Blocked,
+    Recorded,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::WouldBlock, Self::Blocked, Self::Recorded];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::WouldBlock => "would_block",
+            Self::Blocked => "blocked",
+            Self::Recorded => "recorded",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Idempotency<'a> {
+    pub key: &'a str,
+    /// Of route and body: the same key with another request is a mistake.
+    pub fingerprint: u64,
+}
+
+/// A request that has been read and authorised.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    pub tenant: &'a str,
+    pub operation: &'a dyn Operation,
+    pub warnings: &'a [String],
+    pub now: Timestamp,
+    pub shape: Shape,
+    pub idempotency: Option<Idempotency<'a>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Answered {
+    pub outcome: Outcome,
+    pub reason: Option<Reason>,
+    pub body: String,
+    pub retry_after_seconds: Option<u64>,
+    pub notice: Option<Notice>,
+    /// The first answer to a repeated request; nothing was counted.
+    pub replayed: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    fingerprint: u64,
+    at: i64,
+    outcome: Outcome,
+    reason: Option<String>,
+    retry_after_seconds: Option<u64>,
+    body: String,
+}
+
+/// One session, as the log and the states have it.
+#[derive(Debug)]
+pub struct SessionView {
+    pub timeline: Vec<LogRow>,
+    pub outlooks: Vec<Outlook>,
+}
+
+/// One endpoint.
+#[derive(Debug)]
+pub struct Circuit {
+    pub tenant: String,
+    pub endpoint_key: String,
+    pub view: CircuitView,
+}
+
+#[derive(Debug)]
+pub struct EngineOptions {
+    pub clock: Clock,
+    pub settings: Settings,
+    pub keys: KeyRing,
+}
+
+#[derive(Debug)]
+pub struct Engine {
+    pub store: Store,
+    pub clock: Clock,
+    pub settings: ArcSwap<Settings>,
+    pub keys: ArcSwap<KeyRing>,
+    ids: Ids,
+}
+
+/// Rebuilds a state from the events of the log.
+fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<u8>> {
+    if slot == KEPT_ANSWER { Some(events.to_vec()) } else { guard::replay(slot, state, events, Timestamp::from_millis(at)) }
+}
+
+/// A store whose states are the guards'.
+pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenError> {
+    let options = Options {
+        folder: settings.store.data.clone().into(),
+        durability: settings.store.durability,
+        memory_bytes: settings.store.memory_mb as usize * 1024 * 1024,
+        retention_days: settings.log.retention_days,
+    };
+    Store::open(options, Box::new(replay))
+}
+
+impl Engine {
+    pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
+        let last = store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?;
+        Ok(Self {
+            ids: Ids::new(last.first().map(|row| row.id.as_str())),
+            store,
+            clock: options.clock,
+            settings: ArcSwap::from_pointee(options.settings),
+            keys: ArcSwap::from_pointee(options.keys),
+        })
+    }
+
+    /// Decides, keeps decision and count together, and answers once both are safe.
+    pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
+        self.store.tell_time(asked.now.as_millis());
+        let settings = self.settings.load_full();
+        let places = asked.operation.places();
+        let mut keys: Vec<Key> = Vec::with_capacity(places.len() + 1);
+        for place in &places {
+            let family = match place.scope {
+                Scope::Session => Family::Session,
+                Scope::Endpoint => Family::Endpoint,
+            };
+            keys.push(Key::new(family, asked.tenant, &place.name));
+        }
+        if let Some(idempotency) = &asked.idempotency {
+            keys.push(Key::new(Family::Idempotency, asked.tenant, idempotency.key));
+        }
+        self.store.apply(&keys, |view| self.step(&asked, &settings, &places, view)).await?
+    }
+
+    fn step(&self, asked: &Asked<'_>, settings: &Settings, places: &[guard::Place], view: &View<'_>) -> Decided<Result<Answered, EngineError>> {
+        let now = asked.now;
+        let kept_at = places.len();
+        if let Some(idempotency) = &asked.idempotency
+            && let Some(earlier) = earlier_answer(view, kept_at, idempotency, now)
+        {
+            return Decided::Reply(earlier);
+        }
+        let operation = asked.operation;
+        let decision_id = self.ids.next(now.as_millis());
+        let labels: Vec<std::borrow::Cow<'_, str>> = places.iter().map(|place| label(asked.tenant, place)).collect();
+        let states: Vec<Option<&[u8]>> = places.iter().zip(&labels).enumerate().map(|(key, (place, label))| view.get(key, place.slot as u8, label)).collect();
+        let store_text = settings.log.store_text;
+        let moment = Moment { now, decision_id: &decision_id, store_text };
+        let outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
+        let answer = outcome.answer;
+        let ended = match answer.allow {
+            None => Outcome::Recorded,
+            Some(false) => Outcome::Blocked,
+            Some(true) if answer.reason.is_some() => Outcome::WouldBlock,
+            Some(true) => Outcome::Allowed,
+        };
+        let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
+        let body = answer.to_json(&envelope, asked.shape);
+        let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() { body.clone() } else { answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full) };
+        let route = operation.route();
+        let row = Row {
+            at: now.as_millis(),
+            id: decision_id.clone(),
+            tenant: asked.tenant.to_owned(),
+            guard: route.guard.code(),
+            kind: match route.kind {
+                RouteKind::Check => "check",
+                RouteKind::Record | RouteKind::RecordSilently => "record",
+            },
+            session: operation.session_id().to_owned(),
+            subject: operation.subject().to_owned(),
+            outcome: ended.code(),
+            reason: answer.reason.map(Reason::code),
+            answer: logged,
+            input: operation.input(store_text).to_json(),
+        };
+        let mut changes: Vec<Change> = outcome
+            .changes
+            .into_iter()
+            .map(|change| Change {
+                key: change.place,
+                slot: places[change.place].slot as u8,
+                subject: labels[change.place].clone().into_owned(),
+                events: change.events,
+                state: change.state,
+            })
+            .collect();
+        let answered = Answered {
+            outcome: ended,
+            reason: answer.reason,
+            retry_after_seconds: answer.retry_after_seconds(now),
+            body,
+            notice: outcome.notice,
+            replayed: false,
+        };
+        if let Some(idempotency) = &asked.idempotency {
+            let kept = Kept {
+                fingerprint: idempotency.fingerprint,
+                at: now.as_millis(),
+                outcome: ended,
+                reason: answered.reason.map(|reason| reason.code().to_owned()),
+                retry_after_seconds: answered.retry_after_seconds,
+                body: answered.body.clone(),
+            };
+            let bytes = postcard::to_stdvec(&kept).unwrap_or_default();
+            changes.push(Change { key: kept_at, slot: KEPT_ANSWER, subject: String::new(), events: bytes.clone(), state: bytes });
+        }
+        Decided::Keep(Ok(answered), Written { row, changes })
+    }
+
+    /// Rows of the log.
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        self.store.rows(filter, order, after, limit).await
+    }
+
+    /// A session's timeline (from `after` on, oldest first) and what would be allowed next. `None` when nothing is known of it.
+    pub async fn session(&self, tenant: &str, session_id: &str, now: Timestamp, after: Option<u64>, limit: usize) -> Result<Option<SessionView>, StoreError> {
+        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session_id.into()), ..RowFilter::default() };
+        let timeline = self.store.rows(filter, Order::OldestFirst, after, limit).await?;
+        let states = self.store.states(Key::new(Family::Session, tenant, session_id)).await?;
+        if timeline.is_empty() && states.is_empty() && after.is_none() {
+            return Ok(None);
+        }
+        let settings = self.settings.load();
+        let policy = settings.policies.for_tenant(tenant);
+        let outlooks = states.iter().flat_map(|state| guard::outlook(state.slot, policy, &state.subject, &state.state, now)).collect();
+        Ok(Some(SessionView { timeline, outlooks }))
+    }
+
+    /// Removes everything known of a session.
+    pub async fn erase_session(&self, tenant: &str, session_id: &str, now: Timestamp) -> Result<Option<Erased>, StoreError> {
+        let row = self.admin_row(tenant, now, "session_erased", "");
+        self.store.erase_session(tenant, session_id, row).await
+    }
+
+    fn admin_row(&self, tenant: &str, now: Timestamp, action: &'static str, subject: &str) -> Row {
+        Row {
+            at: now.as_millis(),
+            id: self.ids.next(now.as_millis()),
+            tenant: tenant.to_owned(),
+            guard: "",
+            kind: "admin",
+            session: String::new(),
+            subject: subject.to_owned(),
+            outcome: action,
+            reason: None,
+            answer: "{}".into(),
+            input: "{}".into(),
+        }
+    }
+
+    /// The endpoints of a tenant, or of all.
+    pub async fn circuits(&self, tenant: Option<&str>, now: Timestamp) -> Result<Vec<Circuit>, StoreError> {
+        let settings = self.settings.load();
+        let mut circuits: Vec<Circuit> = self
+            .store
+            .family(Family::Endpoint)
+            .await?
+            .into_iter()
+            .filter(|entry| entry.slot == Slot::CircuitEndpoint as u8)
+            .filter_map(|entry| {
+                let (owner, endpoint_key) = entry.label.split_once('\0')?;
+                let view = api_circuit::view(&entry.state, endpoint_key, settings.policies.for_tenant(owner), now);
+                Some(Circuit { tenant: owner.to_owned(), endpoint_key: endpoint_key.to_owned(), view })
+            })
+            .filter(|circuit| tenant.is_none_or(|tenant| circuit.tenant == tenant))
+            .collect();
+        circuits.sort_by(|left, right| (&left.tenant, &left.endpoint_key).cmp(&(&right.tenant, &right.endpoint_key)));
+        Ok(circuits)
+    }
+
+    /// An operator's word on an endpoint, kept and logged like a decision.
+    pub async fn control_circuit(&self, tenant: &str, endpoint_key: &str, control: Control, now: Timestamp) -> Result<Circuit, StoreError> {
+        let action = match control {
+            Control::Open => "circuit_forced_open",
+            Control::Close => "circuit_forced_closed",
+            Control::Reset => "circuit_reset",
+        };
+        let place = api_circuit::endpoint_place(endpoint_key);
+        let label = label(tenant, &place);
+        let slot = place.slot as u8;
+        let mut row = self.admin_row(tenant, now, action, endpoint_key);
+        row.guard = GuardName::ApiCircuit.code();
+        let keys = [Key::new(Family::Endpoint, tenant, endpoint_key)];
+        let state = self
+            .store
+            .apply(&keys, |view| {
+                let change = api_circuit::control(view.get(0, slot, &label), control, now);
+                let kept = Change { key: 0, slot, subject: label.clone().into_owned(), events: change.events, state: change.state.clone() };
+                Decided::Keep(change.state, Written { row, changes: vec![kept] })
+            })
+            .await?;
+        let settings = self.settings.load();
+        let view = api_circuit::view(&state, endpoint_key, settings.policies.for_tenant(tenant), now);
+        Ok(Circuit { tenant: tenant.to_owned(), endpoint_key: endpoint_key.to_owned(), view })
+    }
+
+    /// Takes over new settings; gives the keys that only a restart takes over.
+    pub fn replace_settings(&self, new: Settings) -> Vec<&'static str> {
+        let old = self.settings.load();
+        let mut needs_restart = Vec::new();
+        if old.server != new.server {
+            needs_restart.push("server");
+        }
+        if old.store != new.store {
+            needs_restart.push("store");
+        }
+        if old.log.retention_days != new.log.retention_days {
+            needs_restart.push("log.retention_days");
+        }
+        self.settings.store(Arc::new(new));
+        needs_restart
+    }
+}
+
+pub fn forced_name(forced: Forced) -> &'static str {
+    match forced {
+        Forced::Open => "open",
+        Forced::Closed => "closed",
+    }
+}
+
+/// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
+fn label<'a>(tenant: &str, place: &'a guard::Place) -> std::borrow::Cow<'a, str> {
+    match place.scope {
+        Scope::Session => std::borrow::Cow::Borrowed(&place.subject),
+        Scope::Endpoint => std::borrow::Cow::Owned(format!("{tenant}\0{}", place.subject)),
+    }
+}
+
+fn earlier_answer(view: &View<'_>, key: usize, idempotency: &Idempotency<'_>, now: Timestamp) -> Option<Result<Answered, EngineError>> {
+    let kept: Kept = postcard::from_bytes(view.get(key, KEPT_ANSWER, "")?).ok()?;
+    if now.millis_since(Timestamp::from_millis(kept.at)) >= IDEMPOTENCY_MILLIS {
+        return None;
+    }
+    if kept.fingerprint != idempotency.fingerprint {
+        return Some(Err(EngineError::KeyReused));
+    }
+    if !view.is_safe(key) {
+        return Some(Err(EngineError::StillRunning));
+    }
+    Some(Ok(Answered {
+        outcome: kept.outcome,
+        reason: kept.reason.as_deref().and_then(Reason::from_code),
+        body: kept.body,
+        retry_after_seconds: kept.retry_after_seconds,
+        notice: None,
+        replayed: true,
+    }))
+}

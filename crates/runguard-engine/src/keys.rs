@@ -1,0 +1,261 @@
+//! API keys: who may do what, for which tenant.
+//!
+//! A key is `rg_<id>_<secret>`. The id is public and names the key; of the secret only a SHA-256 is kept (it has 160
+//! random bits: nothing to guess, so nothing slow is needed). The file is small JSON, replaced as a whole, so the
+//! command line can make and revoke keys while the service runs; the service looks at it again every second.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use subtle::ConstantTimeEq;
+
+pub const KEY_FILE: &str = "keys.json";
+/// The tenant of callers without a key, and of keys made without naming one.
+pub const DEFAULT_TENANT: &str = "default";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// May ask the guards.
+    Guard,
+    /// May look at the log.
+    Read,
+    /// May change things, and everything else; sees all tenants.
+    Admin,
+}
+
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Guard => "guard",
+            Self::Read => "read",
+            Self::Admin => "admin",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Guard, Self::Read, Self::Admin].into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// A key as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct KeyRecord {
+    pub id: String,
+    #[serde(default)]
+    pub name: String,
+    pub tenant: String,
+    pub roles: Vec<Role>,
+    /// Blocks are answered 200.
+    #[serde(default)]
+    pub always_200: bool,
+    pub secret_sha256: String,
+    pub created_at_ms: i64,
+    #[serde(default)]
+    pub revoked_at_ms: Option<i64>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct KeyFile {
+    keys: Vec<KeyRecord>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("cannot read or write {path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not a key file: {detail}. Restore it from a backup, or move it away and make new keys")]
+    Damaged { path: PathBuf, detail: String },
+    #[error("no key with the id '{0}'; `runguard key list` shows them")]
+    Unknown(String),
+    #[error("no randomness to be had from the system: {0}")]
+    NoRandomness(String),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub tenant: String,
+    pub roles: Vec<Role>,
+    pub always_200: bool,
+    /// Public id of the key; empty when the service is open.
+    pub key_id: String,
+}
+
+impl Caller {
+    /// Everyone, while no keys were made and the service listens on loopback only.
+    pub fn open() -> Self {
+        Self { tenant: DEFAULT_TENANT.into(), roles: vec![Role::Admin], always_200: false, key_id: String::new() }
+    }
+
+    pub fn may(&self, role: Role) -> bool {
+        self.roles.iter().any(|own| *own == role || *own == Role::Admin)
+    }
+}
+
+/// The keys in force.
+#[derive(Debug, Clone, Default)]
+pub struct KeyRing {
+    keys: HashMap<String, KeyRecord>,
+}
+
+impl KeyRing {
+    pub fn load(folder: &Path) -> Result<Self, KeyError> {
+        let file = read(folder)?;
+        Ok(Self { keys: file.keys.into_iter().map(|key| (key.id.clone(), key)).collect() })
+    }
+
+    /// No key was ever made. (Revoking the last one does not open the service.)
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The caller behind a token. Takes the same time whichever half of it is wrong.
+    pub fn caller(&self, token: &str) -> Option<Caller> {
+        let (id, secret) = token.strip_prefix("rg_")?.split_once('_')?;
+        let record = self.keys.get(id);
+        let expected = record.map_or("", |record| record.secret_sha256.as_str());
+        let given = sha256_hex(secret);
+        let matches: bool = given.as_bytes().ct_eq(expected.as_bytes()).into();
+        let record = record.filter(|record| matches && record.revoked_at_ms.is_none())?;
+        Some(Caller { tenant: record.tenant.clone(), roles: record.roles.clone(), always_200: record.always_200, key_id: record.id.clone() })
+    }
+}
+
+/// What a new key should be.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    pub name: String,
+    pub tenant: String,
+    pub roles: Vec<Role>,
+    pub always_200: bool,
+}
+
+/// Makes a key and gives its record and the token, which is shown once and kept nowhere.
+pub fn create(folder: &Path, new: NewKey, now_ms: i64) -> Result<(KeyRecord, String), KeyError> {
+    if new.roles.is_empty() {
+        return Err(KeyError::Invalid("a key needs a role: guard, read or admin".into()));
+    }
+    if new.tenant.trim().is_empty() || new.tenant.chars().count() > 256 || new.tenant.contains('\0') {
+        return Err(KeyError::Invalid("a tenant is a name of 1 to 256 characters".into()));
+    }
+    let _lock = lock(folder)?;
+    let mut file = read(folder)?;
+    let (id, secret) = (random_text(8)?, random_text(20)?);
+    let record = KeyRecord {
+        id: id.clone(),
+        name: new.name,
+        tenant: new.tenant,
+        roles: new.roles,
+        always_200: new.always_200,
+        secret_sha256: sha256_hex(&secret),
+        created_at_ms: now_ms,
+        revoked_at_ms: None,
+    };
+    file.keys.push(record.clone());
+    write(folder, &file)?;
+    Ok((record, format!("rg_{id}_{secret}")))
+}
+
+pub fn list(folder: &Path) -> Result<Vec<KeyRecord>, KeyError> {
+    Ok(read(folder)?.keys)
+}
+
+pub fn revoke(folder: &Path, id: &str, now_ms: i64) -> Result<KeyRecord, KeyError> {
+    let _lock = lock(folder)?;
+    let mut file = read(folder)?;
+    // A whole key may be pasted: its id is in it.
+    let id = id.strip_prefix("rg_").and_then(|rest| rest.split('_').next()).unwrap_or(id);
+    let record = file.keys.iter_mut().find(|key| key.id == id).ok_or_else(|| KeyError::Unknown(id.to_owned()))?;
+    record.revoked_at_ms.get_or_insert(now_ms);
+    let record = record.clone();
+    write(folder, &file)?;
+    Ok(record)
+}
+
+fn read(folder: &Path) -> Result<KeyFile, KeyError> {
+    let path = folder.join(KEY_FILE);
+    match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| KeyError::Damaged { path, detail: error.to_string() }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(KeyFile::default()),
+        Err(source) => Err(KeyError::File { path, source }),
+    }
+}
+
+/// Two commands at once must not lose one of the keys.
+fn lock(folder: &Path) -> Result<fs::File, KeyError> {
+    let path = folder.join("keys.lock");
+    let failed = |source| KeyError::File { path: path.clone(), source };
+    fs::create_dir_all(folder).map_err(failed)?;
+    let file = fs::File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    file.lock().map_err(failed)?;
+    Ok(file)
+}
+
+/// Whole or not at all: written beside, then moved into place.
+fn write(folder: &Path, keys: &KeyFile) -> Result<(), KeyError> {
+    let path = folder.join(KEY_FILE);
+    let beside = folder.join(format!("{KEY_FILE}.new"));
+    let failed = |source| KeyError::File { path: path.clone(), source };
+    let mut json = serde_json::to_vec_pretty(keys).map_err(|error| KeyError::Invalid(error.to_string()))?;
+    json.push(b'\n');
+    let mut options = fs::File::options();
+    options.create(true).truncate(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&beside).map_err(failed)?;
+    file.write_all(&json).and_then(|()| file.sync_all()).map_err(failed)?;
+    fs::rename(&beside, &path).map_err(failed)
+}
+
+/// Lowercase letters and digits that are hard to mistake, five bits each.
+fn random_text(bytes: usize) -> Result<String, KeyError> {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut noise = vec![0_u8; bytes * 8 / 5];
+    getrandom::fill(&mut noise).map_err(|error| KeyError::NoRandomness(error.to_string()))?;
+    Ok(noise.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect())
+}
+
+fn sha256_hex(secret: &str) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(secret.as_bytes()).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new_key(tenant: &str, role: Role) -> NewKey {
+        NewKey { name: String::new(), tenant: tenant.into(), roles: vec![role], always_200: false }
+    }
+
+    #[test]
+    fn a_key_opens_its_tenant_until_it_is_revoked_and_its_secret_is_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(KeyRing::load(folder.path()).unwrap().is_empty());
+        let (record, token) = create(folder.path(), new_key("acme", Role::Guard), 0).unwrap();
+        let (_, other) = create(folder.path(), new_key("other", Role::Read), 0).unwrap();
+        let ring = KeyRing::load(folder.path()).unwrap();
+        let caller = ring.caller(&token).unwrap();
+        assert_eq!(caller.tenant, "acme");
+        assert!(caller.may(Role::Guard) && !caller.may(Role::Read) && !caller.may(Role::Admin));
+        for wrong in ["", "rg_", "rg_x_y", &token[..token.len() - 1], &format!("{token}x"), &token.replace("rg_", "RG_")] {
+            assert!(ring.caller(wrong).is_none(), "{wrong}");
+        }
+        let secret = token.rsplit('_').next().unwrap();
+        assert!(!fs::read_to_string(folder.path().join(KEY_FILE)).unwrap().contains(secret));
+        revoke(folder.path(), &record.id, 1).unwrap();
+        let ring = KeyRing::load(folder.path()).unwrap();
+        assert!(ring.caller(&token).is_none() && ring.caller(&other).is_some());
+        assert!(!ring.is_empty());
+        assert!(matches!(revoke(folder.path(), "nope", 1), Err(KeyError::Unknown(_))));
+    }
+}

@@ -1,0 +1,490 @@
+//! Settings: defaults, one TOML file, the environment, flags; later ones win.
+//!
+//! The layers are merged as trees before they become types, and each layer remembers where its keys stand. So an
+//! error names the file and the line, and `settings show` can say where every value came from.
+
+use runguard_core::policy::{self, Policies, SettingsProblem, Tree, merge};
+use runguard_core::text::StoreText;
+use runguard_store::Durability;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+
+/// The file that is read when none is named, if it is there.
+pub const DEFAULT_FILE: &str = "runguard.toml";
+pub const ENVIRONMENT_PREFIX: &str = "RUNGUARD_";
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSettings {
+    pub listen: String,
+    pub max_connections: u32,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:8100".into(), max_connections: 10_000 }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreSettings {
+    pub data: String,
+    pub durability: Durability,
+    pub memory_mb: u32,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { data: "runguard-data".into(), durability: Durability::default(), memory_mb: 384 }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSettings {
+    pub store_text: StoreText,
+    pub retention_days: u32,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { store_text: StoreText::default(), retention_days: 30 }
+    }
+}
+
+/// Key, what it is for, whether it is taken over without a restart.
+pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("server", "listen", "Address and port. Any address but loopback needs a key (`runguard key create`).", false),
+    ("server", "max_connections", "Connections at a time; more wait.", false),
+    ("store", "data", "Folder of the embedded database.", false),
+    ("store", "durability", "\"process\": an answered decision survives kill -9; \"power\": a power cut too (each batch waits for the disk).", false),
+    ("store", "memory_mb", "Memory for states; the least recently used ones leave it and come back from disk when asked for.", false),
+    ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers) or \"full\".", true),
+    ("log", "retention_days", "Decisions older than this are removed.", false),
+];
+
+/// All settings in force.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub server: ServerSettings,
+    pub store: StoreSettings,
+    pub log: LogSettings,
+    pub policies: Policies,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { server: ServerSettings::default(), store: StoreSettings::default(), log: LogSettings::default(), policies: Policies::default() }
+    }
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettingsSource {
+    Default,
+    File { path: PathBuf, line: usize },
+    Environment(String),
+    Flag(String),
+}
+
+impl fmt::Display for SettingsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsError {
+    pub source: SettingsSource,
+    pub key: String,
+    pub problem: String,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.source != SettingsSource::Default {
+            write!(f, "{}: ", self.source)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "`{}`: ", self.key)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+/// A tree and where each of its keys stands.
+#[derive(Debug, Default)]
+struct Layer {
+    tree: Tree,
+    sources: HashMap<Vec<String>, SettingsSource>,
+}
+
+/// Settings with the history of every value.
+#[derive(Debug)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub file: Option<PathBuf>,
+    layers: Vec<Layer>,
+}
+
+/// What settings are made of.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    /// Named with `--config`: must be there.
+    pub file: Option<PathBuf>,
+    pub environment: Vec<(String, String)>,
+    /// Path, value, flag.
+    pub flags: Vec<(Vec<&'static str>, Value, &'static str)>,
+}
+
+impl Origin {
+    fn file_to_read(&self) -> Option<PathBuf> {
+        self.file.clone().or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()))
+    }
+
+    pub fn load(&self) -> Result<Loaded, SettingsError> {
+        let file = self.file_to_read();
+        let mut layers = Vec::new();
+        if let Some(path) = &file {
+            let text = std::fs::read_to_string(path).map_err(|error| SettingsError {
+                source: SettingsSource::Default,
+                key: String::new(),
+                problem: format!("cannot read the settings file {}: {error}. `runguard settings example` prints one to start from", path.display()),
+            })?;
+            layers.push(file_layer(path, &text)?);
+        }
+        layers.push(environment_layer(&self.environment)?);
+        layers.push(flag_layer(&self.flags));
+        Loaded::build(layers, file)
+    }
+}
+
+/// Checks the text of a settings file as if it were in force alone.
+pub fn check_text(path: &Path, text: &str) -> Result<Loaded, SettingsError> {
+    Loaded::build(vec![file_layer(path, text)?], Some(path.to_owned()))
+}
+
+impl Loaded {
+    fn build(layers: Vec<Layer>, file: Option<PathBuf>) -> Result<Self, SettingsError> {
+        let mut tree = Tree::new();
+        for layer in &layers {
+            merge(&mut tree, &layer.tree);
+        }
+        match typed(&tree) {
+            Ok(settings) => Ok(Self { settings, file, layers }),
+            Err(problem) => Err(SettingsError { source: source_of(&layers, &problem.path), key: problem.path.join("."), problem: problem.problem }),
+        }
+    }
+
+    /// Every value in force: key, value, where it came from.
+    pub fn values(&self) -> Vec<(String, Value, SettingsSource)> {
+        let mut tree = default_tree();
+        for layer in &self.layers {
+            merge(&mut tree, &layer.tree);
+        }
+        let mut values = Vec::new();
+        flatten(&tree, &mut Vec::new(), &mut values);
+        values
+            .into_iter()
+            .map(|(path, value)| {
+                let source = self.layers.iter().rev().find_map(|layer| layer.sources.get(&path)).cloned().unwrap_or(SettingsSource::Default);
+                (path.join("."), value, source)
+            })
+            .collect()
+    }
+}
+
+/// The source of a path, or of the nearest thing above it that stands somewhere.
+fn source_of(layers: &[Layer], path: &[String]) -> SettingsSource {
+    (1..=path.len())
+        .rev()
+        .find_map(|length| layers.iter().rev().find_map(|layer| layer.sources.get(&path[..length])))
+        .cloned()
+        .unwrap_or(SettingsSource::Default)
+}
+
+fn flatten(tree: &Tree, path: &mut Vec<String>, out: &mut Vec<(Vec<String>, Value)>) {
+    for (key, value) in tree {
+        path.push(key.clone());
+        match value {
+            Value::Object(inner) if !inner.is_empty() => flatten(inner, path, out),
+            _ => out.push((path.clone(), value.clone())),
+        }
+        path.pop();
+    }
+}
+
+fn default_tree() -> Tree {
+    let to_value = |value: Result<Value, serde_json::Error>| value.unwrap_or(Value::Null);
+    let mut guards = Tree::new();
+    for section in policy::sections() {
+        let mut table = section.defaults.clone();
+        table.insert("mode".into(), "enforce".into());
+        let rules: Tree = runguard_core::Reason::of(section.guard)
+            .filter(|reason| policy::default_rule_mode(*reason) != runguard_core::Mode::Enforce)
+            .map(|reason| (reason.code().to_owned(), serde_json::json!(policy::default_rule_mode(reason))))
+            .collect();
+        if !rules.is_empty() {
+            table.insert("rules".into(), Value::Object(rules));
+        }
+        let nested = section.path.iter().rev().fold(Value::Object(table), |inner, part| serde_json::json!({ *part: inner }));
+        if let Value::Object(nested) = nested {
+            merge(&mut guards, &nested);
+        }
+    }
+    Tree::from_iter([
+        ("server".to_owned(), to_value(serde_json::to_value(ServerSettings::default()))),
+        ("store".to_owned(), to_value(serde_json::to_value(StoreSettings::default()))),
+        ("log".to_owned(), to_value(serde_json::to_value(LogSettings::default()))),
+        ("guards".to_owned(), Value::Object(guards)),
+    ])
+}
+
+fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
+    const TOP: [&str; 5] = ["server", "store", "log", "guards", "tenants"];
+    let empty = Tree::new();
+    let mut tables: HashMap<&str, &Tree> = HashMap::new();
+    for (key, value) in tree {
+        let Some(known) = TOP.into_iter().find(|known| known == key) else {
+            let hint = runguard_core::input::closest(key, TOP.into_iter()).map_or_else(|| format!("known are {}", TOP.join(", ")), |near| format!("did you mean `{near}`?"));
+            return Err(SettingsProblem::new(&[key], format!("unknown table; {hint}")));
+        };
+        tables.insert(known, value.as_object().ok_or_else(|| SettingsProblem::new(&[key], "must be a table"))?);
+    }
+    let table = |name: &str| tables.get(name).copied().unwrap_or(&empty);
+    let server: ServerSettings = policy::read_table(table("server"), &["server"], &[])?;
+    if server.listen.parse::<std::net::SocketAddr>().is_err() {
+        return Err(SettingsProblem::new(&["server", "listen"], format!("`{}` is no address with a port, like 127.0.0.1:8100", server.listen)));
+    }
+    if server.max_connections == 0 {
+        return Err(SettingsProblem::new(&["server", "max_connections"], "must be at least 1"));
+    }
+    let store: StoreSettings = policy::read_table(table("store"), &["store"], &[])?;
+    if store.memory_mb < 16 {
+        return Err(SettingsProblem::new(&["store", "memory_mb"], "must be at least 16"));
+    }
+    let log: LogSettings = policy::read_table(table("log"), &["log"], &[])?;
+    if !(1..=3650).contains(&log.retention_days) {
+        return Err(SettingsProblem::new(&["log", "retention_days"], "must be from 1 to 3650"));
+    }
+    Ok(Settings { server, store, log, policies: Policies::build(table("guards"), table("tenants"))? })
+}
+
+fn file_layer(path: &Path, text: &str) -> Result<Layer, SettingsError> {
+    let line_at = |offset: usize| text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let at = |offset: usize| SettingsSource::File { path: path.to_owned(), line: line_at(offset) };
+    let table = DeTable::parse(text).map_err(|error| SettingsError {
+        source: at(error.span().map_or(0, |span| span.start)),
+        key: String::new(),
+        problem: format!("not TOML: {}", error.message()),
+    })?;
+    let mut layer = Layer::default();
+    layer.tree = walk(table.get_ref(), &mut Vec::new(), &mut layer.sources, &at)?;
+    Ok(layer)
+}
+
+fn walk(table: &DeTable<'_>, path: &mut Vec<String>, sources: &mut HashMap<Vec<String>, SettingsSource>, at: &dyn Fn(usize) -> SettingsSource) -> Result<Tree, SettingsError> {
+    let mut tree = Tree::new();
+    for (key, value) in table {
+        path.push(key.get_ref().to_string());
+        sources.insert(path.clone(), at(key.span().start));
+        let converted = match value.get_ref() {
+            DeValue::Table(inner) => Value::Object(walk(inner, path, sources, at)?),
+            other => scalar(other).map_err(|problem| SettingsError { source: at(value.span().start), key: path.join("."), problem })?,
+        };
+        tree.insert(key.get_ref().to_string(), converted);
+        path.pop();
+    }
+    Ok(tree)
+}
+
+fn scalar(value: &DeValue<'_>) -> Result<Value, String> {
+    match value {
+        DeValue::String(text) => Ok(Value::String(text.to_string())),
+        DeValue::Boolean(flag) => Ok(Value::Bool(*flag)),
+        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).map(Value::from).map_err(|_| "the number is too large".into()),
+        DeValue::Float(float) => {
+            let number: f64 = float.as_str().parse().map_err(|_| "not a number".to_owned())?;
+            serde_json::Number::from_f64(number).map(Value::Number).ok_or_else(|| "must be a finite number".into())
+        }
+        DeValue::Array(items) => items.iter().map(|item| scalar(item.get_ref())).collect::<Result<Vec<_>, _>>().map(Value::Array),
+        DeValue::Datetime(_) => Err("a date makes no sense here".into()),
+        DeValue::Table(_) => Err("a table makes no sense in a list".into()),
+    }
+}
+
+/// `RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8` sets `guards.handoff.max_handoffs`. The value is read as TOML, else as text.
+fn environment_layer(environment: &[(String, String)]) -> Result<Layer, SettingsError> {
+    let mut layer = Layer::default();
+    for (name, text) in environment {
+        let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX).filter(|rest| rest.contains("__")) else { continue };
+        let path: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
+        let value = DeValue::parse(text).ok().and_then(|value| scalar(value.get_ref()).ok()).unwrap_or_else(|| Value::String(text.clone()));
+        insert(&mut layer, path, value, &SettingsSource::Environment(name.clone()));
+    }
+    Ok(layer)
+}
+
+fn flag_layer(flags: &[(Vec<&'static str>, Value, &'static str)]) -> Layer {
+    let mut layer = Layer::default();
+    for (path, value, flag) in flags {
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        insert(&mut layer, path, value.clone(), &SettingsSource::Flag((*flag).to_owned()));
+    }
+    layer
+}
+
+fn insert(layer: &mut Layer, path: Vec<String>, value: Value, source: &SettingsSource) {
+    let nested = path.iter().rev().fold(value, |inner, part| Value::Object(Tree::from_iter([(part.clone(), inner)])));
+    if let Value::Object(nested) = nested {
+        merge(&mut layer.tree, &nested);
+    }
+    for length in 1..=path.len() {
+        layer.sources.insert(path[..length].to_vec(), source.clone());
+    }
+}
+
+/// A settings file with every key, its default and what it is for; everything that is a default is commented out.
+pub fn example() -> String {
+    use std::fmt::Write as _;
+    let mut out = String::from(
+        "# RunGuard settings. Every line that is commented out shows a default.\n\
+         # Changes to [guards], [tenants] and log.store_text are taken over without a restart.\n\
+         # Any key can come from the environment: RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8\n",
+    );
+    let defaults = default_tree();
+    let shown = |path: &[&str]| path.iter().try_fold(Value::Object(defaults.clone()), |value, part| value.get(*part).cloned()).map_or_else(String::new, |value| toml_text(&value));
+    let mut current = "";
+    for (table, key, about, live) in SERVICE_KEYS {
+        if *table != current {
+            let _ = write!(out, "\n[{table}]\n");
+            current = table;
+        }
+        let _ = write!(out, "# {about}{}\n# {key} = {}\n", if *live { "" } else { " (Needs a restart.)" }, shown(&[table, key]));
+    }
+    let _ = write!(
+        out,
+        "\n# Guards. Each takes mode = \"enforce\" | \"observe\" (decide and log, but allow) | \"off\",\n# and a table `rules` with a mode for each of its reasons.\n"
+    );
+    for section in policy::sections() {
+        let name = section.path.join(".");
+        let _ = write!(out, "\n# {}\n[guards.{name}]\n# mode = \"enforce\"\n", section.guard.meaning());
+        for setting in section.settings {
+            let value = section.defaults.get(setting.key).cloned().unwrap_or(Value::Null);
+            let _ = writeln!(out, "# {}", setting.about);
+            match &value {
+                Value::Object(entries) => {
+                    for (entry, value) in entries {
+                        let _ = writeln!(out, "# {}.{} = {}", setting.key, toml_key(entry), toml_text(value));
+                    }
+                }
+                _ => drop(writeln!(out, "# {} = {}", setting.key, toml_text(&value))),
+            }
+        }
+        for reason in runguard_core::Reason::of(section.guard) {
+            let mode = serde_json::json!(policy::default_rule_mode(reason));
+            let _ = writeln!(out, "# rules.{} = {}", reason.code(), toml_text(&mode));
+        }
+        let first = section.settings.first().map_or("window", |setting| setting.key);
+        let value = section.defaults.get(first).map_or_else(String::new, toml_text);
+        let _ = writeln!(out, "# An override for one of its {}:\n# {}.\"name\".{first} = {value}", section.subjects, section.subjects);
+    }
+    out.push_str("\n# Overrides for one tenant (the tenant of the API key):\n# [tenants.acme.guards.handoff]\n# max_handoffs = 10\n");
+    out
+}
+
+fn toml_key(key: &str) -> String {
+    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if bare { key.to_owned() } else { toml_text(&Value::String(key.to_owned())) }
+}
+
+/// A value as TOML writes it.
+pub fn toml_text(value: &Value) -> String {
+    match value {
+        Value::Null => "\"\"".into(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => number.to_string(),
+        // A literal string keeps the backslashes of a pattern readable.
+        Value::String(text) if text.contains('\\') && !text.contains('\'') && !text.contains('\n') => format!("'{text}'"),
+        Value::String(text) => toml::Value::String(text.clone()).to_string(),
+        Value::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) => format!("{{ {} }}", entries.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Loaded, SettingsError> {
+        check_text(Path::new("runguard.toml"), text)
+    }
+
+    #[test]
+    fn the_example_is_valid_as_it_is_and_with_every_line_in_force() {
+        let example = example();
+        check(&example).unwrap();
+        let in_force: String = example
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(rest) if rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')) || rest.starts_with("[tenants") => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        let loaded = check(&in_force).unwrap();
+        assert!(in_force.contains("\nmax_handoffs = 6"), "{in_force}");
+        assert_eq!(loaded.settings.policies.for_tenant("acme").handoff.for_subject("x").settings.max_handoffs, 10);
+        assert_eq!(loaded.settings.server, ServerSettings::default());
+    }
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        for (text, line, says) in [
+            ("\n[guards.handoff]\nmax_handofs = 3\n", 3, "`guards.handoff.max_handofs`: unknown key; did you mean `max_handoffs`?"),
+            ("[guards.handoff]\nwindow = \"soon\"\n", 2, "not a length of time"),
+            ("[log]\nretention_days = 0\n", 2, "must be from 1 to 3650"),
+            ("[sever]\n", 1, "did you mean `server`?"),
+            ("[server]\nlisten = \"here\"\n", 2, "no address"),
+            ("a = \n", 1, "not TOML"),
+            ("[guards.ai_task_retry]\nmax_retries = 1\n\n[tenants.t.guards.ai_task_retry.tasks.x]\nmax_retries = -1\n", 5, "max_retries"),
+        ] {
+            let error = check(text).unwrap_err();
+            assert_eq!(error.source, SettingsSource::File { path: "runguard.toml".into(), line }, "{text}: {error}");
+            assert!(error.to_string().contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn later_layers_win_and_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("s.toml");
+        std::fs::write(&file, "[guards.handoff]\nmax_handoffs = 3\nwindow = \"10m\"\n[server]\nlisten = \"127.0.0.1:1\"\n").unwrap();
+        let origin = Origin {
+            file: Some(file.clone()),
+            environment: vec![("RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS".into(), "8".into()), ("RUNGUARD_KEY".into(), "x".into())],
+            flags: vec![(vec!["server", "listen"], "127.0.0.1:2".into(), "--listen")],
+        };
+        let loaded = origin.load().unwrap();
+        let handoff = &loaded.settings.policies.for_tenant("t").handoff.for_subject("b").settings;
+        assert_eq!((handoff.max_handoffs, handoff.window.as_seconds()), (8, 600));
+        let source = |key: &str| loaded.values().into_iter().find(|(name, ..)| name == key).unwrap().2;
+        assert_eq!(source("guards.handoff.max_handoffs"), SettingsSource::Environment("RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS".into()));
+        assert_eq!(source("guards.handoff.window"), SettingsSource::File { path: file, line: 3 });
+        assert_eq!(source("server.listen"), SettingsSource::Flag("--listen".into()));
+        assert_eq!(source("guards.agent_action.max_total"), SettingsSource::Default);
+        let bad = Origin { environment: vec![("RUNGUARD_GUARDS__HANDOFF__MAX".into(), "8".into())], ..Origin::default() };
+        assert!(bad.load().unwrap_err().to_string().contains("environment RUNGUARD_GUARDS__HANDOFF__MAX"));
+    }
+}

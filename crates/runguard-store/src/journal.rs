@@ -1,0 +1,247 @@
+//! The one writer of the log: group commit.
+//!
+//! Requests push what they decided while they hold the lock of their states, so the order in the queue is the order
+//! of the decisions. One thread takes all that has gathered, writes it in one transaction, and wakes the requests.
+//! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
+
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::shard::Shards;
+use crate::store::Row;
+use rusqlite::{Connection, params};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use tokio::sync::{oneshot, watch};
+
+/// Rows in one transaction. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
+const MAX_BATCH: usize = 2048;
+
+pub(crate) type Done = oneshot::Sender<Result<(), StoreError>>;
+
+/// What one row does to a state, as it stands in the log.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Effect<'a> {
+    pub(crate) family: u8,
+    pub(crate) hash: u128,
+    pub(crate) slot: u8,
+    pub(crate) subject: &'a str,
+    pub(crate) events: &'a [u8],
+}
+
+/// How to take a change back.
+#[derive(Debug)]
+pub(crate) enum Undo {
+    Slot { key: Key, slot: u8, subject: Box<str>, state: Option<Box<[u8]>> },
+    Entry { key: Key, slots: Vec<crate::store::SlotState> },
+}
+
+/// Rows to take out of the log, in the same transaction as the row that says so.
+#[derive(Debug, Default)]
+pub(crate) struct Removal {
+    pub(crate) seqs: Vec<u64>,
+    /// Rows behind the index, found by scanning: after this one, of this tenant and session.
+    pub(crate) of_session: Option<(u64, String, String)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    Append { row: Row, effects: Vec<u8>, removal: Option<Removal> },
+    /// Removes the oldest rows up to here.
+    Prune { upto: u64 },
+    /// Moves what is left of the write-ahead log into the database.
+    Checkpoint,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) seq: u64,
+    pub(crate) work: Work,
+    pub(crate) undo: Vec<Undo>,
+    pub(crate) done: Done,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: Vec<Pending>,
+    next_seq: u64,
+    writer_waits: bool,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    queue: Mutex<Queue>,
+    gathered: Condvar,
+    committed: AtomicU64,
+    /// Counts failed batches: whoever copied uncommitted states looks whether one came in between.
+    failures: AtomicU64,
+    committed_tx: watch::Sender<u64>,
+}
+
+impl Journal {
+    pub(crate) fn new(last_seq: u64) -> Self {
+        Self {
+            queue: Mutex::new(Queue { next_seq: last_seq + 1, ..Queue::default() }),
+            gathered: Condvar::new(),
+            committed: AtomicU64::new(last_seq),
+            failures: AtomicU64::new(0),
+            committed_tx: watch::Sender::new(last_seq),
+        }
+    }
+
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.committed_tx.subscribe()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called with the locks of the touched states held. Gives the row's number.
+    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<u64, StoreError> {
+        let mut queue = self.lock();
+        if queue.stopping {
+            return Err(StoreError::Stopping);
+        }
+        let seq = match work {
+            Work::Append { .. } => {
+                queue.next_seq += 1;
+                queue.next_seq - 1
+            }
+            Work::Prune { .. } | Work::Checkpoint => 0,
+        };
+        queue.pending.push(Pending { seq, work, undo, done });
+        if queue.writer_waits {
+            queue.writer_waits = false;
+            self.gathered.notify_one();
+        }
+        Ok(seq)
+    }
+
+    /// Nothing is taken any more; what is queued is still written.
+    pub(crate) fn stop(&self) {
+        self.lock().stopping = true;
+        self.gathered.notify_all();
+    }
+
+    fn next_batch(&self) -> Option<Vec<Pending>> {
+        let mut queue = self.lock();
+        loop {
+            if !queue.pending.is_empty() {
+                if queue.pending.len() <= MAX_BATCH {
+                    return Some(std::mem::take(&mut queue.pending));
+                }
+                let rest = queue.pending.split_off(MAX_BATCH);
+                return Some(std::mem::replace(&mut queue.pending, rest));
+            }
+            if queue.stopping {
+                return None;
+            }
+            queue.writer_waits = true;
+            queue = self.gathered.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The writer's life.
+    pub(crate) fn run(&self, connection: &mut Connection, shards: &Arc<Shards>) {
+        while let Some(batch) = self.next_batch() {
+            match write(connection, &batch) {
+                Ok(last_seq) => {
+                    if last_seq > 0 {
+                        self.committed.store(last_seq, Ordering::Release);
+                        self.committed_tx.send_replace(last_seq);
+                    }
+                    for pending in batch {
+                        // A caller that has gone away does not want to know.
+                        let _ = pending.done.send(Ok(()));
+                    }
+                }
+                Err(error) => self.take_back(batch, &error, shards),
+            }
+        }
+    }
+
+    /// The batch is not in the log, so nothing of it, and nothing that was decided upon it, may stay in memory.
+    fn take_back(&self, mut failed: Vec<Pending>, error: &rusqlite::Error, shards: &Shards) {
+        tracing::error!(%error, requests = failed.len(), "a batch could not be written; its requests are answered 503 and nothing of them counts");
+        {
+            let mut held = shards.lock_all();
+            let mut queue = self.lock();
+            failed.append(&mut queue.pending);
+            let first = failed.iter().map(|pending| pending.seq).filter(|seq| *seq > 0).min();
+            queue.next_seq = first.unwrap_or(queue.next_seq);
+            self.failures.fetch_add(1, Ordering::AcqRel);
+            for undo in failed.iter_mut().rev().flat_map(|pending| pending.undo.drain(..).rev()) {
+                let key = match &undo {
+                    Undo::Slot { key, .. } | Undo::Entry { key, .. } => *key,
+                };
+                let Some(resident) = held[Shards::index_of(key)].map.get_mut(&key) else { continue };
+                resident.seq = resident.seq.min(self.committed());
+                match undo {
+                    Undo::Slot { slot, subject, state: Some(state), .. } => drop(resident.put(slot, &subject, state)),
+                    Undo::Slot { slot, subject, state: None, .. } => resident.remove(slot, &subject),
+                    Undo::Entry { slots, .. } => resident.slots = slots,
+                }
+            }
+        }
+        let error = StoreError::Write(error.to_string());
+        for pending in failed {
+            let _ = pending.done.send(Err(error.clone()));
+        }
+    }
+}
+
+/// Writes a batch in one transaction and gives the last row's number (0 when no row was written).
+fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
+    let mut last_seq = 0;
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    {
+        let mut insert = transaction.prepare_cached(
+            "INSERT INTO log (seq, at, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        )?;
+        for pending in batch {
+            match &pending.work {
+                Work::Append { row, effects, removal } => {
+                    if let Some(removal) = removal {
+                        remove(&transaction, removal)?;
+                    }
+                    insert.execute(params![
+                        pending.seq, row.at, row.id, row.tenant, row.guard, row.kind, row.session, row.subject, row.outcome, row.reason, row.answer, row.input, effects
+                    ])?;
+                    last_seq = pending.seq;
+                }
+                Work::Prune { upto } => {
+                    transaction.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
+                }
+                Work::Checkpoint => {}
+            }
+        }
+    }
+    transaction.commit()?;
+    if batch.iter().any(|pending| matches!(pending.work, Work::Checkpoint)) {
+        // Readers may hold it up; then the next one does it. The log is safe either way.
+        let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
+    Ok(last_seq)
+}
+
+fn remove(transaction: &rusqlite::Transaction<'_>, removal: &Removal) -> Result<(), rusqlite::Error> {
+    let mut delete = transaction.prepare_cached("DELETE FROM log WHERE seq = ?1")?;
+    for seq in &removal.seqs {
+        delete.execute([seq])?;
+    }
+    if let Some((after, tenant, session)) = &removal.of_session {
+        transaction.execute("DELETE FROM log WHERE seq > ?1 AND tenant = ?2 AND session = ?3", params![after, tenant, session])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,484 @@
+//! What runs behind the answers: indexes, states on disk, old things leaving.
+//!
+//! All of it is in one thread and in large sorted batches. It may fall behind under load; queries look at the index
+//! *and* at the rows behind it, so falling behind costs queries time and nobody an answer.
+
+use crate::error::StoreError;
+use crate::journal::Work;
+use crate::key::{Family, Key, mask, session_number};
+use crate::shard::SHARDS;
+use crate::store::{Inner, SlotState, decode_hash, decode_slots};
+use rusqlite::{Connection, params};
+use hashbrown::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often it looks whether there is something to do.
+const PULSE: Duration = Duration::from_millis(500);
+/// Rows are indexed when this many wait, or when they have waited this long.
+const INDEX_ROWS: u64 = 50_000;
+const INDEX_EVERY: Duration = Duration::from_secs(2);
+/// States go to disk when this many rows came since; so many rows a start has to read at most, about.
+const CHECKPOINT_ROWS: u64 = 200_000;
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(20);
+/// Rows of one transaction, and of one zone.
+const CHUNK: u64 = 50_000;
+const ZONE_ROWS: usize = 1024;
+const WAL_LIMIT: u64 = 64 * 1024 * 1024;
+const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// Rows removed at a time, so that no answer waits long behind a removal.
+const PRUNE_ROWS: u64 = 500;
+/// Answers for repeated requests are kept a day.
+const IDEMPOTENCY_MILLIS: i64 = 24 * 3600 * 1000;
+
+#[derive(Debug, Default)]
+struct Asked {
+    stop: bool,
+    flush: Vec<oneshot::Sender<()>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    asked: Mutex<Asked>,
+    woken: Condvar,
+    indexed: AtomicU64,
+}
+
+impl Keeper {
+    pub(crate) fn indexed_upto(&self) -> u64 {
+        self.indexed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.woken.notify_all();
+    }
+
+    pub(crate) fn ask_to_flush(&self) -> oneshot::Receiver<()> {
+        let (done, flushed) = oneshot::channel();
+        self.lock().flush.push(done);
+        self.woken.notify_all();
+        flushed
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self) -> Asked {
+        let mut asked = self.lock();
+        if !asked.stop && asked.flush.is_empty() {
+            asked = self.woken.wait_timeout(asked, PULSE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Asked { stop: asked.stop, flush: std::mem::take(&mut asked.flush) }
+    }
+
+    pub(crate) fn run(inner: &Arc<Inner>, index: Connection) {
+        let mut round = Round::new(inner.clone(), index);
+        round.warm_up();
+        loop {
+            let asked = inner.keeper.wait();
+            round.work(asked.stop || !asked.flush.is_empty());
+            for done in asked.flush {
+                let _ = done.send(());
+            }
+            if asked.stop {
+                return;
+            }
+        }
+    }
+}
+
+struct Round {
+    inner: Arc<Inner>,
+    index: Connection,
+    log: Option<Connection>,
+    indexed: u64,
+    checkpointed: u64,
+    last_index: Instant,
+    last_checkpoint: Instant,
+    last_retention: Option<Instant>,
+    /// Said once, not twice a second.
+    troubled: bool,
+}
+
+impl Round {
+    fn new(inner: Arc<Inner>, index: Connection) -> Self {
+        let indexed = crate::query::progress(&index, "indexed").unwrap_or(0);
+        let checkpointed = crate::query::progress(&index, "checkpointed").unwrap_or(0);
+        inner.keeper.indexed.store(indexed, Ordering::Release);
+        Self { inner, index, log: None, indexed, checkpointed, last_index: Instant::now(), last_checkpoint: Instant::now(), last_retention: None, troubled: false }
+    }
+
+    /// Brings the states into memory, newest knowledge first: what the log's tail says, then what the disk has.
+    /// Until it is done nothing leaves memory, so "not resident" means "not touched since the start".
+    fn warm_up(&mut self) {
+        if !self.inner.cold.load(Ordering::Acquire) {
+            return;
+        }
+        let everything_fits = self.load_all().unwrap_or_else(|error| {
+            tracing::warn!(%error, "states are read one by one, as they are asked for");
+            false
+        });
+        if let Err(error) = self.merge_tails() {
+            tracing::error!(%error, "the tail of the log could not be merged into the states yet");
+            return;
+        }
+        if everything_fits {
+            self.inner.cold.store(false, Ordering::Release);
+        }
+    }
+
+    fn load_all(&mut self) -> Result<bool, StoreError> {
+        let mut after = (-1_i64, Vec::new());
+        loop {
+            if self.inner.shards.bytes() >= self.inner.options.memory_bytes || self.inner.keeper.lock().stop {
+                return Ok(false);
+            }
+            let read = || -> rusqlite::Result<Vec<(Key, (u64, i64, Vec<SlotState>))>> {
+                let mut select = self.index.prepare_cached("SELECT family, hash, seq, at, slots FROM states WHERE (family, hash) > (?1, ?2) ORDER BY family, hash LIMIT 20000")?;
+                let mut rows = select.query(params![after.0, after.1])?;
+                let mut found = Vec::new();
+                while let Some(row) = rows.next()? {
+                    let Some(family) = Family::from_number(row.get(0)?) else { continue };
+                    let key = Key { family, hash: decode_hash(row.get_ref(1)?.as_blob()?) };
+                    found.push((key, (row.get(2)?, row.get(3)?, decode_slots(row.get_ref(4)?.as_blob()?))));
+                }
+                Ok(found)
+            };
+            let found = read().map_err(|error| StoreError::Read(error.to_string()))?;
+            let Some((last, _)) = found.last() else { return Ok(true) };
+            after = (last.family as i64, last.hash.to_be_bytes().to_vec());
+            for (key, on_disk) in found {
+                self.inner.shards.of(key).admit(key, Some(on_disk), &self.inner.replay);
+            }
+        }
+    }
+
+    fn merge_tails(&self) -> Result<(), StoreError> {
+        for shard in 0..SHARDS {
+            let mut waiting: Vec<Key> = self.inner.shards.lock(shard).tail.keys().copied().collect();
+            waiting.sort_unstable();
+            for keys in waiting.chunks(1000) {
+                self.inner.load(keys)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_unmerged_tails(&self) -> bool {
+        (0..SHARDS).any(|shard| !self.inner.shards.lock(shard).tail.is_empty())
+    }
+
+    fn work(&mut self, all: bool) {
+        match self.try_work(all) {
+            Ok(()) => self.troubled = false,
+            Err(error) if !self.troubled => {
+                self.troubled = true;
+                tracing::error!(%error, "the index cannot be written; answers go on, and it is caught up when the disk allows");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn try_work(&mut self, all: bool) -> Result<(), rusqlite::Error> {
+        let behind = self.inner.journal.committed().saturating_sub(self.indexed);
+        if behind > 0 && (all || behind >= INDEX_ROWS || self.last_index.elapsed() >= INDEX_EVERY) {
+            self.index_rows()?;
+            self.last_index = Instant::now();
+        }
+        let since_checkpoint = self.inner.journal.committed().saturating_sub(self.checkpointed);
+        if since_checkpoint > 0 && (all || since_checkpoint >= CHECKPOINT_ROWS || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY) {
+            self.checkpoint_states()?;
+            self.last_checkpoint = Instant::now();
+        }
+        self.checkpoint_log(all)?;
+        if all || self.last_retention.is_none_or(|last| last.elapsed() >= RETENTION_EVERY) {
+            self.retire()?;
+            self.last_retention = Some(Instant::now());
+        }
+        self.make_room();
+        Ok(())
+    }
+
+    fn log(&mut self) -> Result<&Connection, rusqlite::Error> {
+        if self.log.is_none() {
+            let connection = Connection::open(self.inner.folder.log_path())?;
+            connection.busy_timeout(Duration::from_secs(5))?;
+            connection.execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = NORMAL;")?;
+            self.log = Some(connection);
+        }
+        self.log.as_ref().ok_or(rusqlite::Error::InvalidQuery)
+    }
+
+    /// Indexes the committed rows that are not indexed yet.
+    fn index_rows(&mut self) -> Result<(), rusqlite::Error> {
+        let upto = self.inner.journal.committed();
+        while self.indexed < upto {
+            let last = upto.min(self.indexed + CHUNK);
+            let after = self.indexed;
+            let batch = IndexBatch::read(self.log()?, after, last)?;
+            batch.write(&mut self.index, last)?;
+            self.indexed = last;
+            self.inner.keeper.indexed.store(last, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Writes the changed states, each as of one committed row.
+    fn checkpoint_states(&mut self) -> Result<(), rusqlite::Error> {
+        if self.has_unmerged_tails() && self.merge_tails().is_err() {
+            return Ok(());
+        }
+        let upto = self.inner.journal.committed();
+        let failures = self.inner.journal.failures();
+        let mut copies: Vec<(Key, u64, i64, Option<Vec<u8>>)> = Vec::new();
+        for shard in 0..SHARDS {
+            let mut shard = self.inner.shards.lock(shard);
+            for key in std::mem::take(&mut shard.dirty) {
+                let Some(resident) = shard.map.get_mut(&key) else { continue };
+                resident.dirty = false;
+                let slots = if resident.slots.is_empty() { None } else { postcard::to_stdvec(&resident.slots).ok() };
+                copies.push((key, resident.seq, resident.at, slots));
+            }
+        }
+        copies.sort_unstable_by_key(|(key, ..)| (key.family as u8, key.hash));
+        let written = self.wait_until_committed(&copies, failures) && self.write_states(&copies, upto).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
+        if !written {
+            for (key, ..) in &copies {
+                let mut shard = self.inner.shards.of(*key);
+                if let Some(resident) = shard.map.get_mut(key).filter(|resident| !resident.dirty) {
+                    resident.dirty = true;
+                    shard.dirty.push(*key);
+                }
+            }
+            return Ok(());
+        }
+        self.checkpointed = upto;
+        Ok(())
+    }
+
+    /// A copied state may rest on rows that are still being written; it must not reach the disk before them.
+    fn wait_until_committed(&self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], failures: u64) -> bool {
+        let newest = copies.iter().map(|(_, seq, ..)| *seq).max().unwrap_or(0);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.inner.journal.committed() < newest {
+            if self.inner.journal.failures() != failures || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.inner.journal.failures() == failures
+    }
+
+    fn write_states(&mut self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], upto: u64) -> Result<(), rusqlite::Error> {
+        let transaction = self.index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        {
+            let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO states (family, hash, seq, at, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            let mut remove = transaction.prepare_cached("DELETE FROM states WHERE family = ?1 AND hash = ?2")?;
+            for (key, seq, at, slots) in copies {
+                match slots {
+                    Some(slots) => put.execute(params![key.family as u8, key.hash.to_be_bytes(), seq, at, slots])?,
+                    None => remove.execute(params![key.family as u8, key.hash.to_be_bytes()])?,
+                };
+            }
+        }
+        set_progress(&transaction, "checkpointed", upto)?;
+        transaction.commit()
+    }
+
+    /// Moves the write-ahead log into the database file while others write. When it has grown all the same, the
+    /// writer is asked to finish the little that is left, so that the file starts over.
+    fn checkpoint_log(&mut self, all: bool) -> Result<(), rusqlite::Error> {
+        let size = std::fs::metadata(format!("{}-wal", self.inner.folder.log_path().display())).map_or(0, |meta| meta.len());
+        if size < WAL_LIMIT / 4 && !all {
+            return Ok(());
+        }
+        self.log()?.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        if size >= WAL_LIMIT {
+            let (done, _) = oneshot::channel();
+            // Refused only when the service is stopping.
+            let _ = self.inner.journal.push(Work::Checkpoint, Vec::new(), done);
+        }
+        if all {
+            self.index.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of what is older than the retention.
+    fn retire(&mut self) -> Result<(), rusqlite::Error> {
+        let now = self.inner.now.load(Ordering::Relaxed);
+        if now == i64::MIN {
+            return Ok(());
+        }
+        let keep = i64::from(self.inner.options.retention_days) * 86_400_000;
+        let oldest = now.saturating_sub(keep);
+        let oldest_answer = now.saturating_sub(IDEMPOTENCY_MILLIS);
+        let upto: Option<u64> = self.index.query_row(
+            "SELECT max(last_seq) FROM zones WHERE last_seq < coalesce((SELECT min(first_seq) FROM zones WHERE at_max >= ?1), 9223372036854775807)",
+            [oldest],
+            |row| row.get(0),
+        )?;
+        if let Some(upto) = upto {
+            self.prune_log(upto)?;
+            let transaction = self.index.transaction()?;
+            transaction.execute("DELETE FROM sessions WHERE seq <= ?1", [upto])?;
+            transaction.execute("DELETE FROM zones WHERE last_seq <= ?1", [upto])?;
+            transaction.execute("DELETE FROM rollup WHERE minute < ?1", [oldest.div_euclid(60_000)])?;
+            transaction.execute("DELETE FROM states WHERE at < ?1 AND family <> 2", [oldest])?;
+            transaction.commit()?;
+        }
+        for shard in 0..SHARDS {
+            let mut shard = self.inner.shards.lock(shard);
+            let crate::shard::Shard { map, bytes, .. } = &mut *shard;
+            map.retain(|key, resident| {
+                let limit = if key.family == Family::Idempotency { oldest_answer } else { oldest };
+                let stays = resident.dirty || (resident.at >= limit && !resident.slots.is_empty());
+                if !stays {
+                    *bytes = bytes.saturating_sub(resident.weight());
+                }
+                stays
+            });
+        }
+        self.index.execute("DELETE FROM states WHERE family = 2 AND at < ?1", [oldest_answer])?;
+        Ok(())
+    }
+
+    /// Asks the writer to remove old rows, a few at a time.
+    fn prune_log(&mut self, upto: u64) -> Result<(), rusqlite::Error> {
+        let first: Option<u64> = self.log()?.query_row("SELECT min(seq) FROM log", [], |row| row.get(0))?;
+        let Some(mut at) = first else { return Ok(()) };
+        while at <= upto && !self.inner.keeper.lock().stop {
+            let (done, pruned) = oneshot::channel();
+            let last = upto.min(at + PRUNE_ROWS);
+            if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err() || !matches!(pruned.blocking_recv(), Ok(Ok(()))) {
+                return Ok(());
+            }
+            at = last + 1;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// When states take more memory than they may, those not used for longest leave. Only what is on disk can go.
+    fn make_room(&mut self) {
+        let limit = self.inner.options.memory_bytes;
+        if self.inner.shards.bytes() <= limit {
+            return;
+        }
+        if self.checkpoint_states().is_err() {
+            return;
+        }
+        self.inner.cold.store(true, Ordering::Release);
+        let per_shard = limit / SHARDS * 9 / 10;
+        for shard in 0..SHARDS {
+            let mut shard = self.inner.shards.lock(shard);
+            let mut clean: Vec<(i64, Key, usize)> = shard.map.iter().filter(|(_, resident)| !resident.dirty).map(|(key, resident)| (resident.at, *key, resident.weight())).collect();
+            clean.sort_unstable_by_key(|(at, key, _)| (*at, *key));
+            for (_, key, weight) in clean {
+                if shard.bytes <= per_shard {
+                    break;
+                }
+                shard.map.remove(&key);
+                shard.bytes = shard.bytes.saturating_sub(weight);
+            }
+        }
+    }
+}
+
+fn set_progress(transaction: &rusqlite::Transaction<'_>, name: &str, value: u64) -> Result<(), rusqlite::Error> {
+    transaction.prepare_cached("INSERT OR REPLACE INTO progress (name, value) VALUES (?1, ?2)")?.execute(params![name, value])?;
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Zone {
+    first_seq: u64,
+    last_seq: u64,
+    at_min: i64,
+    at_max: i64,
+    guards: i64,
+    reasons: i64,
+    outcomes: i64,
+    tenants: i64,
+}
+
+/// What a run of rows adds to the indexes.
+#[derive(Debug, Default)]
+struct IndexBatch {
+    sessions: Vec<(i64, u64)>,
+    zones: Vec<Zone>,
+    counts: Vec<(Counted, u64)>,
+}
+
+/// Minute, tenant, guard, outcome, reason.
+type Counted = (i64, String, String, String, String);
+
+impl IndexBatch {
+    fn read(log: &Connection, after: u64, upto: u64) -> Result<Self, rusqlite::Error> {
+        let mut batch = Self::default();
+        let mut select = log.prepare_cached("SELECT seq, at, tenant, guard, kind, session, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq")?;
+        let mut rows = select.query([after, upto])?;
+        let mut in_zone = ZONE_ROWS;
+        let mut counted: HashMap<u64, usize> = HashMap::new();
+        while let Some(row) = rows.next()? {
+            let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
+            let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
+            let (tenant, guard, kind, session, outcome, reason) = (text(2)?, text(3)?, text(4)?, text(5)?, text(6)?, text(7)?);
+            batch.sessions.push((session_number(tenant, session), seq));
+            if in_zone >= ZONE_ROWS {
+                in_zone = 0;
+                batch.zones.push(Zone { first_seq: seq, at_min: at, at_max: at, ..Zone::default() });
+            }
+            in_zone += 1;
+            if let Some(zone) = batch.zones.last_mut() {
+                zone.last_seq = seq;
+                zone.at_min = zone.at_min.min(at);
+                zone.at_max = zone.at_max.max(at);
+                zone.guards |= mask(guard);
+                zone.reasons |= mask(reason);
+                zone.outcomes |= mask(outcome);
+                zone.tenants |= mask(tenant);
+            }
+            if kind == "check" {
+                let minute = at.div_euclid(60_000);
+                let number = xxh3_64(format!("{minute}\u{1f}{tenant}\u{1f}{guard}\u{1f}{outcome}\u{1f}{reason}").as_bytes());
+                let position = *counted.entry(number).or_insert_with(|| {
+                    batch.counts.push(((minute, tenant.into(), guard.into(), outcome.into(), reason.into()), 0));
+                    batch.counts.len() - 1
+                });
+                batch.counts[position].1 += 1;
+            }
+        }
+        batch.sessions.sort_unstable();
+        batch.counts.sort_unstable();
+        Ok(batch)
+    }
+
+    fn write(&self, index: &mut Connection, upto: u64) -> Result<(), rusqlite::Error> {
+        let transaction = index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        {
+            let mut put = transaction.prepare_cached("INSERT OR IGNORE INTO sessions (session, seq) VALUES (?1, ?2)")?;
+            for (session, seq) in &self.sessions {
+                put.execute(params![session, seq])?;
+            }
+            let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO zones VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
+            for zone in &self.zones {
+                put.execute(params![zone.first_seq, zone.last_seq, zone.at_min, zone.at_max, zone.guards, zone.reasons, zone.outcomes, zone.tenants])?;
+            }
+            let mut put = transaction.prepare_cached(
+                "INSERT INTO rollup (minute, tenant, guard, outcome, reason, count) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT DO UPDATE SET count = count + excluded.count",
+            )?;
+            for ((minute, tenant, guard, outcome, reason), count) in &self.counts {
+                put.execute(params![minute, tenant, guard, outcome, reason, count])?;
+            }
+        }
+        set_progress(&transaction, "indexed", upto)?;
+        transaction.commit()
+    }
+}

@@ -1,0 +1,311 @@
+//! Reading the log.
+//!
+//! Rows stand in the order they were decided. A session is found through its index; everything else by zones of about
+//! a thousand rows, each of which knows its times and which guards, reasons, outcomes and tenants it may contain. Rows
+//! behind the index are looked at one by one. Every query reads both in one snapshot, index first.
+
+use crate::error::StoreError;
+use crate::key::{mask, session_number};
+use crate::schema::Folder;
+use crate::store::Store;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Connections for reading, made when needed and kept.
+#[derive(Debug, Default)]
+pub(crate) struct Readers(Mutex<Vec<Connection>>);
+
+/// Idle connections kept.
+const KEEP_READERS: usize = 8;
+
+impl Readers {
+    pub(crate) fn read<R>(&self, folder: &Folder, run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error>) -> Result<R, StoreError> {
+        let failed = |error: rusqlite::Error| StoreError::Read(error.to_string());
+        let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => folder.open_reader().map_err(failed)?,
+        };
+        let result = {
+            let transaction = connection.unchecked_transaction().map_err(failed)?;
+            run(&transaction).map_err(failed)
+        };
+        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if result.is_ok() && readers.len() < KEEP_READERS {
+            readers.push(connection);
+        }
+        result
+    }
+}
+
+/// How far something has got, by the index file's own word.
+pub(crate) fn progress(index: &Connection, name: &str) -> Result<u64, rusqlite::Error> {
+    Ok(index.query_row("SELECT value FROM progress WHERE name = ?1", [name], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> {
+    Ok(reader.query_row("SELECT value FROM idx.progress WHERE name = 'indexed'", [], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+/// Which rows. `None` means any.
+#[derive(Debug, Clone, Default)]
+pub struct RowFilter {
+    pub id: Option<String>,
+    pub kind: Option<String>,
+    pub guard: Option<String>,
+    pub reason: Option<String>,
+    pub outcome: Option<String>,
+    pub tenant: Option<String>,
+    pub session: Option<String>,
+    /// From this time on, in milliseconds.
+    pub since: Option<i64>,
+    /// Before this time.
+    pub until: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRow {
+    pub seq: u64,
+    pub at: i64,
+    pub id: String,
+    pub tenant: String,
+    pub guard: String,
+    pub kind: String,
+    pub session: String,
+    pub subject: String,
+    pub outcome: String,
+    pub reason: Option<String>,
+    pub answer: String,
+    pub input: String,
+}
+
+/// Decisions counted: minute (since the epoch), guard, outcome, reason, count.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StatRow {
+    pub minute: i64,
+    pub guard: String,
+    pub outcome: String,
+    pub reason: Option<String>,
+    pub count: u64,
+}
+
+const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
+
+fn read_row(row: &rusqlite::Row<'_>) -> Result<LogRow, rusqlite::Error> {
+    Ok(LogRow {
+        seq: row.get(0)?,
+        at: row.get(1)?,
+        id: row.get(2)?,
+        tenant: row.get(3)?,
+        guard: row.get(4)?,
+        kind: row.get(5)?,
+        session: row.get(6)?,
+        subject: row.get(7)?,
+        outcome: row.get(8)?,
+        reason: row.get(9)?,
+        answer: row.get(10)?,
+        input: row.get(11)?,
+    })
+}
+
+impl RowFilter {
+    /// The filter as SQL on `l`, with its values.
+    fn conditions(&self) -> (String, Vec<Value>) {
+        let mut sql = String::new();
+        let mut values: Vec<Value> = Vec::new();
+        let texts = [
+            ("id", &self.id),
+            ("kind", &self.kind),
+            ("guard", &self.guard),
+            ("reason", &self.reason),
+            ("outcome", &self.outcome),
+            ("tenant", &self.tenant),
+            ("session", &self.session),
+        ];
+        for (column, value) in texts {
+            if let Some(value) = value {
+                sql.push_str(&format!(" AND l.{column} = ?"));
+                values.push(value.clone().into());
+            }
+        }
+        for (comparison, value) in [("l.at >= ?", self.since), ("l.at < ?", self.until)] {
+            if let Some(value) = value {
+                sql.push_str(&format!(" AND {comparison}"));
+                values.push(value.into());
+            }
+        }
+        (sql, values)
+    }
+
+    /// The zones that may contain such rows, as SQL on `zones`.
+    fn zone_conditions(&self) -> (String, Vec<Value>) {
+        let mut sql = String::new();
+        let mut values: Vec<Value> = Vec::new();
+        for (column, name) in [("guards", &self.guard), ("reasons", &self.reason), ("outcomes", &self.outcome), ("tenants", &self.tenant)] {
+            if let Some(name) = name {
+                sql.push_str(&format!(" AND ({column} & ?) <> 0"));
+                values.push(mask(name).into());
+            }
+        }
+        for (comparison, value) in [("at_max >= ?", self.since), ("at_min < ?", self.until)] {
+            if let Some(value) = value {
+                sql.push_str(&format!(" AND {comparison}"));
+                values.push(value.into());
+            }
+        }
+        (sql, values)
+    }
+}
+
+/// The rows of a range of numbers that pass the filter.
+struct Search<'a> {
+    connection: &'a Connection,
+    filter: &'a RowFilter,
+    order: Order,
+    limit: usize,
+    found: Vec<LogRow>,
+}
+
+impl Search<'_> {
+    fn direction(&self) -> &'static str {
+        match self.order {
+            Order::NewestFirst => "DESC",
+            Order::OldestFirst => "ASC",
+        }
+    }
+
+    fn missing(&self) -> usize {
+        self.limit.saturating_sub(self.found.len())
+    }
+
+    fn scan(&mut self, from: u64, upto: u64) -> Result<(), rusqlite::Error> {
+        if from > upto || self.missing() == 0 {
+            return Ok(());
+        }
+        let (conditions, values) = self.filter.conditions();
+        let sql = format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq BETWEEN ? AND ?{conditions} ORDER BY l.seq {} LIMIT ?", self.direction());
+        let values = [vec![Value::from(from as i64), Value::from(upto as i64)], values, vec![Value::from(self.missing() as i64)]].concat();
+        let mut select = self.connection.prepare_cached(&sql)?;
+        for row in select.query_map(params_from_iter(values), read_row)? {
+            self.found.push(row?);
+        }
+        Ok(())
+    }
+
+    fn by_session(&mut self, tenant: &str, session: &str, from: u64, upto: u64) -> Result<(), rusqlite::Error> {
+        if from > upto || self.missing() == 0 {
+            return Ok(());
+        }
+        let (conditions, values) = self.filter.conditions();
+        let sql = format!(
+            "SELECT {COLUMNS} FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ? AND s.seq BETWEEN ? AND ?{conditions} ORDER BY s.seq {} LIMIT ?",
+            self.direction()
+        );
+        let head = vec![Value::from(session_number(tenant, session)), Value::from(from as i64), Value::from(upto as i64)];
+        let values = [head, values, vec![Value::from(self.missing() as i64)]].concat();
+        let mut select = self.connection.prepare_cached(&sql)?;
+        for row in select.query_map(params_from_iter(values), read_row)? {
+            self.found.push(row?);
+        }
+        Ok(())
+    }
+
+    fn by_zones(&mut self, from: u64, upto: u64) -> Result<(), rusqlite::Error> {
+        if from > upto || self.missing() == 0 {
+            return Ok(());
+        }
+        let (conditions, values) = self.filter.zone_conditions();
+        let sql = format!("SELECT first_seq, last_seq FROM idx.zones WHERE last_seq >= ? AND first_seq <= ?{conditions} ORDER BY first_seq {}", self.direction());
+        let values = [vec![Value::from(from as i64), Value::from(upto as i64)], values].concat();
+        let mut select = self.connection.prepare_cached(&sql)?;
+        let mut zones = select.query(params_from_iter(values))?;
+        while let Some(zone) = zones.next()? {
+            if self.missing() == 0 {
+                break;
+            }
+            let (first, last): (u64, u64) = (zone.get(0)?, zone.get(1)?);
+            self.scan(first.max(from), last.min(upto))?;
+        }
+        Ok(())
+    }
+
+    fn run(mut self, from: u64, upto: u64) -> Result<Vec<LogRow>, rusqlite::Error> {
+        let indexed = indexed_upto(self.connection)?;
+        let last = i64::MAX as u64;
+        let upto = upto.min(last);
+        let behind = (indexed + 1).max(from);
+        if self.order == Order::NewestFirst {
+            self.scan(behind, upto)?;
+        }
+        let filter = self.filter;
+        match (&filter.tenant, &filter.session) {
+            (Some(tenant), Some(session)) => self.by_session(tenant, session, from, upto.min(indexed))?,
+            _ => self.by_zones(from, upto.min(indexed))?,
+        }
+        if self.order == Order::OldestFirst {
+            self.scan(behind, upto)?;
+        }
+        Ok(self.found)
+    }
+}
+
+impl Store {
+    /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        let (from, upto) = match (order, after) {
+            (_, None) => (0, u64::MAX),
+            (Order::NewestFirst, Some(seq)) => (0, seq.saturating_sub(1)),
+            (Order::OldestFirst, Some(seq)) => (seq.saturating_add(1), u64::MAX),
+        };
+        self.blocking(move |connection| Search { connection, filter: &filter, order, limit, found: Vec::new() }.run(from, upto)).await
+    }
+
+    /// Decisions counted by minute, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes).
+    pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<StatRow>, StoreError> {
+        self.blocking(move |connection| {
+            let mut counts: BTreeMap<(i64, String, String, String), u64> = BTreeMap::new();
+            let mut add = |row: &rusqlite::Row<'_>| -> Result<(), rusqlite::Error> {
+                let reason: Option<String> = row.get(3)?;
+                *counts.entry((row.get(0)?, row.get(1)?, row.get(2)?, reason.unwrap_or_default())).or_default() += row.get::<_, u64>(4)?;
+                Ok(())
+            };
+            let indexed = indexed_upto(connection)?;
+            let mut select = connection.prepare_cached(
+                "SELECT minute, guard, outcome, reason, sum(count) FROM idx.rollup
+                 WHERE minute >= ?1 AND minute < ?2 AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR guard = ?4) GROUP BY 1, 2, 3, 4",
+            )?;
+            let (first, last) = (since.div_euclid(60_000), until.saturating_add(59_999).div_euclid(60_000));
+            let mut rows = select.query(rusqlite::params![first, last, tenant, guard])?;
+            while let Some(row) = rows.next()? {
+                add(row)?;
+            }
+            let mut select = connection.prepare_cached(
+                "SELECT (at - ((at % 60000) + 60000) % 60000) / 60000, guard, outcome, reason, count(*) FROM main.log
+                 WHERE seq > ?1 AND kind = 'check' AND at >= ?2 AND at < ?3 AND (?4 IS NULL OR tenant = ?4) AND (?5 IS NULL OR guard = ?5) GROUP BY 1, 2, 3, 4",
+            )?;
+            let mut rows = select.query(rusqlite::params![indexed, first.saturating_mul(60_000), last.saturating_mul(60_000), tenant, guard])?;
+            while let Some(row) = rows.next()? {
+                add(row)?;
+            }
+            Ok(counts
+                .into_iter()
+                .map(|((minute, guard, outcome, reason), count)| StatRow { minute, guard, outcome, reason: (!reason.is_empty()).then_some(reason), count })
+                .collect())
+        })
+        .await
+    }
+
+    async fn blocking<R: Send + 'static>(&self, run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static) -> Result<R, StoreError> {
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || inner.readers.read(&inner.folder, run)).await.map_err(|error| StoreError::Read(error.to_string()))?
+    }
+}

@@ -1,0 +1,171 @@
+//! The two database files and how they are opened.
+
+use crate::error::OpenError;
+use crate::store::Durability;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) const LOG_FILE: &str = "runguard.db";
+pub(crate) const INDEX_FILE: &str = "index.db";
+const LOCK_FILE: &str = "lock";
+
+const LOG_FORMAT: i64 = 1;
+const INDEX_FORMAT: i64 = 1;
+
+const LOG_SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS log (
+    seq     INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    id      TEXT NOT NULL,
+    tenant  TEXT NOT NULL,
+    guard   TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    session TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason  TEXT,
+    answer  TEXT NOT NULL,
+    input   TEXT NOT NULL,
+    effects BLOB
+) STRICT;
+";
+
+const INDEX_SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS states (
+    family INTEGER NOT NULL,
+    hash   BLOB NOT NULL,
+    seq    INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    slots  BLOB NOT NULL,
+    PRIMARY KEY (family, hash)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE IF NOT EXISTS sessions (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (session, seq)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE IF NOT EXISTS zones (
+    first_seq INTEGER PRIMARY KEY,
+    last_seq  INTEGER NOT NULL,
+    at_min    INTEGER NOT NULL,
+    at_max    INTEGER NOT NULL,
+    guards    INTEGER NOT NULL,
+    reasons   INTEGER NOT NULL,
+    outcomes  INTEGER NOT NULL,
+    tenants   INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS rollup (
+    minute  INTEGER NOT NULL,
+    tenant  TEXT NOT NULL,
+    guard   TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason  TEXT NOT NULL,
+    count   INTEGER NOT NULL,
+    PRIMARY KEY (minute, tenant, guard, outcome, reason)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE IF NOT EXISTS progress (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID, STRICT;
+";
+
+/// The folder, locked for this process as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    _lock: fs::File,
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Folder { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(failed)?;
+        let lock = fs::File::options().create(true).truncate(false).write(true).open(path.join(LOCK_FILE)).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.path.join(LOG_FILE)
+    }
+
+    pub(crate) fn index_path(&self) -> PathBuf {
+        self.path.join(INDEX_FILE)
+    }
+
+    /// The connection that writes the log.
+    pub(crate) fn open_log(&self, durability: Durability) -> Result<Connection, OpenError> {
+        let path = self.log_path();
+        let connection = open_writer(&path, LOG_SCHEMA, LOG_FORMAT)?;
+        // Checkpoints run elsewhere, so that no answer waits for one.
+        let synchronous = match durability {
+            Durability::Process => "NORMAL",
+            Durability::Power => "FULL",
+        };
+        connection
+            .execute_batch(&format!("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = {synchronous}; PRAGMA journal_size_limit = 67108864;"))
+            .map_err(|error| describe(&path, &error))?;
+        check_readable(&connection).map_err(|error| describe(&path, &error))?;
+        Ok(connection)
+    }
+
+    /// The connection that writes the index. A damaged index is set aside: it is built anew from the log.
+    pub(crate) fn open_index(&self) -> Result<Connection, OpenError> {
+        let path = self.index_path();
+        match open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT) {
+            Err(OpenError::Damaged { detail, .. }) => {
+                tracing::warn!(file = %path.display(), detail, "the index is damaged; it is set aside and built anew from the log");
+                for suffix in ["", "-wal", "-shm"] {
+                    let from = PathBuf::from(format!("{}{suffix}", path.display()));
+                    let to = PathBuf::from(format!("{}.damaged{suffix}", path.display()));
+                    if from.exists() {
+                        fs::rename(&from, &to).map_err(|source| OpenError::Folder { path: from, source })?;
+                    }
+                }
+                open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT)
+            }
+            opened => opened,
+        }
+    }
+
+    /// A connection that reads both: `log` and `idx.*`.
+    pub(crate) fn open_reader(&self) -> Result<Connection, rusqlite::Error> {
+        let connection = Connection::open_with_flags(self.log_path(), OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.execute("ATTACH ?1 AS idx", [self.index_path().to_string_lossy()])?;
+        connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -16000; PRAGMA mmap_size = 268435456;")?;
+        connection.set_prepared_statement_cache_capacity(64);
+        Ok(connection)
+    }
+}
+
+fn open_writer(path: &Path, schema: &str, format: i64) -> Result<Connection, OpenError> {
+    let failed = |error: rusqlite::Error| describe(path, &error);
+    let connection = Connection::open(path).map_err(failed)?;
+    connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed)?;
+    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;").map_err(failed)?;
+    let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    if found > format {
+        return Err(OpenError::TooNew { path: path.to_owned(), found, known: format });
+    }
+    connection.execute_batch(&format!("{schema} PRAGMA user_version = {format};")).map_err(failed)?;
+    Ok(connection)
+}
+
+/// Reads both ends of the log: a torn file shows here and not in the middle of a request.
+fn check_readable(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.query_row("SELECT (SELECT count(*) FROM (SELECT * FROM log ORDER BY seq LIMIT 10)) + (SELECT count(*) FROM (SELECT * FROM log ORDER BY seq DESC LIMIT 10))", [], |_| Ok(()))
+}
+
+pub(crate) fn describe(path: &Path, error: &rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Damaged { path: path.to_owned(), detail: error.to_string() },
+        _ => OpenError::Database { path: path.to_owned(), detail: error.to_string() },
+    }
+}

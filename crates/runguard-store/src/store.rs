@@ -1,0 +1,494 @@
+//! The store itself: runs a step on states, keeps what it says, answers once that is safe.
+
+use crate::error::{OpenError, StoreError};
+use crate::journal::{Effect, Journal, Removal, Undo, Work};
+use crate::keeper::Keeper;
+use crate::key::{Family, Key, session_number};
+use crate::query::Readers;
+use crate::schema::{Folder, describe};
+use crate::shard::{ERASED, Shard, Shards, TailEvent};
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::{oneshot, watch};
+
+/// What an answered decision survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// The end of the process at any moment (`kill -9`).
+    #[default]
+    Process,
+    /// The end of the machine's power as well: every batch waits for the disk.
+    Power,
+}
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub folder: PathBuf,
+    pub durability: Durability,
+    /// About how much memory states may take before old ones leave it.
+    pub memory_bytes: usize,
+    pub retention_days: u32,
+}
+
+/// One row of the log.
+#[derive(Debug, Clone, Default)]
+pub struct Row {
+    pub at: i64,
+    pub id: String,
+    pub tenant: String,
+    pub guard: &'static str,
+    pub kind: &'static str,
+    pub session: String,
+    pub subject: String,
+    pub outcome: &'static str,
+    pub reason: Option<&'static str>,
+    /// JSON.
+    pub answer: String,
+    /// JSON.
+    pub input: String,
+}
+
+/// A state within an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotState {
+    pub slot: u8,
+    pub subject: Box<str>,
+    pub state: Box<[u8]>,
+}
+
+/// A new state under one of the keys, with the events that made it.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Index into the keys of the step.
+    pub key: usize,
+    pub slot: u8,
+    pub subject: String,
+    pub events: Vec<u8>,
+    pub state: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Written {
+    pub row: Row,
+    pub changes: Vec<Change>,
+}
+
+/// What a step wants.
+#[derive(Debug)]
+pub enum Decided<R> {
+    /// Answer, and keep nothing.
+    Reply(R),
+    /// Keep this, and answer once it is safe.
+    Keep(R, Written),
+}
+
+/// A state with the subject it is about, of a family that is listed.
+#[derive(Debug, Clone)]
+pub struct Labelled {
+    pub label: String,
+    pub slot: u8,
+    pub state: Vec<u8>,
+}
+
+/// What an erasure took away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Erased {
+    pub log_rows: usize,
+}
+
+/// Applies events to a state: slot, state, events, time.
+pub type Replay = dyn Fn(u8, Option<&[u8]>, &[u8], i64) -> Option<Vec<u8>> + Send + Sync;
+
+/// The states a step may look at. Their locks are held until the step's decision is queued.
+#[derive(Debug)]
+pub struct View<'a> {
+    keys: &'a [Key],
+    shards: &'a [(usize, MutexGuard<'a, Shard>)],
+    committed: u64,
+}
+
+impl View<'_> {
+    pub fn get(&self, key: usize, slot: u8, subject: &str) -> Option<&[u8]> {
+        let key = self.keys[key];
+        let index = Shards::index_of(key);
+        let (_, shard) = self.shards.iter().find(|(other, _)| *other == index)?;
+        shard.map.get(&key)?.get(slot, subject)
+    }
+
+    /// Whether what stands under the key is in the log already, or still on its way there.
+    pub fn is_safe(&self, key: usize) -> bool {
+        let key = self.keys[key];
+        let index = Shards::index_of(key);
+        let resident = self.shards.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get(&key));
+        resident.is_none_or(|resident| resident.seq <= self.committed)
+    }
+}
+
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) folder: Folder,
+    pub(crate) options: Options,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) journal: Journal,
+    pub(crate) readers: Readers,
+    pub(crate) replay: Box<Replay>,
+    /// Whether an entry that is not in memory may be on disk.
+    pub(crate) cold: AtomicBool,
+    /// The service's time, as last heard; the keeper goes by it.
+    pub(crate) now: AtomicI64,
+    pub(crate) keeper: Keeper,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    pub fn open(options: Options, replay: Box<Replay>) -> Result<Self, OpenError> {
+        let folder = Folder::open(&options.folder)?;
+        let mut log = folder.open_log(options.durability)?;
+        let index = folder.open_index()?;
+        let shards = Arc::new(Shards::new());
+        let last_seq = recover(&log, &index, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
+        let holds_states: bool = index
+            .query_row("SELECT EXISTS (SELECT 1 FROM states)", [], |row| row.get(0))
+            .map_err(|error| describe(&folder.index_path(), &error))?;
+        let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
+        let inner = Arc::new(Inner {
+            journal: Journal::new(last_seq),
+            readers: Readers::default(),
+            shards,
+            replay,
+            cold: AtomicBool::new(holds_states || has_tail),
+            now: AtomicI64::new(i64::MIN),
+            keeper: Keeper::default(),
+            folder,
+            options,
+        });
+        let writer = {
+            let inner = inner.clone();
+            spawn("log-writer", move || inner.journal.run(&mut log, &inner.shards))
+        };
+        let keeper = {
+            let inner = inner.clone();
+            spawn("keeper", move || Keeper::run(&inner, index))
+        };
+        let threads = [writer, keeper].into_iter().collect::<Result<Vec<_>, _>>();
+        let threads = threads.map_err(|source| OpenError::Folder { path: inner.options.folder.clone(), source })?;
+        Ok(Self { inner, threads: Mutex::new(threads) })
+    }
+
+    /// Runs `step` on the states under `keys`, keeps what it returns, and answers once that is safe.
+    /// Steps on the same key run one after the other; two can never both take the last slot.
+    pub async fn apply<R>(&self, keys: &[Key], step: impl FnOnce(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        if self.inner.cold.load(Ordering::Acquire) {
+            self.make_resident(keys).await?;
+        }
+        let (reply, written) = self.inner.step(keys, step)?;
+        if let Some(written) = written {
+            written.await.map_err(|_| StoreError::Stopping)??;
+        }
+        Ok(reply)
+    }
+
+    /// Brings entries from disk that have left memory, or have not come back since the start.
+    async fn make_resident(&self, keys: &[Key]) -> Result<(), StoreError> {
+        let absent: Vec<Key> = keys.iter().copied().filter(|key| !self.inner.shards.of(*key).map.contains_key(key)).collect();
+        if absent.is_empty() {
+            return Ok(());
+        }
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || inner.load(&absent)).await.map_err(|error| StoreError::Read(error.to_string()))?
+    }
+
+    /// The states of an entry, for looking at.
+    pub async fn states(&self, key: Key) -> Result<Vec<SlotState>, StoreError> {
+        if self.inner.cold.load(Ordering::Acquire) {
+            self.make_resident(&[key]).await?;
+        }
+        Ok(self.inner.shards.of(key).map.get(&key).map(|resident| resident.slots.clone()).unwrap_or_default())
+    }
+
+    /// All entries of a family, in memory and on disk.
+    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+        let inner = self.inner.clone();
+        let read = move || {
+            let mut found = inner.shards.family(family);
+            if inner.cold.load(Ordering::Acquire) {
+                let known: std::collections::HashSet<Key> = found.iter().map(|(key, _)| *key).collect();
+                let on_disk = inner.family_on_disk(family)?;
+                found.extend(on_disk.into_iter().filter(|(key, _)| !known.contains(key)));
+            }
+            Ok(found.into_iter().map(|(_, labelled)| labelled).collect())
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| StoreError::Read(error.to_string()))?
+    }
+
+    /// Removes a session: its states, its rows in the log, and the answers kept for repeated requests.
+    /// What the log keeps is a row that says an erasure took place, without saying whose.
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+        let entry = Key::new(Family::Session, tenant, session);
+        self.make_resident(&[entry]).await?;
+        let (inner, tenant, session) = (self.inner.clone(), tenant.to_owned(), session.to_owned());
+        let find = move || inner.rows_of_session(&tenant, &session).map(|found| (found, tenant, session));
+        let ((rows, indexed_upto), tenant, session) = tokio::task::spawn_blocking(find).await.map_err(|error| StoreError::Read(error.to_string()))??;
+        let mut keys = vec![entry];
+        for (_, effects) in &rows {
+            let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
+            let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
+            keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
+        }
+        if rows.is_empty() && self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty()) {
+            return Ok(None);
+        }
+        self.make_resident(&keys).await?;
+        let removal = Removal { seqs: rows.iter().map(|(seq, _)| *seq).collect(), of_session: Some((indexed_upto, tenant, session)) };
+        let log_rows = removal.seqs.len();
+        self.inner.erase(&keys, row, removal)?.await.map_err(|_| StoreError::Stopping)??;
+        self.flush().await?;
+        Ok(Some(Erased { log_rows }))
+    }
+
+    /// Brings the second file up to date and empties the write-ahead logs.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        let flushed = self.inner.keeper.ask_to_flush();
+        let _ = flushed.await;
+        let (done, written) = oneshot::channel();
+        self.inner.journal.push(Work::Checkpoint, Vec::new(), done)?;
+        written.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    /// The number of the last row that is safe, and every later one.
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.journal.watch()
+    }
+
+    /// The service's time, by which old things leave.
+    pub fn tell_time(&self, now_millis: i64) {
+        self.inner.now.store(now_millis, Ordering::Relaxed);
+    }
+
+    pub fn entries_in_memory(&self) -> usize {
+        self.inner.shards.entries()
+    }
+
+    pub fn bytes_in_memory(&self) -> usize {
+        self.inner.shards.bytes()
+    }
+
+    /// Rows that are in the log but not yet in the index.
+    pub fn rows_behind(&self) -> u64 {
+        self.inner.journal.committed().saturating_sub(self.inner.keeper.indexed_upto())
+    }
+
+    /// Writes everything down and ends. Requests that come later are refused.
+    pub fn stop(&self) {
+        let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        // First the writer, so that the keeper's last round sees every row.
+        self.inner.journal.stop();
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store ended in a panic");
+            }
+            self.inner.keeper.stop();
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}
+
+type Committed = oneshot::Receiver<Result<(), StoreError>>;
+
+impl Inner {
+    fn lock_shards<'a>(&'a self, keys: &[Key]) -> Vec<(usize, MutexGuard<'a, Shard>)> {
+        let mut indexes: Vec<usize> = keys.iter().map(|key| Shards::index_of(*key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| (index, self.shards.lock(index))).collect()
+    }
+
+    fn step<R>(&self, keys: &[Key], step: impl FnOnce(&View<'_>) -> Decided<R>) -> Result<(R, Option<Committed>), StoreError> {
+        let mut shards = self.lock_shards(keys);
+        let (reply, written) = match step(&View { keys, shards: &shards, committed: self.journal.committed() }) {
+            Decided::Reply(reply) => return Ok((reply, None)),
+            Decided::Keep(reply, written) => (reply, written),
+        };
+        let effects: Vec<Effect<'_>> = written
+            .changes
+            .iter()
+            .map(|change| {
+                let key = keys[change.key];
+                Effect { family: key.family as u8, hash: key.hash, slot: change.slot, subject: &change.subject, events: &change.events }
+            })
+            .collect();
+        let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
+        let at = written.row.at;
+        let mut undo = Vec::with_capacity(written.changes.len());
+        for change in written.changes {
+            let key = keys[change.key];
+            let index = Shards::index_of(key);
+            let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
+            let (bytes, dirty) = {
+                let resident = shard.map.entry(key).or_default();
+                let before = resident.weight();
+                let old = resident.put(change.slot, &change.subject, change.state.into());
+                let was_dirty = std::mem::replace(&mut resident.dirty, true);
+                resident.at = at;
+                undo.push(Undo::Slot { key, slot: change.slot, subject: change.subject.into(), state: old });
+                (resident.weight() - before.min(resident.weight()), !was_dirty)
+            };
+            shard.bytes += bytes;
+            if dirty {
+                shard.dirty.push(key);
+            }
+        }
+        let touched: Vec<Key> = undo.iter().map(undone_key).collect();
+        let (done, committed) = oneshot::channel();
+        let seq = match self.journal.push(Work::Append { row: written.row, effects, removal: None }, undo, done) {
+            Ok(seq) => seq,
+            Err(error) => return Err(error),
+        };
+        for key in touched {
+            let index = Shards::index_of(key);
+            if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
+                resident.seq = seq;
+            }
+        }
+        Ok((reply, Some(committed)))
+    }
+
+    fn erase(&self, keys: &[Key], row: Row, removal: Removal) -> Result<Committed, StoreError> {
+        let mut shards = self.lock_shards(keys);
+        let effects: Vec<Effect<'_>> = keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
+        let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
+        let at = row.at;
+        let mut undo = Vec::with_capacity(keys.len());
+        for key in keys {
+            let index = Shards::index_of(*key);
+            let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
+            let resident = shard.map.entry(*key).or_default();
+            undo.push(Undo::Entry { key: *key, slots: std::mem::take(&mut resident.slots) });
+            resident.at = at;
+            if !std::mem::replace(&mut resident.dirty, true) {
+                shard.dirty.push(*key);
+            }
+        }
+        let (done, committed) = oneshot::channel();
+        let seq = self.journal.push(Work::Append { row, effects, removal: Some(removal) }, undo, done)?;
+        for key in keys {
+            let index = Shards::index_of(*key);
+            if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
+                resident.seq = seq;
+            }
+        }
+        Ok(committed)
+    }
+
+    /// Reads entries from disk and makes them resident.
+    pub(crate) fn load(&self, keys: &[Key]) -> Result<(), StoreError> {
+        let found: Vec<(Key, Option<(u64, i64, Vec<SlotState>)>)> = self.readers.read(&self.folder, |connection| {
+            let mut select = connection.prepare_cached("SELECT seq, at, slots FROM idx.states WHERE family = ?1 AND hash = ?2")?;
+            let mut found = Vec::with_capacity(keys.len());
+            for key in keys {
+                let mut rows = select.query(rusqlite::params![key.family as u8, key.hash.to_be_bytes()])?;
+                let on_disk = match rows.next()? {
+                    Some(row) => Some((row.get(0)?, row.get(1)?, decode_slots(row.get_ref(2)?.as_blob()?))),
+                    None => None,
+                };
+                found.push((*key, on_disk));
+            }
+            Ok(found)
+        })?;
+        for (key, on_disk) in found {
+            let mut shard = self.shards.of(key);
+            // A key without a row may have been evicted and written meanwhile only if it was resident; then it is there.
+            shard.admit(key, on_disk, &self.replay);
+        }
+        Ok(())
+    }
+
+    fn family_on_disk(&self, family: Family) -> Result<Vec<(Key, Labelled)>, StoreError> {
+        self.readers.read(&self.folder, |connection| {
+            let mut select = connection.prepare_cached("SELECT hash, slots FROM idx.states WHERE family = ?1")?;
+            let mut rows = select.query([family as u8])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                let key = Key { family, hash: decode_hash(row.get_ref(0)?.as_blob()?) };
+                let slots = decode_slots(row.get_ref(1)?.as_blob()?);
+                found.extend(slots.into_iter().map(|slot| (key, Labelled { label: slot.subject.into(), slot: slot.slot, state: slot.state.into() })));
+            }
+            Ok(found)
+        })
+    }
+
+    /// The rows of a session with their effects, and how far the index reaches.
+    fn rows_of_session(&self, tenant: &str, session: &str) -> Result<(Vec<(u64, Vec<u8>)>, u64), StoreError> {
+        self.readers.read(&self.folder, |connection| {
+            let indexed_upto: u64 = crate::query::indexed_upto(connection)?;
+            let mut select = connection.prepare_cached(
+                "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ?1 AND l.tenant = ?2 AND l.session = ?3
+                 UNION ALL
+                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND tenant = ?2 AND session = ?3",
+            )?;
+            let rows = select.query_map(rusqlite::params![session_number(tenant, session), tenant, session, indexed_upto], |row| {
+                Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default()))
+            })?;
+            Ok((rows.collect::<Result<_, _>>()?, indexed_upto))
+        })
+    }
+}
+
+fn undone_key(undo: &Undo) -> Key {
+    match undo {
+        Undo::Slot { key, .. } | Undo::Entry { key, .. } => *key,
+    }
+}
+
+pub(crate) fn decode_slots(bytes: &[u8]) -> Vec<SlotState> {
+    postcard::from_bytes(bytes).unwrap_or_default()
+}
+
+pub(crate) fn decode_hash(bytes: &[u8]) -> u128 {
+    bytes.try_into().map(u128::from_be_bytes).unwrap_or_default()
+}
+
+/// Reads the rows that came after the last checkpoint of the states and hangs their events up in the shards. The
+/// states themselves stay on disk until they are asked for, so a start takes as long as this tail, not as the log.
+fn recover(log: &Connection, index: &Connection, shards: &Shards) -> Result<u64, rusqlite::Error> {
+    let checkpointed: u64 = crate::query::progress(index, "checkpointed")?;
+    let indexed: u64 = crate::query::progress(index, "indexed")?;
+    let mut select = log.prepare("SELECT seq, at, effects FROM log WHERE seq > ?1 AND effects IS NOT NULL ORDER BY seq")?;
+    let mut rows = select.query([checkpointed])?;
+    while let Some(row) = rows.next()? {
+        let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
+        let effects: Vec<Effect<'_>> = postcard::from_bytes(row.get_ref(2)?.as_blob()?).unwrap_or_default();
+        for effect in effects {
+            let Some(family) = Family::from_number(effect.family) else { continue };
+            let key = Key { family, hash: effect.hash };
+            let event = TailEvent { seq, at, slot: effect.slot, subject: effect.subject.into(), events: effect.events.into() };
+            shards.of(key).tail.entry(key).or_default().push(event);
+        }
+    }
+    let last: Option<u64> = log.query_row("SELECT max(seq) FROM log", [], |row| row.get(0))?;
+    Ok(last.unwrap_or(0).max(indexed).max(checkpointed))
+}
