@@ -383,3 +383,12 @@ fn earlier_answer(view: &View<'_>, key: usize, idempotency: &Idempotency<'_>, no
         replayed: true,
     }))
 }
+
+/// Names a request by its route and its bytes.
+pub fn fingerprint(route: &str, body: &[u8]) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    hasher.update(route.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(body);
+    hasher.digest()
+}

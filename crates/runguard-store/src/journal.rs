@@ -51,6 +51,8 @@ pub(crate) enum Work {
     Prune { upto: u64 },
     /// Moves what is left of the write-ahead log into the database.
     Checkpoint,
+    /// Writes one page, to see whether the disk takes it.
+    Probe,
 }
 
 #[derive(Debug)]
@@ -117,7 +119,7 @@ impl Journal {
                 queue.next_seq += 1;
                 queue.next_seq - 1
             }
-            Work::Prune { .. } | Work::Checkpoint => 0,
+            Work::Prune { .. } | Work::Checkpoint | Work::Probe => 0,
         };
         queue.pending.push(Pending { seq, work, undo, done });
         if queue.writer_waits {
@@ -222,6 +224,9 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
                 }
                 Work::Prune { upto } => {
                     transaction.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
+                }
+                Work::Probe => {
+                    transaction.execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
                 }
                 Work::Checkpoint => {}
             }

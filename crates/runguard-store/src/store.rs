@@ -265,8 +265,17 @@ impl Store {
     pub async fn flush(&self) -> Result<(), StoreError> {
         let flushed = self.inner.keeper.ask_to_flush();
         let _ = flushed.await;
+        self.work(Work::Checkpoint).await
+    }
+
+    /// Whether the disk takes a write right now.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        self.work(Work::Probe).await
+    }
+
+    async fn work(&self, work: Work) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
-        self.inner.journal.push(Work::Checkpoint, Vec::new(), done)?;
+        self.inner.journal.push(work, Vec::new(), done)?;
         written.await.map_err(|_| StoreError::Stopping)?
     }
 

@@ -1,0 +1,38 @@
+//! One file a verb.
+
+pub(crate) mod circuits;
+pub(crate) mod decisions;
+pub(crate) mod key;
+pub(crate) mod serve;
+pub(crate) mod session;
+pub(crate) mod settings;
+
+use clap::Args;
+use runguard_engine::settings::Origin;
+use std::path::PathBuf;
+
+/// Where settings come from, for every command that needs them.
+#[derive(Debug, Args)]
+pub(crate) struct SettingsArgs {
+    /// Settings file [default: runguard.toml, if there is one]
+    #[arg(long, env = "RUNGUARD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder of the embedded database [default: ./runguard-data]
+    #[arg(long, env = "RUNGUARD_DATA", value_name = "DIR")]
+    data: Option<String>,
+}
+
+impl SettingsArgs {
+    pub(crate) fn origin(&self) -> Origin {
+        let mut origin = Origin { file: self.config.clone(), environment: environment(), flags: Vec::new() };
+        if let Some(data) = &self.data {
+            origin.flags.push((vec!["store", "data"], data.clone().into(), "--data"));
+        }
+        origin
+    }
+}
+
+/// Values that are not text cannot be settings.
+fn environment() -> Vec<(String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}

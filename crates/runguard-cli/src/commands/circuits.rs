@@ -1,0 +1,65 @@
+use crate::client::{Client, Query, segment};
+use crate::failure::Failure;
+use crate::output;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct Circuits {
+    #[command(flatten)]
+    client: Client,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Of this tenant
+    #[arg(long, global = true)]
+    tenant: Option<String>,
+    /// As JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Refuse every call to an endpoint until it is reset
+    Open { endpoint_key: String },
+    /// Let every call to an endpoint pass until it is reset
+    Close { endpoint_key: String },
+    /// Back to closed and automatic, failures forgotten
+    Reset { endpoint_key: String },
+}
+
+impl Circuits {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let query: Query = self.tenant.iter().map(|tenant| ("tenant", tenant.clone())).collect();
+        let change = match &self.verb {
+            Some(Verb::Open { endpoint_key }) => Some((endpoint_key, "open")),
+            Some(Verb::Close { endpoint_key }) => Some((endpoint_key, "close")),
+            Some(Verb::Reset { endpoint_key }) => Some((endpoint_key, "reset")),
+            None => None,
+        };
+        let circuits = match change {
+            Some((endpoint_key, verb)) => serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]}),
+            None => self.client.get("/v1/circuits", &query)?,
+        };
+        if self.json {
+            return output::json(&circuits);
+        }
+        let rows = circuits["circuits"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if rows.is_empty() {
+            return output::line("No endpoint has been recorded yet (POST /guard/api-circuit/check and /record).");
+        }
+        let mut table = output::table(&["endpoint", "tenant", "phase", "forced", "failures", "threshold", "next probe (s)", "opened"]);
+        for row in rows {
+            table.add_row([
+                output::cell(&row["endpoint_key"]),
+                output::cell(&row["tenant"]),
+                output::outcome_cell(row["phase"].as_str().unwrap_or_default()),
+                output::cell(&row["forced"]),
+                output::cell(&row["recent_failures"]),
+                output::cell(&row["failure_threshold"]),
+                output::cell(&row["recovery_seconds_remaining"]),
+                output::cell(&row["opened_at"]),
+            ]);
+        }
+        output::line(&table.to_string())
+    }
+}

@@ -1,0 +1,113 @@
+use super::SettingsArgs;
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use runguard_engine::engine::open_store;
+use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
+use runguard_server::Server;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Address and port [default: 127.0.0.1:8100]
+    #[arg(long, env = "RUNGUARD_LISTEN", value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Take the time of each request from its header x-runguard-now (Unix milliseconds); for tests
+    #[arg(long)]
+    virtual_clock: bool,
+    /// How the service logs [default: text on a terminal, json elsewhere]
+    #[arg(long, env = "RUNGUARD_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// What the service logs: error, warn, info, debug
+    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
+    log: String,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        self.start_logging()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.serve())
+    }
+
+    fn start_logging(&self) -> Result<(), Failure> {
+        let filter = EnvFilter::try_new(&self.log).map_err(|error| Failure::Usage(format!("--log {}: {error}", self.log)))?;
+        let format = self.log_format.unwrap_or(if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json });
+        let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false);
+        match format {
+            LogFormat::Text => subscriber.init(),
+            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+        }
+        Ok(())
+    }
+
+    async fn serve(self) -> Result<(), Failure> {
+        let mut origin = self.settings.origin();
+        if let Some(listen) = &self.listen {
+            origin.flags.push((vec!["server", "listen"], listen.clone().into(), "--listen"));
+        }
+        let loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
+        let folder = PathBuf::from(&loaded.settings.store.data);
+        let store = open_store(&loaded.settings).map_err(|error| Failure::Failed(error.to_string()))?;
+        let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
+        let is_open = keys.is_empty();
+        let options = EngineOptions { clock: if self.virtual_clock { Clock::Virtual } else { Clock::System }, settings: loaded.settings, keys };
+        let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
+        let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let address = server.address().map(|address| address.to_string()).unwrap_or_default();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            listen = address,
+            data = %folder.display(),
+            settings = loaded.file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
+            keys = if is_open { "none: open to this machine" } else { "required" },
+            "RunGuard is ready"
+        );
+        if self.virtual_clock {
+            tracing::warn!("--virtual-clock: callers say what time it is; for tests only");
+        }
+        if std::io::stderr().is_terminal() {
+            anstream::eprintln!("\n  Try:  curl -s http://{address}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: http://{address}/docs\n");
+        }
+        let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
+        server.run(stop_signal()).await;
+        watcher.abort();
+        let closing = engine.clone();
+        // Joins threads that write; not on a thread that serves.
+        tokio::task::spawn_blocking(move || closing.store.stop()).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        tracing::info!("stopped; everything is written down");
+        Ok(())
+    }
+}
+
+async fn stop_signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(terminate) => terminate,
+            Err(error) => {
+                tracing::error!(%error, "cannot listen for SIGTERM");
+                let _ = interrupt.await;
+                return;
+            }
+        };
+        tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = interrupt.await;
+    tracing::info!("stopping: finishing what is under way");
+}

@@ -1,0 +1,59 @@
+use super::SettingsArgs;
+use crate::failure::Failure;
+use crate::output;
+use clap::{Args, Subcommand};
+use runguard_engine::settings;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print a settings file with every key, its default and what it is for
+    Example,
+    /// Check a settings file; says key and line of what is wrong
+    Check { file: PathBuf },
+    /// Show the values in force and where each came from
+    Show {
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Settings {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Verb::Example => output::line(settings::example().trim_end()),
+            Verb::Check { file } => {
+                let text = std::fs::read_to_string(&file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+                settings::check_text(&file, &text).map_err(|error| Failure::Usage(error.to_string()))?;
+                output::line(&format!("{} is valid", file.display()))
+            }
+            Verb::Show { settings, json } => show(&settings, json),
+        }
+    }
+}
+
+fn show(settings: &SettingsArgs, json: bool) -> Result<(), Failure> {
+    let loaded = settings.origin().load().map_err(|error| Failure::Usage(error.to_string()))?;
+    if json {
+        let values: Vec<serde_json::Value> =
+            loaded.values().into_iter().map(|(key, value, source)| serde_json::json!({"key": key, "value": value, "source": source.to_string()})).collect();
+        return output::json(&serde_json::Value::Array(values));
+    }
+    let mut table = output::table(&["key", "value", "from"]);
+    for (key, value, source) in loaded.values() {
+        let is_default = source == settings::SettingsSource::Default;
+        let source = comfy_table::Cell::new(source.to_string());
+        let source = if is_default { source.add_attribute(comfy_table::Attribute::Dim) } else { source.fg(comfy_table::Color::Cyan) };
+        table.add_row([comfy_table::Cell::new(key), comfy_table::Cell::new(settings::toml_text(&value)), source]);
+    }
+    output::line(&table.to_string())
+}

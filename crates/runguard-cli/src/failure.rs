@@ -1,0 +1,42 @@
+//! Why a command failed, and the exit code that says so to scripts.
+
+use std::fmt;
+use std::process::ExitCode;
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Failed(String),
+    Usage(String),
+    NotFound(String),
+    Unreachable(String),
+    Refused(String),
+    OutputClosed,
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::OutputClosed => 0,
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NotFound(_) => 3,
+            Self::Unreachable(_) => 4,
+            Self::Refused(_) => 5,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(text) | Self::Usage(text) | Self::NotFound(text) | Self::Unreachable(text) | Self::Refused(text) => f.write_str(text),
+            Self::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe { Self::OutputClosed } else { Self::Failed(error.to_string()) }
+    }
+}

@@ -1,0 +1,51 @@
+//! Tables and colours for people; on a pipe, plain text.
+
+use crate::failure::Failure;
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use serde_json::Value;
+use std::io::Write;
+
+/// Writes a line; a closed pipe ends the command quietly.
+pub(crate) fn line(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(())
+}
+
+pub(crate) fn json(value: &Value) -> Result<(), Failure> {
+    line(&serde_json::to_string_pretty(value).unwrap_or_default())
+}
+
+pub(crate) fn table(headers: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(headers);
+    table
+}
+
+/// Control characters in what users said must not steer the terminal.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => clean(text),
+        other => clean(&other.to_string()),
+    }
+}
+
+/// Coloured by what it means.
+pub(crate) fn outcome_cell(outcome: &str) -> Cell {
+    let color = match outcome {
+        "allowed" | "closed" | "yes" => Color::Green,
+        "blocked" | "open" | "no" => Color::Red,
+        "would_block" | "half_open" => Color::Yellow,
+        _ => return Cell::new(clean(outcome)),
+    };
+    Cell::new(outcome).fg(color)
+}
+
+pub(crate) fn cell(value: &Value) -> Cell {
+    Cell::new(text(value))
+}

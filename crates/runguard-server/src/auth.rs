@@ -1,0 +1,44 @@
+//! Who asks, and may they?
+
+use crate::problem::Problem;
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use runguard_engine::{Caller, Engine, Role};
+
+/// Whether callers without a key are let in while no key exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Openness {
+    /// Only this machine can reach the service.
+    Loopback,
+    KeysOnly,
+}
+
+pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let keys = engine.keys.load();
+    if keys.is_empty() && openness == Openness::Loopback {
+        return Ok(Caller::open());
+    }
+    token(headers).and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
+}
+
+pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
+    if caller.may(role) { Ok(()) } else { Err(Problem::forbidden(role)) }
+}
+
+/// The tenant a caller may look at: its own, or for an admin any (`None`: all).
+pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Option<String>, Problem> {
+    match asked {
+        Some(tenant) if tenant != caller.tenant && !caller.may(Role::Admin) => Err(Problem::other_tenant()),
+        Some(tenant) => Ok(Some(tenant.to_owned())),
+        None if caller.may(Role::Admin) => Ok(None),
+        None => Ok(Some(caller.tenant.clone())),
+    }
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    if let Some(value) = headers.get(AUTHORIZATION) {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        return scheme.eq_ignore_ascii_case("bearer").then_some(token.trim());
+    }
+    headers.get("x-api-key")?.to_str().ok()
+}

@@ -1,0 +1,390 @@
+//! The OpenAPI 3.1 description and the readable page, both made from the tables the service itself goes by: fields
+//! and answers from the guards' routes, reasons from their one list. What is not a table (the log's routes) is
+//! written here once. A test drives the service against this document.
+
+use crate::routes::guards::MAX_BODY;
+use runguard_core::guard::{AnswerKind, ROUTES, Route, RouteKind};
+use runguard_core::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
+use runguard_core::{GuardName, Reason};
+use serde_json::{Map, Value, json};
+
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        paths.insert(route.path.into(), json!({"post": guard_operation(route)}));
+    }
+    for (path, operations) in log_routes() {
+        paths.insert(path.into(), operations);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "RunGuard",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "A circuit breaker for AI agents and conversational flows.",
+            "description": "Before a step that costs money, ask a guard. 200: go on. 429: stop; `reason` says why and `message` what to do instead.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "tags": [
+            {"name": "guards", "description": "May I?"},
+            {"name": "log", "description": "What was decided."},
+            {"name": "operations", "description": "Running the service."},
+        ],
+        "security": [{"key": []}, {}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "A key made with `runguard key create`. Not needed on loopback while no key exists."}},
+            "schemas": {"Problem": problem_schema(), "Decision": decision_schema(), "Circuit": circuit_schema()},
+            "responses": {
+                "Problem": {"description": "An error (RFC 9457).", "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}},
+            },
+        },
+    })
+}
+
+fn problem_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "errors"],
+        "properties": {
+            "type": {"type": "string", "format": "uri"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "errors": {"type": "array", "items": {"type": "object", "required": ["field", "problem"], "properties": {"field": {"type": "string"}, "problem": {"type": "string"}}}},
+        },
+    })
+}
+
+fn decision_schema() -> Value {
+    let text = json!({"type": "string"});
+    let maybe = json!({"type": ["string", "null"]});
+    json!({
+        "type": "object",
+        "required": ["decision_id", "time", "time_ms", "tenant", "guard", "kind", "session_id", "subject", "outcome", "reason", "message", "answer", "input"],
+        "properties": {
+            "decision_id": text,
+            "time": {"type": "string", "format": "date-time"},
+            "time_ms": {"type": "integer"},
+            "tenant": text,
+            "guard": text,
+            "kind": {"enum": ["check", "record", "admin"]},
+            "session_id": text,
+            "subject": {"type": "string", "description": "The task, bot, topic, action, step or endpoint."},
+            "outcome": {"type": "string", "description": "allowed, would_block, blocked or recorded; for operators' changes what was done."},
+            "reason": maybe,
+            "message": maybe,
+            "answer": {"type": "object", "description": "The body that was answered."},
+            "input": {"type": "object", "description": "What of the request is kept."},
+        },
+    })
+}
+
+fn circuit_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["endpoint_key", "tenant", "phase", "forced", "recent_failures"],
+        "properties": {
+            "endpoint_key": {"type": "string"},
+            "tenant": {"type": "string"},
+            "phase": {"enum": ["closed", "open", "half_open"]},
+            "forced": {"enum": ["open", "closed", null]},
+            "recent_failures": {"type": "integer"},
+            "failure_threshold": {"type": "integer"},
+            "failure_window_seconds": {"type": "integer"},
+            "opened_at": {"type": ["string", "null"], "format": "date-time"},
+            "recovery_seconds_remaining": {"type": ["integer", "null"]},
+            "probes_out": {"type": "integer"},
+            "retrips": {"type": "integer"},
+        },
+    })
+}
+
+fn problems(statuses: &[u16]) -> Map<String, Value> {
+    statuses.iter().map(|status| (status.to_string(), json!({"$ref": "#/components/responses/Problem"}))).collect()
+}
+
+fn example(field: &Field) -> Value {
+    serde_json::from_str(field.example).unwrap_or(Value::Null)
+}
+
+fn field_schema(field: &Field) -> Value {
+    let mut schema = match field.kind {
+        Kind::Id => json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
+        Kind::Text if field.required => json!({"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES / 4, "pattern": "[^\\s]"}),
+        // In characters here and in bytes in fact: four bytes are the most a character takes.
+        Kind::Text => json!({"type": "string", "maxLength": MAX_TEXT_BYTES / 4}),
+        Kind::Fraction => json!({"type": "number", "minimum": 0, "maximum": 1}),
+        Kind::Whole(at_least) => json!({"type": "integer", "minimum": at_least, "maximum": 9_007_199_254_740_991_u64}),
+        Kind::Flag => json!({"type": "boolean"}),
+        Kind::OneOf(choices) => json!({"type": "string", "enum": choices}),
+        Kind::Any => json!({}),
+    };
+    if let Value::Object(schema) = &mut schema {
+        if !field.required && field.kind != Kind::Any {
+            let kind = schema.remove("type").unwrap_or(Value::Null);
+            schema.insert("type".into(), json!([kind, "null"]));
+            if let Some(Value::Array(choices)) = schema.get_mut("enum") {
+                choices.push(Value::Null);
+            }
+        }
+        schema.insert("description".into(), field.about.into());
+        schema.insert("examples".into(), json!([example(field)]));
+    }
+    schema
+}
+
+fn request_schema(route: &Route) -> Value {
+    let fields: Vec<&Field> = route.fields.iter().chain([&REQUEST_ID]).collect();
+    json!({
+        "type": "object",
+        "required": fields.iter().filter(|field| field.required).map(|field| field.name).collect::<Vec<_>>(),
+        "properties": fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect::<Map<_, _>>(),
+        "examples": [route.fields.iter().map(|field| (field.name.to_owned(), example(field))).collect::<Map<_, _>>()],
+    })
+}
+
+fn answer_schema(route: &Route) -> Value {
+    let text = json!({"type": "string"});
+    let mut properties = Map::from_iter([
+        ("guard".to_owned(), json!({"const": route.guard.code()})),
+        ("decision_id".to_owned(), text.clone()),
+        ("session_id".to_owned(), text.clone()),
+        ("warnings".to_owned(), json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known."})),
+    ]);
+    let mut required = vec!["guard", "decision_id", "session_id"];
+    if route.kind == RouteKind::Check {
+        properties.insert("allow".into(), json!({"type": "boolean"}));
+        properties.insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have refused."}));
+        properties.insert("reason".into(), json!({"enum": route.reasons.iter().map(|reason| reason.code()).collect::<Vec<_>>()}));
+        properties.insert("message".into(), text);
+        properties.insert("retry_after_seconds".into(), json!({"type": "integer", "description": "Only when time alone changes the answer; then the same request is allowed."}));
+        properties.insert("signals".into(), json!({"type": ["array", "string"], "items": {"type": "object"}, "description": "What rules in observe mode saw."}));
+        properties.insert("mode".into(), json!({"const": "off", "description": "The guard is switched off: nothing was counted."}));
+        required.push("allow");
+    } else {
+        properties.insert("recorded".into(), json!({"const": true}));
+        required.push("recorded");
+    }
+    for field in route.answers {
+        let kind = match field.kind {
+            AnswerKind::Text => json!("string"),
+            AnswerKind::Whole => json!("integer"),
+            AnswerKind::Number => json!("number"),
+            AnswerKind::Flag => json!("boolean"),
+            // With ?flat=1 these are texts.
+            AnswerKind::List => json!(["array", "string"]),
+            AnswerKind::Counts => json!(["object", "string"]),
+        };
+        properties.insert(field.name.into(), json!({"type": kind, "description": field.about}));
+    }
+    json!({"type": "object", "required": required, "properties": properties})
+}
+
+fn guard_operation(route: &Route) -> Value {
+    let schema = answer_schema(route);
+    let body = |description: &str| json!({"description": description, "content": {"application/json": {"schema": schema}}});
+    let mut responses = problems(&[400, 401, 403, 408, 409, 413, 422, 503]);
+    match route.kind {
+        RouteKind::Check => {
+            responses.insert("200".into(), body("Go on (or, with ?status=200, look at allow)."));
+            let mut blocked = body("Stop. `reason` says why, `message` what to do instead.");
+            blocked["headers"] = json!({
+                "Retry-After": {"description": "Seconds after which the same request is allowed, if time alone changes the answer.", "schema": {"type": "integer"}},
+                "x-should-retry": {"schema": {"const": "false"}},
+            });
+            responses.insert("429".into(), blocked);
+        }
+        RouteKind::Record => {
+            responses.insert("200".into(), body("Recorded."));
+        }
+        RouteKind::RecordSilently => {
+            responses.insert("204".into(), json!({"description": "Recorded."}));
+        }
+    }
+    let reasons: Vec<String> = route.reasons.iter().map(|reason| format!("- `{}`: {}", reason.code(), reason.meaning())).collect();
+    json!({
+        "operationId": route.path.trim_start_matches("/guard/").replace(['/', '-'], "_"),
+        "tags": ["guards"],
+        "summary": route.summary,
+        "description": format!("{}\n\n{}", route.guard.meaning(), reasons.join("\n")).trim(),
+        "parameters": [
+            {"name": "status", "in": "query", "description": "200: a block is answered 200 instead of 429.", "schema": {"enum": ["200"]}},
+            {"name": "flat", "in": "query", "description": "1: scalars only, no null.", "schema": {"enum": ["1"]}},
+            {"name": "Idempotency-Key", "in": "header", "description": "A repeat within 24 h gets the first answer and counts nothing.", "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[!-~]+$"}},
+        ],
+        "requestBody": {"required": true, "description": format!("A JSON object of at most {MAX_BODY} bytes, whatever the content type says."), "content": {"application/json": {"schema": request_schema(route)}}},
+        "responses": responses,
+    })
+}
+
+fn query(name: &str, about: &str, schema: &Value) -> Value {
+    json!({"name": name, "in": "query", "description": about, "schema": schema})
+}
+
+fn filters() -> Vec<Value> {
+    let codes = |codes: Vec<&str>| json!({"enum": codes});
+    let time = json!({"type": "string", "examples": ["2026-11-15T08:00:00Z", "24h"]});
+    vec![
+        query("guard", "Of this guard.", &codes(GuardName::ALL.iter().map(|guard| guard.code()).collect())),
+        query("reason", "With this reason.", &codes(Reason::ALL.iter().map(|reason| reason.code()).collect())),
+        query("session", "Of this session.", &json!({"type": "string"})),
+        query("tenant", "Of this tenant; needs an admin key unless it is the key's own.", &json!({"type": "string"})),
+        query("outcome", "Ended so.", &codes(vec!["allowed", "would_block", "blocked", "recorded"])),
+        query("kind", "check (default), record, admin or all.", &codes(vec!["check", "record", "admin", "all"])),
+        query("since", "From then on: RFC 3339, Unix milliseconds, or how long ago (15m, 24h, 7d).", &time),
+        query("until", "Before then.", &time),
+    ]
+}
+
+fn paging() -> Vec<Value> {
+    vec![
+        query("limit", "Rows, at most 1000.", &json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})),
+        query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^[0-9]{1,18}$"})),
+    ]
+}
+
+fn json_response(description: &str, schema: &Value) -> Value {
+    json!({"description": description, "content": {"application/json": {"schema": schema}}})
+}
+
+/// One operation: its name, what it does, parameters, the good answer with its status, and the bad statuses.
+fn operation(tag: &str, id: &str, summary: &str, parameters: &[Value], good: (u16, Value), bad: &[u16]) -> Value {
+    let mut responses = problems(bad);
+    responses.insert(good.0.to_string(), good.1);
+    json!({"operationId": id, "tags": [tag], "summary": summary, "parameters": parameters, "responses": responses})
+}
+
+fn log_routes() -> Vec<(&'static str, Value)> {
+    const READ: &[u16] = &[400, 401, 403, 422, 503];
+    const FIND: &[u16] = &[400, 401, 403, 404, 422, 503];
+    let decision = json!({"$ref": "#/components/schemas/Decision"});
+    let circuit = json!({"$ref": "#/components/schemas/Circuit"});
+    let cursor = json!({"type": ["string", "null"]});
+    let in_path = |name: &str, about: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[A-Za-z0-9._:~-]+$"}});
+    let tenant = query("tenant", "Another tenant than the key's own; needs an admin key.", &json!({"type": "string"}));
+    let list_schema = json!({"type": "object", "required": ["decisions", "next_cursor"], "properties": {"decisions": {"type": "array", "items": decision}, "next_cursor": cursor}});
+    let mut list = json_response("A page.", &list_schema);
+    list["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
+    list["content"]["text/csv"] = json!({"schema": {"type": "string"}});
+    let list_parameters = [
+        filters(),
+        paging(),
+        vec![
+            query("order", "desc (newest first, default) or asc.", &json!({"enum": ["desc", "asc"]})),
+            query("format", "json (default), ndjson or csv. The next cursor is in the header x-next-cursor too.", &json!({"enum": ["json", "ndjson", "csv"]})),
+        ],
+    ]
+    .concat();
+    let session_schema = json!({
+        "type": "object",
+        "required": ["session_id", "tenant", "counts", "counters", "timeline", "next_cursor"],
+        "properties": {
+            "session_id": {"type": "string"}, "tenant": {"type": "string"},
+            "first_seen": {"type": ["string", "null"]}, "last_seen": {"type": ["string", "null"]},
+            "counts": {"type": "object"},
+            "counters": {"type": "array", "items": {"type": "object", "properties": {
+                "guard": {"type": "string"}, "subject": {"type": "string"}, "used": {"type": "integer"}, "ceiling": {"type": "integer"},
+                "window_seconds": {"type": "integer"}, "allowed_next": {"type": "boolean"}, "reason": {"type": ["string", "null"]}, "retry_after_seconds": {"type": ["integer", "null"]}}}},
+            "timeline": {"type": "array", "items": decision}, "next_cursor": cursor,
+        },
+    });
+    let stats_schema = json!({"type": "object", "required": ["since", "until", "bucket_seconds", "totals", "buckets"], "properties": {
+        "since": {"type": "string"}, "until": {"type": "string"}, "bucket_seconds": {"type": "integer"}, "totals": {"type": "array"}, "buckets": {"type": "array"}}});
+    let stats_parameters = [
+        filters().into_iter().filter(|filter| ["guard", "tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect(),
+        vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": ["minute", "hour", "day"]}))],
+    ]
+    .concat();
+    let status_schema = json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}});
+    let text = |kind: &str, description: &str| json!({"description": description, "content": {kind: {"schema": {"type": "string"}}}});
+    let control = |verb: &str, summary: &str| {
+        let parameters = [in_path("endpoint_key", "The endpoint."), tenant.clone()];
+        json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, json_response("The circuit after it.", &circuit)), READ)})
+    };
+    vec![
+        ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, list), READ)})),
+        (
+            "/v1/decisions/{decision_id}",
+            json!({"get": operation("log", "decision", "One decision.", &[in_path("decision_id", "Its id.")], (200, json_response("The decision.", &decision)), FIND)}),
+        ),
+        (
+            "/v1/sessions/{session_id}",
+            json!({
+                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![in_path("session_id", "The session."), tenant.clone()], paging()].concat(), (200, json_response("The session.", &session_schema)), FIND),
+                "delete": operation("operations", "erase_session", "Removes everything known of a session.", &[in_path("session_id", "The session."), tenant.clone()],
+                    (200, json_response("Gone.", &json!({"type": "object", "required": ["erased"], "properties": {"erased": {"const": true}, "log_entries": {"type": "integer"}}}))), FIND),
+            }),
+        ),
+        ("/v1/stats", json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, json_response("Counts.", &stats_schema)), READ)})),
+        (
+            "/v1/circuits",
+            json!({"get": operation("log", "circuits", "The circuits of all endpoints.", &[tenant.clone()],
+                (200, json_response("Circuits.", &json!({"type": "object", "required": ["circuits"], "properties": {"circuits": {"type": "array", "items": circuit}}}))), READ)}),
+        ),
+        ("/v1/circuits/{endpoint_key}/open", control("open", "Refuse every call until reset.")),
+        ("/v1/circuits/{endpoint_key}/close", control("close", "Let every call pass until reset.")),
+        ("/v1/circuits/{endpoint_key}/reset", control("reset", "Back to closed and automatic, failures forgotten.")),
+        (
+            "/v1/events",
+            json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), READ)}),
+        ),
+        ("/healthz", json!({"get": operation("operations", "healthz", "The process answers.", &[], (200, json_response("Alive.", &status_schema)), &[])})),
+        ("/readyz", json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &status_schema)), &[503])})),
+        ("/metrics", json!({"get": operation("operations", "metrics", "Prometheus metrics.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])})),
+        ("/openapi.json", json!({"get": operation("operations", "openapi", "This document.", &[], (200, json_response("OpenAPI 3.1.", &json!({"type": "object"}))), &[])})),
+        ("/docs", json!({"get": operation("operations", "docs", "This document, readable.", &[], (200, text("text/html", "A page.")), &[])})),
+        ("/", json!({"get": operation("operations", "front", "Where to go from here.", &[], (200, text("text/html", "A page.")), &[])})),
+    ]
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The readable page: every route with its fields, answers and reasons.
+pub fn page() -> String {
+    use std::fmt::Write as _;
+    let mut out = String::from(concat!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>RunGuard API</title>",
+        "<style>:root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}",
+        "table{border-collapse:collapse;width:100%;margin:.5rem 0 1rem}th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid color-mix(in srgb,currentColor 20%,transparent)}",
+        "pre{overflow:auto;padding:.75rem;border:1px solid color-mix(in srgb,currentColor 25%,transparent);border-radius:.4rem}code{overflow-wrap:anywhere}h2{margin-top:2.5rem}</style>",
+        "<h1>RunGuard API</h1><p>Ask a guard before a step that costs money. <b>200</b>: go on. <b>429</b>: stop; <code>reason</code> says why and <code>message</code> what to do instead.",
+        " With <code>?status=200</code> a block is answered 200; with <code>?flat=1</code> the answer has scalars only. Machines read <a href=\"/openapi.json\">/openapi.json</a>.</p>",
+    ));
+    let row = |out: &mut String, cells: &[&str]| {
+        let _ = write!(out, "<tr>{}</tr>", cells.iter().map(|cell| format!("<td>{cell}</td>")).collect::<String>());
+    };
+    for route in ROUTES {
+        let _ = write!(out, "<h2>POST <code>{}</code></h2><p>{} {}</p><table><tr><th>field<th>required<th>what</tr>", route.path, escape(route.summary), escape(route.guard.meaning()));
+        for field in route.fields {
+            row(&mut out, &[&format!("<code>{}</code>", field.name), if field.required { "yes" } else { "" }, &escape(field.about)]);
+        }
+        out.push_str("</table>");
+        if !route.answers.is_empty() {
+            out.push_str("<table><tr><th>answer<th>what</tr>");
+            for field in route.answers {
+                row(&mut out, &[&format!("<code>{}</code>", field.name), &escape(field.about)]);
+            }
+            out.push_str("</table>");
+        }
+        if !route.reasons.is_empty() {
+            out.push_str("<table><tr><th>reason<th>what</tr>");
+            for reason in route.reasons {
+                row(&mut out, &[&format!("<code>{}</code>", reason.code()), &escape(reason.meaning())]);
+            }
+            out.push_str("</table>");
+        }
+        let body: Map<String, Value> = route.fields.iter().map(|field| (field.name.to_owned(), example(field))).collect();
+        let _ = write!(out, "<pre>curl -s localhost:8100{} -d '{}'</pre>", route.path, escape(&Value::Object(body).to_string()));
+    }
+    out.push_str("<h2>The log and operations</h2><table><tr><th>route<th>what</tr>");
+    for (path, operations) in log_routes() {
+        for (method, operation) in operations.as_object().into_iter().flatten() {
+            row(&mut out, &[&format!("{} <code>{path}</code>", method.to_uppercase()), &escape(operation["summary"].as_str().unwrap_or_default())]);
+        }
+    }
+    out.push_str("</table></html>");
+    out
+}

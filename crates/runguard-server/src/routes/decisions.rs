@@ -1,0 +1,254 @@
+//! `GET /v1/decisions`: the log, filtered and in pages, as JSON, NDJSON or CSV.
+
+use super::{State, answer};
+use crate::auth;
+use crate::problem::Problem;
+use crate::respond::{JSON, Reply, reply};
+use crate::service::App;
+use crate::time;
+use axum::extract::{Path, RawQuery};
+use axum::response::Response;
+use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+use runguard_core::{GuardName, Reason, Timestamp};
+use runguard_engine::clock::NOW_HEADER;
+use runguard_engine::{Caller, Outcome, Role};
+use runguard_store::{LogRow, Order, RowFilter};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+
+pub(crate) const MAX_LIMIT: usize = 1000;
+const DEFAULT_LIMIT: usize = 100;
+
+/// A row as the API shows it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Shown<'a> {
+    decision_id: &'a str,
+    time: String,
+    time_ms: i64,
+    tenant: &'a str,
+    guard: &'a str,
+    kind: &'a str,
+    session_id: &'a str,
+    subject: &'a str,
+    outcome: &'a str,
+    reason: Option<&'a str>,
+    message: Option<String>,
+    answer: Box<RawValue>,
+    input: Box<RawValue>,
+}
+
+impl<'a> Shown<'a> {
+    pub(crate) fn of(row: &'a LogRow) -> Self {
+        let answer: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&row.answer).unwrap_or_default();
+        Self {
+            decision_id: &row.id,
+            time: time::format(row.at),
+            time_ms: row.at,
+            tenant: &row.tenant,
+            guard: &row.guard,
+            kind: &row.kind,
+            session_id: &row.session,
+            subject: &row.subject,
+            outcome: &row.outcome,
+            reason: row.reason.as_deref(),
+            message: answer.get("message").and_then(serde_json::Value::as_str).map(str::to_owned),
+            answer: raw(&row.answer),
+            input: raw(&row.input),
+        }
+    }
+}
+
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// The query string as a map; a name that is not known is an error, so that a typing error does not show everything.
+pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String, String>, Problem> {
+    let mut values = HashMap::new();
+    for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8().map(std::borrow::Cow::into_owned);
+        let (name, value) = match (decode(name), decode(value)) {
+            (Ok(name), Ok(value)) => (name, value),
+            _ => return Err(Problem::query("query", "is not UTF-8")),
+        };
+        if !known.contains(&name.as_str()) {
+            return Err(Problem::query(&name.chars().take(64).collect::<String>(), format!("is not known here; known are {}", known.join(", "))));
+        }
+        values.insert(name, value);
+    }
+    values.retain(|_, value| !value.is_empty());
+    Ok(values)
+}
+
+/// The parameters every listing takes.
+pub(crate) const FILTERS: &[&str] = &["guard", "reason", "session", "tenant", "outcome", "since", "until", "kind"];
+
+pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<RowFilter, Problem> {
+    let one_of = |name: &str, known: &[&str]| match values.get(name) {
+        Some(value) if !known.contains(&value.as_str()) => Err(Problem::query(name, format!("must be one of {}", known.join(", ")))),
+        value => Ok(value.cloned()),
+    };
+    let at = |name: &str| values.get(name).map(|text| time::parse(text, now)).transpose().map_err(|problem| Problem::query(name, problem));
+    let guards: Vec<&str> = GuardName::ALL.iter().map(|guard| guard.code()).collect();
+    let reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.code()).collect();
+    let outcomes: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.code()).collect();
+    let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
+    let session = values.get("session").cloned();
+    Ok(RowFilter {
+        id: None,
+        kind: match one_of("kind", &["check", "record", "admin", "all"])?.as_deref() {
+            Some("all") => None,
+            Some(kind) => Some(kind.to_owned()),
+            None => Some("check".to_owned()),
+        },
+        guard: one_of("guard", &guards)?,
+        reason: one_of("reason", &reasons)?,
+        outcome: one_of("outcome", &outcomes)?,
+        // A session belongs to one tenant; an admin who names none means its own, as everywhere else.
+        tenant: if session.is_some() && tenant.is_none() { Some(caller.tenant.clone()) } else { tenant },
+        session,
+        since: at("since")?,
+        until: at("until")?,
+    })
+}
+
+pub(crate) fn limit(values: &HashMap<String, String>) -> Result<usize, Problem> {
+    match values.get("limit").map(|text| text.parse::<usize>()) {
+        None => Ok(DEFAULT_LIMIT),
+        Some(Ok(limit)) if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
+        Some(_) => Err(Problem::query("limit", format!("must be a whole number from 1 to {MAX_LIMIT}"))),
+    }
+}
+
+pub(crate) fn cursor(values: &HashMap<String, String>) -> Result<Option<u64>, Problem> {
+    let read = |text: &String| text.parse().map_err(|_| Problem::query("cursor", "must be the next_cursor of an earlier page"));
+    values.get("cursor").map(read).transpose()
+}
+
+pub(crate) fn reader(app: &App, headers: &HeaderMap) -> Result<(Caller, Timestamp), Problem> {
+    let caller = auth::caller(&app.engine, app.openness, headers)?;
+    auth::require(&caller, Role::Read)?;
+    let now = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))?;
+    Ok((caller, now))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Ndjson,
+    Csv,
+}
+
+fn format(values: &HashMap<String, String>, headers: &HeaderMap) -> Result<Format, Problem> {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match values.get("format").map(String::as_str) {
+        Some("json") => Ok(Format::Json),
+        Some("ndjson") => Ok(Format::Ndjson),
+        Some("csv") => Ok(Format::Csv),
+        Some(_) => Err(Problem::query("format", "must be json, ndjson or csv")),
+        None if accept.contains("text/csv") => Ok(Format::Csv),
+        None if accept.contains("application/x-ndjson") => Ok(Format::Ndjson),
+        None => Ok(Format::Json),
+    }
+}
+
+pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(page(&app, raw.as_deref(), &headers).await)
+}
+
+async fn page(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = reader(app, headers)?;
+    let values = query(raw, &[FILTERS, &["limit", "cursor", "order", "format"]].concat())?;
+    let filter = filter(&values, &caller, now)?;
+    let order = match values.get("order").map(String::as_str) {
+        None | Some("desc") => Order::NewestFirst,
+        Some("asc") => Order::OldestFirst,
+        Some(_) => return Err(Problem::query("order", "must be desc (newest first) or asc")),
+    };
+    let (limit, format) = (limit(&values)?, format(&values, headers)?);
+    let mut rows = app.engine.rows(filter, order, cursor(&values)?, limit + 1).await?;
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = if more { rows.last().map(|row| row.seq.to_string()) } else { None };
+    let mut response = match format {
+        Format::Json => {
+            let shown: Vec<Shown<'_>> = rows.iter().map(Shown::of).collect();
+            reply(StatusCode::OK, JSON, serde_json::json!({"decisions": shown, "next_cursor": next}).to_string())
+        }
+        Format::Ndjson => {
+            let lines: String = rows.iter().map(|row| serde_json::to_string(&Shown::of(row)).unwrap_or_default() + "\n").collect();
+            reply(StatusCode::OK, HeaderValue::from_static("application/x-ndjson"), lines)
+        }
+        Format::Csv => reply(StatusCode::OK, HeaderValue::from_static("text/csv; charset=utf-8"), csv(&rows)),
+    };
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
+        response.headers_mut().insert("x-next-cursor", next);
+    }
+    Ok(response)
+}
+
+fn csv(rows: &[LogRow]) -> String {
+    let mut out = String::from("decision_id,time,tenant,guard,kind,session_id,subject,outcome,reason,message,answer,input\r\n");
+    for row in rows {
+        let shown = Shown::of(row);
+        let cells = [
+            shown.decision_id,
+            &shown.time,
+            shown.tenant,
+            shown.guard,
+            shown.kind,
+            shown.session_id,
+            shown.subject,
+            shown.outcome,
+            shown.reason.unwrap_or_default(),
+            shown.message.as_deref().unwrap_or_default(),
+            &row.answer,
+            &row.input,
+        ];
+        out.push_str(&cells.map(cell).join(","));
+        out.push_str("\r\n");
+    }
+    out
+}
+
+/// Quoted where needed. A text that a spreadsheet would run as a formula gets an apostrophe: it is data.
+fn cell(text: &str) -> String {
+    let text = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+pub(crate) async fn one(app: State, Path(decision_id): Path<String>, headers: HeaderMap) -> Response {
+    answer(find(&app, decision_id, &headers).await)
+}
+
+async fn find(app: &App, decision_id: String, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, _) = reader(app, headers)?;
+    let tenant = auth::tenant_to_read(&caller, None)?;
+    // The id begins with the time it was made at or, if the clock had gone back, a later one.
+    let filter = RowFilter { id: Some(decision_id), tenant, ..RowFilter::default() };
+    let rows = app.engine.rows(filter, Order::NewestFirst, None, 1).await?;
+    let row = rows.first().ok_or_else(|| Problem::unknown("decision"))?;
+    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&Shown::of(row)).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_data_and_never_formulas() {
+        assert_eq!(cell("=1+1"), "'=1+1");
+        assert_eq!(cell("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(cell("plain"), "plain");
+    }
+
+    #[test]
+    fn unknown_parameters_are_named() {
+        assert!(query(Some("gaurd=handoff"), FILTERS).is_err());
+        assert_eq!(query(Some("session=a%20b&guard="), FILTERS).unwrap(), HashMap::from([("session".to_owned(), "a b".to_owned())]));
+    }
+}

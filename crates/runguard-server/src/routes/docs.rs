@@ -1,0 +1,34 @@
+//! The service's own description, for machines and for people. Nothing is loaded from elsewhere.
+
+use super::answer;
+use crate::openapi;
+use crate::respond::{JSON, Reply, reply};
+use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
+use std::sync::LazyLock;
+
+static OPENAPI: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
+static PAGE: LazyLock<String> = LazyLock::new(openapi::page);
+
+const FRONT: &str = include_str!("../front.html");
+
+pub(crate) async fn openapi() -> Response {
+    answer(Ok(reply(StatusCode::OK, JSON, OPENAPI.clone())))
+}
+
+pub(crate) async fn page() -> Response {
+    answer(Ok(html(PAGE.clone())))
+}
+
+pub(crate) async fn front() -> Response {
+    answer(Ok(html(FRONT.to_owned())))
+}
+
+fn html(body: String) -> Reply {
+    let mut response = reply(StatusCode::OK, HeaderValue::from_static("text/html; charset=utf-8"), body);
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,0 +1,72 @@
+//! One session: what happened, what is used up, what would be allowed next. And its erasure.
+
+use super::decisions::{MAX_LIMIT, Shown, cursor, limit, query, reader};
+use super::{State, answer};
+use crate::auth;
+use crate::problem::Problem;
+use crate::respond::{JSON, Reply, reply};
+use crate::service::App;
+use crate::time;
+use axum::extract::{Path, RawQuery};
+use axum::response::Response;
+use hyper::{HeaderMap, StatusCode};
+use runguard_engine::Role;
+use serde_json::json;
+
+pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(view(&app, &session_id, raw.as_deref(), &headers).await)
+}
+
+async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = reader(app, headers)?;
+    let values = query(raw, &["tenant", "limit", "cursor"])?;
+    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?.unwrap_or_else(|| caller.tenant.clone());
+    let limit = if values.contains_key("limit") { limit(&values)? } else { MAX_LIMIT };
+    let found = app.engine.session(&tenant, session_id, now, cursor(&values)?, limit + 1).await?;
+    let mut session = found.ok_or_else(|| Problem::unknown("session"))?;
+    let more = session.timeline.len() > limit;
+    session.timeline.truncate(limit);
+    let timeline = &session.timeline;
+    let counted = |outcome: &str| timeline.iter().filter(|row| row.kind == "check" && row.outcome == outcome).count();
+    let counters: Vec<serde_json::Value> = session
+        .outlooks
+        .iter()
+        .map(|outlook| {
+            json!({
+                "guard": outlook.guard.code(),
+                "subject": outlook.subject,
+                "used": outlook.used,
+                "ceiling": outlook.ceiling,
+                "window_seconds": outlook.window.as_seconds(),
+                "allowed_next": outlook.reason.is_none(),
+                "reason": outlook.reason.map(runguard_core::Reason::code),
+                "retry_after_seconds": outlook.retry_at.map(|at| now.seconds_until(at)),
+            })
+        })
+        .collect();
+    let body = json!({
+        "session_id": session_id,
+        "tenant": tenant,
+        "first_seen": timeline.first().map(|row| time::format(row.at)),
+        "last_seen": timeline.last().map(|row| time::format(row.at)),
+        "counts": {"allowed": counted("allowed"), "would_block": counted("would_block"), "blocked": counted("blocked")},
+        "counters": counters,
+        "timeline": timeline.iter().map(Shown::of).collect::<Vec<_>>(),
+        "next_cursor": if more { timeline.last().map(|row| row.seq.to_string()) } else { None },
+    });
+    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+}
+
+pub(crate) async fn erase(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(remove(&app, &session_id, raw.as_deref(), &headers).await)
+}
+
+async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = super::circuits::admin(app, headers)?;
+    auth::require(&caller, Role::Admin)?;
+    let values = query(raw, &["tenant"])?;
+    let tenant = values.get("tenant").unwrap_or(&caller.tenant);
+    let erased = app.engine.erase_session(tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
+    tracing::info!(rows = erased.log_rows, "a session was erased");
+    Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": erased.log_rows}).to_string()))
+}

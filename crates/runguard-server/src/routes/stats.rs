@@ -1,0 +1,68 @@
+//! `GET /v1/stats`: decisions counted by guard, reason and time.
+
+use super::decisions::{query, reader};
+use super::{State, answer};
+use crate::auth;
+use crate::problem::Problem;
+use crate::respond::{JSON, Reply, reply};
+use crate::service::App;
+use crate::time;
+use axum::extract::RawQuery;
+use axum::response::Response;
+use hyper::{HeaderMap, StatusCode};
+use runguard_core::GuardName;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const DAY_MILLIS: i64 = 86_400_000;
+/// Buckets in one answer; more would not be looked at.
+const MAX_BUCKETS: i64 = 10_000;
+
+pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(counts(&app, raw.as_deref(), &headers).await)
+}
+
+async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = reader(app, headers)?;
+    let values = query(raw, &["tenant", "guard", "since", "until", "bucket"])?;
+    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
+    let guard = values.get("guard").cloned();
+    if guard.as_deref().is_some_and(|guard| GuardName::from_code(guard).is_none()) {
+        return Err(Problem::query("guard", "is no guard"));
+    }
+    let minutes = match values.get("bucket").map(String::as_str) {
+        Some("minute") => 1,
+        None | Some("hour") => 60,
+        Some("day") => 1440,
+        Some(_) => return Err(Problem::query("bucket", "must be minute, hour or day")),
+    };
+    let at = |name: &str, default: i64| match values.get(name) {
+        Some(text) => time::parse(text, now).map_err(|problem| Problem::query(name, problem)),
+        None => Ok(default),
+    };
+    let until = at("until", now.as_millis().saturating_add(1))?;
+    let since = at("since", until.saturating_sub(DAY_MILLIS))?;
+    if until.saturating_sub(since) / 60_000 / minutes > MAX_BUCKETS {
+        return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));
+    }
+    let rows = app.engine.store.stats(tenant, guard, since, until).await?;
+    let mut totals: BTreeMap<(String, String, Option<String>), u64> = BTreeMap::new();
+    let mut buckets: BTreeMap<i64, BTreeMap<(String, String, Option<String>), u64>> = BTreeMap::new();
+    for row in rows {
+        let start = row.minute.div_euclid(minutes) * minutes;
+        let key = (row.guard, row.outcome, row.reason);
+        *buckets.entry(start).or_default().entry(key.clone()).or_default() += row.count;
+        *totals.entry(key).or_default() += row.count;
+    }
+    let list = |counts: &BTreeMap<(String, String, Option<String>), u64>| -> Vec<Value> {
+        counts.iter().map(|((guard, outcome, reason), count)| json!({"guard": guard, "outcome": outcome, "reason": reason, "count": count})).collect()
+    };
+    let body = json!({
+        "since": time::format(since),
+        "until": time::format(until),
+        "bucket_seconds": minutes * 60,
+        "totals": list(&totals),
+        "buckets": buckets.iter().map(|(minute, counts)| json!({"start": time::format(minute.saturating_mul(60_000)), "counts": list(counts)})).collect::<Vec<_>>(),
+    });
+    Ok(reply(StatusCode::OK, JSON, body.to_string()))
+}
