@@ -123,11 +123,14 @@ class Server:
     """A server process that answers the guard's route on `port`."""
 
     def __init__(self, command, port, log_file):
+        """Runs in the log file's folder, where no settings file lies about."""
         self.port = port
         self.log_file = log_file
         self.started_at = time.perf_counter()
         with open(log_file, "ab") as log:
-            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [str(part) for part in command], stdout=log, stderr=log, cwd=log_file.parent
+            )
 
     def __enter__(self):
         self.wait_for_answer()
@@ -181,6 +184,12 @@ def serve_runguard(binary, directory, settings=None):
     return Server(command, port, directory / "server.log")
 
 
+def busy_seconds():
+    """CPU time of everything on this machine since it started."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass
 class Load:
     """What one run of wrk saw. Latencies in milliseconds; CPU in cores."""
@@ -192,13 +201,14 @@ class Load:
     body_bytes: float
     wrk_cpu: float
     server_cpu: float
+    others_cpu: float
 
 
 def load(server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None):
     """Drives `server` with wrk for `seconds`, or until `limit` answers have come."""
     command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / "load.lua"]
     command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit]
-    cpu_before = server.cpu_seconds()
+    cpu_before, busy_before = server.cpu_seconds(), busy_seconds()
     wrk = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def watch():
@@ -229,20 +239,29 @@ def load(server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE,
     if limit and report["answered"] < limit:
         raise SystemExit(f"only {report['answered']} of {limit} requests were answered in {seconds} s")
     elapsed = report["microseconds"] / 1e6
+    server_cpu = server.cpu_seconds() - cpu_before
+    wrk_cpu = usage.ru_utime + usage.ru_stime
     return Load(
         per_second=report["requests"] / elapsed,
         p50=report["p50"] / 1000,
         p99=report["p99"] / 1000,
         refused=report["refused"] / max(1, report["requests"]),
         body_bytes=report["body_bytes"] / max(1, report["answered"]),
-        wrk_cpu=(usage.ru_utime + usage.ru_stime) / elapsed,
-        server_cpu=(server.cpu_seconds() - cpu_before) / elapsed,
+        wrk_cpu=wrk_cpu / elapsed,
+        server_cpu=server_cpu / elapsed,
+        others_cpu=(busy_seconds() - busy_before - server_cpu - wrk_cpu) / elapsed,
     )
 
 
 def median(loads):
     """Field by field: a noisy second of the machine must not decide."""
     return Load(*(statistics.median(values) for values in zip(*(vars(load).values() for load in loads))))
+
+
+def warn_if_disturbed(loads):
+    worst = max(load.others_cpu for load in loads)
+    if worst > 0.2:
+        say(f"Other programs used up to {worst:.1f} of {os.cpu_count()} cores meanwhile: do not trust these figures.")
 
 
 def bar(passed, text):
@@ -297,9 +316,10 @@ def measure_http(options):
             loads[name].append(measured)
             say(f"  round {number}  {name:18} {measured.per_second:>9,.0f}/s   p99 {measured.p99:.2f} ms")
 
+    say()
+    warn_if_disturbed([load for values in loads.values() for load in values])
     results = {name: median(values) for name, values in loads.items()}
     yardstick, ours, flask = (results[name] for name in ("bare axum (Json)", "RunGuard", "Flask + SQLite"))
-    say()
     table(
         ["median", "requests/s", "of bare", "× Flask", "p50 ms", "p99 ms", "refused", "server CPU", "wrk CPU"],
         [
@@ -356,6 +376,7 @@ def measure_sessions(options):
                 loads[sessions].append(load(server, options.seconds, sessions=sessions, order="random"))
         results = {sessions: median(values) for sessions, values in loads.items()}
         say()
+        warn_if_disturbed([load for values in loads.values() for load in values])
         table(
             [title, "requests/s", "p50 ms", "p99 ms", "refused", "server CPU", "wrk CPU"],
             [

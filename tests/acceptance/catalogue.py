@@ -237,7 +237,7 @@ BLOCKS = (
 
     Block("api_circuit: first check after the trip", "circuit_just_tripped", CIRCUIT_CHECK, _ASK_ORDERS,
           {"endpoint_key": "orders", "recent_failures": 10, "failure_window_seconds": 60, "recovery_seconds": 45},
-          before=_TRIPPED_AT_9, asked_at=10, retry_after=44, numbers=(10, 60)),
+          before=_TRIPPED_AT_9, asked_at=10, retry_after=44, numbers=(10, 45)),
     Block("api_circuit: first check after the trip, by a session at its ceiling", "circuit_just_tripped", CIRCUIT_CHECK,
           _ASK_ORDERS, {"endpoint_key": "orders", "recent_failures": 10},
           before=tuple(_failure(second, "s" if second < 3 else f"other-{second}") for second in range(10)),

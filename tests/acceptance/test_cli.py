@@ -48,7 +48,7 @@ def test_version():
 
 
 @pytest.mark.parametrize("arguments", [
-    [], ["no-such-command"], ["serve", "--no-such-flag"], ["session"], ["settings", "check"], ["key", "create"],
+    [], ["no-such-command"], ["serve", "--no-such-flag"], ["session"], ["settings", "check"], ["key", "revoke"],
     ["serve", "--listen", "nonsense"],
 ], ids=str)
 def test_wrong_usage_is_exit_code_2(arguments, tmp_path):

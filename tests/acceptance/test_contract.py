@@ -73,13 +73,26 @@ def test_json_that_is_no_object_is_400(caller, route, body):
     assert_problem(caller.request("POST", route.path, body), 400)
 
 
+def nested(body: dict, field: str, depth: int = 100_000) -> bytes:
+    """A body of which one field is an array in an array in an array…"""
+    rest = {name: value for name, value in body.items() if name != field}
+    return json.dumps(rest)[:-1].encode() + b', "%s": ' % field.encode() + b"[" * depth + b"]" * depth + b"}"
+
+
 @every_route
-def test_deep_nesting_is_refused_and_not_a_crash(caller, route):
-    depth = 100_000
-    body = json.dumps(route.body)[:-1].encode() + b', "deep": ' + b"[" * depth + b"]" * depth + b"}"
-    response = caller.request("POST", route.path, body)
-    assert 400 <= response.status < 500, response
-    assert_problem(response, response.status)
+def test_a_deeply_nested_unknown_field_is_passed_over_and_not_a_crash(caller, route):
+    response = caller.request("POST", route.path, nested(route.body, "deep"))
+    assert response.status in (route.status, 429, 400, 422), response
+
+
+@every_field
+def test_a_deeply_nested_field_is_an_error_and_not_a_crash(caller, route, field):
+    assert_problem(caller.request("POST", route.path, nested(route.body, field)), 422, field=field)
+
+
+def test_deeply_nested_parameters_are_an_error_and_not_a_crash(caller):
+    body = {"session_id": "s", "action_name": "a"}
+    assert_problem(caller.request("POST", AGENT_ACTION, nested(body, "action_params")), 422, field="action_params")
 
 
 @every_field

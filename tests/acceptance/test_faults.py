@@ -74,7 +74,7 @@ class Load:
 
 
 def whole_log(client) -> list[dict]:
-    found, query = [], {"limit": 1000}
+    found, query = [], {"limit": 1000, "kind": "all"}
     while True:
         response = client.get("/v1/decisions?" + urlencode(query))
         assert response.status == 200, response
@@ -84,7 +84,7 @@ def whole_log(client) -> list[dict]:
         query["cursor"] = response.json["next_cursor"]
 
 
-def assert_nothing_lost(load: Load) -> None:
+def assert_nothing_lost(load: Load, round_number: int = 0) -> None:
     """Every answer is in the log, once, as it was given; nothing in the log is half there; and all of it counts."""
     client = load.server.client()
     log = whole_log(client)
@@ -101,7 +101,7 @@ def assert_nothing_lost(load: Load) -> None:
         assert count <= load.asked[session], f"{session}: {count} logged, {load.asked[session]} asked"
     # Counted: the next action of a session knows of every one that is in its log.
     for session in random.Random(1).sample(sorted(in_log), min(40, len(in_log))):
-        answer = client.allowed(AGENT_ACTION, session_id=session, action_name="and now?")
+        answer = client.allowed(AGENT_ACTION, session_id=session, action_name=f"after round {round_number}")
         assert answer["total_actions_used"] == in_log[session] + 1, session
         load.asked[session] += 1
 
@@ -119,7 +119,7 @@ def test_kill_under_load_loses_no_answered_decision(serve):
         server.kill()
         load.end()
         server.start()
-        assert_nothing_lost(load)
+        assert_nothing_lost(load, number)
     assert not load.other, f"unexpected statuses {load.other}"
     assert len(load.answers) >= 200 * KILL_ROUNDS
 
@@ -446,5 +446,9 @@ def test_many_idle_connections_do_not_keep_others_out(serve):
 
 def test_an_endless_header_is_refused(serve):
     server = serve(virtual_clock=False)
-    response = server.client().get("/healthz", {"x-long": "x" * 1_000_000})
-    assert 400 <= response.status < 500, response
+    try:
+        response = server.client().get("/healthz", {"x-long": "x" * 1_000_000})
+        assert 400 <= response.status < 500, response
+    except NO_ANSWER:
+        pass  # cut off before the caller could read the refusal
+    assert server.client().get("/healthz").status == 200

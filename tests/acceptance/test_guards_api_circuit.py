@@ -270,11 +270,14 @@ def test_recovery_grows_with_each_trip(serve):
 
 
 def test_recovery_never_grows_beyond_ten_minutes(serve):
-    flow = serve(config="[guards.api_circuit]\nrecovery_backoff = 100.0\n").client()
-    probe = half_open(flow)
-    reopened(flow, probe)
-    refuse(flow.at(649.999), "circuit_open")
-    check(flow.at(650))
+    flow = serve(config="[guards.api_circuit]\nrecovery = 100\nrecovery_backoff = 10.0\n").client()
+    trip(flow, 0)
+    refuse(flow.at(1), "circuit_just_tripped")
+    probe = check(flow.at(100), "prober")
+    record(flow.at(105), "failure", "prober", permit_id=probe["permit_id"])
+    assert flow.at(106).post(CIRCUIT_CHECK, {"endpoint_key": "orders", "session_id": "told"}).status == 429
+    refuse(flow.at(704.999), "circuit_open")
+    check(flow.at(705))
 
 
 def test_failure_rate(serve):

@@ -78,6 +78,17 @@ def test_the_log_has_every_answer(day):
     assert sorted(item["time_ms"] for item in logged) == [T0_MS + 60_000 * number for number in range(8)]
 
 
+def test_records_are_in_the_log_too(flow):
+    """Asked for by their kind; by default the log shows decisions only."""
+    flow.allowed(CIRCUIT_CHECK, endpoint_key="orders", session_id="s")
+    flow.recorded(CIRCUIT_RECORD, endpoint_key="orders", session_id="s", attempt=1, outcome="failure")
+    flow.allowed(AGENT_ACTION, session_id="s", action_name="a")
+    flow.post(AGENT_RESULT, {"session_id": "s", "action_name": "a", "result_summary": "3 orders"})
+    assert [item["kind"] for item in decisions(flow)] == ["check", "check"]
+    assert {item["guard"] for item in decisions(flow, kind="record")} == {"api_circuit", "agent_action"}
+    assert len(decisions(flow, kind="all")) == 4
+
+
 @pytest.mark.parametrize("filters, minutes", [
     ({"guard": "ai_task_retry"}, {0, 1, 2, 3}),
     ({"guard": "handoff"}, {4, 5}),
@@ -106,7 +117,7 @@ def test_the_tenant_filter(day):
 
 @pytest.mark.parametrize("query", [
     "limit=1001", "limit=0", "limit=-1", "limit=many", "since=soon", "until=1/2/2026", "format=xml", "cursor=nonsense",
-    "outcome=maybe", "guard=unknown_guard",
+    "outcome=maybe", "guard=unknown_guard", "kind=other",
 ])
 def test_a_filter_that_means_nothing_is_an_error(day, query):
     response = day.get(f"/v1/decisions?{query}")
@@ -257,8 +268,9 @@ def test_a_deleted_session_is_gone(server):
     response = flow.delete("/v1/sessions/delete-me")
     assert response.status == 200, response
     assert flow.get("/v1/sessions/delete-me").status == 404
-    assert decisions(flow, session="delete-me") == []
+    assert decisions(flow, session="delete-me", kind="all") == []
     assert [item["session_id"] for item in decisions(flow, limit=1000)] == ["keep-me"]
+    assert "delete-me" not in flow.get("/v1/decisions?kind=all&limit=1000").text
     assert "delete-me" not in flow.get("/v1/stats?bucket=hour").text
     assert server.stop() == 0
     assert server.files_containing(secret, "zanzibar") == []
@@ -298,18 +310,21 @@ def test_deleting_an_unknown_session_is_404(flow):
 def test_statistics_count_by_guard_reason_and_time(day, bucket):
     response = day.get(f"/v1/stats?bucket={bucket}")
     assert response.status == 200, response
-    rows = response.json["stats"]
 
-    def total(**match):
+    def total(rows, **match):
         return sum(row["count"] for row in rows if match.items() <= row.items())
 
-    assert total() == 8
-    assert total(guard="ai_task_retry", reason="retry_cap_reached") == 2
-    assert total(guard="ai_task_retry") == 4
-    assert total(guard="no_match_reprompt", reason="entity_signal_absent") == 2
-    assert total(guard="handoff") == 2
-    times = {row["time"] for row in rows}
-    assert len(times) == (8 if bucket == "minute" else 1)
+    for rows in (response.json["totals"], [row for bucket in response.json["buckets"] for row in bucket["counts"]]):
+        assert total(rows) == 8
+        assert total(rows, guard="ai_task_retry", reason="retry_cap_reached") == 2
+        assert total(rows, guard="ai_task_retry") == 4
+        assert total(rows, guard="no_match_reprompt", reason="entity_signal_absent", outcome="blocked") == 2
+        assert total(rows, guard="handoff", outcome="allowed") == 2
+    starts = [bucket["start"] for bucket in response.json["buckets"] if bucket["counts"]]
+    seconds = {"minute": 60, "hour": 3600, "day": 86_400}[bucket]
+    assert response.json["bucket_seconds"] == seconds
+    assert len(starts) == (8 if bucket == "minute" else 1)
+    assert all(datetime.fromisoformat(start).timestamp() % seconds == 0 for start in starts)
 
 
 def test_an_unknown_bucket_is_an_error(day):
@@ -457,6 +472,9 @@ def test_metrics_are_well_formed_and_bounded(flow):
     response = flow.get("/metrics")
     assert response.status == 200
     assert response.content_type in ("text/plain", "application/openmetrics-text")
+    strict = response.content_type == "application/openmetrics-text"
+    if strict:
+        assert response.text.endswith("# EOF\n")
     typed = set()
     for line in response.text.splitlines():
         if line.startswith("# TYPE "):
@@ -465,7 +483,10 @@ def test_metrics_are_well_formed_and_bounded(flow):
             typed.add(name)
         elif line and not line.startswith("#"):
             assert SAMPLE.match(line), line
-            assert any(line.startswith(name) for name in typed), f"no TYPE before {line}"
+            name = re.match(r"\w+", line)[0]
+            family = re.sub(r"_(total|sum|count|bucket|created|info)$", "", name)
+            assert name in typed or family in typed, f"no TYPE before {line}"
+            assert strict or name in typed or not name.endswith("_total"), f"not the text format's name: {line}"
     assert "marker" not in response.text, "ids of callers must not become labels"
     decisions_counted = [line for line in response.text.splitlines()
                          if 'guard="no_match_reprompt"' in line and 'entity_signal_absent' in line]
@@ -513,8 +534,8 @@ def test_private_values_never_reach_the_disk(server, name):
     flow = server.client()
     private = PRIVATE[name]
     everywhere(flow, "s", private)
-    assert len(decisions(flow, limit=1000)) >= 11
-    assert private not in flow.get("/v1/decisions?limit=1000").text
+    assert len(decisions(flow, kind="all", limit=1000)) >= 11
+    assert private not in flow.get("/v1/decisions?kind=all&limit=1000").text
     assert private not in flow.get("/v1/sessions/s").text
     assert server.files_containing(private) == []
     assert server.stop() == 0
@@ -548,7 +569,7 @@ def test_texts_are_cut_to_the_seeds_lengths(server, path, body, field, length):
     flow = server.client()
     response = flow.post(path, {"session_id": "s", **body, field: "é" * 5000})
     assert response.status == 200, response
-    [item] = decisions(flow)
+    [item] = decisions(flow, kind="all")
     assert "é" * (length - 1) in item["input"][field] and len(item["input"][field]) <= length
     assert server.stop() == 0
     assert server.files_containing("é" * (length + 1)) == []
@@ -558,8 +579,8 @@ def test_store_text_none(serve):
     server = serve(config='[log]\nstore_text = "none"\n')
     flow = server.client()
     everywhere(flow, "s", "zanzibar")
-    assert len(decisions(flow, limit=1000)) >= 11
-    assert "zanzibar" not in flow.get("/v1/decisions?limit=1000").text
+    assert len(decisions(flow, kind="all", limit=1000)) >= 11
+    assert "zanzibar" not in flow.get("/v1/decisions?kind=all&limit=1000").text
     assert server.stop() == 0
     assert server.files_containing("zanzibar") == []
 

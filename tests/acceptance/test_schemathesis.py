@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
-MAX_EXAMPLES = os.environ.get("RUNGUARD_SCHEMATHESIS_EXAMPLES", "25")
+MAX_EXAMPLES = os.environ.get("RUNGUARD_SCHEMATHESIS_EXAMPLES", "50")
 SEED = os.environ.get("RUNGUARD_SCHEMATHESIS_SEED", "2")
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance," \
-         "response_schema_conformance"
+         "response_schema_conformance,unsupported_method,allow_header_conformance"
 
 
 def test_the_service_answers_as_its_document_says(serve, tmp_path):

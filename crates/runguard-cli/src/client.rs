@@ -19,7 +19,12 @@ pub(crate) type Query = Vec<(&'static str, String)>;
 
 impl Client {
     fn agent(timeout: Option<Duration>) -> ureq::Agent {
-        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(timeout).timeout_connect(Some(Duration::from_secs(5))).build().into()
+        ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(timeout)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .build()
+            .into()
     }
 
     fn address(&self, path: &str) -> String {
@@ -63,20 +68,28 @@ impl Client {
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Failure {
-        Failure::Unreachable(format!("cannot reach the service at {}: {error}. Is it running (`runguard serve`)? Another address goes with --url or RUNGUARD_URL", self.url))
+        Failure::Unreachable(format!(
+            "cannot reach the service at {}: {error}. Is it running (`runguard serve`)? Another address goes with --url or RUNGUARD_URL",
+            self.url
+        ))
     }
 
     fn json(&self, mut response: ureq::http::Response<ureq::Body>) -> Result<Value, Failure> {
         let status = response.status().as_u16();
         let body = response.body_mut().with_config().limit(256 * 1024 * 1024).read_to_string().map_err(|error| self.unreachable(&error))?;
-        let value: Value = serde_json::from_str(&body)
-            .map_err(|_| Failure::Failed(format!("{} answered {status} with something that is not JSON; is it a RunGuard service?", self.url)))?;
+        let value: Value = serde_json::from_str(&body).map_err(|_| {
+            Failure::Failed(format!("{} answered {status} with something that is not JSON; is it a RunGuard service?", self.url))
+        })?;
         if (200..300).contains(&status) {
             return Ok(value);
         }
         let detail = value["detail"].as_str().unwrap_or("the service refused").to_owned();
-        let problems: Vec<String> =
-            value["errors"].as_array().into_iter().flatten().map(|error| format!("\n  {}: {}", crate::output::text(&error["field"]), crate::output::text(&error["problem"]))).collect();
+        let problems: Vec<String> = value["errors"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|error| format!("\n  {}: {}", crate::output::text(&error["field"]), crate::output::text(&error["problem"])))
+            .collect();
         let text = format!("{detail}{}", problems.concat());
         Err(match status {
             401 | 403 => Failure::Refused(format!("{text} (--key or RUNGUARD_KEY)")),
@@ -89,5 +102,11 @@ impl Client {
 
 /// A name as one segment of a path.
 pub(crate) fn segment(name: &str) -> String {
-    name.bytes().map(|byte| if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    name.bytes()
+        .map(
+            |byte| {
+                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+            },
+        )
+        .collect()
 }

@@ -29,7 +29,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(text) | Self::Usage(text) | Self::NotFound(text) | Self::Unreachable(text) | Self::Refused(text) => f.write_str(text),
+            Self::Failed(text) | Self::Usage(text) | Self::NotFound(text) | Self::Unreachable(text) | Self::Refused(text) => {
+                f.write_str(text)
+            }
             Self::OutputClosed => f.write_str("the output was closed"),
         }
     }

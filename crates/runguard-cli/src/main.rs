@@ -57,9 +57,8 @@ fn main() -> ExitCode {
         Command::Settings(settings) => settings.run(),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has seen enough (`| head`).
-        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        // A closed output: whoever reads it has seen enough (`| head`).
+        Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             anstream::eprintln!("{} {failure}", owo_colors::OwoColorize::red(&"error:"));
             failure.exit_code()

@@ -113,7 +113,19 @@ mod tests {
 
     #[test]
     fn values_do_matter() {
-        let different = [r#"{"a":1}"#, r#"{"a":2}"#, r#"{"a":"1"}"#, r#"{"a":[1]}"#, r#"{"b":1}"#, "{}", "[1,2]", "[2,1]", r#"{"a":true}"#, "12345678901234567890", "12345678901234567891"];
+        let different = [
+            r#"{"a":1}"#,
+            r#"{"a":2}"#,
+            r#"{"a":"1"}"#,
+            r#"{"a":[1]}"#,
+            r#"{"b":1}"#,
+            "{}",
+            "[1,2]",
+            "[2,1]",
+            r#"{"a":true}"#,
+            "12345678901234567890",
+            "12345678901234567891",
+        ];
         for (position, left) in different.iter().enumerate() {
             for right in &different[position + 1..] {
                 assert_ne!(fingerprint(left), fingerprint(right), "{left} {right}");

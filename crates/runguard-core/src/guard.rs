@@ -304,7 +304,11 @@ impl<B, E> Finding<B, E> {
 pub(crate) fn run_check<C: Check>(check: &C, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
     let rulebook = C::Guard::section(policy).for_subject(check.subject());
     if rulebook.mode == Mode::Off {
-        return Outcome { answer: answer(check, true, check.always(true).with("mode", "off"), Vec::new()), changes: Vec::new(), notice: None };
+        return Outcome {
+            answer: answer(check, true, check.always(true).with("mode", "off"), Vec::new()),
+            changes: Vec::new(),
+            notice: None,
+        };
     }
     let state = StateOf::<C>::load(states);
     let settings = &rulebook.settings;
@@ -349,7 +353,13 @@ fn answer<C: Check>(check: &C, allow: bool, facts: Facts, signals: Vec<Signal>) 
 
 /// Retry times must be true for the whole decision, not for one rule: when the first rule clears, another may
 /// still refuse. So the decision is made again at each moment a rule clears, until one lets the request pass.
-fn first_allowed<C: Check>(check: &C, rulebook: &Rulebook<SettingsOf<C>>, state: &StateOf<C>, moment: Moment<'_>, clears_at: Timestamp) -> Option<Timestamp> {
+fn first_allowed<C: Check>(
+    check: &C,
+    rulebook: &Rulebook<SettingsOf<C>>,
+    state: &StateOf<C>,
+    moment: Moment<'_>,
+    clears_at: Timestamp,
+) -> Option<Timestamp> {
     /// A rule can clear at most once an event; this many events are kept by none of the guards' defaults.
     const MOST_STEPS: usize = 2048;
     let mut at = clears_at;
@@ -452,7 +462,12 @@ macro_rules! operation_of_check {
                 crate::guard::Check::input(self, store_text)
             }
 
-            fn run(&self, policy: &crate::policy::Policy, states: &[Option<&[u8]>], moment: crate::guard::Moment<'_>) -> crate::guard::Outcome {
+            fn run(
+                &self,
+                policy: &crate::policy::Policy,
+                states: &[Option<&[u8]>],
+                moment: crate::guard::Moment<'_>,
+            ) -> crate::guard::Outcome {
                 crate::guard::run_check(self, policy, states, moment)
             }
         }
@@ -466,7 +481,15 @@ pub(crate) fn recorded(guard: GuardName, facts: Facts) -> Answer {
 }
 
 /// A plain count against a ceiling, as three guards and many outlooks have it.
-pub(crate) fn count_outlook(guard: GuardName, reason: Reason, subject: &str, slots: &crate::window::Slots, ceiling: u32, window: Span, now: Timestamp) -> Outlook {
+pub(crate) fn count_outlook(
+    guard: GuardName,
+    reason: Reason,
+    subject: &str,
+    slots: &crate::window::Slots,
+    ceiling: u32,
+    window: Span,
+    now: Timestamp,
+) -> Outlook {
     let used = slots.count(now, window);
     let full = used >= ceiling;
     Outlook {

@@ -55,12 +55,8 @@ impl Field {
 }
 
 /// Every guard route takes this one as well.
-pub const REQUEST_ID: Field = Field::optional(
-    "request_id",
-    Kind::Id,
-    "Idempotency key, for callers that cannot send the Idempotency-Key header.",
-    "\"turn-42\"",
-);
+pub const REQUEST_ID: Field =
+    Field::optional("request_id", Kind::Id, "Idempotency key, for callers that cannot send the Idempotency-Key header.", "\"turn-42\"");
 
 /// What is wrong with one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -389,7 +385,9 @@ mod tests {
 
     #[test]
     fn good_fields_are_read_and_unknown_ones_named() {
-        let input = Input::read(br#"{"session_id":"a\u00e4","note":null,"share":1,"count":3.0,"error":true,"sesion_id":1,"zzz":{}}"#, FIELDS).unwrap();
+        let input =
+            Input::read(br#"{"session_id":"a\u00e4","note":null,"share":1,"count":3.0,"error":true,"sesion_id":1,"zzz":{}}"#, FIELDS)
+                .unwrap();
         assert_eq!(input.text("session_id"), "aä");
         assert_eq!(input.text("note"), "");
         assert_eq!(input.fraction("share"), Some(1.0));

@@ -315,13 +315,17 @@ pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: 
 /// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
 fn try_alone<S: Serialize + DeserializeOwned + Default>(key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
     let entries: Vec<(Vec<&str>, Value)> = match value {
-        Value::Object(entries) => entries.iter().map(|(entry, value)| (vec![key, entry.as_str()], Value::Object(Tree::from_iter([(entry.clone(), value.clone())])))).collect(),
+        Value::Object(entries) => entries
+            .iter()
+            .map(|(entry, value)| (vec![key, entry.as_str()], Value::Object(Tree::from_iter([(entry.clone(), value.clone())]))))
+            .collect(),
         _ => vec![(vec![key], value.clone())],
     };
     for (entry_path, entry) in entries {
         let mut tree = to_tree(&S::default());
         merge(&mut tree, &Tree::from_iter([(key.to_owned(), entry)]));
-        serde_json::from_value::<S>(Value::Object(tree)).map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), error.to_string()))?;
+        serde_json::from_value::<S>(Value::Object(tree))
+            .map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), error.to_string()))?;
     }
     Ok(())
 }
@@ -345,11 +349,7 @@ pub fn default_rule_mode(reason: Reason) -> Mode {
 
 /// For `check`: a cap of this name must lie in this range.
 pub(crate) fn within(key: &'static str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), (&'static str, String)> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err((key, format!("must be from {} to {}, is {value}", range.start(), range.end())))
-    }
+    if range.contains(&value) { Ok(()) } else { Err((key, format!("must be from {} to {}, is {value}", range.start(), range.end()))) }
 }
 
 /// For `check`: a length of time that must not be nothing.
@@ -412,7 +412,9 @@ mod tests {
 
     #[test]
     fn a_rule_is_never_stricter_than_its_guard() {
-        let policy = build(json!({"agent_action": {"mode": "observe", "rules": {"action_cycle": "enforce", "total_action_ceiling": "off"}}})).unwrap();
+        let policy =
+            build(json!({"agent_action": {"mode": "observe", "rules": {"action_cycle": "enforce", "total_action_ceiling": "off"}}}))
+                .unwrap();
         let book = policy.agent_action.for_subject("a");
         assert_eq!(book.mode_of(Reason::ActionCycle), Mode::Observe);
         assert_eq!(book.mode_of(Reason::TotalActionCeiling), Mode::Off);

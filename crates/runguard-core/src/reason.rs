@@ -110,10 +110,9 @@ impl Reason {
         match self {
             Self::InputMissingPrerequisiteSignal | Self::RetryCapReached => GuardName::AiTaskRetry,
             Self::HandoffCeilingReached | Self::CycleDetected => GuardName::Handoff,
-            Self::ConfidenceAlreadyMet
-            | Self::KbRequeryCapReached
-            | Self::KbQueryCapReached
-            | Self::LowConfidenceReQueryBlocked => GuardName::KbRequery,
+            Self::ConfidenceAlreadyMet | Self::KbRequeryCapReached | Self::KbQueryCapReached | Self::LowConfidenceReQueryBlocked => {
+                GuardName::KbRequery
+            }
             Self::TotalActionCeiling
             | Self::ConsecutiveSameActionSpiral
             | Self::SameActionFrequencySpiral

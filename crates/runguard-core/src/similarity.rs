@@ -24,15 +24,84 @@ pub enum Junk {
 
 /// Words whose presence changes what a query does.
 const DANGEROUS: &[&str] = &[
-    "activate", "add", "allow", "approve", "archive", "block", "buy", "cancel", "charge", "clear", "close", "create", "deactivate", "decline",
-    "decrease", "delete", "deny", "disable", "downgrade", "drop", "enable", "erase", "grant", "increase", "install", "kill", "lock", "merge",
-    "open", "overwrite", "pay", "purge", "refund", "reject", "remove", "reset", "restart", "restore", "revoke", "sell", "start", "stop",
-    "subscribe", "suspend", "terminate", "truncate", "unblock", "uninstall", "unlock", "unsubscribe", "update", "upgrade", "wipe",
+    "activate",
+    "add",
+    "allow",
+    "approve",
+    "archive",
+    "block",
+    "buy",
+    "cancel",
+    "charge",
+    "clear",
+    "close",
+    "create",
+    "deactivate",
+    "decline",
+    "decrease",
+    "delete",
+    "deny",
+    "disable",
+    "downgrade",
+    "drop",
+    "enable",
+    "erase",
+    "grant",
+    "increase",
+    "install",
+    "kill",
+    "lock",
+    "merge",
+    "open",
+    "overwrite",
+    "pay",
+    "purge",
+    "refund",
+    "reject",
+    "remove",
+    "reset",
+    "restart",
+    "restore",
+    "revoke",
+    "sell",
+    "start",
+    "stop",
+    "subscribe",
+    "suspend",
+    "terminate",
+    "truncate",
+    "unblock",
+    "uninstall",
+    "unlock",
+    "unsubscribe",
+    "update",
+    "upgrade",
+    "wipe",
 ];
 const NEGATIONS: &[&str] = &["cannot", "cant", "dont", "isnt", "neither", "never", "no", "none", "nor", "not", "without", "wont"];
 const DATE_WORDS: &[&str] = &[
-    "april", "august", "december", "february", "friday", "january", "july", "june", "march", "may", "monday", "november", "october", "saturday",
-    "september", "sunday", "thursday", "today", "tomorrow", "tuesday", "wednesday", "yesterday",
+    "april",
+    "august",
+    "december",
+    "february",
+    "friday",
+    "january",
+    "july",
+    "june",
+    "march",
+    "may",
+    "monday",
+    "november",
+    "october",
+    "saturday",
+    "september",
+    "sunday",
+    "thursday",
+    "today",
+    "tomorrow",
+    "tuesday",
+    "wednesday",
+    "yesterday",
 ];
 
 /// What of a query is needed to compare it with others, free of personal data and safe to keep.
@@ -129,7 +198,9 @@ fn dangerous(word: &str) -> bool {
         || ["s", "d", "ed", "ing"].iter().any(|ending| {
             word.strip_suffix(ending).is_some_and(|stem| {
                 let undoubled = stem.len() > 2 && stem.as_bytes()[stem.len() - 1] == stem.as_bytes()[stem.len() - 2];
-                is_known(stem) || is_known(&format!("{stem}e")) || (undoubled && stem.is_char_boundary(stem.len() - 1) && is_known(&stem[..stem.len() - 1]))
+                is_known(stem)
+                    || is_known(&format!("{stem}e"))
+                    || (undoubled && stem.is_char_boundary(stem.len() - 1) && is_known(&stem[..stem.len() - 1]))
             })
         })
 }

@@ -81,7 +81,9 @@ fn redact_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut position = 0;
     while position < chars.len() {
-        let starts = is_digit(chars[position]) || (chars[position] == '+' && chars.get(position + 1).copied().is_some_and(is_digit)) || (chars[position] == '(' && chars.get(position + 1).copied().is_some_and(is_digit));
+        let starts = is_digit(chars[position])
+            || (chars[position] == '+' && chars.get(position + 1).copied().is_some_and(is_digit))
+            || (chars[position] == '(' && chars.get(position + 1).copied().is_some_and(is_digit));
         if !starts {
             out.push(chars[position]);
             position += 1;
@@ -139,7 +141,9 @@ fn label(number: &[char]) -> Option<&'static str> {
 
 /// `2026-11-15`, `15.11.2026`, `11/15/2026`: worth keeping, and nobody's number.
 fn looks_like_a_date(number: &[char], groups: &[usize]) -> bool {
-    matches!(groups, [4, 1 | 2, 1 | 2] | [1 | 2, 1 | 2, 4]) && number[0] != '+' && number.iter().all(|&c| c.is_ascii_digit() || "-./".contains(c))
+    matches!(groups, [4, 1 | 2, 1 | 2] | [1 | 2, 1 | 2, 4])
+        && number[0] != '+'
+        && number.iter().all(|&c| c.is_ascii_digit() || "-./".contains(c))
 }
 
 fn luhn(digits: &[char]) -> bool {

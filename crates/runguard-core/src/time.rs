@@ -117,11 +117,7 @@ impl fmt::Display for Span {
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.is_multiple_of(1000) {
-            serializer.serialize_u64(self.0 / 1000)
-        } else {
-            serializer.serialize_f64(self.0 as f64 / 1000.0)
-        }
+        if self.0.is_multiple_of(1000) { serializer.serialize_u64(self.0 / 1000) } else { serializer.serialize_f64(self.0 as f64 / 1000.0) }
     }
 }
 
@@ -171,7 +167,15 @@ mod tests {
 
     #[test]
     fn spans_read_seconds_and_units() {
-        for (text, millis) in [("3600", 3_600_000), ("90s", 90_000), ("15m", 900_000), ("1h", 3_600_000), ("30d", 2_592_000_000), ("250ms", 250), ("0.5", 500)] {
+        for (text, millis) in [
+            ("3600", 3_600_000),
+            ("90s", 90_000),
+            ("15m", 900_000),
+            ("1h", 3_600_000),
+            ("30d", 2_592_000_000),
+            ("250ms", 250),
+            ("0.5", 500),
+        ] {
             assert_eq!(Span::parse(text), Ok(Span::from_millis(millis)), "{text}");
         }
         for text in ["", "h", "-1", "1y", "nan", "1e300", "999999d"] {

@@ -167,7 +167,13 @@ impl Engine {
         self.store.apply(&keys, |view| self.step(&asked, &settings, &places, view)).await?
     }
 
-    fn step(&self, asked: &Asked<'_>, settings: &Settings, places: &[guard::Place], view: &View<'_>) -> Decided<Result<Answered, EngineError>> {
+    fn step(
+        &self,
+        asked: &Asked<'_>,
+        settings: &Settings,
+        places: &[guard::Place],
+        view: &View<'_>,
+    ) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
         let kept_at = places.len();
         if let Some(idempotency) = &asked.idempotency
@@ -178,7 +184,8 @@ impl Engine {
         let operation = asked.operation;
         let decision_id = self.ids.next(now.as_millis());
         let labels: Vec<std::borrow::Cow<'_, str>> = places.iter().map(|place| label(asked.tenant, place)).collect();
-        let states: Vec<Option<&[u8]>> = places.iter().zip(&labels).enumerate().map(|(key, (place, label))| view.get(key, place.slot as u8, label)).collect();
+        let states: Vec<Option<&[u8]>> =
+            places.iter().zip(&labels).enumerate().map(|(key, (place, label))| view.get(key, place.slot as u8, label)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
         let outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
@@ -191,7 +198,11 @@ impl Engine {
         };
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
         let body = answer.to_json(&envelope, asked.shape);
-        let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() { body.clone() } else { answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full) };
+        let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() {
+            body.clone()
+        } else {
+            answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full)
+        };
         let route = operation.route();
         let row = Row {
             at: now.as_millis(),
@@ -249,7 +260,14 @@ impl Engine {
     }
 
     /// A session's timeline (from `after` on, oldest first) and what would be allowed next. `None` when nothing is known of it.
-    pub async fn session(&self, tenant: &str, session_id: &str, now: Timestamp, after: Option<u64>, limit: usize) -> Result<Option<SessionView>, StoreError> {
+    pub async fn session(
+        &self,
+        tenant: &str,
+        session_id: &str,
+        now: Timestamp,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<SessionView>, StoreError> {
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session_id.into()), ..RowFilter::default() };
         let timeline = self.store.rows(filter, Order::OldestFirst, after, limit).await?;
         let states = self.store.states(Key::new(Family::Session, tenant, session_id)).await?;

@@ -123,7 +123,12 @@ impl KeyRing {
         let given = sha256_hex(secret);
         let matches: bool = given.as_bytes().ct_eq(expected.as_bytes()).into();
         let record = record.filter(|record| matches && record.revoked_at_ms.is_none())?;
-        Some(Caller { tenant: record.tenant.clone(), roles: record.roles.clone(), always_200: record.always_200, key_id: record.id.clone() })
+        Some(Caller {
+            tenant: record.tenant.clone(),
+            roles: record.roles.clone(),
+            always_200: record.always_200,
+            key_id: record.id.clone(),
+        })
     }
 }
 

@@ -62,25 +62,24 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("server", "listen", "Address and port. Any address but loopback needs a key (`runguard key create`).", false),
     ("server", "max_connections", "Connections at a time; more wait.", false),
     ("store", "data", "Folder of the embedded database.", false),
-    ("store", "durability", "\"process\": an answered decision survives kill -9; \"power\": a power cut too (each batch waits for the disk).", false),
+    (
+        "store",
+        "durability",
+        "\"process\": an answered decision survives kill -9; \"power\": a power cut too (each batch waits for the disk).",
+        false,
+    ),
     ("store", "memory_mb", "Memory for states; the least recently used ones leave it and come back from disk when asked for.", false),
     ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers) or \"full\".", true),
     ("log", "retention_days", "Decisions older than this are removed.", false),
 ];
 
 /// All settings in force.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     pub server: ServerSettings,
     pub store: StoreSettings,
     pub log: LogSettings,
     pub policies: Policies,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { server: ServerSettings::default(), store: StoreSettings::default(), log: LogSettings::default(), policies: Policies::default() }
-    }
 }
 
 /// Where a value came from.
@@ -161,11 +160,14 @@ impl Origin {
             let text = std::fs::read_to_string(path).map_err(|error| SettingsError {
                 source: SettingsSource::Default,
                 key: String::new(),
-                problem: format!("cannot read the settings file {}: {error}. `runguard settings example` prints one to start from", path.display()),
+                problem: format!(
+                    "cannot read the settings file {}: {error}. `runguard settings example` prints one to start from",
+                    path.display()
+                ),
             })?;
             layers.push(file_layer(path, &text)?);
         }
-        layers.push(environment_layer(&self.environment)?);
+        layers.push(environment_layer(&self.environment));
         layers.push(flag_layer(&self.flags));
         Loaded::build(layers, file)
     }
@@ -184,7 +186,9 @@ impl Loaded {
         }
         match typed(&tree) {
             Ok(settings) => Ok(Self { settings, file, layers }),
-            Err(problem) => Err(SettingsError { source: source_of(&layers, &problem.path), key: problem.path.join("."), problem: problem.problem }),
+            Err(problem) => {
+                Err(SettingsError { source: source_of(&layers, &problem.path), key: problem.path.join("."), problem: problem.problem })
+            }
         }
     }
 
@@ -199,7 +203,8 @@ impl Loaded {
         values
             .into_iter()
             .map(|(path, value)| {
-                let source = self.layers.iter().rev().find_map(|layer| layer.sources.get(&path)).cloned().unwrap_or(SettingsSource::Default);
+                let source =
+                    self.layers.iter().rev().find_map(|layer| layer.sources.get(&path)).cloned().unwrap_or(SettingsSource::Default);
                 (path.join("."), value, source)
             })
             .collect()
@@ -258,7 +263,8 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     let mut tables: HashMap<&str, &Tree> = HashMap::new();
     for (key, value) in tree {
         let Some(known) = TOP.into_iter().find(|known| known == key) else {
-            let hint = runguard_core::input::closest(key, TOP.into_iter()).map_or_else(|| format!("known are {}", TOP.join(", ")), |near| format!("did you mean `{near}`?"));
+            let hint = runguard_core::input::closest(key, TOP.into_iter())
+                .map_or_else(|| format!("known are {}", TOP.join(", ")), |near| format!("did you mean `{near}`?"));
             return Err(SettingsProblem::new(&[key], format!("unknown table; {hint}")));
         };
         tables.insert(known, value.as_object().ok_or_else(|| SettingsProblem::new(&[key], "must be a table"))?);
@@ -266,7 +272,10 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     let table = |name: &str| tables.get(name).copied().unwrap_or(&empty);
     let server: ServerSettings = policy::read_table(table("server"), &["server"], &[])?;
     if server.listen.parse::<std::net::SocketAddr>().is_err() {
-        return Err(SettingsProblem::new(&["server", "listen"], format!("`{}` is no address with a port, like 127.0.0.1:8100", server.listen)));
+        return Err(SettingsProblem::new(
+            &["server", "listen"],
+            format!("`{}` is no address with a port, like 127.0.0.1:8100", server.listen),
+        ));
     }
     if server.max_connections == 0 {
         return Err(SettingsProblem::new(&["server", "max_connections"], "must be at least 1"));
@@ -295,7 +304,12 @@ fn file_layer(path: &Path, text: &str) -> Result<Layer, SettingsError> {
     Ok(layer)
 }
 
-fn walk(table: &DeTable<'_>, path: &mut Vec<String>, sources: &mut HashMap<Vec<String>, SettingsSource>, at: &dyn Fn(usize) -> SettingsSource) -> Result<Tree, SettingsError> {
+fn walk(
+    table: &DeTable<'_>,
+    path: &mut Vec<String>,
+    sources: &mut HashMap<Vec<String>, SettingsSource>,
+    at: &dyn Fn(usize) -> SettingsSource,
+) -> Result<Tree, SettingsError> {
     let mut tree = Tree::new();
     for (key, value) in table {
         path.push(key.get_ref().to_string());
@@ -314,7 +328,9 @@ fn scalar(value: &DeValue<'_>) -> Result<Value, String> {
     match value {
         DeValue::String(text) => Ok(Value::String(text.to_string())),
         DeValue::Boolean(flag) => Ok(Value::Bool(*flag)),
-        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).map(Value::from).map_err(|_| "the number is too large".into()),
+        DeValue::Integer(integer) => {
+            i64::from_str_radix(integer.as_str(), integer.radix()).map(Value::from).map_err(|_| "the number is too large".into())
+        }
         DeValue::Float(float) => {
             let number: f64 = float.as_str().parse().map_err(|_| "not a number".to_owned())?;
             serde_json::Number::from_f64(number).map(Value::Number).ok_or_else(|| "must be a finite number".into())
@@ -326,7 +342,7 @@ fn scalar(value: &DeValue<'_>) -> Result<Value, String> {
 }
 
 /// `RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8` sets `guards.handoff.max_handoffs`. The value is read as TOML, else as text.
-fn environment_layer(environment: &[(String, String)]) -> Result<Layer, SettingsError> {
+fn environment_layer(environment: &[(String, String)]) -> Layer {
     let mut layer = Layer::default();
     for (name, text) in environment {
         let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX).filter(|rest| rest.contains("__")) else { continue };
@@ -334,7 +350,7 @@ fn environment_layer(environment: &[(String, String)]) -> Result<Layer, Settings
         let value = DeValue::parse(text).ok().and_then(|value| scalar(value.get_ref()).ok()).unwrap_or_else(|| Value::String(text.clone()));
         insert(&mut layer, path, value, &SettingsSource::Environment(name.clone()));
     }
-    Ok(layer)
+    layer
 }
 
 fn flag_layer(flags: &[(Vec<&'static str>, Value, &'static str)]) -> Layer {
@@ -365,7 +381,11 @@ pub fn example() -> String {
          # Any key can come from the environment: RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8\n",
     );
     let defaults = default_tree();
-    let shown = |path: &[&str]| path.iter().try_fold(Value::Object(defaults.clone()), |value, part| value.get(*part).cloned()).map_or_else(String::new, |value| toml_text(&value));
+    let shown = |path: &[&str]| {
+        path.iter()
+            .try_fold(Value::Object(defaults.clone()), |value, part| value.get(*part).cloned())
+            .map_or_else(String::new, |value| toml_text(&value))
+    };
     let mut current = "";
     for (table, key, about, live) in SERVICE_KEYS {
         if *table != current {
@@ -420,7 +440,10 @@ pub fn toml_text(value: &Value) -> String {
         Value::String(text) if text.contains('\\') && !text.contains('\'') && !text.contains('\n') => format!("'{text}'"),
         Value::String(text) => toml::Value::String(text.clone()).to_string(),
         Value::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
-        Value::Object(entries) => format!("{{ {} }}", entries.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) => format!(
+            "{{ {} }}",
+            entries.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
@@ -439,7 +462,9 @@ mod tests {
         let in_force: String = example
             .lines()
             .map(|line| match line.strip_prefix("# ") {
-                Some(rest) if rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')) || rest.starts_with("[tenants") => format!("{rest}\n"),
+                Some(rest) if rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')) || rest.starts_with("[tenants") => {
+                    format!("{rest}\n")
+                }
                 _ => format!("{line}\n"),
             })
             .collect();

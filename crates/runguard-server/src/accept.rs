@@ -22,7 +22,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 pub enum ServeError {
     #[error("cannot listen on {address}: {source}. Is another program using the port? Give another with --listen")]
     Bind { address: SocketAddr, source: std::io::Error },
-    #[error("refusing to listen on {address} without a key: anyone who reaches it could use it. Make one with `runguard key create --tenant NAME --role guard`, or listen on 127.0.0.1")]
+    #[error(
+        "refusing to listen on {address} without a key: anyone who reaches it could use it. Make one with `runguard key create --tenant NAME --role guard`, or listen on 127.0.0.1"
+    )]
     NoKeys { address: SocketAddr },
 }
 
@@ -55,7 +57,11 @@ impl Server {
     /// Serves until `stop` is ready, then finishes what is under way.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES).pipeline_flush(true);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .pipeline_flush(true);
         let graceful = GracefulShutdown::new();
         tokio::pin!(stop);
         loop {
@@ -79,7 +85,8 @@ impl Server {
             // Answers are small and complete: waiting to fill a packet only delays them.
             let _ = stream.set_nodelay(true);
             let service = self.service.clone();
-            let connection = http.serve_connection(TokioIo::new(stream), hyper::service::service_fn(move |request| service.clone().handle(request)));
+            let connection =
+                http.serve_connection(TokioIo::new(stream), hyper::service::service_fn(move |request| service.clone().handle(request)));
             let connection = graceful.watch(connection);
             tokio::spawn(async move {
                 if let Err(error) = connection.await {

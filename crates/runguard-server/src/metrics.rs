@@ -88,7 +88,8 @@ impl Metrics {
         if answered.outcome == Outcome::Allowed {
             self.allowed[guard.index()].inc();
         } else {
-            let labels = DecisionLabels { guard: guard.code(), outcome: answered.outcome.code(), reason: answered.reason.map_or("", Reason::code) };
+            let labels =
+                DecisionLabels { guard: guard.code(), outcome: answered.outcome.code(), reason: answered.reason.map_or("", Reason::code) };
             self.decisions.get_or_create(&labels).inc();
         }
         match answered.notice {

@@ -150,16 +150,26 @@ fn answer_schema(route: &Route) -> Value {
         ("guard".to_owned(), json!({"const": route.guard.code()})),
         ("decision_id".to_owned(), text.clone()),
         ("session_id".to_owned(), text.clone()),
-        ("warnings".to_owned(), json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known."})),
+        (
+            "warnings".to_owned(),
+            json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known."}),
+        ),
     ]);
     let mut required = vec!["guard", "decision_id", "session_id"];
     if route.kind == RouteKind::Check {
         properties.insert("allow".into(), json!({"type": "boolean"}));
-        properties.insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have refused."}));
+        properties
+            .insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have refused."}));
         properties.insert("reason".into(), json!({"enum": route.reasons.iter().map(|reason| reason.code()).collect::<Vec<_>>()}));
         properties.insert("message".into(), text);
-        properties.insert("retry_after_seconds".into(), json!({"type": "integer", "description": "Only when time alone changes the answer; then the same request is allowed."}));
-        properties.insert("signals".into(), json!({"type": ["array", "string"], "items": {"type": "object"}, "description": "What rules in observe mode saw."}));
+        properties.insert(
+            "retry_after_seconds".into(),
+            json!({"type": "integer", "description": "Only when time alone changes the answer; then the same request is allowed."}),
+        );
+        properties.insert(
+            "signals".into(),
+            json!({"type": ["array", "string"], "items": {"type": "object"}, "description": "What rules in observe mode saw."}),
+        );
         properties.insert("mode".into(), json!({"const": "off", "description": "The guard is switched off: nothing was counted."}));
         required.push("allow");
     } else {
@@ -272,7 +282,11 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         paging(),
         vec![
             query("order", "desc (newest first, default) or asc.", &json!({"enum": ["desc", "asc"]})),
-            query("format", "json (default), ndjson or csv. The next cursor is in the header x-next-cursor too.", &json!({"enum": ["json", "ndjson", "csv"]})),
+            query(
+                "format",
+                "json (default), ndjson or csv. The next cursor is in the header x-next-cursor too.",
+                &json!({"enum": ["json", "ndjson", "csv"]}),
+            ),
         ],
     ]
     .concat();
@@ -316,10 +330,13 @@ fn log_routes() -> Vec<(&'static str, Value)> {
                     (200, json_response("Gone.", &json!({"type": "object", "required": ["erased"], "properties": {"erased": {"const": true}, "log_entries": {"type": "integer"}}}))), FIND),
             }),
         ),
-        ("/v1/stats", json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, json_response("Counts.", &stats_schema)), READ)})),
+        (
+            "/v1/stats",
+            json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, json_response("Counts.", &stats_schema)), READ)}),
+        ),
         (
             "/v1/circuits",
-            json!({"get": operation("log", "circuits", "The circuits of all endpoints.", &[tenant.clone()],
+            json!({"get": operation("log", "circuits", "The circuits of all endpoints.", std::slice::from_ref(&tenant),
                 (200, json_response("Circuits.", &json!({"type": "object", "required": ["circuits"], "properties": {"circuits": {"type": "array", "items": circuit}}}))), READ)}),
         ),
         ("/v1/circuits/{endpoint_key}/open", control("open", "Refuse every call until reset.")),
@@ -329,11 +346,26 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             "/v1/events",
             json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), READ)}),
         ),
-        ("/healthz", json!({"get": operation("operations", "healthz", "The process answers.", &[], (200, json_response("Alive.", &status_schema)), &[])})),
-        ("/readyz", json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &status_schema)), &[503])})),
-        ("/metrics", json!({"get": operation("operations", "metrics", "Prometheus metrics.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])})),
-        ("/openapi.json", json!({"get": operation("operations", "openapi", "This document.", &[], (200, json_response("OpenAPI 3.1.", &json!({"type": "object"}))), &[])})),
-        ("/docs", json!({"get": operation("operations", "docs", "This document, readable.", &[], (200, text("text/html", "A page.")), &[])})),
+        (
+            "/healthz",
+            json!({"get": operation("operations", "healthz", "The process answers.", &[], (200, json_response("Alive.", &status_schema)), &[])}),
+        ),
+        (
+            "/readyz",
+            json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &status_schema)), &[503])}),
+        ),
+        (
+            "/metrics",
+            json!({"get": operation("operations", "metrics", "Prometheus metrics.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])}),
+        ),
+        (
+            "/openapi.json",
+            json!({"get": operation("operations", "openapi", "This document.", &[], (200, json_response("OpenAPI 3.1.", &json!({"type": "object"}))), &[])}),
+        ),
+        (
+            "/docs",
+            json!({"get": operation("operations", "docs", "This document, readable.", &[], (200, text("text/html", "A page.")), &[])}),
+        ),
         ("/", json!({"get": operation("operations", "front", "Where to go from here.", &[], (200, text("text/html", "A page.")), &[])})),
     ]
 }
@@ -354,10 +386,16 @@ pub fn page() -> String {
         " With <code>?status=200</code> a block is answered 200; with <code>?flat=1</code> the answer has scalars only. Machines read <a href=\"/openapi.json\">/openapi.json</a>.</p>",
     ));
     let row = |out: &mut String, cells: &[&str]| {
-        let _ = write!(out, "<tr>{}</tr>", cells.iter().map(|cell| format!("<td>{cell}</td>")).collect::<String>());
+        let _ = write!(out, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     };
     for route in ROUTES {
-        let _ = write!(out, "<h2>POST <code>{}</code></h2><p>{} {}</p><table><tr><th>field<th>required<th>what</tr>", route.path, escape(route.summary), escape(route.guard.meaning()));
+        let _ = write!(
+            out,
+            "<h2>POST <code>{}</code></h2><p>{} {}</p><table><tr><th>field<th>required<th>what</tr>",
+            route.path,
+            escape(route.summary),
+            escape(route.guard.meaning())
+        );
         for field in route.fields {
             row(&mut out, &[&format!("<code>{}</code>", field.name), if field.required { "yes" } else { "" }, &escape(field.about)]);
         }
@@ -382,7 +420,10 @@ pub fn page() -> String {
     out.push_str("<h2>The log and operations</h2><table><tr><th>route<th>what</tr>");
     for (path, operations) in log_routes() {
         for (method, operation) in operations.as_object().into_iter().flatten() {
-            row(&mut out, &[&format!("{} <code>{path}</code>", method.to_uppercase()), &escape(operation["summary"].as_str().unwrap_or_default())]);
+            row(
+                &mut out,
+                &[&format!("{} <code>{path}</code>", method.to_uppercase()), &escape(operation["summary"].as_str().unwrap_or_default())],
+            );
         }
     }
     out.push_str("</table></html>");

@@ -36,13 +36,19 @@ impl Problem {
     }
 
     pub(crate) fn method(allow: &'static str) -> Self {
-        let mut problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This route has another method", format!("Use {allow}."));
+        let mut problem =
+            Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This route has another method", format!("Use {allow}."));
         problem.allow = Some(allow);
         problem
     }
 
     pub(crate) fn too_large(limit: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", format!("At most {limit} bytes are taken. Send a hash or a summary instead of the whole text."))
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            "The body is too large",
+            format!("At most {limit} bytes are taken. Send a hash or a summary instead of the whole text."),
+        )
     }
 
     pub(crate) fn too_slow() -> Self {
@@ -79,7 +85,12 @@ impl Problem {
     }
 
     pub(crate) fn forbidden(role: Role) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", format!("This needs the role `{}`; make such a key with `runguard key create --role {}`.", role.name(), role.name()))
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "The key may not do this",
+            format!("This needs the role `{}`; make such a key with `runguard key create --role {}`.", role.name(), role.name()),
+        )
     }
 
     pub(crate) fn other_tenant() -> Self {
@@ -121,7 +132,9 @@ impl Problem {
 impl From<InputError> for Problem {
     fn from(error: InputError) -> Self {
         match error {
-            InputError::NotAnObject(detail) => Self::new(StatusCode::BAD_REQUEST, "not-an-object", "The body must be a JSON object", detail),
+            InputError::NotAnObject(detail) => {
+                Self::new(StatusCode::BAD_REQUEST, "not-an-object", "The body must be a JSON object", detail)
+            }
             InputError::Fields(errors) => Self::fields(errors),
         }
     }
@@ -137,7 +150,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         // Logged where it happened; the caller needs to know only that nothing was counted.
         let detail = match error {
-            StoreError::Write(_) => "The decision could not be written down, so it was not made and nothing was counted. Is the disk full? Try again shortly.",
+            StoreError::Write(_) => {
+                "The decision could not be written down, so it was not made and nothing was counted. Is the disk full? Try again shortly."
+            }
             StoreError::Read(_) => "The log could not be read. Try again shortly.",
             StoreError::Stopping => "The service is stopping. Try again shortly.",
         };
@@ -155,7 +170,12 @@ impl From<EngineError> for Problem {
                 "A repeat must be the same request, byte for byte. Use a new key for a new request.",
             ),
             EngineError::StillRunning => {
-                let mut problem = Self::new(StatusCode::CONFLICT, "still-running", "The first request is still running", "Its answer will be given to a repeat in a moment.");
+                let mut problem = Self::new(
+                    StatusCode::CONFLICT,
+                    "still-running",
+                    "The first request is still running",
+                    "Its answer will be given to a repeat in a moment.",
+                );
                 problem.retry_after_seconds = Some(1);
                 problem
             }

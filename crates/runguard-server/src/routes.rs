@@ -89,10 +89,13 @@ const PATHS: &[&str] = &[
 
 pub(crate) fn into_axum(reply: Reply) -> Response {
     let (parts, body) = reply.into_parts();
-    Response::from_parts(parts, match body {
-        http_body_util::Either::Left(full) => axum::body::Body::new(full),
-        http_body_util::Either::Right(body) => body,
-    })
+    Response::from_parts(
+        parts,
+        match body {
+            http_body_util::Either::Left(full) => axum::body::Body::new(full),
+            http_body_util::Either::Right(body) => body,
+        },
+    )
 }
 
 /// What a handler gives: an answer or a problem.

@@ -39,7 +39,7 @@ impl App {
     }
 
     fn request_id(&self, given: Option<&HeaderValue>) -> HeaderValue {
-        let usable = |value: &&HeaderValue| value.len() <= 128 && value.as_bytes().iter().all(|byte| byte.is_ascii_graphic());
+        let usable = |value: &&HeaderValue| value.len() <= 128 && value.as_bytes().iter().all(u8::is_ascii_graphic);
         if let Some(given) = given.filter(usable) {
             return given.clone();
         }

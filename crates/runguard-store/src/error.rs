@@ -5,11 +5,15 @@ use std::path::PathBuf;
 /// The store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot use the data folder {path}: {source}. Create it, or give another one with --data; the service must be allowed to write there")]
+    #[error(
+        "cannot use the data folder {path}: {source}. Create it, or give another one with --data; the service must be allowed to write there"
+    )]
     Folder { path: PathBuf, source: std::io::Error },
     #[error("another RunGuard is using the data folder {path}. Stop it, or give this one its own folder with --data")]
     InUse { path: PathBuf },
-    #[error("{path} is damaged: {detail}. Nothing was changed. Restore the folder from a backup; or salvage what can be read with `sqlite3 {path} .recover`; or move the file away to start with an empty log")]
+    #[error(
+        "{path} is damaged: {detail}. Nothing was changed. Restore the folder from a backup; or salvage what can be read with `sqlite3 {path} .recover`; or move the file away to start with an empty log"
+    )]
     Damaged { path: PathBuf, detail: String },
     #[error("{path} was written by a newer RunGuard (format {found}, this one knows {known}). Use that version, or another --data folder")]
     TooNew { path: PathBuf, found: i64, known: i64 },

@@ -46,11 +46,19 @@ pub(crate) struct Removal {
 
 #[derive(Debug)]
 pub(crate) enum Work {
-    Append { row: Row, effects: Vec<u8>, removal: Option<Removal> },
+    Append {
+        row: Row,
+        effects: Vec<u8>,
+        removal: Option<Removal>,
+    },
     /// Removes the oldest rows up to here.
-    Prune { upto: u64 },
-    /// Moves what is left of the write-ahead log into the database.
-    Checkpoint,
+    Prune {
+        upto: u64,
+    },
+    /// Moves what is left of the write-ahead log into the database, so that the next row starts it over.
+    Restart,
+    /// The same, and empties the file: nothing that was removed is left in it.
+    Truncate,
     /// Writes one page, to see whether the disk takes it.
     Probe,
 }
@@ -119,7 +127,7 @@ impl Journal {
                 queue.next_seq += 1;
                 queue.next_seq - 1
             }
-            Work::Prune { .. } | Work::Checkpoint | Work::Probe => 0,
+            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe => 0,
         };
         queue.pending.push(Pending { seq, work, undo, done });
         if queue.writer_waits {
@@ -218,7 +226,19 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
                         remove(&transaction, removal)?;
                     }
                     insert.execute(params![
-                        pending.seq, row.at, row.id, row.tenant, row.guard, row.kind, row.session, row.subject, row.outcome, row.reason, row.answer, row.input, effects
+                        pending.seq,
+                        row.at,
+                        row.id,
+                        row.tenant,
+                        row.guard,
+                        row.kind,
+                        row.session,
+                        row.subject,
+                        row.outcome,
+                        row.reason,
+                        row.answer,
+                        row.input,
+                        effects
                     ])?;
                     last_seq = pending.seq;
                 }
@@ -226,16 +246,22 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
                     transaction.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
                 }
                 Work::Probe => {
-                    transaction.execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
+                    transaction
+                        .execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
                 }
-                Work::Checkpoint => {}
+                Work::Restart | Work::Truncate => {}
             }
         }
     }
     transaction.commit()?;
-    if batch.iter().any(|pending| matches!(pending.work, Work::Checkpoint)) {
+    let checkpoint = batch.iter().find_map(|pending| match pending.work {
+        Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
+        Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
+        Work::Append { .. } | Work::Prune { .. } | Work::Probe => None,
+    });
+    if let Some(checkpoint) = checkpoint {
         // Readers may hold it up; then the next one does it. The log is safe either way.
-        let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        let _ = connection.query_row(checkpoint, [], |_| Ok(()));
     }
     Ok(last_seq)
 }

@@ -8,8 +8,8 @@ use crate::journal::Work;
 use crate::key::{Family, Key, mask, session_number};
 use crate::shard::SHARDS;
 use crate::store::{Inner, SlotState, decode_hash, decode_slots};
-use rusqlite::{Connection, params};
 use hashbrown::HashMap;
+use rusqlite::{Connection, params};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,13 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(20);
 /// Rows of one transaction, and of one zone.
 const CHUNK: u64 = 50_000;
 const ZONE_ROWS: usize = 1024;
-const WAL_LIMIT: u64 = 64 * 1024 * 1024;
+/// The write-ahead log starts over at this size. Each time costs the writer a wait for the disk; a start after a crash
+/// reads all of it.
+const WAL_LIMIT: u64 = 128 * 1024 * 1024;
+/// From here on it is moved into the database while others write.
+const WAL_BACKGROUND: u64 = 16 * 1024 * 1024;
+const PAGE_BYTES: u64 = 4096;
+const FEW_PAGES: u64 = 256;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Rows removed at a time, so that no answer waits long behind a removal.
 const PRUNE_ROWS: u64 = 500;
@@ -110,7 +116,17 @@ impl Round {
         let indexed = crate::query::progress(&index, "indexed").unwrap_or(0);
         let checkpointed = crate::query::progress(&index, "checkpointed").unwrap_or(0);
         inner.keeper.indexed.store(indexed, Ordering::Release);
-        Self { inner, index, log: None, indexed, checkpointed, last_index: Instant::now(), last_checkpoint: Instant::now(), last_retention: None, troubled: false }
+        Self {
+            inner,
+            index,
+            log: None,
+            indexed,
+            checkpointed,
+            last_index: Instant::now(),
+            last_checkpoint: Instant::now(),
+            last_retention: None,
+            troubled: false,
+        }
     }
 
     /// Brings the states into memory, newest knowledge first: what the log's tail says, then what the disk has.
@@ -139,7 +155,9 @@ impl Round {
                 return Ok(false);
             }
             let read = || -> rusqlite::Result<Vec<(Key, (u64, i64, Vec<SlotState>))>> {
-                let mut select = self.index.prepare_cached("SELECT family, hash, seq, at, slots FROM states WHERE (family, hash) > (?1, ?2) ORDER BY family, hash LIMIT 20000")?;
+                let mut select = self.index.prepare_cached(
+                    "SELECT family, hash, seq, at, slots FROM states WHERE (family, hash) > (?1, ?2) ORDER BY family, hash LIMIT 20000",
+                )?;
                 let mut rows = select.query(params![after.0, after.1])?;
                 let mut found = Vec::new();
                 while let Some(row) = rows.next()? {
@@ -192,7 +210,7 @@ impl Round {
         }
         let since_checkpoint = self.inner.journal.committed().saturating_sub(self.checkpointed);
         if since_checkpoint > 0 && (all || since_checkpoint >= CHECKPOINT_ROWS || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY) {
-            self.checkpoint_states()?;
+            self.checkpoint_states();
             self.last_checkpoint = Instant::now();
         }
         self.checkpoint_log(all)?;
@@ -229,9 +247,9 @@ impl Round {
     }
 
     /// Writes the changed states, each as of one committed row.
-    fn checkpoint_states(&mut self) -> Result<(), rusqlite::Error> {
+    fn checkpoint_states(&mut self) {
         if self.has_unmerged_tails() && self.merge_tails().is_err() {
-            return Ok(());
+            return;
         }
         let upto = self.inner.journal.committed();
         let failures = self.inner.journal.failures();
@@ -246,7 +264,8 @@ impl Round {
             }
         }
         copies.sort_unstable_by_key(|(key, ..)| (key.family as u8, key.hash));
-        let written = self.wait_until_committed(&copies, failures) && self.write_states(&copies, upto).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
+        let written = self.wait_until_committed(&copies, failures)
+            && self.write_states(&copies, upto).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
         if !written {
             for (key, ..) in &copies {
                 let mut shard = self.inner.shards.of(*key);
@@ -255,10 +274,9 @@ impl Round {
                     shard.dirty.push(*key);
                 }
             }
-            return Ok(());
+            return;
         }
         self.checkpointed = upto;
-        Ok(())
     }
 
     /// A copied state may rest on rows that are still being written; it must not reach the disk before them.
@@ -277,7 +295,8 @@ impl Round {
     fn write_states(&mut self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], upto: u64) -> Result<(), rusqlite::Error> {
         let transaction = self.index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
-            let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO states (family, hash, seq, at, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            let mut put =
+                transaction.prepare_cached("INSERT OR REPLACE INTO states (family, hash, seq, at, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?;
             let mut remove = transaction.prepare_cached("DELETE FROM states WHERE family = ?1 AND hash = ?2")?;
             for (key, seq, at, slots) in copies {
                 match slots {
@@ -294,19 +313,33 @@ impl Round {
     /// writer is asked to finish the little that is left, so that the file starts over.
     fn checkpoint_log(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let size = std::fs::metadata(format!("{}-wal", self.inner.folder.log_path().display())).map_or(0, |meta| meta.len());
-        if size < WAL_LIMIT / 4 && !all {
+        if size < WAL_BACKGROUND && !all {
             return Ok(());
         }
-        self.log()?.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
-        if size >= WAL_LIMIT {
+        // The file keeps its size when it starts over, so the frames in use are asked for, not the size.
+        let mut pages = self.checkpoint_passively()?;
+        if pages * PAGE_BYTES >= WAL_LIMIT {
+            // Again and again, each time with less to do, until what is left for the writer is little.
+            for _ in 0..4 {
+                let before = pages;
+                pages = self.checkpoint_passively()?;
+                if pages.saturating_sub(before) < FEW_PAGES {
+                    break;
+                }
+            }
             let (done, _) = oneshot::channel();
             // Refused only when the service is stopping.
-            let _ = self.inner.journal.push(Work::Checkpoint, Vec::new(), done);
+            let _ = self.inner.journal.push(Work::Restart, Vec::new(), done);
         }
         if all {
             self.index.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         }
         Ok(())
+    }
+
+    /// Gives the number of pages in the write-ahead log.
+    fn checkpoint_passively(&mut self) -> Result<u64, rusqlite::Error> {
+        self.log()?.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1)).map(|pages| pages.max(0) as u64)
     }
 
     /// Lets go of what is older than the retention.
@@ -355,7 +388,9 @@ impl Round {
         while at <= upto && !self.inner.keeper.lock().stop {
             let (done, pruned) = oneshot::channel();
             let last = upto.min(at + PRUNE_ROWS);
-            if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err() || !matches!(pruned.blocking_recv(), Ok(Ok(()))) {
+            if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err()
+                || !matches!(pruned.blocking_recv(), Ok(Ok(())))
+            {
                 return Ok(());
             }
             at = last + 1;
@@ -370,14 +405,17 @@ impl Round {
         if self.inner.shards.bytes() <= limit {
             return;
         }
-        if self.checkpoint_states().is_err() {
-            return;
-        }
+        self.checkpoint_states();
         self.inner.cold.store(true, Ordering::Release);
         let per_shard = limit / SHARDS * 9 / 10;
         for shard in 0..SHARDS {
             let mut shard = self.inner.shards.lock(shard);
-            let mut clean: Vec<(i64, Key, usize)> = shard.map.iter().filter(|(_, resident)| !resident.dirty).map(|(key, resident)| (resident.at, *key, resident.weight())).collect();
+            let mut clean: Vec<(i64, Key, usize)> = shard
+                .map
+                .iter()
+                .filter(|(_, resident)| !resident.dirty)
+                .map(|(key, resident)| (resident.at, *key, resident.weight()))
+                .collect();
             clean.sort_unstable_by_key(|(at, key, _)| (*at, *key));
             for (_, key, weight) in clean {
                 if shard.bytes <= per_shard {
@@ -421,7 +459,9 @@ type Counted = (i64, String, String, String, String);
 impl IndexBatch {
     fn read(log: &Connection, after: u64, upto: u64) -> Result<Self, rusqlite::Error> {
         let mut batch = Self::default();
-        let mut select = log.prepare_cached("SELECT seq, at, tenant, guard, kind, session, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq")?;
+        let mut select = log.prepare_cached(
+            "SELECT seq, at, tenant, guard, kind, session, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
+        )?;
         let mut rows = select.query([after, upto])?;
         let mut in_zone = ZONE_ROWS;
         let mut counted: HashMap<u64, usize> = HashMap::new();
@@ -468,7 +508,16 @@ impl IndexBatch {
             }
             let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO zones VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
             for zone in &self.zones {
-                put.execute(params![zone.first_seq, zone.last_seq, zone.at_min, zone.at_max, zone.guards, zone.reasons, zone.outcomes, zone.tenants])?;
+                put.execute(params![
+                    zone.first_seq,
+                    zone.last_seq,
+                    zone.at_min,
+                    zone.at_max,
+                    zone.guards,
+                    zone.reasons,
+                    zone.outcomes,
+                    zone.tenants
+                ])?;
             }
             let mut put = transaction.prepare_cached(
                 "INSERT INTO rollup (minute, tenant, guard, outcome, reason, count) VALUES (?1, ?2, ?3, ?4, ?5, ?6)

@@ -192,7 +192,8 @@ impl Search<'_> {
             return Ok(());
         }
         let (conditions, values) = self.filter.conditions();
-        let sql = format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq BETWEEN ? AND ?{conditions} ORDER BY l.seq {} LIMIT ?", self.direction());
+        let sql =
+            format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq BETWEEN ? AND ?{conditions} ORDER BY l.seq {} LIMIT ?", self.direction());
         let values = [vec![Value::from(from as i64), Value::from(upto as i64)], values, vec![Value::from(self.missing() as i64)]].concat();
         let mut select = self.connection.prepare_cached(&sql)?;
         for row in select.query_map(params_from_iter(values), read_row)? {
@@ -224,7 +225,10 @@ impl Search<'_> {
             return Ok(());
         }
         let (conditions, values) = self.filter.zone_conditions();
-        let sql = format!("SELECT first_seq, last_seq FROM idx.zones WHERE last_seq >= ? AND first_seq <= ?{conditions} ORDER BY first_seq {}", self.direction());
+        let sql = format!(
+            "SELECT first_seq, last_seq FROM idx.zones WHERE last_seq >= ? AND first_seq <= ?{conditions} ORDER BY first_seq {}",
+            self.direction()
+        );
         let values = [vec![Value::from(from as i64), Value::from(upto as i64)], values].concat();
         let mut select = self.connection.prepare_cached(&sql)?;
         let mut zones = select.query(params_from_iter(values))?;
@@ -304,8 +308,13 @@ impl Store {
         .await
     }
 
-    async fn blocking<R: Send + 'static>(&self, run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static) -> Result<R, StoreError> {
+    async fn blocking<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
+    ) -> Result<R, StoreError> {
         let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || inner.readers.read(&inner.folder, run)).await.map_err(|error| StoreError::Read(error.to_string()))?
+        tokio::task::spawn_blocking(move || inner.readers.read(&inner.folder, run))
+            .await
+            .map_err(|error| StoreError::Read(error.to_string()))?
     }
 }

@@ -109,7 +109,7 @@ impl Folder {
             Durability::Power => "FULL",
         };
         connection
-            .execute_batch(&format!("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = {synchronous}; PRAGMA journal_size_limit = 67108864;"))
+            .execute_batch(&format!("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = {synchronous};"))
             .map_err(|error| describe(&path, &error))?;
         check_readable(&connection).map_err(|error| describe(&path, &error))?;
         Ok(connection)
@@ -150,7 +150,9 @@ fn open_writer(path: &Path, schema: &str, format: i64) -> Result<Connection, Ope
     let connection = Connection::open(path).map_err(failed)?;
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed)?;
-    connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;").map_err(failed)?;
+    connection
+        .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;")
+        .map_err(failed)?;
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
     if found > format {
         return Err(OpenError::TooNew { path: path.to_owned(), found, known: format });
@@ -166,7 +168,9 @@ fn check_readable(connection: &Connection) -> Result<(), rusqlite::Error> {
 
 pub(crate) fn describe(path: &Path, error: &rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Damaged { path: path.to_owned(), detail: error.to_string() },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            OpenError::Damaged { path: path.to_owned(), detail: error.to_string() }
+        }
         _ => OpenError::Database { path: path.to_owned(), detail: error.to_string() },
     }
 }

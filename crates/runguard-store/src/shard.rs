@@ -140,7 +140,12 @@ impl Shards {
         for index in 0..SHARDS {
             let shard = self.lock(index);
             for (key, resident) in shard.map.iter().filter(|(key, _)| key.family == family) {
-                found.extend(resident.slots.iter().map(|slot| (*key, Labelled { label: slot.subject.to_string(), slot: slot.slot, state: slot.state.to_vec() })));
+                found.extend(
+                    resident
+                        .slots
+                        .iter()
+                        .map(|slot| (*key, Labelled { label: slot.subject.to_string(), slot: slot.slot, state: slot.state.to_vec() })),
+                );
             }
         }
         found

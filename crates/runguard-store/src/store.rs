@@ -243,7 +243,8 @@ impl Store {
         self.make_resident(&[entry]).await?;
         let (inner, tenant, session) = (self.inner.clone(), tenant.to_owned(), session.to_owned());
         let find = move || inner.rows_of_session(&tenant, &session).map(|found| (found, tenant, session));
-        let ((rows, indexed_upto), tenant, session) = tokio::task::spawn_blocking(find).await.map_err(|error| StoreError::Read(error.to_string()))??;
+        let ((rows, indexed_upto), tenant, session) =
+            tokio::task::spawn_blocking(find).await.map_err(|error| StoreError::Read(error.to_string()))??;
         let mut keys = vec![entry];
         for (_, effects) in &rows {
             let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
@@ -265,7 +266,7 @@ impl Store {
     pub async fn flush(&self) -> Result<(), StoreError> {
         let flushed = self.inner.keeper.ask_to_flush();
         let _ = flushed.await;
-        self.work(Work::Checkpoint).await
+        self.work(Work::Truncate).await
     }
 
     /// Whether the disk takes a write right now.
@@ -373,10 +374,7 @@ impl Inner {
         }
         let touched: Vec<Key> = undo.iter().map(undone_key).collect();
         let (done, committed) = oneshot::channel();
-        let seq = match self.journal.push(Work::Append { row: written.row, effects, removal: None }, undo, done) {
-            Ok(seq) => seq,
-            Err(error) => return Err(error),
-        };
+        let seq = self.journal.push(Work::Append { row: written.row, effects, removal: None }, undo, done)?;
         for key in touched {
             let index = Shards::index_of(key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
@@ -388,7 +386,8 @@ impl Inner {
 
     fn erase(&self, keys: &[Key], row: Row, removal: Removal) -> Result<Committed, StoreError> {
         let mut shards = self.lock_shards(keys);
-        let effects: Vec<Effect<'_>> = keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
+        let effects: Vec<Effect<'_>> =
+            keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
         let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
         let at = row.at;
         let mut undo = Vec::with_capacity(keys.len());
@@ -444,7 +443,9 @@ impl Inner {
             while let Some(row) = rows.next()? {
                 let key = Key { family, hash: decode_hash(row.get_ref(0)?.as_blob()?) };
                 let slots = decode_slots(row.get_ref(1)?.as_blob()?);
-                found.extend(slots.into_iter().map(|slot| (key, Labelled { label: slot.subject.into(), slot: slot.slot, state: slot.state.into() })));
+                found.extend(
+                    slots.into_iter().map(|slot| (key, Labelled { label: slot.subject.into(), slot: slot.slot, state: slot.state.into() })),
+                );
             }
             Ok(found)
         })

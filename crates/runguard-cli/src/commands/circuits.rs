@@ -37,7 +37,9 @@ impl Circuits {
             None => None,
         };
         let circuits = match change {
-            Some((endpoint_key, verb)) => serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]}),
+            Some((endpoint_key, verb)) => {
+                serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]})
+            }
             None => self.client.get("/v1/circuits", &query)?,
         };
         if self.json {

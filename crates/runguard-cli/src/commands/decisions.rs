@@ -11,10 +11,10 @@ use std::io::BufRead;
 pub(crate) struct Decisions {
     #[command(flatten)]
     client: Client,
-    /// Of this guard (handoff, agent_action, …)
+    /// Of this guard (handoff, `agent_action`, …)
     #[arg(long)]
     guard: Option<String>,
-    /// With this reason (cycle_detected, …)
+    /// With this reason (`cycle_detected`, …)
     #[arg(long)]
     reason: Option<String>,
     /// Of this session
@@ -23,7 +23,7 @@ pub(crate) struct Decisions {
     /// Of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Ended so: allowed, would_block, blocked, recorded
+    /// Ended so: allowed, `would_block`, blocked, recorded
     #[arg(long)]
     outcome: Option<String>,
     /// From then on: a time, or how long ago (15m, 24h, 7d)
@@ -102,7 +102,12 @@ impl Decisions {
                 _ => outcome.yellow().to_string(),
             };
             let parts = ["time", "guard", "session_id", "subject"].map(|name| output::text(&row[name]));
-            output::line(&format!("{}  {outcome}  {}  {}", parts.join("  "), output::text(&row["reason"]), first_sentence(&output::text(&row["message"])).dimmed()))?;
+            output::line(&format!(
+                "{}  {outcome}  {}  {}",
+                parts.join("  "),
+                output::text(&row["reason"]),
+                first_sentence(&output::text(&row["message"])).dimmed()
+            ))?;
         }
         Err(Failure::Unreachable("the service ended the stream".into()))
     }

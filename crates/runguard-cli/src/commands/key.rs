@@ -3,9 +3,9 @@ use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
+use runguard_engine::Role;
 use runguard_engine::clock::system_now;
 use runguard_engine::keys::{self, DEFAULT_TENANT, KeyError, KeyRecord, NewKey};
-use runguard_engine::Role;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -93,7 +93,11 @@ impl Key {
                     return output::json(&value);
                 }
                 // The notes go to the other stream, so that a script can take the key.
-                anstream::eprintln!("Key {} for tenant '{}'. It is shown this once; only a hash of it is kept.\nSend it as `Authorization: Bearer …`.", record.id, record.tenant);
+                anstream::eprintln!(
+                    "Key {} for tenant '{}'. It is shown this once; only a hash of it is kept.\nSend it as `Authorization: Bearer …`.",
+                    record.id,
+                    record.tenant
+                );
                 output::line(&token)
             }
             Verb::List { settings, json } => {
@@ -102,7 +106,9 @@ impl Key {
                     return output::json(&records.iter().map(shown).collect());
                 }
                 if records.is_empty() {
-                    return output::line("No keys. The service is open on loopback and refuses other addresses. Make one with `runguard key create`.");
+                    return output::line(
+                        "No keys. The service is open on loopback and refuses other addresses. Make one with `runguard key create`.",
+                    );
                 }
                 let mut table = output::table(&["id", "name", "tenant", "roles", "always 200", "created", "revoked"]);
                 for record in &records {

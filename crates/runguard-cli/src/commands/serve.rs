@@ -43,7 +43,11 @@ impl Serve {
     fn start_logging(&self) -> Result<(), Failure> {
         let filter = EnvFilter::try_new(&self.log).map_err(|error| Failure::Usage(format!("--log {}: {error}", self.log)))?;
         let format = self.log_format.unwrap_or(if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json });
-        let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false);
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_target(false);
         match format {
             LogFormat::Text => subscriber.init(),
             LogFormat::Json => subscriber.json().flatten_event(true).init(),
@@ -61,7 +65,8 @@ impl Serve {
         let store = open_store(&loaded.settings).map_err(|error| Failure::Failed(error.to_string()))?;
         let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
         let is_open = keys.is_empty();
-        let options = EngineOptions { clock: if self.virtual_clock { Clock::Virtual } else { Clock::System }, settings: loaded.settings, keys };
+        let options =
+            EngineOptions { clock: if self.virtual_clock { Clock::Virtual } else { Clock::System }, settings: loaded.settings, keys };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
         let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let address = server.address().map(|address| address.to_string()).unwrap_or_default();
@@ -77,7 +82,9 @@ impl Serve {
             tracing::warn!("--virtual-clock: callers say what time it is; for tests only");
         }
         if std::io::stderr().is_terminal() {
-            anstream::eprintln!("\n  Try:  curl -s http://{address}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: http://{address}/docs\n");
+            anstream::eprintln!(
+                "\n  Try:  curl -s http://{address}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: http://{address}/docs\n"
+            );
         }
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
         server.run(stop_signal()).await;

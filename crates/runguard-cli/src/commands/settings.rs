@@ -32,7 +32,8 @@ impl Settings {
         match self.command {
             Verb::Example => output::line(settings::example().trim_end()),
             Verb::Check { file } => {
-                let text = std::fs::read_to_string(&file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+                let text =
+                    std::fs::read_to_string(&file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
                 settings::check_text(&file, &text).map_err(|error| Failure::Usage(error.to_string()))?;
                 output::line(&format!("{} is valid", file.display()))
             }
@@ -44,8 +45,11 @@ impl Settings {
 fn show(settings: &SettingsArgs, json: bool) -> Result<(), Failure> {
     let loaded = settings.origin().load().map_err(|error| Failure::Usage(error.to_string()))?;
     if json {
-        let values: Vec<serde_json::Value> =
-            loaded.values().into_iter().map(|(key, value, source)| serde_json::json!({"key": key, "value": value, "source": source.to_string()})).collect();
+        let values: Vec<serde_json::Value> = loaded
+            .values()
+            .into_iter()
+            .map(|(key, value, source)| serde_json::json!({"key": key, "value": value, "source": source.to_string()}))
+            .collect();
         return output::json(&serde_json::Value::Array(values));
     }
     let mut table = output::table(&["key", "value", "from"]);

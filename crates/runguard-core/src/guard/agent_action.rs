@@ -3,7 +3,10 @@
 //! Counting is a budget, not a proof: the same action six times may be right. So a caller that tells results gets
 //! better answers: an action named under `polling` may go on in a row as long as its result changes.
 
-use super::{AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored, changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, Stored, changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::fingerprint;
 use crate::input::{Field, Input, Kind};
@@ -23,7 +26,12 @@ pub static ROUTE: Route = Route {
         Field::required("session_id", Kind::Id, "The run or conversation.", "\"run-1\""),
         Field::required("action_name", Kind::Id, "The action the agent wants to run.", "\"get_customer_profile\""),
         Field::optional("action_params_hash", Kind::Text, "A hash of the parameters, made by the caller.", "\"9f2c\""),
-        Field::optional("action_params", Kind::Any, "The parameters themselves: RunGuard hashes them, whatever their order and form.", "{\"id\":7}"),
+        Field::optional(
+            "action_params",
+            Kind::Any,
+            "The parameters themselves: RunGuard hashes them, whatever their order and form.",
+            "{\"id\":7}",
+        ),
     ],
     answers: &[
         says("action_name", AnswerKind::Text, "The action asked about."),
@@ -220,7 +228,8 @@ impl Guard for AgentAction {
                 let Some(action) = state.index_of(action) else { return };
                 let Some(newest) = state.calls.iter().rposition(|call| call.action == action) else { return };
                 let params = state.calls[newest].params;
-                let previous = state.calls[..newest].iter().rev().find(|call| call.action == action && call.params == params && call.result != 0);
+                let previous =
+                    state.calls[..newest].iter().rev().find(|call| call.action == action && call.params == params && call.result != 0);
                 let progressed = previous.is_some_and(|previous| previous.result != *result);
                 state.calls[newest].result = *result;
                 state.calls[newest].progressed = progressed;
@@ -235,7 +244,8 @@ impl Guard for AgentAction {
             let request = Request { session_id: String::new(), action_name: name.clone(), params_hash: String::new() };
             let calls = state.in_window(now, settings.window);
             let findings = request.findings(settings, state, &calls);
-            let enforced = findings.first().filter(|finding| section.for_subject(name).mode_of(finding.reason) == crate::policy::Mode::Enforce);
+            let enforced =
+                findings.first().filter(|finding| section.for_subject(name).mode_of(finding.reason) == crate::policy::Mode::Enforce);
             outlooks.push(Outlook {
                 guard: GuardName::AgentAction,
                 subject: name.clone(),
@@ -275,7 +285,8 @@ pub struct Pass {
 impl Request {
     fn read(input: &Input<'_>) -> Self {
         let own_hash = input.text("action_params_hash");
-        let params_hash = if own_hash.is_empty() { input.json("action_params").map(fingerprint::of_json).unwrap_or_default() } else { own_hash };
+        let params_hash =
+            if own_hash.is_empty() { input.json("action_params").map(fingerprint::of_json).unwrap_or_default() } else { own_hash };
         Self { session_id: input.text("session_id"), action_name: input.text("action_name"), params_hash }
     }
 
@@ -299,7 +310,11 @@ impl Request {
         let in_a_row: Vec<Timestamp> = calls.iter().rev().take_while(|call| is_same(call) && !is_news(call)).map(|call| call.at).collect();
         if in_a_row.len() as u32 >= settings.max_consecutive {
             let block = Block::Consecutive { count: in_a_row.len() as u32 };
-            findings.push(Finding::new(Reason::ConsecutiveSameActionSpiral, block, falls_below(in_a_row, settings.max_consecutive, settings.window)));
+            findings.push(Finding::new(
+                Reason::ConsecutiveSameActionSpiral,
+                block,
+                falls_below(in_a_row, settings.max_consecutive, settings.window),
+            ));
         }
         let same: Vec<Timestamp> = calls.iter().filter(is_same).map(|call| call.at).collect();
         if same.len() as u32 >= settings.max_same {
@@ -318,7 +333,11 @@ impl Request {
                 .collect();
             if identical.len() as u32 >= settings.max_identical {
                 let block = Block::Identical { count: identical.len() as u32 };
-                findings.push(Finding::new(Reason::IdenticalCallSpiral, block, falls_below(identical, settings.max_identical, settings.window)));
+                findings.push(Finding::new(
+                    Reason::IdenticalCallSpiral,
+                    block,
+                    falls_below(identical, settings.max_identical, settings.window),
+                ));
             }
         }
         if let Some(period) = action.and_then(|action| cycle(calls, action, settings)) {
@@ -528,7 +547,13 @@ mod tests {
     }
 
     fn result(action: &str, summary: &str) -> ResultRequest {
-        ResultRequest { session_id: "s".into(), action_name: action.into(), result_summary: summary.into(), result_hash: String::new(), error: false }
+        ResultRequest {
+            session_id: "s".into(),
+            action_name: action.into(),
+            result_summary: summary.into(),
+            result_hash: String::new(),
+            error: false,
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! Two things are worth knowing before a retry: whether the message contains what the task should extract at all (if
 //! not, no number of model calls will find it, so this is asked first and costs no retry), and how often it was tried.
 
-use super::{AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
+    says, stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
@@ -83,7 +86,10 @@ impl GuardSettings for Settings {
     const SETTINGS: &'static [Setting] = &[
         Setting { key: "max_retries", about: "Retries of one task in one session within the window." },
         Setting { key: "window", about: "Seconds (3600) or with a unit (\"1h\")." },
-        Setting { key: "patterns", about: "What a task's message must contain for a retry to make sense, as a regular expression; \"\" switches a built-in one off." },
+        Setting {
+            key: "patterns",
+            about: "What a task's message must contain for a retry to make sense, as a regular expression; \"\" switches a built-in one off.",
+        },
     ];
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -123,7 +129,15 @@ impl Guard for AiTaskRetry {
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
         let settings = &section.for_subject(subject).settings;
-        vec![count_outlook(GuardName::AiTaskRetry, Reason::RetryCapReached, subject, &state.retries, settings.max_retries, settings.window, now)]
+        vec![count_outlook(
+            GuardName::AiTaskRetry,
+            Reason::RetryCapReached,
+            subject,
+            &state.retries,
+            settings.max_retries,
+            settings.window,
+            now,
+        )]
     }
 }
 
@@ -198,7 +212,9 @@ impl Check for Request {
         match block {
             Block::SignalMissing => (
                 facts.with("validation_error", moment.store_text.keep(&self.validation_error, 500)),
-                format!("The message does not contain what task '{task}' should extract, so another model call cannot find it. Ask the user for the value instead of retrying."),
+                format!(
+                    "The message does not contain what task '{task}' should extract, so another model call cannot find it. Ask the user for the value instead of retrying."
+                ),
             ),
             Block::CapReached { retries } => (
                 facts.with("retries_in_window", *retries).with("cap", settings.max_retries),
@@ -213,7 +229,10 @@ impl Check for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        Facts::new().with("task_name", self.task_name.clone()).with("attempt_number", pass.attempt).with("remaining_retries", pass.remaining)
+        Facts::new()
+            .with("task_name", self.task_name.clone())
+            .with("attempt_number", pass.attempt)
+            .with("remaining_retries", pass.remaining)
     }
 }
 operation_of_check!(Request);
@@ -224,7 +243,12 @@ mod tests {
     use crate::guard::properties::{Story, ask};
 
     fn request(message: &str) -> Request {
-        Request { session_id: "s".into(), task_name: "extract_order_number".into(), user_message: message.into(), validation_error: String::new() }
+        Request {
+            session_id: "s".into(),
+            task_name: "extract_order_number".into(),
+            user_message: message.into(),
+            validation_error: String::new(),
+        }
     }
 
     #[test]
@@ -253,7 +277,9 @@ mod tests {
     #[test]
     fn built_in_patterns_know_their_own_examples() {
         let found = |task: &str, message: &str| Settings::default().patterns[task].is_in(message);
-        for message in ["my order ORD-12345678 is delayed", "#12345678", "order 55555", "it's (#98765)", "order number is 1234567", "Order #12345"] {
+        for message in
+            ["my order ORD-12345678 is delayed", "#12345678", "order 55555", "it's (#98765)", "order number is 1234567", "Order #12345"]
+        {
             assert!(found("extract_order_number", message), "{message}");
         }
         for message in ["I haven't received my package yet", "order 12", "border 12345", "12345678"] {

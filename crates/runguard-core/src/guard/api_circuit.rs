@@ -5,7 +5,10 @@
 //! carries the generation it was given in, so a result that was on its way when the phase changed is recognised as
 //! old news and moves nothing.
 
-use super::{AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, count_outlook, decode, encode, forget_earliest, operation_of_check, recorded, says, times};
+use super::{
+    AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Scope, Slot, Stored, changes, count_outlook, decode, encode, forget_earliest, operation_of_check, recorded, says, times,
+};
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting, fraction, lasting, within};
@@ -182,8 +185,15 @@ struct Lease {
 enum Phase {
     #[default]
     Closed,
-    Open { since: Timestamp, until: Timestamp, failures: u32, announced: bool },
-    HalfOpen { leases: Vec<Lease> },
+    Open {
+        since: Timestamp,
+        until: Timestamp,
+        failures: u32,
+        announced: bool,
+    },
+    HalfOpen {
+        leases: Vec<Lease>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,15 +248,33 @@ impl Stored for State {
 pub enum Event {
     /// The first refusal after a trip was given.
     Announced,
-    Leased { permit: String, session: u64, expires: Timestamp },
-    Failed { keep: u32 },
-    Sampled { failed: bool, slow: bool, keep: u32 },
-    Tripped { until: Timestamp, failures: u32, retrips: u32 },
+    Leased {
+        permit: String,
+        session: u64,
+        expires: Timestamp,
+    },
+    Failed {
+        keep: u32,
+    },
+    Sampled {
+        failed: bool,
+        slow: bool,
+        keep: u32,
+    },
+    Tripped {
+        until: Timestamp,
+        failures: u32,
+        retrips: u32,
+    },
     Closed,
     Forced(Option<Forced>),
-    Attempted { keep: u32 },
+    Attempted {
+        keep: u32,
+    },
     Succeeded,
-    Admitted { generation: u32 },
+    Admitted {
+        generation: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -332,7 +360,12 @@ enum Gate {
     Passing,
     /// A probe may be leased.
     Testing,
-    Refusing { phase: &'static str, until: Option<Timestamp>, just_tripped: Option<(u32, Span)>, forced: bool },
+    Refusing {
+        phase: &'static str,
+        until: Option<Timestamp>,
+        just_tripped: Option<(u32, Span)>,
+        forced: bool,
+    },
 }
 
 impl Endpoint {
@@ -345,7 +378,12 @@ impl Endpoint {
                     return Gate::Testing;
                 }
                 let length = Span::from_millis(until.millis_since(*since).max(0) as u64);
-                Gate::Refusing { phase: "open", until: Some(*until), just_tripped: (!announced).then_some((*failures, length)), forced: false }
+                Gate::Refusing {
+                    phase: "open",
+                    until: Some(*until),
+                    just_tripped: (!announced).then_some((*failures, length)),
+                    forced: false,
+                }
             }
             (None, Phase::HalfOpen { leases }) => {
                 let out: Vec<Timestamp> = leases.iter().map(|lease| lease.expires).filter(|expires| now < *expires).collect();
@@ -452,7 +490,8 @@ impl Check for CheckRequest {
         if let Gate::Refusing { phase, until, just_tripped, forced } = gate {
             findings.push(match (just_tripped, until) {
                 (Some((failures, recovery)), Some(until)) => {
-                    let mut finding = Finding::new(Reason::CircuitJustTripped, Block::JustTripped { failures, recovery, until }, Some(until));
+                    let mut finding =
+                        Finding::new(Reason::CircuitJustTripped, Block::JustTripped { failures, recovery, until }, Some(until));
                     finding.events.push(Event::Announced);
                     finding
                 }
@@ -469,7 +508,11 @@ impl Check for CheckRequest {
         let permit = format!("{generation}-{}", moment.decision_id);
         let mut events = Vec::new();
         if probe {
-            events.push(Event::Leased { permit: permit.clone(), session: session_hash(&self.session_id), expires: now.plus(settings.probe_timeout) });
+            events.push(Event::Leased {
+                permit: permit.clone(),
+                session: session_hash(&self.session_id),
+                expires: now.plus(settings.probe_timeout),
+            });
         }
         if session.admitted != Some(generation) {
             events.push(Event::Admitted { generation });
@@ -504,12 +547,16 @@ impl Check for CheckRequest {
                     None => facts,
                 };
                 let message = match (forced, seconds, *phase) {
-                    (true, _, _) | (false, None, _) => format!("An operator has opened the circuit of '{endpoint}'. Answer that the service is not available; it stays so until it is reset."),
+                    (true, _, _) | (false, None, _) => format!(
+                        "An operator has opened the circuit of '{endpoint}'. Answer that the service is not available; it stays so until it is reset."
+                    ),
                     (false, Some(seconds), "half_open") => format!(
                         "The circuit of '{endpoint}' is being tested by another call (at most {} at a time); the next may go in {seconds} s. Answer that the service is not available right now.",
                         settings.probes
                     ),
-                    (false, Some(seconds), _) => format!("The circuit of '{endpoint}' is open for another {seconds} s. Do not retry; answer that the service is not available right now."),
+                    (false, Some(seconds), _) => format!(
+                        "The circuit of '{endpoint}' is open for another {seconds} s. Do not retry; answer that the service is not available right now."
+                    ),
                 };
                 (facts, message)
             }
@@ -550,7 +597,8 @@ pub struct RecordRequest {
 impl RecordRequest {
     /// The generation the call was admitted in, as far as that can be known.
     fn admitted_in(&self, state: &State) -> u32 {
-        let from_permit = self.permit_id.as_deref().and_then(|permit| permit.split_once('-')).and_then(|(generation, _)| generation.parse().ok());
+        let from_permit =
+            self.permit_id.as_deref().and_then(|permit| permit.split_once('-')).and_then(|(generation, _)| generation.parse().ok());
         from_permit.or(state.session.admitted).unwrap_or(state.endpoint.generation)
     }
 
@@ -578,7 +626,8 @@ impl RecordRequest {
                 if settings.looks_at_rates() {
                     events.push(Event::Sampled { failed: self.failed, slow, keep: RATE_SAMPLE.max(settings.min_calls) });
                 }
-                let reached = (self.failed && failures >= settings.failure_threshold) || endpoint.rate_reached(settings, self.failed, slow, now);
+                let reached =
+                    (self.failed && failures >= settings.failure_threshold) || endpoint.rate_reached(settings, self.failed, slow, now);
                 if reached && endpoint.forced.is_none() {
                     events.push(trip(0));
                 }
@@ -725,7 +774,15 @@ mod tests {
     }
 
     fn result(session: &str, failed: bool) -> RecordRequest {
-        RecordRequest { endpoint_key: "api".into(), session_id: session.into(), failed, attempt: 1, status_code: None, latency_ms: None, permit_id: None }
+        RecordRequest {
+            endpoint_key: "api".into(),
+            session_id: session.into(),
+            failed,
+            attempt: 1,
+            status_code: None,
+            latency_ms: None,
+            permit_id: None,
+        }
     }
 
     fn permitted(session: &str, failed: bool, permit: &str) -> RecordRequest {
@@ -809,7 +866,11 @@ mod tests {
         assert_eq!(story.at(46_000).tells(&result("late", true)), None, "nor does a failure of a session without the probe open");
         assert_eq!(story.at(46_000).tells(&result("p", false)), Some(Notice::CircuitClosed), "the probe is known by its session too");
         for _ in 0..12 {
-            assert_eq!(story.at(47_000).tells(&permitted("late", true, &old)), None, "old failures do not count against the closed circuit");
+            assert_eq!(
+                story.at(47_000).tells(&permitted("late", true, &old)),
+                None,
+                "old failures do not count against the closed circuit"
+            );
         }
     }
 
@@ -845,7 +906,10 @@ mod tests {
 
     #[test]
     fn rates_and_backoff() {
-        let mut story = Story::with_settings_of(&["api_circuit"], json!({"failure_rate": 0.5, "min_calls": 4, "recovery": 100, "recovery_backoff": 3, "max_attempts_per_session": 100}));
+        let mut story = Story::with_settings_of(
+            &["api_circuit"],
+            json!({"failure_rate": 0.5, "min_calls": 4, "recovery": 100, "recovery_backoff": 3, "max_attempts_per_session": 100}),
+        );
         assert_eq!(story.at(0).tells(&result("a", false)), None);
         assert_eq!(story.at(0).tells(&result("a", true)), None);
         assert_eq!(story.at(0).tells(&result("a", false)), None);

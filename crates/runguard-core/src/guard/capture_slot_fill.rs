@@ -5,7 +5,10 @@
 //! without that the user and the hint would go round for ever.
 
 use super::ai_task_retry::DATE;
-use super::{AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
+    says, stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
@@ -166,8 +169,15 @@ impl Guard for CaptureSlotFill {
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
         let settings = &section.for_subject(subject).settings;
-        let mut outlook =
-            count_outlook(GuardName::CaptureSlotFill, Reason::AttemptCeilingReached, subject, &state.attempts, settings.max_attempts, settings.window, now);
+        let mut outlook = count_outlook(
+            GuardName::CaptureSlotFill,
+            Reason::AttemptCeilingReached,
+            subject,
+            &state.attempts,
+            settings.max_attempts,
+            settings.window,
+            now,
+        );
         if state.hints.count(now, settings.window) >= settings.max_hints {
             outlook.reason = Some(Reason::AttemptCeilingReached);
             outlook.retry_at = outlook.retry_at.max(state.hints.frees_at(settings.window, settings.max_hints));
@@ -275,7 +285,11 @@ impl Check for Request {
         }
         Ruling {
             findings,
-            pass: Pass { attempt: attempts + 1, remaining: settings.max_attempts.saturating_sub(attempts + 1), classification: classification.code() },
+            pass: Pass {
+                attempt: attempts + 1,
+                remaining: settings.max_attempts.saturating_sub(attempts + 1),
+                classification: classification.code(),
+            },
             events: vec![Event::Attempted { keep: settings.max_attempts }],
         }
     }

@@ -3,7 +3,10 @@
 //! We count visits per target and not pairs, because a third bot in the circle changes the pairs but not the fact
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
-use super::{AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, operation_of_check, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, operation_of_check, says,
+    stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
@@ -179,14 +182,25 @@ impl Request {
         let handoffs = times.len() as u32;
         if handoffs >= settings.max_handoffs {
             let block = Block::CeilingReached { handoffs, chain: state.chain(now, settings.window) };
-            findings.push(Finding::new(Reason::HandoffCeilingReached, block, super::falls_below(times, settings.max_handoffs, settings.window)));
+            findings.push(Finding::new(
+                Reason::HandoffCeilingReached,
+                block,
+                super::falls_below(times, settings.max_handoffs, settings.window),
+            ));
         }
-        let visit_times: Vec<Timestamp> =
-            state.in_window(now, settings.window).filter(|transfer| transfer.target == self.target_bot).map(|transfer| transfer.at).collect();
+        let visit_times: Vec<Timestamp> = state
+            .in_window(now, settings.window)
+            .filter(|transfer| transfer.target == self.target_bot)
+            .map(|transfer| transfer.at)
+            .collect();
         let visits = visit_times.len() as u32;
         if visits >= settings.max_visits_per_bot {
             let block = Block::Cycle { visits, chain: state.chain(now, settings.window) };
-            findings.push(Finding::new(Reason::CycleDetected, block, super::falls_below(visit_times, settings.max_visits_per_bot, settings.window)));
+            findings.push(Finding::new(
+                Reason::CycleDetected,
+                block,
+                super::falls_below(visit_times, settings.max_visits_per_bot, settings.window),
+            ));
         }
         findings
     }

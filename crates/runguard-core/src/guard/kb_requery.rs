@@ -4,7 +4,10 @@
 //! counts. Voiceflow flows learn confidence and chunks only afterwards, so the record counts, and the topic is found
 //! from the query's words: a rephrased question is the same question. The doors share no counters.
 
-use super::{AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored, changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored,
+    changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::fingerprint::hex16;
 use crate::input::{Field, Kind};
@@ -100,7 +103,10 @@ impl BotpressState {
     }
 
     fn best(&self, now: Timestamp, window: Span) -> f64 {
-        self.in_window(now, window).chain(self.best.iter().filter(|best| now.still_counts(best.at, window))).map(|seen| seen.confidence).fold(0.0, f64::max)
+        self.in_window(now, window)
+            .chain(self.best.iter().filter(|best| now.still_counts(best.at, window)))
+            .map(|seen| seen.confidence)
+            .fold(0.0, f64::max)
     }
 }
 
@@ -260,7 +266,12 @@ pub static CHECK_ROUTE: Route = Route {
     fields: &[
         Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
         Field::required("query", Kind::Text, "The query.", "\"how do refunds work\""),
-        Field::optional("prior_confidence", Kind::Fraction, "Confidence of the last answer; without it the last recorded one counts.", "0.4"),
+        Field::optional(
+            "prior_confidence",
+            Kind::Fraction,
+            "Confidence of the last answer; without it the last recorded one counts.",
+            "0.4",
+        ),
     ],
     answers: &[
         says("topic_hash", AnswerKind::Text, "The topic the query belongs to."),
@@ -294,7 +305,12 @@ pub static RECORD_ROUTE: Route = Route {
         Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
         Field::required("query", Kind::Text, "The query that was made.", "\"how do refunds work\""),
         Field::required("confidence_score", Kind::Fraction, "Confidence of the answer.", "0.4"),
-        Field::optional("retrieved_chunks", Kind::Whole(0), "Chunks found; 0 is a retrieval failure, after which a second try is fair.", "3"),
+        Field::optional(
+            "retrieved_chunks",
+            Kind::Whole(0),
+            "Chunks found; 0 is a retrieval failure, after which a second try is fair.",
+            "3",
+        ),
     ],
     answers: &[says("topic_hash", AnswerKind::Text, "The topic the query belongs to.")],
     reasons: &[],
@@ -406,9 +422,18 @@ impl VoiceflowState {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum VoiceflowEvent {
-    Recorded { topic: String, confidence: f64, chunks: Option<u64>, keep: u32 },
+    Recorded {
+        topic: String,
+        confidence: f64,
+        chunks: Option<u64>,
+        keep: u32,
+    },
     /// The first query on a topic.
-    Opened { topic: String, gist: Gist, query: String },
+    Opened {
+        topic: String,
+        gist: Gist,
+        query: String,
+    },
 }
 
 #[derive(Debug)]
@@ -516,23 +541,38 @@ impl Check for CheckRequest {
         if queries >= settings.max_queries {
             let best = recorded.iter().map(|query| query.confidence).chain(self.prior_confidence).fold(0.0, f64::max);
             let clears_at = falls_below(recorded.iter().map(|query| query.at).collect(), settings.max_queries, settings.window);
-            findings.push(Finding::new(Reason::KbQueryCapReached, CheckBlock::CapReached { topic: topic.clone(), queries, best }, clears_at));
+            findings.push(Finding::new(
+                Reason::KbQueryCapReached,
+                CheckBlock::CapReached { topic: topic.clone(), queries, best },
+                clears_at,
+            ));
         }
         if let Some(last) = recorded.last() {
             let prior = self.prior_confidence.unwrap_or(last.confidence);
             let retrieval_failed = last.chunks == Some(0);
             if prior < settings.low_confidence && !retrieval_failed {
                 let clears_at = recorded.iter().map(|query| query.at).max().map(|at| at.plus(settings.window));
-                findings.push(Finding::new(Reason::LowConfidenceReQueryBlocked, CheckBlock::LowConfidence { topic: topic.clone(), prior }, clears_at));
+                findings.push(Finding::new(
+                    Reason::LowConfidenceReQueryBlocked,
+                    CheckBlock::LowConfidence { topic: topic.clone(), prior },
+                    clears_at,
+                ));
             }
         }
-        Ruling { findings, pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic }, events: Vec::new() }
+        Ruling {
+            findings,
+            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic },
+            events: Vec::new(),
+        }
     }
 
     fn explain(&self, settings: &VoiceflowSettings, block: &CheckBlock, _moment: Moment<'_>) -> (Facts, String) {
         match block {
             CheckBlock::CapReached { topic, queries, best } => (
-                self.topic_facts(topic.as_ref()).with("queries_in_window", *queries).with("cap", settings.max_queries).with("best_confidence_seen", *best),
+                self.topic_facts(topic.as_ref())
+                    .with("queries_in_window", *queries)
+                    .with("cap", settings.max_queries)
+                    .with("best_confidence_seen", *best),
                 format!(
                     "The knowledge base was asked {} about this topic in the last {} (cap {}); the best confidence was {best:.2}. {}",
                     times(*queries),
@@ -598,18 +638,22 @@ impl Operation for RecordRequest {
         let settings = &policy.kb_voiceflow.for_subject(&self.topic_hash).settings;
         let state = VoiceflowState::load(states);
         let mut events = Vec::with_capacity(2);
-        let topic = match state.topic_of(&self.topic_hash, &self.query, settings, moment.now) {
-            Some(topic) => topic.hash.clone(),
-            None => {
-                let mut gist = Gist::of(&self.query);
-                if moment.store_text == StoreText::None {
-                    gist.forget_text();
-                }
-                events.push(VoiceflowEvent::Opened { topic: self.topic_hash.clone(), gist, query: moment.store_text.keep(&self.query, 300) });
-                self.topic_hash.clone()
+        let topic = if let Some(topic) = state.topic_of(&self.topic_hash, &self.query, settings, moment.now) {
+            topic.hash.clone()
+        } else {
+            let mut gist = Gist::of(&self.query);
+            if moment.store_text == StoreText::None {
+                gist.forget_text();
             }
+            events.push(VoiceflowEvent::Opened { topic: self.topic_hash.clone(), gist, query: moment.store_text.keep(&self.query, 300) });
+            self.topic_hash.clone()
         };
-        events.push(VoiceflowEvent::Recorded { topic: topic.clone(), confidence: self.confidence, chunks: self.chunks, keep: settings.max_queries });
+        events.push(VoiceflowEvent::Recorded {
+            topic: topic.clone(),
+            confidence: self.confidence,
+            chunks: self.chunks,
+            keep: settings.max_queries,
+        });
         Outcome {
             answer: recorded(GuardName::KbRequery, Facts::new().with("topic_hash", topic)),
             changes: changes::<Voiceflow>(state, events, moment.now),

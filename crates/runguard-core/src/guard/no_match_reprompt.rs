@@ -4,7 +4,10 @@
 //! fixed prompt that shows the format is better and costs nothing. Otherwise a few reprompts are fair.
 
 use super::ai_task_retry::{DATE, ORDER_NUMBER};
-use super::{AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check, says, stored_in_one_part, times};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
+    says, stored_in_one_part, times,
+};
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
@@ -74,7 +77,10 @@ impl GuardSettings for Settings {
     const SETTINGS: &'static [Setting] = &[
         Setting { key: "max_reprompts", about: "Reprompts of one step in one session within the window." },
         Setting { key: "window", about: "Seconds (3600) or with a unit (\"1h\")." },
-        Setting { key: "patterns", about: "What the utterance must contain for another prompt to make sense, per step; \"\" switches a built-in one off." },
+        Setting {
+            key: "patterns",
+            about: "What the utterance must contain for another prompt to make sense, per step; \"\" switches a built-in one off.",
+        },
     ];
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -114,7 +120,15 @@ impl Guard for NoMatchReprompt {
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
         let settings = &section.for_subject(subject).settings;
-        vec![count_outlook(GuardName::NoMatchReprompt, Reason::RepromptCeilingReached, subject, &state.reprompts, settings.max_reprompts, settings.window, now)]
+        vec![count_outlook(
+            GuardName::NoMatchReprompt,
+            Reason::RepromptCeilingReached,
+            subject,
+            &state.reprompts,
+            settings.max_reprompts,
+            settings.window,
+            now,
+        )]
     }
 }
 
@@ -185,7 +199,9 @@ impl Check for Request {
         match block {
             Block::SignalAbsent => (
                 facts.with("user_utterance", moment.store_text.keep(&self.user_utterance, 500)),
-                format!("What the user said contains nothing that step '{step}' could capture, and a generated reprompt will not change that. Show a fixed prompt with the format you need."),
+                format!(
+                    "What the user said contains nothing that step '{step}' could capture, and a generated reprompt will not change that. Show a fixed prompt with the format you need."
+                ),
             ),
             Block::CeilingReached { attempts } => (
                 facts.with("attempts_in_window", *attempts).with("ceiling", settings.max_reprompts),

@@ -57,11 +57,16 @@ impl Story {
     }
 
     fn addresses(operation: &dyn Operation) -> Vec<Address> {
-        operation.places().into_iter().map(|place| (place.scope == super::Scope::Endpoint, place.name, place.slot as u8, place.subject)).collect()
+        operation
+            .places()
+            .into_iter()
+            .map(|place| (place.scope == super::Scope::Endpoint, place.name, place.slot as u8, place.subject))
+            .collect()
     }
 
     fn peek(&self, operation: &dyn Operation, now: i64) -> Outcome {
-        let states: Vec<Option<&[u8]>> = Self::addresses(operation).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
+        let states: Vec<Option<&[u8]>> =
+            Self::addresses(operation).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
         operation.run(&self.policy, &states, moment(now, &format!("id-{}", self.decisions)))
     }
 
@@ -123,7 +128,15 @@ impl Story {
 /// Any request of any route, over few names, so that histories meet.
 fn request() -> impl Strategy<Value = (usize, serde_json::Value)> {
     let words = prop::sample::select(vec!["a", "b", "c", "d"]);
-    let texts = prop::sample::select(vec!["how do refunds work", "how do the refunds work", "ORD-12345678", "john at example dot com", "three two one", "", "42"]);
+    let texts = prop::sample::select(vec![
+        "how do refunds work",
+        "how do the refunds work",
+        "ORD-12345678",
+        "john at example dot com",
+        "three two one",
+        "",
+        "42",
+    ]);
     (0..ROUTES.len(), words.clone(), words, texts, 0.0..=1.0_f64, any::<bool>(), 0_u64..3).prop_map(|(route, session, subject, text, share, flag, number)| {
         let body = json!({
             "session_id": session, "task_name": if flag { "extract_order_number" } else { subject }, "user_message": text, "source_bot": "o", "target_bot": subject,
@@ -243,7 +256,8 @@ fn every_answer_field_is_documented() {
         let signals = outcome.answer.signals.iter().map(|signal| &signal.facts);
         for facts in [&outcome.answer.facts].into_iter().chain(signals) {
             for (name, _) in facts.iter() {
-                let known = ROUTES[route].kind == super::RouteKind::RecordSilently || ROUTES[route].answers.iter().any(|field| field.name == *name);
+                let known =
+                    ROUTES[route].kind == super::RouteKind::RecordSilently || ROUTES[route].answers.iter().any(|field| field.name == *name);
                 assert!(known, "{} answers {name}, which its table does not have", ROUTES[route].path);
                 seen.entry(ROUTES[route].path).or_default().insert(name);
             }

@@ -69,13 +69,16 @@ pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String,
     let mut values = HashMap::new();
     for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8().map(std::borrow::Cow::into_owned);
-        let (name, value) = match (decode(name), decode(value)) {
-            (Ok(name), Ok(value)) => (name, value),
-            _ => return Err(Problem::query("query", "is not UTF-8")),
+        let decode =
+            |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8().map(std::borrow::Cow::into_owned);
+        let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
+            return Err(Problem::query("query", "is not UTF-8"));
         };
         if !known.contains(&name.as_str()) {
-            return Err(Problem::query(&name.chars().take(64).collect::<String>(), format!("is not known here; known are {}", known.join(", "))));
+            return Err(Problem::query(
+                &name.chars().take(64).collect::<String>(),
+                format!("is not known here; known are {}", known.join(", ")),
+            ));
         }
         values.insert(name, value);
     }

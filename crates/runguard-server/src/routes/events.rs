@@ -60,7 +60,11 @@ async fn follow(app: Arc<App>, filter: RowFilter, last_id: Option<u64>, sender: 
         let newest = *committed.borrow_and_update();
         while alive && at < newest {
             let Ok(rows) = app.engine.rows(filter.clone(), Order::OldestFirst, Some(at), CHUNK).await else { break };
-            at = if rows.len() < CHUNK { newest.max(rows.last().map_or(0, |row| row.seq)) } else { rows.last().map_or(newest, |row| row.seq) };
+            at = if rows.len() < CHUNK {
+                newest.max(rows.last().map_or(0, |row| row.seq))
+            } else {
+                rows.last().map_or(newest, |row| row.seq)
+            };
             for row in &rows {
                 let data = serde_json::to_string(&Shown::of(row)).unwrap_or_default();
                 alive = alive && send(&sender, format!("id: {}\nevent: decision\ndata: {data}\n\n", row.seq)).await;

@@ -35,8 +35,12 @@ pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<In
         Ok((answered, softly)) => {
             app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64());
             match answered.notice {
-                Some(Notice::CircuitTripped) => tracing::warn!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit opened"),
-                Some(Notice::CircuitClosed) => tracing::info!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit closed"),
+                Some(Notice::CircuitTripped) => {
+                    tracing::warn!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit opened");
+                }
+                Some(Notice::CircuitClosed) => {
+                    tracing::info!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit closed");
+                }
                 Some(Notice::UnmatchedResult) | None => {}
             }
             tracing::debug!(guard = %route.guard, outcome = answered.outcome.code(), request_id = request_id.to_str().unwrap_or(""), "decided");

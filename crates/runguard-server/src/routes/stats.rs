@@ -55,7 +55,10 @@ async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
         *totals.entry(key).or_default() += row.count;
     }
     let list = |counts: &BTreeMap<(String, String, Option<String>), u64>| -> Vec<Value> {
-        counts.iter().map(|((guard, outcome, reason), count)| json!({"guard": guard, "outcome": outcome, "reason": reason, "count": count})).collect()
+        counts
+            .iter()
+            .map(|((guard, outcome, reason), count)| json!({"guard": guard, "outcome": outcome, "reason": reason, "count": count}))
+            .collect()
     };
     let body = json!({
         "since": time::format(since),
