@@ -61,6 +61,17 @@ impl Facts {
         if text.is_empty() { self } else { self.with(name, text) }
     }
 
+    /// These and the others after them.
+    #[must_use]
+    pub fn and(self, mut others: Self) -> Self {
+        if self.0.is_empty() {
+            return others;
+        }
+        let mut all = self.0;
+        all.append(&mut others.0);
+        Self(all)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &(&'static str, Value)> {
         self.0.iter()
     }

@@ -263,7 +263,7 @@ pub(crate) trait Check: Send + Sync + Debug {
     fn input(&self, store_text: StoreText) -> Facts;
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
-    fn explain(&self, settings: &SettingsOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
+    fn explain(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
     fn pass(&self, pass: Self::Pass, moment: Moment<'_>) -> Facts;
     /// Facts that are in every answer of the route, allowed or not.
     fn always(&self, _allow: bool) -> Facts {
@@ -318,16 +318,12 @@ pub(crate) fn run_check<C: Check>(check: &C, policy: &Policy, states: &[Option<&
         match rulebook.mode_of(finding.reason) {
             Mode::Off => {}
             Mode::Observe => {
-                let (facts, message) = check.explain(settings, &finding.block, moment);
+                let (facts, message) = check.explain(settings, &state, &finding.block, moment);
                 signals.push(Signal { reason: finding.reason, message, facts });
             }
             Mode::Enforce => {
-                let (facts, message) = check.explain(settings, &finding.block, moment);
-                let mut facts_of_route = check.always(false);
-                for (name, value) in facts.iter() {
-                    facts_of_route = facts_of_route.with(name, value.clone());
-                }
-                let mut answer = answer(check, false, facts_of_route, signals);
+                let (facts, message) = check.explain(settings, &state, &finding.block, moment);
+                let mut answer = answer(check, false, check.always(false).and(facts), signals);
                 answer.reason = Some(finding.reason);
                 answer.message = Some(message);
                 answer.retry_at = finding.clears_at.and_then(|at| first_allowed(check, rulebook, &state, moment, at));
@@ -335,10 +331,7 @@ pub(crate) fn run_check<C: Check>(check: &C, policy: &Policy, states: &[Option<&
             }
         }
     }
-    let mut facts = check.always(true);
-    for (name, value) in check.pass(ruling.pass, moment).iter() {
-        facts = facts.with(name, value.clone());
-    }
+    let facts = check.always(true).and(check.pass(ruling.pass, moment));
     let mut answer = answer(check, true, facts, signals);
     if let Some(first) = answer.signals.first() {
         answer.reason = Some(first.reason);

@@ -10,6 +10,7 @@ pub mod answer;
 pub mod fingerprint;
 pub mod guard;
 pub mod input;
+pub mod names;
 pub mod pattern;
 pub mod policy;
 pub mod reason;

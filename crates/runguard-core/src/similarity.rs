@@ -121,9 +121,11 @@ const LONGEST: usize = 300;
 impl Gist {
     pub fn of(query: &str) -> Self {
         let query = cut(query, LONGEST);
-        let mut words: Vec<String> = normalise(query).split(' ').map(str::to_owned).collect();
-        words.sort_unstable();
-        Self { text: normalise(&redact(query)), words: hash(&words), fixed: hash(&fixed_parts(query)) }
+        let plain = normalise(query);
+        let words = sum_of_hashes(plain.split(' '));
+        let redacted = redact(query);
+        let text = if redacted == query { plain } else { normalise(&redacted) };
+        Self { text, words, fixed: fixed_parts(query) }
     }
 
     /// Without the text only the same words are the same query.
@@ -146,49 +148,53 @@ impl Gist {
     }
 }
 
-fn hash(parts: &[String]) -> u64 {
-    xxh3_64(parts.join("\u{1f}").as_bytes())
+/// The same for the same parts in any order.
+fn sum_of_hashes<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
+    parts.fold(0, |sum, part| sum.wrapping_add(xxh3_64(part.as_bytes())))
 }
 
 /// Lowercase, no punctuation, white space folded.
 pub fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars().flat_map(char::to_lowercase) {
-        if c.is_whitespace() {
+    normalise_into(text, &mut out);
+    out
+}
+
+fn normalise_into(text: &str, out: &mut String) {
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            out.push(c.to_ascii_lowercase());
+        } else if c.is_whitespace() {
             if !out.is_empty() && !out.ends_with(' ') {
                 out.push(' ');
             }
         } else if c.is_alphanumeric() {
-            out.push(c);
+            out.extend(c.to_lowercase());
         }
     }
     while out.ends_with(' ') {
         out.pop();
     }
-    out
 }
 
-/// The parts of a query that make it another query when they differ, sorted.
-fn fixed_parts(query: &str) -> Vec<String> {
-    let mut parts: Vec<String> = quoted(query);
+/// Of the parts of a query that make it another query when they differ, in any order.
+fn fixed_parts(query: &str) -> u64 {
+    let mut sum = sum_of_hashes(quoted(query).iter().map(String::as_str));
+    let mut add = |part: &str| sum = sum.wrapping_add(xxh3_64(part.as_bytes()));
+    let mut word = String::new();
     for token in query.split_whitespace() {
-        let token = token.trim_matches(|c: char| !c.is_alphanumeric() && c != '_' && c != '#' && c != '-');
-        let token = token.trim_matches(['#', '-']);
-        let lower = token.to_lowercase();
-        if lower.ends_with("n't") || lower.ends_with("n\u{2019}t") {
-            parts.push("not".into());
-            continue;
-        }
-        let word: String = lower.chars().filter(|c| c.is_alphanumeric()).collect();
-        let word_str = word.as_str();
-        if NEGATIONS.binary_search(&word_str).is_ok() {
-            parts.push("not".into());
-        } else if DATE_WORDS.binary_search(&word_str).is_ok() || dangerous(word_str) || is_identifier(token) {
-            parts.push(word);
+        let token = token.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
+        word.clear();
+        normalise_into(token, &mut word);
+        let is_negation =
+            || NEGATIONS.binary_search(&word.as_str()).is_ok() || (word.ends_with("nt") && token.contains(['\'', '\u{2019}']));
+        if is_negation() {
+            add("not");
+        } else if DATE_WORDS.binary_search(&word.as_str()).is_ok() || dangerous(&word) || is_identifier(token) {
+            add(&word);
         }
     }
-    parts.sort_unstable();
-    parts
+    sum
 }
 
 /// In any of its forms: `delete`, `deleted`, `deletes`, `deleting`.
@@ -213,6 +219,9 @@ fn is_identifier(token: &str) -> bool {
 
 fn quoted(query: &str) -> Vec<String> {
     let mut found = Vec::new();
+    if !query.contains(['"', '\u{201c}', '\u{ab}', '`']) {
+        return found;
+    }
     for (open, close) in [('"', '"'), ('\u{201c}', '\u{201d}'), ('\u{ab}', '\u{bb}'), ('`', '`')] {
         let mut rest = query;
         while let Some(start) = rest.find(open) {

@@ -10,6 +10,7 @@ use super::{
 use crate::answer::Facts;
 use crate::fingerprint;
 use crate::input::{Field, Input, Kind};
+use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
@@ -152,9 +153,9 @@ struct Call {
     /// Index into [`State::names`].
     action: u16,
     /// Hash of the parameters; 0 when there are none.
-    params: u64,
+    params: u32,
     /// Hash of the result; 0 until it is told.
-    result: u64,
+    result: u32,
     /// The result differs from the last one of the same call.
     progressed: bool,
 }
@@ -162,7 +163,7 @@ struct Call {
 /// The latest calls in the order they were made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    names: Vec<String>,
+    names: Names,
     calls: Vec<Call>,
 }
 stored_in_one_part!(State);
@@ -171,30 +172,12 @@ impl State {
     fn in_window(&self, now: Timestamp, window: Span) -> Vec<&Call> {
         self.calls.iter().filter(|call| now.still_counts(call.at, window)).collect()
     }
-
-    fn index_of(&self, action: &str) -> Option<u16> {
-        self.names.iter().position(|name| name == action).map(|position| position as u16)
-    }
-
-    /// Names no call uses any more are dropped, so that the list is as bounded as the calls.
-    fn forget_unused_names(&mut self) {
-        let mut kept: Vec<String> = Vec::new();
-        for call in &mut self.calls {
-            let name = &self.names[usize::from(call.action)];
-            let position = kept.iter().position(|known| known == name).unwrap_or_else(|| {
-                kept.push(name.clone());
-                kept.len() - 1
-            });
-            call.action = position as u16;
-        }
-        self.names = kept;
-    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
-    Called { action: String, params: u64, keep: u32 },
-    Resulted { action: String, result: u64 },
+    Called { action: String, params: u32, keep: u32 },
+    Resulted { action: String, result: u32 },
 }
 
 #[derive(Debug)]
@@ -212,20 +195,17 @@ impl Guard for AgentAction {
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
         match event {
             Event::Called { action, params, keep } => {
-                let action = state.index_of(action).unwrap_or_else(|| {
-                    state.names.push(action.clone());
-                    (state.names.len() - 1) as u16
-                });
+                let action = state.names.index_or_add(action);
                 state.calls.push(Call { at, action, params: *params, result: 0, progressed: false });
                 if state.calls.len() > (*keep).max(1) as usize {
                     while state.calls.len() > (*keep).max(1) as usize {
                         forget_earliest(&mut state.calls, |call| call.at);
                     }
-                    state.forget_unused_names();
+                    state.names.keep_used(state.calls.iter_mut().map(|call| &mut call.action));
                 }
             }
             Event::Resulted { action, result } => {
-                let Some(action) = state.index_of(action) else { return };
+                let Some(action) = state.names.index(action) else { return };
                 let Some(newest) = state.calls.iter().rposition(|call| call.action == action) else { return };
                 let params = state.calls[newest].params;
                 let previous =
@@ -239,17 +219,17 @@ impl Guard for AgentAction {
 
     fn outlook(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
         let mut outlooks = Vec::new();
-        for name in &state.names {
+        for (index, name) in state.names.iter() {
             let settings = &section.for_subject(name).settings;
-            let request = Request { session_id: String::new(), action_name: name.clone(), params_hash: String::new() };
+            let request = Request { session_id: String::new(), action_name: name.to_owned(), params_hash: String::new() };
             let calls = state.in_window(now, settings.window);
             let findings = request.findings(settings, state, &calls);
             let enforced =
                 findings.first().filter(|finding| section.for_subject(name).mode_of(finding.reason) == crate::policy::Mode::Enforce);
             outlooks.push(Outlook {
                 guard: GuardName::AgentAction,
-                subject: name.clone(),
-                used: calls.iter().filter(|call| state.names[usize::from(call.action)] == *name).count() as u32,
+                subject: name.to_owned(),
+                used: calls.iter().filter(|call| call.action == index).count() as u32,
                 ceiling: settings.max_same,
                 window: settings.window,
                 reason: enforced.map(|finding| finding.reason),
@@ -269,7 +249,7 @@ pub struct Request {
 
 #[derive(Debug)]
 pub enum Block {
-    Total { total: u32, distribution: Vec<(String, u64)> },
+    Total { total: u32 },
     Consecutive { count: u32 },
     Same { total: u32 },
     Identical { count: u32 },
@@ -290,7 +270,7 @@ impl Request {
         Self { session_id: input.text("session_id"), action_name: input.text("action_name"), params_hash }
     }
 
-    fn params(&self) -> u64 {
+    fn params(&self) -> u32 {
         hash(&self.params_hash)
     }
 
@@ -298,11 +278,11 @@ impl Request {
         let mut findings = Vec::new();
         let total = calls.len() as u32;
         if total >= settings.max_total {
-            let block = Block::Total { total, distribution: distribution(state, calls) };
+            let block = Block::Total { total };
             let clears_at = falls_below(calls.iter().map(|call| call.at).collect(), settings.max_total, settings.window);
             findings.push(Finding::new(Reason::TotalActionCeiling, block, clears_at));
         }
-        let action = state.index_of(&self.action_name);
+        let action = state.names.index(&self.action_name);
         let is_same = |call: &&&Call| Some(call.action) == action;
         let polls = settings.polls(&self.action_name);
         let is_news = |call: &&&Call| polls && call.progressed;
@@ -342,7 +322,7 @@ impl Request {
         }
         if let Some(period) = action.and_then(|action| cycle(calls, action, settings)) {
             let start = calls.len() + 1 - period as usize;
-            let mut round: Vec<String> = calls[start..].iter().map(|call| state.names[usize::from(call.action)].clone()).collect();
+            let mut round: Vec<String> = calls[start..].iter().map(|call| state.names.get(call.action).to_owned()).collect();
             round.push(self.action_name.clone());
             let needed = (period * settings.cycle_repeats - 1) as usize;
             let earliest = calls[calls.len() - needed..].iter().map(|call| call.at).min();
@@ -353,9 +333,9 @@ impl Request {
     }
 }
 
-fn hash(text: &str) -> u64 {
-    // 0 stands for "none".
-    if text.is_empty() { 0 } else { xxh3_64(text.as_bytes()).max(1) }
+/// 32 bits are enough to tell a few dozen calls of one session apart, and half the state. 0 stands for "none".
+fn hash(text: &str) -> u32 {
+    if text.is_empty() { 0 } else { (xxh3_64(text.as_bytes()) as u32).max(1) }
 }
 
 /// The shortest round of at least two different actions that `next` would complete for the n-th time.
@@ -371,10 +351,8 @@ fn cycle(calls: &[&Call], next: u16, settings: &Settings) -> Option<u32> {
 }
 
 fn distribution(state: &State, calls: &[&Call]) -> Vec<(String, u64)> {
-    let mut counts: Vec<(String, u64)> = state.names.iter().map(|name| (name.clone(), 0)).collect();
-    for call in calls {
-        counts[usize::from(call.action)].1 += 1;
-    }
+    let used = |index: u16| calls.iter().filter(|call| call.action == index).count() as u64;
+    let mut counts: Vec<(String, u64)> = state.names.iter().map(|(index, name)| (name.to_owned(), used(index))).collect();
     counts.retain(|(_, count)| *count > 0);
     counts.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
     counts
@@ -415,13 +393,16 @@ impl Check for Request {
         }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let action = &self.action_name;
         let window = settings.window;
         let facts = Facts::new().with("action_name", action.clone());
         match block {
-            Block::Total { total, distribution } => (
-                facts.with("total_actions", *total).with("ceiling", settings.max_total).with("action_distribution", distribution.clone()),
+            Block::Total { total } => (
+                facts
+                    .with("total_actions", *total)
+                    .with("ceiling", settings.max_total)
+                    .with("action_distribution", distribution(state, &state.in_window(moment.now, window))),
                 format!(
                     "The agent has run {total} actions in the last {window} (ceiling {}) without finishing. End the run and tell the user; the most frequent action shows what the action set lacks.",
                     settings.max_total
@@ -518,7 +499,7 @@ impl Operation for ResultRequest {
 
     fn run(&self, _policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
         let state = State::load(states);
-        let matches = state.index_of(&self.action_name).is_some();
+        let matches = state.names.index(&self.action_name).is_some();
         let identity = if self.result_hash.is_empty() { &self.result_summary } else { &self.result_hash };
         // A failure is a result too: the same failure again is no progress.
         let result = hash(&format!("{}{identity}", if self.error { "error:" } else { "result:" }));

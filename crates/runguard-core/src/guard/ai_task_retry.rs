@@ -206,7 +206,7 @@ impl Check for Request {
         }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let task = &self.task_name;
         let facts = Facts::new().with("task_name", task.clone());
         match block {

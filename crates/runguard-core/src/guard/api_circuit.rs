@@ -521,7 +521,7 @@ impl Check for CheckRequest {
         Ruling { findings, pass: Pass { attempt: attempts + 1, recent_failures, permit, probe }, events }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let endpoint = &self.endpoint_key;
         let facts = Facts::new().with("endpoint_key", endpoint.clone());
         match block {

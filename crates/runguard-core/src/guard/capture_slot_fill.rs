@@ -294,7 +294,7 @@ impl Check for Request {
         }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
         let step = &self.capture_step;
         let facts = Facts::new().with("capture_step", step.clone()).with("entity_type", self.entity_type.clone());
         match block {

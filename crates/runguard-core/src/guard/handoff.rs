@@ -4,11 +4,12 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, operation_of_check, says,
-    stored_in_one_part, times,
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest,
+    operation_of_check, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
@@ -78,28 +79,30 @@ impl GuardSettings for Settings {
 }
 
 /// Transfers kept at least, also when the ceiling is off or low: enough to see a circle of several bots.
-const KEEP_AT_LEAST: u32 = 32;
+const KEEP_AT_LEAST: u32 = 16;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Transfer {
     at: Timestamp,
-    target: String,
+    /// Index into [`State::names`].
+    target: u16,
 }
 
 /// The latest transfers. At the bound the one with the earliest time leaves; see [`crate::window`] for why that is exact.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
+    names: Names,
     transfers: Vec<Transfer>,
 }
 stored_in_one_part!(State);
 
 impl State {
-    fn in_window(&self, now: Timestamp, window: Span) -> impl DoubleEndedIterator<Item = &Transfer> {
+    fn in_window(&self, now: Timestamp, window: Span) -> impl Iterator<Item = &Transfer> {
         self.transfers.iter().filter(move |transfer| now.still_counts(transfer.at, window))
     }
 
     fn chain(&self, now: Timestamp, window: Span) -> Vec<String> {
-        self.in_window(now, window).map(|transfer| transfer.target.clone()).collect()
+        self.in_window(now, window).map(|transfer| self.names.get(transfer.target).to_owned()).collect()
     }
 }
 
@@ -123,29 +126,28 @@ impl Guard for Handoff {
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
         match event {
             Event::HandedOver { target, keep } => {
-                state.transfers.push(Transfer { at, target: target.clone() });
-                while state.transfers.len() > *keep as usize {
-                    super::forget_earliest(&mut state.transfers, |transfer| transfer.at);
+                let target = state.names.index_or_add(target);
+                state.transfers.push(Transfer { at, target });
+                if state.transfers.len() > *keep as usize {
+                    while state.transfers.len() > *keep as usize {
+                        forget_earliest(&mut state.transfers, |transfer| transfer.at);
+                    }
+                    state.names.keep_used(state.transfers.iter_mut().map(|transfer| &mut transfer.target));
                 }
             }
         }
     }
 
     fn outlook(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let mut seen: Vec<&str> = Vec::new();
         let mut outlooks = Vec::new();
-        for transfer in &state.transfers {
-            if seen.contains(&transfer.target.as_str()) {
-                continue;
-            }
-            seen.push(&transfer.target);
-            let settings = &section.for_subject(&transfer.target).settings;
-            let request = Request { session_id: String::new(), source_bot: String::new(), target_bot: transfer.target.clone() };
+        for (index, bot) in state.names.iter() {
+            let settings = &section.for_subject(bot).settings;
+            let request = Request { session_id: String::new(), source_bot: String::new(), target_bot: bot.to_owned() };
             let findings = request.findings(settings, state, now);
             outlooks.push(Outlook {
                 guard: GuardName::Handoff,
-                subject: transfer.target.clone(),
-                used: state.in_window(now, settings.window).filter(|other| other.target == transfer.target).count() as u32,
+                subject: bot.to_owned(),
+                used: state.in_window(now, settings.window).filter(|transfer| transfer.target == index).count() as u32,
                 ceiling: settings.max_visits_per_bot,
                 window: settings.window,
                 reason: findings.first().map(|finding| finding.reason),
@@ -165,8 +167,8 @@ pub struct Request {
 
 #[derive(Debug)]
 pub enum Block {
-    CeilingReached { handoffs: u32, chain: Vec<String> },
-    Cycle { visits: u32, chain: Vec<String> },
+    CeilingReached { handoffs: u32 },
+    Cycle { visits: u32 },
 }
 
 #[derive(Debug)]
@@ -181,25 +183,19 @@ impl Request {
         let times: Vec<Timestamp> = state.in_window(now, settings.window).map(|transfer| transfer.at).collect();
         let handoffs = times.len() as u32;
         if handoffs >= settings.max_handoffs {
-            let block = Block::CeilingReached { handoffs, chain: state.chain(now, settings.window) };
-            findings.push(Finding::new(
-                Reason::HandoffCeilingReached,
-                block,
-                super::falls_below(times, settings.max_handoffs, settings.window),
-            ));
+            let block = Block::CeilingReached { handoffs };
+            findings.push(Finding::new(Reason::HandoffCeilingReached, block, falls_below(times, settings.max_handoffs, settings.window)));
         }
-        let visit_times: Vec<Timestamp> = state
-            .in_window(now, settings.window)
-            .filter(|transfer| transfer.target == self.target_bot)
-            .map(|transfer| transfer.at)
-            .collect();
+        let target = state.names.index(&self.target_bot);
+        let visit_times: Vec<Timestamp> =
+            state.in_window(now, settings.window).filter(|transfer| Some(transfer.target) == target).map(|transfer| transfer.at).collect();
         let visits = visit_times.len() as u32;
         if visits >= settings.max_visits_per_bot {
-            let block = Block::Cycle { visits, chain: state.chain(now, settings.window) };
+            let block = Block::Cycle { visits };
             findings.push(Finding::new(
                 Reason::CycleDetected,
                 block,
-                super::falls_below(visit_times, settings.max_visits_per_bot, settings.window),
+                falls_below(visit_times, settings.max_visits_per_bot, settings.window),
             ));
         }
         findings
@@ -240,10 +236,11 @@ impl Check for Request {
         }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let facts = Facts::new().with("source_bot", self.source_bot.clone()).with("target_bot", self.target_bot.clone());
+        let chain = state.chain(moment.now, settings.window);
         match block {
-            Block::CeilingReached { handoffs, chain } => (
+            Block::CeilingReached { handoffs } => (
                 facts
                     .with("total_handoffs", *handoffs)
                     .with("ceiling", settings.max_handoffs)
@@ -257,7 +254,7 @@ impl Check for Request {
                     chain.join(" → ")
                 ),
             ),
-            Block::Cycle { visits, chain } => (
+            Block::Cycle { visits } => (
                 facts
                     .with("target_visits", *visits)
                     .with("ceiling", settings.max_visits_per_bot)

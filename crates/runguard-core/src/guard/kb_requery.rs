@@ -227,7 +227,7 @@ impl Check for BotpressRequest {
         }
     }
 
-    fn explain(&self, settings: &BotpressSettings, block: &BotpressBlock, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &BotpressSettings, _state: &BotpressState, block: &BotpressBlock, _moment: Moment<'_>) -> (Facts, String) {
         let facts = Facts::new().with("topic_hash", self.topic_hash.clone());
         match block {
             BotpressBlock::AlreadyMet => (
@@ -566,7 +566,7 @@ impl Check for CheckRequest {
         }
     }
 
-    fn explain(&self, settings: &VoiceflowSettings, block: &CheckBlock, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &VoiceflowSettings, _state: &VoiceflowState, block: &CheckBlock, _moment: Moment<'_>) -> (Facts, String) {
         match block {
             CheckBlock::CapReached { topic, queries, best } => (
                 self.topic_facts(topic.as_ref())

@@ -193,7 +193,7 @@ impl Check for Request {
         }
     }
 
-    fn explain(&self, settings: &Settings, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let step = &self.step_id;
         let facts = Facts::new().with("step_id", step.clone());
         match block {
