@@ -7,6 +7,7 @@ anything. A run measures; it never fails because a bar was missed.
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -32,6 +33,8 @@ SESSIONS = 10_000
 MANY_SESSIONS = 1_000_000
 FEW_SESSIONS = 1_000
 LOG_DECISIONS = 1_000_000
+
+SEEDS = itertools.count(1)
 
 MIN_SHARE_OF_BARE = 0.60
 MIN_TIMES_FLASK = 80
@@ -207,7 +210,7 @@ class Load:
 def load(server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None):
     """Drives `server` with wrk for `seconds`, or until `limit` answers have come."""
     command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / "load.lua"]
-    command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit]
+    command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit, next(SEEDS)]
     cpu_before, busy_before = server.cpu_seconds(), busy_seconds()
     wrk = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -446,17 +449,23 @@ def measure_cold_start(options):
             say(f"  {case:42} {seconds[case] * 1000:7.0f} ms")
             return server
 
+        def decide(server, decisions):
+            load(server, 600, limit=decisions, progress=lambda answered: say(f"  {answered:>9,} decisions"))
+
         say(f"making {LOG_DECISIONS:,} decisions …")
         with serve_runguard(runguard, directory) as server:
-            load(server, 600, limit=LOG_DECISIONS, progress=lambda answered: say(f"  {answered:>9,} decisions"))
+            decide(server, LOG_DECISIONS)
             server.stop(signal.SIGKILL)
         size_mb = sum(path.stat().st_size for path in (directory / "data").rglob("*")) / 2**20
         say(f"the data folder has {size_mb:.0f} MB; first answer after")
         server = start("kill -9 right after the load")
-        say(f"  (a clean stop takes {server.stop(signal.SIGTERM) * 1000:.0f} ms)")
-        start("a clean stop").stop(signal.SIGKILL)
+        decide(server, LOG_DECISIONS // 10)
+        server.stop(signal.SIGKILL)
         forget_cached_pages(directory)
-        start("kill -9, files no longer in memory").stop(signal.SIGTERM)
+        server = start("kill -9 after that, files out of memory")
+        stopping = server.stop(signal.SIGTERM)
+        start("a clean stop").stop(signal.SIGTERM)
+        say(f"a clean stop takes {stopping * 1000:.0f} ms")
     say()
     slowest = max(seconds.values())
     bars = [bar(slowest <= MAX_COLD_START_SECONDS, f"slowest start {slowest:.2f} s (≤ {MAX_COLD_START_SECONDS:.0f} s)")]

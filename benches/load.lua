@@ -1,12 +1,13 @@
 -- Load for wrk: agents that ask before every action.
 --
---   wrk … -s load.lua URL -- THREADS SESSIONS ORDER LIMIT
+--   wrk … -s load.lua URL -- THREADS SESSIONS ORDER LIMIT SEED
 --
 -- THREADS   the same number as wrk's -t; each thread drives its own share of the sessions, so that
 --           the calls of one session arrive in their order
 -- ORDER     "turn": every session in turn makes its next call; "random": a random session does
 -- LIMIT     answers after which the threads fall silent (0: never). wrk itself sleeps until it is
 --           interrupted, so the caller watches stderr for "done" lines
+-- SEED      of the random order: another one for each run, or every run meets the same sessions
 
 -- Names of one length keep Content-Length constant: a request is then one concatenation of two
 -- strings made beforehand, and Lua stays far below the cost of the HTTP around it.
@@ -40,7 +41,7 @@ function init(args)
   stride, order, limit = tonumber(args[1]), args[3], math.ceil(tonumber(args[4]) / tonumber(args[1]))
   first = number
   own = math.floor((tonumber(args[2]) - first - 1) / stride) + 1
-  math.randomseed(1 + number)
+  math.randomseed(tonumber(args[5]) * 100 + number)
 
   for index, name in ipairs(actions) do
     for variant = 0, VARIANTS - 1 do
@@ -63,8 +64,12 @@ function init(args)
 end
 
 function request()
-  local slot = order == "random" and math.random(0, own - 1) or sent % own
-  local step = math.floor(sent / own)
+  local slot, step
+  if order == "random" then
+    slot, step = math.random(0, own - 1), sent
+  else
+    slot, step = sent % own, math.floor(sent / own)
+  end
   local session = first + slot * stride
   sent = sent + 1
   local action = (script[step % #script + 1] + session) % #actions

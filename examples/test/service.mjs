@@ -1,6 +1,6 @@
 // The real service, as a process of its own with an empty folder.
 
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { createServer } from 'node:net'
@@ -25,11 +25,16 @@ export async function freePort() {
   return port
 }
 
-/** Starts RunGuard; returns its address and a function that stops it and removes its folder. */
-export async function startService() {
+/**
+ * Starts RunGuard; returns its address and a function that stops it and removes its folder.
+ * `locked`: it also has a `key`, and refuses whoever comes without one.
+ */
+export async function startService({ locked = false } = {}) {
   const folder = await mkdtemp(join(tmpdir(), 'runguard-examples-'))
+  const makeKey = () => JSON.parse(execFileSync(binary(), ['key', 'create', '--data', folder, '--json'])).key
+  const key = locked ? makeKey() : undefined
   const url = `http://127.0.0.1:${await freePort()}`
-  const service = spawn(binary(), ['serve', '--listen', url.replace('http://', ''), '--data', folder])
+  const service = spawn(binary(), ['serve', '--listen', url.replace('http://', ''), '--data', folder], { cwd: folder })
   let log = ''
   for (const stream of [service.stdout, service.stderr]) stream.on('data', (text) => (log += text))
   const gone = new Promise((resolve) => service.once('close', resolve))
@@ -48,7 +53,7 @@ export async function startService() {
     }
     await new Promise((resolve) => setTimeout(resolve, 20))
   }
-  return { url, stop }
+  return { url, key, stop }
 }
 
 /** An address where nothing listens. */

@@ -76,7 +76,9 @@ class Client:
             try:
                 connection.request(method, path, body=body, headers=self.headers(headers))
             except (BrokenPipeError, ConnectionResetError):
-                pass  # refused while still sending (413): the answer may wait in the socket
+                if connection.sock is None:
+                    raise
+                # Refused while still sending (413): the answer may wait in the socket.
             answer = connection.getresponse()
             return Response(answer.status, answer.headers, answer.read())
         finally:

@@ -85,6 +85,21 @@ def test_decisions_can_be_filtered(busy):
     assert [row["session_id"] for row in rows(shown)] == ["chat-2"]
 
 
+def test_decisions_can_be_followed(busy):
+    command = [binary(), "decisions", "--url", busy.url, "--follow", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as followed:
+        try:
+            shown = set()
+            while "chat-2" not in shown:  # what was there before
+                shown.add(json.loads(followed.stdout.readline())["session_id"])
+            answer = busy.client().allowed(AGENT_ACTION, session_id="live", action_name="a")
+            while (row := json.loads(followed.stdout.readline()))["session_id"] != "live":
+                pass
+            assert row["decision_id"] == answer["decision_id"]
+        finally:
+            followed.terminate()
+
+
 def test_a_session(busy):
     shown = run_cli("session", "chat-1", "--url", busy.url)
     assert shown.returncode == 0, shown
@@ -105,6 +120,14 @@ def test_circuits(busy):
     assert "orders" in shown.stdout and "open" in shown.stdout
     [circuit] = rows(run_cli("circuits", "--url", busy.url, "--json"))
     assert (circuit["endpoint_key"], circuit["phase"]) == ("orders", "open")
+
+
+def test_circuits_can_be_forced(busy):
+    for verb, phase in (("close", "closed"), ("open", "open"), ("reset", "closed")):
+        forced = run_cli("circuits", verb, "orders", "--url", busy.url)
+        assert forced.returncode == 0, forced
+        [circuit] = [row for row in busy.client().get("/v1/circuits").json["circuits"] if row["endpoint_key"] == "orders"]
+        assert circuit["phase"] == phase
 
 
 @pytest.mark.parametrize("command", [["decisions"], ["session", "s"], ["circuits"]], ids=" ".join)

@@ -31,6 +31,7 @@ class Load:
         self.answers: list[tuple[str, dict]] = []  # session, answer
         self.asked: Counter = Counter()  # session -> requests sent, answered or not
         self.other: Counter = Counter()  # statuses that are neither an allowance nor a block
+        self.audited: set[str] = set()  # sessions whose count was checked
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -84,7 +85,7 @@ def whole_log(client) -> list[dict]:
         query["cursor"] = response.json["next_cursor"]
 
 
-def assert_nothing_lost(load: Load, round_number: int = 0) -> None:
+def assert_nothing_lost(load: Load) -> None:
     """Every answer is in the log, once, as it was given; nothing in the log is half there; and all of it counts."""
     client = load.server.client()
     log = whole_log(client)
@@ -99,11 +100,13 @@ def assert_nothing_lost(load: Load, round_number: int = 0) -> None:
     in_log = Counter(item["session_id"] for item in log)
     for session, count in in_log.items():
         assert count <= load.asked[session], f"{session}: {count} logged, {load.asked[session]} asked"
-    # Counted: the next action of a session knows of every one that is in its log.
-    for session in random.Random(1).sample(sorted(in_log), min(40, len(in_log))):
-        answer = client.allowed(AGENT_ACTION, session_id=session, action_name=f"after round {round_number}")
+    # Counted: the next action of a session knows of every one that is in its log. Each session is asked once.
+    untouched = sorted(in_log.keys() - load.audited)
+    for session in random.Random(1).sample(untouched, min(60, len(untouched))):
+        answer = client.allowed(AGENT_ACTION, session_id=session, action_name="and now?")
         assert answer["total_actions_used"] == in_log[session] + 1, session
         load.asked[session] += 1
+        load.audited.add(session)
 
 
 # -- kill, stop, restart --------------------------------------------------------------------------
@@ -119,7 +122,7 @@ def test_kill_under_load_loses_no_answered_decision(serve):
         server.kill()
         load.end()
         server.start()
-        assert_nothing_lost(load, number)
+        assert_nothing_lost(load)
     assert not load.other, f"unexpected statuses {load.other}"
     assert len(load.answers) >= 200 * KILL_ROUNDS
 
@@ -198,6 +201,25 @@ def test_a_restart_resumes_every_window_chain_and_circuit(server, how):
 
     again(3600)
     assert flow.allowed(AI_TASK_RETRY, session_id="s", task_name="classify")["attempt_number"] == 1
+
+
+def test_a_restart_with_an_earlier_clock_frees_no_slot(server):
+    flow = server.client()
+    for _ in range(2):
+        flow.at(3600).allowed(AI_TASK_RETRY, session_id="s", task_name="classify")
+    server.restart()
+    for second in (0, 1800, 3600):
+        flow.at(second).refused(AI_TASK_RETRY, "retry_cap_reached", session_id="s", task_name="classify")
+
+
+def test_an_idempotent_answer_survives_a_kill(server):
+    flow = server.client()
+    body, key = {"session_id": "s", "action_name": "a"}, {"Idempotency-Key": "k"}
+    first = flow.post(AGENT_ACTION, body, key)
+    server.kill()
+    server.start()
+    again = flow.post(AGENT_ACTION, body, key)
+    assert (again.status, again.body) == (200, first.body)
 
 
 def test_a_forced_circuit_stays_forced_over_a_restart(server):
@@ -391,25 +413,49 @@ def test_a_port_that_is_taken(serve):
     assert str(first.port) in second.log() and "panicked" not in second.log()
 
 
-@pytest.mark.parametrize("damage", ["overwritten", "header", "cut in half", "emptied of sense in the middle"])
-def test_a_damaged_database(serve, damage):
+NOISE = random.Random(3).randbytes(1 << 20)
+DAMAGE = {
+    "overwritten": lambda content: NOISE[:len(content)],
+    "header": lambda content: NOISE[:100] + content[100:],
+    "cut in half": lambda content: content[:len(content) // 2],
+    "noise after the first page": lambda content: content[:4096] + NOISE[4096:len(content)],
+    "one page of noise": lambda content: content[:4096] + NOISE[4096:8192] + content[8192:],
+    "cut to nothing": lambda content: b"",
+}
+every_damage = pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+
+
+@pytest.fixture
+def stopped_after_300(serve) -> Server:
+    """A server that decided 300 times and was stopped."""
     server = serve()
     flow = server.client()
     for number in range(300):
         flow.allowed(AGENT_ACTION, session_id=f"s{number}", action_name="a")
     assert server.stop() == 0
+    return server
+
+
+@every_damage
+def test_a_damaged_database_is_explained_and_left_alone(stopped_after_300, damage):
+    server = stopped_after_300
     database = server.data / "runguard.db"
-    content = database.read_bytes()
-    noise = random.Random(3).randbytes(len(content))
-    database.write_bytes({
-        "overwritten": noise,
-        "header": noise[:100] + content[100:],
-        "cut in half": content[:len(content) // 2],
-        "emptied of sense in the middle": content[:4096] + noise[4096:],
-    }[damage])
+    database.write_bytes(damage(database.read_bytes()))
     damaged = database.read_bytes()
     ends_with_an_explanation(server, "backup", "restore", "move", "delete", "repair", "recover")
-    assert database.read_bytes() == damaged, "a damaged file is evidence: it is not overwritten"
+    assert database.read_bytes() == damaged, "a damaged file is evidence: it is not written to"
+
+
+@every_damage
+def test_a_damaged_index_is_built_anew_from_the_log(stopped_after_300, damage):
+    """`index.db` holds nothing that the log does not: losing it must lose nothing."""
+    server = stopped_after_300
+    index = server.data / "index.db"
+    index.write_bytes(damage(index.read_bytes()))
+    flow = server.start().client()
+    assert len(whole_log(flow)) == 300
+    assert flow.get("/v1/sessions/s7").status == 200
+    assert flow.allowed(AGENT_ACTION, session_id="s7", action_name="b")["total_actions_used"] == 2
 
 
 # -- callers that are slow ------------------------------------------------------------------------

@@ -220,6 +220,7 @@ def test_a_session_shows_its_timeline_and_what_is_left(flow):
     assert session["session_id"] == "s"
     assert datetime.fromisoformat(session["first_seen"]).timestamp() * 1000 == T0_MS
     assert datetime.fromisoformat(session["last_seen"]).timestamp() * 1000 == T0_MS + 30_000
+    assert session["counts"] == {"allowed": 3, "blocked": 1, "would_block": 0}
     assert len(session["timeline"]) == 4
     assert {item["session_id"] for item in session["timeline"]} <= {"s"}
     counters = {(counter["guard"], counter["subject"]): counter for counter in session["counters"]}

@@ -30,6 +30,7 @@ def test_old_decisions_leave(serve, config, days):
     flow = server.client()
     flow.at(0).refused(AI_TASK_RETRY, "input_missing_prerequisite_signal", session_id="old", task_name="extract_date",
                        user_message="zanzibar")
+    server.restart()  # days are between these two, not one batch of the journal
     flow.at(0.9 * days * DAY).allowed(AGENT_ACTION, session_id="recent", action_name="a")
     server.restart()
     assert "old" in tick(flow, 0.9 * days)

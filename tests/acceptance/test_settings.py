@@ -1,5 +1,6 @@
 """Settings: one TOML file, environment and flags; refused when wrong, taken over while running."""
 
+import re
 import time
 
 import pytest
@@ -51,6 +52,29 @@ def test_the_example_names_every_default(tmp_path):
                 "max_total", "max_consecutive", "max_same", "max_reprompts", "max_attempts", "max_hints",
                 "failure_threshold", "recovery", "probe_timeout", "store_text", "retention_days"):
         assert key in text, key
+
+
+def uncommented_example() -> str:
+    """The example with every default it shows written out as a setting."""
+    return re.sub(r"^# ([\w.\"]+ = .*)$", r"\1", run_cli("settings", "example").stdout, flags=re.M)
+
+
+def test_every_default_that_the_example_shows_is_a_valid_setting(tmp_path):
+    text = uncommented_example()
+    assert text.count("max_") > 20
+    file = tmp_path / "all.toml"
+    file.write_text(text)
+    checked = run_cli("settings", "check", file)
+    assert checked.returncode == 0, checked
+
+
+def test_defaults_written_out_change_nothing(tmp_path):
+    file = tmp_path / "all.toml"
+    file.write_text(uncommented_example())
+    written, default = (
+        {line.split("=")[0].strip(): line.split("#")[0].strip() for line in shown.stdout.splitlines() if "max_" in line}
+        for shown in (run_cli("settings", "show", "--config", file), run_cli("settings", "show", cwd=tmp_path)))
+    assert default and {name: written[name] for name in default} == default
 
 
 def test_a_server_started_from_the_example_behaves_as_one_without_a_file(serve):
@@ -160,6 +184,11 @@ def test_a_wrong_environment_variable_is_refused(serve):
     with pytest.raises(ServerDidNotStart) as refused:
         serve(environment={"RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFS": "8"})
     assert "RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFS" in refused.value.log or "max_handofs" in refused.value.log.lower()
+
+
+def test_variables_of_the_command_line_do_not_disturb_the_server(serve):
+    """RUNGUARD_URL and RUNGUARD_KEY belong to `runguard decisions` and are often set for a whole shell."""
+    serve(environment={"RUNGUARD_URL": "http://127.0.0.1:1", "RUNGUARD_KEY": "rg_x_y"})
 
 
 OVERRIDES = [

@@ -40,8 +40,9 @@ const LONG_RUN: usize = 6;
 
 /// Replaces e-mail addresses, phone and card numbers and long runs of digits by a word in brackets.
 pub fn redact(text: &str) -> String {
-    let needs_look = text.contains('@') || text.chars().filter(|&c| is_digit(c)).take(LONG_RUN).count() == LONG_RUN;
-    if !needs_look {
+    let digits =
+        if text.is_ascii() { text.bytes().filter(u8::is_ascii_digit).count() } else { text.chars().filter(|&c| is_digit(c)).count() };
+    if digits < LONG_RUN && !text.contains('@') {
         return text.to_owned();
     }
     redact_numbers(&redact_addresses(text))

@@ -498,11 +498,10 @@ pub enum CheckBlock {
 }
 
 impl CheckRequest {
-    fn topic_facts(&self, topic: Option<&Matched>) -> Facts {
-        let facts = Facts::new().with("topic_hash", topic.map_or(&self.topic_hash, |topic| &topic.hash).clone());
+    fn topic_facts(&self, topic: Option<Matched>) -> Facts {
         match topic {
-            Some(topic) => facts.with_text("matched_query", topic.query.clone()),
-            None => facts,
+            Some(topic) => Facts::new().with("topic_hash", topic.hash).with_text("matched_query", topic.query),
+            None => Facts::new().with("topic_hash", self.topic_hash.clone()),
         }
     }
 }
@@ -569,7 +568,7 @@ impl Check for CheckRequest {
     fn explain(&self, settings: &VoiceflowSettings, _state: &VoiceflowState, block: &CheckBlock, _moment: Moment<'_>) -> (Facts, String) {
         match block {
             CheckBlock::CapReached { topic, queries, best } => (
-                self.topic_facts(topic.as_ref())
+                self.topic_facts(topic.clone())
                     .with("queries_in_window", *queries)
                     .with("cap", settings.max_queries)
                     .with("best_confidence_seen", *best),
@@ -586,7 +585,7 @@ impl Check for CheckRequest {
                 ),
             ),
             CheckBlock::LowConfidence { topic, prior } => (
-                self.topic_facts(topic.as_ref()).with("prior_confidence", *prior).with("threshold", settings.low_confidence),
+                self.topic_facts(topic.clone()).with("prior_confidence", *prior).with("threshold", settings.low_confidence),
                 format!(
                     "The last answer on this topic had confidence {prior:.2}, below {:.2}: the knowledge base does not cover it, and rephrasing will not help. Use a fallback answer, or hand over to a person.",
                     settings.low_confidence
@@ -596,7 +595,7 @@ impl Check for CheckRequest {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        self.topic_facts(pass.topic.as_ref()).with("query_number", pass.number).with("remaining_queries", pass.remaining)
+        self.topic_facts(pass.topic).with("query_number", pass.number).with("remaining_queries", pass.remaining)
     }
 }
 operation_of_check!(CheckRequest);
