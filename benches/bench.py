@@ -6,6 +6,7 @@ anything. A run measures; it never fails because a bar was missed.
 
 import argparse
 import contextlib
+import functools
 import http.client
 import itertools
 import json
@@ -35,6 +36,7 @@ FEW_SESSIONS = 1_000
 LOG_DECISIONS = 1_000_000
 
 SEEDS = itertools.count(1)
+MAX_OTHERS_CPU = 0.2
 
 MIN_SHARE_OF_BARE = 0.60
 MIN_TIMES_FLASK = 80
@@ -261,9 +263,18 @@ def median(loads):
     return Load(*(statistics.median(values) for values in zip(*(vars(load).values() for load in loads))))
 
 
+def undisturbed(measure, attempts=4):
+    """Measures again while other programs take the machine's time, a few times."""
+    for _ in range(attempts):
+        measured = measure()
+        if measured.others_cpu <= MAX_OTHERS_CPU:
+            break
+    return measured
+
+
 def warn_if_disturbed(loads):
     worst = max(load.others_cpu for load in loads)
-    if worst > 0.2:
+    if worst > MAX_OTHERS_CPU:
         say(f"Other programs used up to {worst:.1f} of {os.cpu_count()} cores meanwhile: do not trust these figures.")
 
 
@@ -313,9 +324,13 @@ def measure_http(options):
     loads = {name: [] for name in contestants}
     for number in range(1, options.rounds + 1):
         for name, (serve, route) in contestants.items():
-            with scratch_directory() as directory, serve(directory) as server:
-                load(server, 2, route=route)
-                measured = load(server, options.seconds, route=route)
+
+            def measure():
+                with scratch_directory() as directory, serve(directory) as server:
+                    load(server, 2, route=route)
+                    return load(server, options.seconds, route=route)
+
+            measured = undisturbed(measure)
             loads[name].append(measured)
             say(f"  round {number}  {name:18} {measured.per_second:>9,.0f}/s   p99 {measured.p99:.2f} ms")
 
@@ -376,7 +391,8 @@ def measure_sessions(options):
         for _ in range(options.rounds):
             for sessions, server in ((FEW_SESSIONS, few), (MANY_SESSIONS, many)):
                 load(server, 1, sessions=sessions, order="random")
-                loads[sessions].append(load(server, options.seconds, sessions=sessions, order="random"))
+                measure = functools.partial(load, server, options.seconds, sessions=sessions, order="random")
+                loads[sessions].append(undisturbed(measure))
         results = {sessions: median(values) for sessions, values in loads.items()}
         say()
         warn_if_disturbed([load for values in loads.values() for load in values])

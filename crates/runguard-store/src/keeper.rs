@@ -6,6 +6,7 @@
 use crate::error::StoreError;
 use crate::journal::Work;
 use crate::key::{Family, Key, mask, session_number};
+use crate::schema::LOG_PAGE_BYTES;
 use crate::shard::SHARDS;
 use crate::store::{Inner, SlotState, decode_hash, decode_slots};
 use hashbrown::HashMap;
@@ -32,8 +33,7 @@ const ZONE_ROWS: usize = 1024;
 const WAL_LIMIT: u64 = 128 * 1024 * 1024;
 /// From here on it is moved into the database while others write.
 const WAL_BACKGROUND: u64 = 16 * 1024 * 1024;
-const PAGE_BYTES: u64 = 4096;
-const FEW_PAGES: u64 = 256;
+const FEW_PAGES: u64 = 128;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Rows removed at a time, so that no answer waits long behind a removal.
 const PRUNE_ROWS: u64 = 500;
@@ -318,7 +318,7 @@ impl Round {
         }
         // The file keeps its size when it starts over, so the frames in use are asked for, not the size.
         let mut pages = self.checkpoint_passively()?;
-        if pages * PAGE_BYTES >= WAL_LIMIT {
+        if pages * LOG_PAGE_BYTES >= WAL_LIMIT {
             // Again and again, each time with less to do, until what is left for the writer is little.
             for _ in 0..4 {
                 let before = pages;

@@ -10,6 +10,11 @@ pub(crate) const LOG_FILE: &str = "runguard.db";
 pub(crate) const INDEX_FILE: &str = "index.db";
 const LOCK_FILE: &str = "lock";
 
+/// Rows of the log are written in batches: larger pages mean fewer writes for the same bytes.
+pub(crate) const LOG_PAGE_BYTES: u64 = 8 * 1024;
+/// States are written here and there: smaller pages mean fewer bytes for the same rows.
+const INDEX_PAGE_BYTES: u64 = 4 * 1024;
+
 const LOG_FORMAT: i64 = 1;
 const INDEX_FORMAT: i64 = 1;
 
@@ -102,7 +107,7 @@ impl Folder {
     /// The connection that writes the log.
     pub(crate) fn open_log(&self, durability: Durability) -> Result<Connection, OpenError> {
         let path = self.log_path();
-        let connection = open_writer(&path, LOG_SCHEMA, LOG_FORMAT)?;
+        let connection = open_writer(&path, LOG_SCHEMA, LOG_FORMAT, LOG_PAGE_BYTES)?;
         // Checkpoints run elsewhere, so that no answer waits for one.
         let synchronous = match durability {
             Durability::Process => "NORMAL",
@@ -118,7 +123,7 @@ impl Folder {
     /// The connection that writes the index. A damaged index is set aside: it is built anew from the log.
     pub(crate) fn open_index(&self) -> Result<Connection, OpenError> {
         let path = self.index_path();
-        match open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT) {
+        match open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES) {
             Err(OpenError::Damaged { detail, .. }) => {
                 tracing::warn!(file = %path.display(), detail, "the index is damaged; it is set aside and built anew from the log");
                 for suffix in ["", "-wal", "-shm"] {
@@ -128,7 +133,7 @@ impl Folder {
                         fs::rename(&from, &to).map_err(|source| OpenError::Folder { path: from, source })?;
                     }
                 }
-                open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT)
+                open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES)
             }
             opened => opened,
         }
@@ -145,10 +150,12 @@ impl Folder {
     }
 }
 
-fn open_writer(path: &Path, schema: &str, format: i64) -> Result<Connection, OpenError> {
+fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| describe(path, &error);
     let connection = Connection::open(path).map_err(failed)?;
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    // Only a new file takes this.
+    connection.execute_batch(&format!("PRAGMA page_size = {page_bytes};")).map_err(failed)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed)?;
     connection
         .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;")
