@@ -122,7 +122,7 @@ class Server:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"still running {STOP_SECONDS} s after SIGTERM\n{self.log()}") from None
+            raise AssertionError(f"still running after {STOP_SECONDS} s\n{self.log()}") from None
 
     def kill(self) -> None:
         """SIGKILL: no chance to tidy up."""

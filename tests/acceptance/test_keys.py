@@ -50,7 +50,9 @@ def test_create_prints_the_key_once_and_list_never(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["--tenant", "acme", "--role", "emperor"], ["--role", "guard", "--tenant", ""], ["--tenant", "a" * 300, "--role", "read"],
+    ["--tenant", "acme", "--role", "emperor"],
+    ["--tenant", "", "--role", "guard"],
+    ["--tenant", "a" * 300, "--role", "read"],
 ], ids=str)
 def test_create_refuses_nonsense(tmp_path, arguments):
     made = run_cli("key", "create", "--data", tmp_path, *arguments)

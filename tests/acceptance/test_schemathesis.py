@@ -13,7 +13,8 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 def test_the_service_answers_as_its_document_says(serve, tmp_path):
     server = serve(virtual_clock=False)
     run = subprocess.run(
-        [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run", f"{server.url}/openapi.json",
+        [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()",
+         "run", f"{server.url}/openapi.json",
          "--checks", CHECKS, "--max-examples", MAX_EXAMPLES, "--seed", SEED,
          "--exclude-path", "/v1/events",  # a stream that never ends
          "--request-timeout", "30", "--no-color"],

@@ -26,7 +26,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 First steps:
   runguard serve
-  curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"demo\",\"task_name\":\"classify\"}'   # three times
+  curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
   runguard decisions
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 service not reached, 5 key refused";

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use serde_json::Value;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// Writes a line; a closed pipe ends the command quietly.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
@@ -18,7 +18,8 @@ pub(crate) fn json(value: &Value) -> Result<(), Failure> {
 
 pub(crate) fn table(headers: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(headers);
+    let style = if std::io::stdout().is_terminal() { presets::UTF8_BORDERS_ONLY } else { presets::NOTHING };
+    table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic).set_header(headers);
     table
 }
 

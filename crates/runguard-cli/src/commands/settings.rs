@@ -2,6 +2,7 @@ use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
+use owo_colors::OwoColorize;
 use runguard_engine::settings;
 use std::path::PathBuf;
 
@@ -52,12 +53,11 @@ fn show(settings: &SettingsArgs, json: bool) -> Result<(), Failure> {
             .collect();
         return output::json(&serde_json::Value::Array(values));
     }
-    let mut table = output::table(&["key", "value", "from"]);
+    // TOML again, so that it can be copied.
     for (key, value, source) in loaded.values() {
-        let is_default = source == settings::SettingsSource::Default;
-        let source = comfy_table::Cell::new(source.to_string());
-        let source = if is_default { source.add_attribute(comfy_table::Attribute::Dim) } else { source.fg(comfy_table::Color::Cyan) };
-        table.add_row([comfy_table::Cell::new(key), comfy_table::Cell::new(settings::toml_text(&value)), source]);
+        let from = format!("# {source}");
+        let from = if source == settings::SettingsSource::Default { from.dimmed().to_string() } else { from.cyan().to_string() };
+        output::line(&format!("{key} = {}  {from}", settings::toml_text(&value)))?;
     }
-    output::line(&table.to_string())
+    Ok(())
 }

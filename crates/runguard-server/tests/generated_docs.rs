@@ -1,0 +1,72 @@
+//! The files under `docs/` that are made from the code must be what the code says. When this fails after a change that
+//! was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
+
+use runguard_core::guard::ROUTES;
+use runguard_core::{GuardName, Reason, policy};
+use runguard_engine::settings;
+use std::path::Path;
+
+fn check(name: &str, content: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, content).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(there == content, "docs/{name} is stale; run UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs");
+}
+
+#[test]
+fn reasons_are_listed() {
+    let mut out = String::from("# Reasons\n\nWhy a guard refused. Codes are added, never renamed. (Made from the code.)\n");
+    for guard in GuardName::ALL {
+        out += &format!("\n## `{guard}`\n\n{}\n\n| reason | meaning | mode |\n|---|---|---|\n", guard.meaning());
+        for reason in Reason::of(*guard) {
+            let mode = serde_json::to_value(policy::default_rule_mode(reason)).unwrap();
+            out += &format!("| `{reason}` | {} | {} |\n", reason.meaning(), mode.as_str().unwrap());
+        }
+        for route in ROUTES.iter().filter(|route| route.guard == *guard) {
+            out += &format!("\n`POST {}`: {}\n", route.path, route.summary);
+        }
+    }
+    check("reasons.md", &out);
+}
+
+#[test]
+fn settings_are_listed() {
+    let mut out = String::from(
+        "# Settings\n\nOne TOML file, the environment, flags; later ones win. `runguard settings example` prints this as a file to start from. (Made from the code.)\n",
+    );
+    out += "\n| key | default | |\n|---|---|---|\n";
+    let defaults = settings::check_text(Path::new("none"), "").unwrap().values();
+    let default =
+        |key: &str| defaults.iter().find(|(name, ..)| name == key).map(|(_, value, _)| settings::toml_text(value)).unwrap_or_default();
+    for (table, key, about, live) in settings::SERVICE_KEYS {
+        out += &format!(
+            "| `{table}.{key}` | `{}` | {about}{} |\n",
+            default(&format!("{table}.{key}")),
+            if *live { "" } else { " Needs a restart." }
+        );
+    }
+    for section in policy::sections() {
+        let name = section.path.join(".");
+        out += &format!(
+            "\n## `[guards.{name}]`\n\n{} Overrides: `[guards.{name}.{}.\"NAME\"]`.\n\n| key | default | |\n|---|---|---|\n",
+            section.guard.meaning(),
+            section.subjects
+        );
+        for setting in section.settings {
+            let value = section.defaults.get(setting.key).map(settings::toml_text).unwrap_or_default();
+            let value = if value.len() > 60 { "built in".to_owned() } else { format!("`{value}`") };
+            out += &format!("| `{}` | {value} | {} |\n", setting.key, setting.about);
+        }
+        out += "| `mode` | `\"enforce\"` | `enforce`, `observe` (decide and log, but allow) or `off`. |\n| `rules.REASON` | | The mode of one rule. |\n";
+    }
+    check("settings.md", &out);
+}
+
+#[test]
+fn the_openapi_document_is_there() {
+    let mut document = serde_json::to_string_pretty(&runguard_server::openapi::document()).unwrap();
+    document.push('\n');
+    check("openapi.json", &document);
+}
