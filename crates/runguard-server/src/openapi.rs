@@ -23,7 +23,7 @@ pub fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "A circuit breaker for AI agents and conversational flows.",
             "description": "Before a step that costs money, ask a guard. 200: go on. 429: stop; `reason` says why and `message` what to do instead.",
-            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+            "license": {"name": "MIT", "identifier": "MIT"},
         },
         "tags": [
             {"name": "guards", "description": "May I?"},

@@ -9,7 +9,7 @@ use std::path::Path;
 fn check(name: &str, content: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, content).unwrap();
+        std::fs::write(&path, content).expect("docs can be written");
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(there == content, "docs/{name} is stale; run UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs");
