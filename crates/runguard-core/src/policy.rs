@@ -55,6 +55,8 @@ pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send +
     /// The table of overrides, and what its keys name: `tasks`, `bots`, `endpoints`…
     const SUBJECTS: &'static str;
     const SETTINGS: &'static [Setting];
+    /// How long an event can matter: states must live at least that long.
+    fn longest_window(&self) -> crate::time::Span;
     /// Values that type-check and still make no sense.
     fn check(&self) -> Result<(), (&'static str, String)>;
 }
@@ -81,6 +83,13 @@ pub struct Section<S> {
     subjects: HashMap<String, Rulebook<S>>,
 }
 
+impl<S: GuardSettings> Section<S> {
+    fn longest_window(&self) -> crate::time::Span {
+        let own = self.base.settings.longest_window();
+        self.subjects.values().map(|book| book.settings.longest_window()).fold(own, std::cmp::Ord::max)
+    }
+}
+
 impl<S> Section<S> {
     pub fn for_subject(&self, subject: &str) -> &Rulebook<S> {
         if self.subjects.is_empty() {
@@ -101,6 +110,10 @@ macro_rules! sections {
             pub fn build(guards: &Tree, path: &[&str]) -> Result<Self, SettingsProblem> {
                 check_guard_names(guards, path)?;
                 Ok(Self { $($field: build_section(guards, path)?),+ })
+            }
+
+            fn longest_window(&self) -> crate::time::Span {
+                [$(self.$field.longest_window()),+].into_iter().fold(crate::time::Span::ZERO, std::cmp::Ord::max)
             }
         }
 
@@ -171,6 +184,11 @@ impl Policies {
             }
         }
         Ok(Self { base, tenants: own })
+    }
+
+    /// The longest window any guard of any tenant counts in.
+    pub fn longest_window(&self) -> crate::time::Span {
+        self.tenants.values().map(|policy| policy.longest_window()).fold(self.base.longest_window(), std::cmp::Ord::max)
     }
 
     pub fn for_tenant(&self, tenant: &str) -> &Arc<Policy> {

@@ -139,6 +139,7 @@ pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenErro
 impl Engine {
     pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
         let last = store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?;
+        store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         Ok(Self {
             ids: Ids::new(last.first().map(|row| row.id.as_str())),
             store,
@@ -361,6 +362,7 @@ impl Engine {
         if old.log.retention_days != new.log.retention_days {
             needs_restart.push("log.retention_days");
         }
+        self.store.keep_states_for(new.policies.longest_window().as_millis() as i64);
         self.settings.store(Arc::new(new));
         needs_restart
     }

@@ -15,6 +15,10 @@ pub enum OpenError {
         "{path} is damaged: {detail}. Nothing was changed. Restore the folder from a backup; or salvage what can be read with `sqlite3 {path} .recover`; or move the file away to start with an empty log"
     )]
     Damaged { path: PathBuf, detail: String },
+    #[error(
+        "{path} ends at row {last}, but rows up to {known} were written: the file was emptied or replaced by an older one. Nothing was changed. Restore the folder from a backup, or move the whole folder away to start empty"
+    )]
+    Lost { path: PathBuf, last: u64, known: u64 },
     #[error("{path} was written by a newer RunGuard (format {found}, this one knows {known}). Use that version, or another --data folder")]
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error("cannot open {path}: {detail}. The disk may be full or the folder not writable")]

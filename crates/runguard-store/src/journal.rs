@@ -37,7 +37,7 @@ pub(crate) enum Undo {
 }
 
 /// Rows to take out of the log, in the same transaction as the row that says so.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Removal {
     pub(crate) seqs: Vec<u64>,
     /// Rows behind the index, found by scanning: after this one, of this tenant and session.

@@ -10,7 +10,7 @@ use crate::schema::LOG_PAGE_BYTES;
 use crate::shard::SHARDS;
 use crate::store::{Inner, SlotState, decode_hash, decode_slots};
 use hashbrown::HashMap;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const CHECKPOINT_ROWS: u64 = 200_000;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(20);
 /// Rows of one transaction, and of one zone.
 const CHUNK: u64 = 50_000;
-const ZONE_ROWS: usize = 1024;
+const ZONE_ROWS: u64 = 1024;
 /// The write-ahead log starts over at this size. Each time costs the writer a wait for the disk; a start after a crash
 /// reads all of it.
 const WAL_LIMIT: u64 = 128 * 1024 * 1024;
@@ -38,7 +38,8 @@ const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Rows removed at a time, so that no answer waits long behind a removal.
 const PRUNE_ROWS: u64 = 500;
 /// Answers for repeated requests are kept a day.
-const IDEMPOTENCY_MILLIS: i64 = 24 * 3600 * 1000;
+const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
+const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 
 #[derive(Debug, Default)]
 struct Asked {
@@ -167,7 +168,9 @@ impl Round {
                 }
                 Ok(found)
             };
-            let found = read().map_err(|error| StoreError::Read(error.to_string()))?;
+            let found = read()
+                .inspect_err(|error| self.inner.folder.mark_index_damaged(error))
+                .map_err(|error| StoreError::Read(error.to_string()))?;
             let Some((last, _)) = found.last() else { return Ok(true) };
             after = (last.family as i64, last.hash.to_be_bytes().to_vec());
             for (key, on_disk) in found {
@@ -196,6 +199,7 @@ impl Round {
             Ok(()) => self.troubled = false,
             Err(error) if !self.troubled => {
                 self.troubled = true;
+                self.inner.folder.mark_index_damaged(&error);
                 tracing::error!(%error, "the index cannot be written; answers go on, and it is caught up when the disk allows");
             }
             Err(_) => {}
@@ -238,7 +242,8 @@ impl Round {
         while self.indexed < upto {
             let last = upto.min(self.indexed + CHUNK);
             let after = self.indexed;
-            let batch = IndexBatch::read(self.log()?, after, last)?;
+            let open_zone = last_zone(&self.index)?;
+            let batch = IndexBatch::read(self.log()?, after, last, open_zone)?;
             batch.write(&mut self.index, last)?;
             self.indexed = last;
             self.inner.keeper.indexed.store(last, Ordering::Release);
@@ -348,12 +353,12 @@ impl Round {
         if now == i64::MIN {
             return Ok(());
         }
-        let keep = i64::from(self.inner.options.retention_days) * 86_400_000;
-        let oldest = now.saturating_sub(keep);
-        let oldest_answer = now.saturating_sub(IDEMPOTENCY_MILLIS);
+        let log_millis = i64::from(self.inner.options.retention_days) * DAY_MILLIS;
+        let state_millis = log_millis.max(self.inner.state_lifetime_millis.load(Ordering::Relaxed)).saturating_add(DAY_MILLIS);
+        let oldest_row = now.saturating_sub(log_millis);
         let upto: Option<u64> = self.index.query_row(
             "SELECT max(last_seq) FROM zones WHERE last_seq < coalesce((SELECT min(first_seq) FROM zones WHERE at_max >= ?1), 9223372036854775807)",
-            [oldest],
+            [oldest_row],
             |row| row.get(0),
         )?;
         if let Some(upto) = upto {
@@ -361,23 +366,27 @@ impl Round {
             let transaction = self.index.transaction()?;
             transaction.execute("DELETE FROM sessions WHERE seq <= ?1", [upto])?;
             transaction.execute("DELETE FROM zones WHERE last_seq <= ?1", [upto])?;
-            transaction.execute("DELETE FROM rollup WHERE minute < ?1", [oldest.div_euclid(60_000)])?;
-            transaction.execute("DELETE FROM states WHERE at < ?1 AND family <> 2", [oldest])?;
+            transaction.execute("DELETE FROM rollup WHERE minute < ?1", [oldest_row.div_euclid(60_000)])?;
             transaction.commit()?;
         }
-        for shard in 0..SHARDS {
-            let mut shard = self.inner.shards.lock(shard);
-            let crate::shard::Shard { map, bytes, .. } = &mut *shard;
-            map.retain(|key, resident| {
-                let limit = if key.family == Family::Idempotency { oldest_answer } else { oldest };
-                let stays = resident.dirty || (resident.at >= limit && !resident.slots.is_empty());
-                if !stays {
-                    *bytes = bytes.saturating_sub(resident.weight());
-                }
-                stays
-            });
+        // An endpoint has no lifetime: an operator's word holds until it is taken back.
+        for (family, oldest) in
+            [(Family::Session, now.saturating_sub(state_millis)), (Family::Idempotency, now.saturating_sub(IDEMPOTENCY_MILLIS))]
+        {
+            self.index.execute("DELETE FROM states WHERE family = ?1 AND at < ?2", params![family as u8, oldest])?;
+            self.inner.evictions.fetch_add(1, Ordering::AcqRel);
+            for shard in 0..SHARDS {
+                let mut shard = self.inner.shards.lock(shard);
+                let crate::shard::Shard { map, bytes, .. } = &mut *shard;
+                map.retain(|key, resident| {
+                    let stays = key.family != family || resident.dirty || (resident.at >= oldest && !resident.slots.is_empty());
+                    if !stays {
+                        *bytes = bytes.saturating_sub(resident.weight());
+                    }
+                    stays
+                });
+            }
         }
-        self.index.execute("DELETE FROM states WHERE family = 2 AND at < ?1", [oldest_answer])?;
         Ok(())
     }
 
@@ -407,6 +416,7 @@ impl Round {
         }
         self.checkpoint_states();
         self.inner.cold.store(true, Ordering::Release);
+        self.inner.evictions.fetch_add(1, Ordering::AcqRel);
         let per_shard = limit / SHARDS * 9 / 10;
         for shard in 0..SHARDS {
             let mut shard = self.inner.shards.lock(shard);
@@ -445,6 +455,29 @@ struct Zone {
     tenants: i64,
 }
 
+impl Zone {
+    /// A zone is short, and of one day: retention removes whole zones.
+    fn has_room_for(&self, seq: u64, at: i64) -> bool {
+        seq.saturating_sub(self.first_seq) < ZONE_ROWS && at.div_euclid(DAY_MILLIS) == self.at_max.div_euclid(DAY_MILLIS)
+    }
+}
+
+fn last_zone(index: &Connection) -> Result<Option<Zone>, rusqlite::Error> {
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Zone {
+            first_seq: row.get(0)?,
+            last_seq: row.get(1)?,
+            at_min: row.get(2)?,
+            at_max: row.get(3)?,
+            guards: row.get(4)?,
+            reasons: row.get(5)?,
+            outcomes: row.get(6)?,
+            tenants: row.get(7)?,
+        })
+    };
+    index.query_row("SELECT * FROM zones ORDER BY first_seq DESC LIMIT 1", [], read).optional()
+}
+
 /// What a run of rows adds to the indexes.
 #[derive(Debug, Default)]
 struct IndexBatch {
@@ -457,24 +490,22 @@ struct IndexBatch {
 type Counted = (i64, String, String, String, String);
 
 impl IndexBatch {
-    fn read(log: &Connection, after: u64, upto: u64) -> Result<Self, rusqlite::Error> {
-        let mut batch = Self::default();
+    /// `open_zone` is the last zone of the index; it is gone on with while it has room.
+    fn read(log: &Connection, after: u64, upto: u64, open_zone: Option<Zone>) -> Result<Self, rusqlite::Error> {
+        let mut batch = Self { zones: open_zone.into_iter().collect(), ..Self::default() };
         let mut select = log.prepare_cached(
             "SELECT seq, at, tenant, guard, kind, session, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
         )?;
         let mut rows = select.query([after, upto])?;
-        let mut in_zone = ZONE_ROWS;
         let mut counted: HashMap<u64, usize> = HashMap::new();
         while let Some(row) = rows.next()? {
             let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
             let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
             let (tenant, guard, kind, session, outcome, reason) = (text(2)?, text(3)?, text(4)?, text(5)?, text(6)?, text(7)?);
             batch.sessions.push((session_number(tenant, session), seq));
-            if in_zone >= ZONE_ROWS {
-                in_zone = 0;
+            if !batch.zones.last().is_some_and(|zone| zone.has_room_for(seq, at)) {
                 batch.zones.push(Zone { first_seq: seq, at_min: at, at_max: at, ..Zone::default() });
             }
-            in_zone += 1;
             if let Some(zone) = batch.zones.last_mut() {
                 zone.last_seq = seq;
                 zone.at_min = zone.at_min.min(at);

@@ -30,7 +30,7 @@ impl Readers {
         };
         let result = {
             let transaction = connection.unchecked_transaction().map_err(failed)?;
-            run(&transaction).map_err(failed)
+            run(&transaction).inspect_err(|error| folder.mark_index_damaged(error)).map_err(failed)
         };
         let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if result.is_ok() && readers.len() < KEEP_READERS {

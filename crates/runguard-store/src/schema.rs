@@ -100,6 +100,10 @@ impl Folder {
         self.path.join(LOG_FILE)
     }
 
+    pub(crate) fn log_is_empty(&self) -> bool {
+        fs::metadata(self.log_path()).map_or(true, |meta| meta.len() == 0)
+    }
+
     pub(crate) fn index_path(&self) -> PathBuf {
         self.path.join(INDEX_FILE)
     }
@@ -123,19 +127,44 @@ impl Folder {
     /// The connection that writes the index. A damaged index is set aside: it is built anew from the log.
     pub(crate) fn open_index(&self) -> Result<Connection, OpenError> {
         let path = self.index_path();
-        match open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES) {
-            Err(OpenError::Damaged { detail, .. }) => {
-                tracing::warn!(file = %path.display(), detail, "the index is damaged; it is set aside and built anew from the log");
-                for suffix in ["", "-wal", "-shm"] {
-                    let from = PathBuf::from(format!("{}{suffix}", path.display()));
-                    let to = PathBuf::from(format!("{}.damaged{suffix}", path.display()));
-                    if from.exists() {
-                        fs::rename(&from, &to).map_err(|source| OpenError::Folder { path: from, source })?;
-                    }
-                }
-                open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES)
+        let open = || {
+            let connection = open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES)?;
+            check_index(&connection).map_err(|error| describe(&path, &error))?;
+            Ok(connection)
+        };
+        let marked = self.damage_mark().exists();
+        match open() {
+            Err(OpenError::Damaged { detail, .. }) => self.set_index_aside(&detail)?,
+            Ok(connection) if !marked => return Ok(connection),
+            Ok(_) => self.set_index_aside("it could not be read in the last run")?,
+            Err(error) => return Err(error),
+        }
+        open()
+    }
+
+    fn set_index_aside(&self, detail: &str) -> Result<(), OpenError> {
+        let path = self.index_path();
+        tracing::warn!(file = %path.display(), detail, "the index is damaged; it is set aside and built anew from the log");
+        for suffix in ["", "-wal", "-shm"] {
+            let from = PathBuf::from(format!("{}{suffix}", path.display()));
+            let to = PathBuf::from(format!("{}.damaged{suffix}", path.display()));
+            if from.exists() {
+                fs::rename(&from, &to).map_err(|source| OpenError::Folder { path: from, source })?;
             }
-            opened => opened,
+        }
+        let _ = fs::remove_file(self.damage_mark());
+        Ok(())
+    }
+
+    fn damage_mark(&self) -> PathBuf {
+        self.path.join("index-is-damaged")
+    }
+
+    /// Damage found while running: the next start builds the index anew.
+    pub(crate) fn mark_index_damaged(&self, error: &rusqlite::Error) {
+        if matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) && !self.damage_mark().exists() {
+            tracing::error!(%error, "a database file is damaged; restart the service: it checks the log and builds the index anew");
+            let _ = fs::write(self.damage_mark(), "");
         }
     }
 
@@ -171,6 +200,14 @@ fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Resul
 /// Reads both ends of the log: a torn file shows here and not in the middle of a request.
 fn check_readable(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.query_row("SELECT (SELECT count(*) FROM (SELECT * FROM log ORDER BY seq LIMIT 10)) + (SELECT count(*) FROM (SELECT * FROM log ORDER BY seq DESC LIMIT 10))", [], |_| Ok(()))
+}
+
+/// Touches every table of the index: its roots, its ends, how far it reaches.
+fn check_index(connection: &Connection) -> Result<(), rusqlite::Error> {
+    for table in ["progress", "states", "sessions", "zones", "rollup"] {
+        connection.query_row(&format!("SELECT count(*) FROM (SELECT * FROM {table} LIMIT 10)"), [], |_| Ok(()))?;
+    }
+    connection.query_row("SELECT count(*) FROM (SELECT * FROM zones ORDER BY first_seq DESC LIMIT 10)", [], |_| Ok(()))
 }
 
 pub(crate) fn describe(path: &Path, error: &rusqlite::Error) -> OpenError {

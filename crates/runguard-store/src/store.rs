@@ -10,7 +10,7 @@ use crate::shard::{ERASED, Shard, Shards, TailEvent};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::{oneshot, watch};
@@ -144,8 +144,12 @@ pub(crate) struct Inner {
     pub(crate) replay: Box<Replay>,
     /// Whether an entry that is not in memory may be on disk.
     pub(crate) cold: AtomicBool,
+    /// Counts rounds of eviction.
+    pub(crate) evictions: AtomicU64,
     /// The service's time, as last heard; the keeper goes by it.
     pub(crate) now: AtomicI64,
+    /// How long a state can matter.
+    pub(crate) state_lifetime_millis: AtomicI64,
     pub(crate) keeper: Keeper,
 }
 
@@ -158,21 +162,33 @@ impl std::fmt::Debug for Inner {
 impl Store {
     pub fn open(options: Options, replay: Box<Replay>) -> Result<Self, OpenError> {
         let folder = Folder::open(&options.folder)?;
+        if folder.log_is_empty() && folder.index_path().exists() {
+            // Asked before the log is opened, which would make a good empty file of a bad one.
+            let known =
+                folder.open_index().and_then(|index| known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error)))?;
+            if known.last_row > 0 {
+                return Err(OpenError::Lost { path: folder.log_path(), last: 0, known: known.last_row });
+            }
+        }
         let mut log = folder.open_log(options.durability)?;
         let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
-        let last_seq = recover(&log, &index, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
-        let holds_states: bool = index
-            .query_row("SELECT EXISTS (SELECT 1 FROM states)", [], |row| row.get(0))
-            .map_err(|error| describe(&folder.index_path(), &error))?;
+        let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
+        let last_seq = recover(&log, known.checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
+        if last_seq < known.last_row {
+            return Err(OpenError::Lost { path: folder.log_path(), last: last_seq, known: known.last_row });
+        }
+        let last_seq = last_seq.max(known.indexed).max(known.checkpointed);
         let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
         let inner = Arc::new(Inner {
             journal: Journal::new(last_seq),
             readers: Readers::default(),
             shards,
             replay,
-            cold: AtomicBool::new(holds_states || has_tail),
+            cold: AtomicBool::new(known.holds_states || has_tail),
+            evictions: AtomicU64::new(0),
             now: AtomicI64::new(i64::MIN),
+            state_lifetime_millis: AtomicI64::new(0),
             keeper: Keeper::default(),
             folder,
             options,
@@ -193,10 +209,16 @@ impl Store {
     /// Runs `step` on the states under `keys`, keeps what it returns, and answers once that is safe.
     /// Steps on the same key run one after the other; two can never both take the last slot.
     pub async fn apply<R>(&self, keys: &[Key], step: impl FnOnce(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
-        if self.inner.cold.load(Ordering::Acquire) {
-            self.make_resident(keys).await?;
-        }
-        let (reply, written) = self.inner.step(keys, step)?;
+        let mut step = step;
+        let (reply, written) = loop {
+            match self.inner.step(keys, step)? {
+                Stepped::Done(reply, written) => break (reply, written),
+                Stepped::Absent(again) => {
+                    step = again;
+                    self.make_resident(keys).await?;
+                }
+            }
+        };
         if let Some(written) = written {
             written.await.map_err(|_| StoreError::Stopping)??;
         }
@@ -215,10 +237,15 @@ impl Store {
 
     /// The states of an entry, for looking at.
     pub async fn states(&self, key: Key) -> Result<Vec<SlotState>, StoreError> {
-        if self.inner.cold.load(Ordering::Acquire) {
+        loop {
+            {
+                let shard = self.inner.shards.of(key);
+                if !self.inner.may_be_on_disk(&shard, key) {
+                    return Ok(shard.map.get(&key).map(|resident| resident.slots.clone()).unwrap_or_default());
+                }
+            }
             self.make_resident(&[key]).await?;
         }
-        Ok(self.inner.shards.of(key).map.get(&key).map(|resident| resident.slots.clone()).unwrap_or_default())
     }
 
     /// All entries of a family, in memory and on disk.
@@ -257,7 +284,13 @@ impl Store {
         self.make_resident(&keys).await?;
         let removal = Removal { seqs: rows.iter().map(|(seq, _)| *seq).collect(), of_session: Some((indexed_upto, tenant, session)) };
         let log_rows = removal.seqs.len();
-        self.inner.erase(&keys, row, removal)?.await.map_err(|_| StoreError::Stopping)??;
+        let committed = loop {
+            match self.inner.erase(&keys, &row, &removal)? {
+                Some(committed) => break committed,
+                None => self.make_resident(&keys).await?,
+            }
+        };
+        committed.await.map_err(|_| StoreError::Stopping)??;
         self.flush().await?;
         Ok(Some(Erased { log_rows }))
     }
@@ -288,6 +321,11 @@ impl Store {
     /// The service's time, by which old things leave.
     pub fn tell_time(&self, now_millis: i64) {
         self.inner.now.store(now_millis, Ordering::Relaxed);
+    }
+
+    /// States are kept as long as the log, and at least this long.
+    pub fn keep_states_for(&self, millis: i64) {
+        self.inner.state_lifetime_millis.store(millis, Ordering::Relaxed);
     }
 
     pub fn entries_in_memory(&self) -> usize {
@@ -329,6 +367,12 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 type Committed = oneshot::Receiver<Result<(), StoreError>>;
 
+/// A step that ran, or that must wait for an entry from disk.
+enum Stepped<R, S> {
+    Done(R, Option<Committed>),
+    Absent(S),
+}
+
 impl Inner {
     fn lock_shards<'a>(&'a self, keys: &[Key]) -> Vec<(usize, MutexGuard<'a, Shard>)> {
         let mut indexes: Vec<usize> = keys.iter().map(|key| Shards::index_of(*key)).collect();
@@ -337,10 +381,26 @@ impl Inner {
         indexes.into_iter().map(|index| (index, self.shards.lock(index))).collect()
     }
 
-    fn step<R>(&self, keys: &[Key], step: impl FnOnce(&View<'_>) -> Decided<R>) -> Result<(R, Option<Committed>), StoreError> {
+    /// Asked with the shard's lock held. The keeper says that it will evict before it takes the lock to do so; hence
+    /// whoever finds an entry missing under the lock also finds out whether it may have been evicted.
+    fn may_be_on_disk(&self, shard: &Shard, key: Key) -> bool {
+        !shard.map.contains_key(&key) && self.cold.load(Ordering::Acquire)
+    }
+
+    fn any_may_be_on_disk(&self, shards: &[(usize, MutexGuard<'_, Shard>)], keys: &[Key]) -> bool {
+        keys.iter().any(|key| {
+            let index = Shards::index_of(*key);
+            shards.iter().find(|(other, _)| *other == index).is_some_and(|(_, shard)| self.may_be_on_disk(shard, *key))
+        })
+    }
+
+    fn step<R, S: FnOnce(&View<'_>) -> Decided<R>>(&self, keys: &[Key], step: S) -> Result<Stepped<R, S>, StoreError> {
         let mut shards = self.lock_shards(keys);
+        if self.any_may_be_on_disk(&shards, keys) {
+            return Ok(Stepped::Absent(step));
+        }
         let (reply, written) = match step(&View { keys, shards: &shards, committed: self.journal.committed() }) {
-            Decided::Reply(reply) => return Ok((reply, None)),
+            Decided::Reply(reply) => return Ok(Stepped::Done(reply, None)),
             Decided::Keep(reply, written) => (reply, written),
         };
         let effects: Vec<Effect<'_>> = written
@@ -381,11 +441,15 @@ impl Inner {
                 resident.seq = seq;
             }
         }
-        Ok((reply, Some(committed)))
+        Ok(Stepped::Done(reply, Some(committed)))
     }
 
-    fn erase(&self, keys: &[Key], row: Row, removal: Removal) -> Result<Committed, StoreError> {
+    /// `None`: some of it must be loaded first.
+    fn erase(&self, keys: &[Key], row: &Row, removal: &Removal) -> Result<Option<Committed>, StoreError> {
         let mut shards = self.lock_shards(keys);
+        if self.any_may_be_on_disk(&shards, keys) {
+            return Ok(None);
+        }
         let effects: Vec<Effect<'_>> =
             keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
         let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
@@ -402,19 +466,39 @@ impl Inner {
             }
         }
         let (done, committed) = oneshot::channel();
-        let seq = self.journal.push(Work::Append { row, effects, removal: Some(removal) }, undo, done)?;
+        let work = Work::Append { row: row.clone(), effects, removal: Some(removal.clone()) };
+        let seq = self.journal.push(work, undo, done)?;
         for key in keys {
             let index = Shards::index_of(*key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
                 resident.seq = seq;
             }
         }
-        Ok(committed)
+        Ok(Some(committed))
     }
 
     /// Reads entries from disk and makes them resident.
     pub(crate) fn load(&self, keys: &[Key]) -> Result<(), StoreError> {
-        let found: Vec<(Key, Option<(u64, i64, Vec<SlotState>)>)> = self.readers.read(&self.folder, |connection| {
+        let mut wanted: Vec<Key> = keys.to_vec();
+        while !wanted.is_empty() {
+            let evictions = self.evictions.load(Ordering::Acquire);
+            let found = self.read_entries(&wanted)?;
+            wanted.clear();
+            for (key, on_disk) in found {
+                let mut shard = self.shards.of(key);
+                // Evicted between our reading and now: what we read may be older than what was written then.
+                if self.evictions.load(Ordering::Acquire) == evictions {
+                    shard.admit(key, on_disk, &self.replay);
+                } else {
+                    wanted.push(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_entries(&self, keys: &[Key]) -> Result<Vec<(Key, Option<(u64, i64, Vec<SlotState>)>)>, StoreError> {
+        self.readers.read(&self.folder, |connection| {
             let mut select = connection.prepare_cached("SELECT seq, at, slots FROM idx.states WHERE family = ?1 AND hash = ?2")?;
             let mut found = Vec::with_capacity(keys.len());
             for key in keys {
@@ -426,13 +510,7 @@ impl Inner {
                 found.push((*key, on_disk));
             }
             Ok(found)
-        })?;
-        for (key, on_disk) in found {
-            let mut shard = self.shards.of(key);
-            // A key without a row may have been evicted and written meanwhile only if it was resident; then it is there.
-            shard.admit(key, on_disk, &self.replay);
-        }
-        Ok(())
+        })
     }
 
     fn family_on_disk(&self, family: Family) -> Result<Vec<(Key, Labelled)>, StoreError> {
@@ -482,11 +560,28 @@ pub(crate) fn decode_hash(bytes: &[u8]) -> u128 {
     bytes.try_into().map(u128::from_be_bytes).unwrap_or_default()
 }
 
+/// What the index says of itself and of the log.
+struct Known {
+    checkpointed: u64,
+    indexed: u64,
+    /// The last row that was in the log and was not removed by retention.
+    last_row: u64,
+    holds_states: bool,
+}
+
+fn known_to_index(index: &Connection) -> Result<Known, rusqlite::Error> {
+    Ok(Known {
+        checkpointed: crate::query::progress(index, "checkpointed")?,
+        indexed: crate::query::progress(index, "indexed")?,
+        last_row: index.query_row("SELECT coalesce(max(last_seq), 0) FROM zones", [], |row| row.get(0))?,
+        holds_states: index.query_row("SELECT EXISTS (SELECT 1 FROM states)", [], |row| row.get(0))?,
+    })
+}
+
 /// Reads the rows that came after the last checkpoint of the states and hangs their events up in the shards. The
 /// states themselves stay on disk until they are asked for, so a start takes as long as this tail, not as the log.
-fn recover(log: &Connection, index: &Connection, shards: &Shards) -> Result<u64, rusqlite::Error> {
-    let checkpointed: u64 = crate::query::progress(index, "checkpointed")?;
-    let indexed: u64 = crate::query::progress(index, "indexed")?;
+/// Gives the last row's number.
+fn recover(log: &Connection, checkpointed: u64, shards: &Shards) -> Result<u64, rusqlite::Error> {
     let mut select = log.prepare("SELECT seq, at, effects FROM log WHERE seq > ?1 AND effects IS NOT NULL ORDER BY seq")?;
     let mut rows = select.query([checkpointed])?;
     while let Some(row) = rows.next()? {
@@ -499,6 +594,5 @@ fn recover(log: &Connection, index: &Connection, shards: &Shards) -> Result<u64,
             shards.of(key).tail.entry(key).or_default().push(event);
         }
     }
-    let last: Option<u64> = log.query_row("SELECT max(seq) FROM log", [], |row| row.get(0))?;
-    Ok(last.unwrap_or(0).max(indexed).max(checkpointed))
+    log.query_row("SELECT coalesce(max(seq), 0) FROM log", [], |row| row.get(0))
 }

@@ -21,7 +21,13 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let query: Query = self.tenant.iter().map(|tenant| ("tenant", tenant.clone())).collect();
-        let session = self.client.get(&format!("/v1/sessions/{}", segment(&self.id)), &query)?;
+        let session = self.client.get(&format!("/v1/sessions/{}", segment(&self.id)), &query).map_err(|failure| match failure {
+            Failure::NotFound(_) => Failure::NotFound(format!(
+                "nothing is known of session '{}'; `runguard decisions` shows the latest ones",
+                output::clean(&self.id)
+            )),
+            other => other,
+        })?;
         if self.json {
             return output::json(&session);
         }

@@ -125,6 +125,10 @@ impl GuardSettings for Settings {
         Setting { key: "polling", about: "Actions that may repeat in a row while their result changes." },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_total", self.max_total, 0..=1000)?;
         within("max_consecutive", self.max_consecutive, 0..=1000)?;

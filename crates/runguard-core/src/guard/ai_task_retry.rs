@@ -92,6 +92,10 @@ impl GuardSettings for Settings {
         },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_retries", self.max_retries, 0..=1000)?;
         lasting("window", self.window)

@@ -141,6 +141,10 @@ impl GuardSettings for Settings {
         Setting { key: "probe_timeout", about: "A probe that has not reported by then is given to another." },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.session_window.max(self.failure_window).max(self.recovery).max(LONGEST_RECOVERY)
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_attempts_per_session", self.max_attempts_per_session, 0..=1000)?;
         within("failure_threshold", self.failure_threshold, 1..=10_000)?;

@@ -128,6 +128,10 @@ impl GuardSettings for Settings {
         Setting { key: "entities", about: "Per entity type: the form a machine reads, the form people say, and the hint to show." },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_attempts", self.max_attempts, 0..=1000)?;
         within("max_hints", self.max_hints, 0..=1000)?;

@@ -71,6 +71,10 @@ impl GuardSettings for Settings {
         Setting { key: "window", about: "Seconds (1800) or with a unit (\"30m\")." },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_handoffs", self.max_handoffs, 0..=1000)?;
         within("max_visits_per_bot", self.max_visits_per_bot, 0..=1000)?;

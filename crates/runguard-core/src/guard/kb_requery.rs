@@ -76,6 +76,10 @@ impl GuardSettings for BotpressSettings {
         Setting { key: "confidence_threshold", about: "From here on the last answer is good enough." },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_queries", self.max_queries, 0..=1000)?;
         lasting("window", self.window)?;
@@ -360,6 +364,10 @@ impl GuardSettings for VoiceflowSettings {
         Setting { key: "low_confidence", about: "Below this the topic is not documented: no second query." },
         Setting { key: "topic_match", about: "\"similar\": a rephrased query is the same topic; \"exact\": only the same words." },
     ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_queries", self.max_queries, 0..=1000)?;

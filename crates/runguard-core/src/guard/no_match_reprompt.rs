@@ -83,6 +83,10 @@ impl GuardSettings for Settings {
         },
     ];
 
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_reprompts", self.max_reprompts, 0..=1000)?;
         lasting("window", self.window)

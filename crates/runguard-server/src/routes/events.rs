@@ -34,7 +34,11 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     let (caller, now) = reader(app, headers)?;
     let values = query(raw, FILTERS)?;
     let filter = filter(&values, &caller, now)?;
-    let last_id = match headers.get("last-event-id").map(|value| value.to_str().ok().and_then(|text| text.parse().ok())) {
+    let last_id = match headers
+        .get("last-event-id")
+        .filter(|value| !value.is_empty())
+        .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()))
+    {
         None => None,
         Some(Some(seq)) => Some(seq),
         Some(None) => return Err(Problem::query("Last-Event-ID", "must be the id of an earlier event")),

@@ -1,0 +1,131 @@
+//! Steps on one key run one after the other.
+
+use crate::toy::{SUM, Toy, add, all_rows, change, key, number, row, rows_of, sum};
+use runguard_store::{Decided, Written};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_tasks_that_count_on_one_key_lose_nothing() {
+    let toy = Toy::new();
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        let store = toy.store.clone();
+        tasks.spawn(async move {
+            let mut seen = Vec::new();
+            for _ in 0..50 {
+                seen.push(add(&store, "one", 1).await.unwrap());
+            }
+            seen
+        });
+    }
+    let mut seen: Vec<u64> = tasks.join_all().await.concat();
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=64 * 50).collect::<Vec<u64>>(), "every step saw the one before it");
+    assert_eq!(sum(&toy.store, "one").await, 64 * 50);
+    assert_eq!(all_rows(&toy.store).await.len(), 64 * 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one() {
+    const SLOTS: u64 = 7;
+    let toy = Toy::new();
+    for round in 0..20 {
+        let session = format!("race-{round}");
+        let mut tasks = JoinSet::new();
+        for _ in 0..64 {
+            let (store, session) = (toy.store.clone(), session.clone());
+            tasks.spawn(async move {
+                let step = store.apply(&[key(&session)], |view| {
+                    if number(view.get(0, SUM, "")) >= SLOTS {
+                        return Decided::Reply(false);
+                    }
+                    let taken = change(view, 0, SUM, "", &1_u64.to_le_bytes());
+                    Decided::Keep(true, Written { row: row(&session), changes: vec![taken] })
+                });
+                step.await.unwrap()
+            });
+        }
+        let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
+        assert_eq!(allowed as u64, SLOTS);
+        assert_eq!(sum(&toy.store, &session).await, SLOTS);
+    }
+}
+
+/// Moves one from each key to the other, in whatever order the keys are named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn steps_that_name_their_keys_in_opposite_orders_do_not_wait_for_each_other_for_ever() {
+    let toy = Toy::new();
+    let mut tasks = JoinSet::new();
+    for task in 0..16_u64 {
+        let store = toy.store.clone();
+        tasks.spawn(async move {
+            for turn in 0..50 {
+                let mut names = ["left", "middle", "right"];
+                names.rotate_left((task + turn) as usize % 3);
+                if task % 2 == 0 {
+                    names.reverse();
+                }
+                let step = store.apply(&names.map(key), |view| {
+                    let changes = (0..3).map(|key| change(view, key, SUM, "", &1_u64.to_le_bytes())).collect();
+                    Decided::Keep((), Written { row: row("many"), changes })
+                });
+                step.await.unwrap();
+            }
+        });
+    }
+    tokio::time::timeout(Duration::from_secs(30), tasks.join_all()).await.expect("a deadlock");
+    let toy = toy.reopen();
+    for name in ["left", "middle", "right"] {
+        assert_eq!(sum(&toy.store, name).await, 16 * 50);
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_only_replies_leaves_no_row_and_no_state() {
+    let toy = Toy::new();
+    let reply = toy.store.apply(&[key("quiet")], |view| Decided::Reply(view.get(0, SUM, "").is_none())).await;
+    assert!(reply.unwrap());
+    assert!(all_rows(&toy.store).await.is_empty());
+    assert!(toy.store.states(key("quiet")).await.unwrap().is_empty());
+}
+
+/// Who is refused because the store is stopping must not be counted, on disk least of all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stop_under_load_keeps_what_was_answered_and_nothing_else() {
+    for _ in 0..5 {
+        let toy = Toy::new();
+        let mut tasks = JoinSet::new();
+        for task in 0..16 {
+            let store = toy.store.clone();
+            tasks.spawn(async move {
+                let session = format!("stop-{task}");
+                let mut answered = 0;
+                while let Ok(count) = add(&store, &session, 1).await {
+                    answered = count;
+                }
+                (session, answered)
+            });
+        }
+        toy.store.committed().wait_for(|seq| *seq > 200).await.unwrap();
+        let store = toy.store.clone();
+        tokio::task::spawn_blocking(move || store.stop()).await.unwrap();
+        let ended = tasks.join_all().await;
+        let toy = toy.reopen();
+        for (session, answered) in ended {
+            assert_eq!(rows_of(&toy.store, &session).await.len() as u64, answered, "rows of {session}");
+            assert_eq!(sum(&toy.store, &session).await, answered, "the count of {session}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_store_refuses_and_does_not_hang() {
+    let toy = Toy::new();
+    add(&toy.store, "one", 1).await.unwrap();
+    toy.store.stop();
+    let patience = Duration::from_secs(5);
+    assert!(tokio::time::timeout(patience, add(&toy.store, "one", 1)).await.expect("apply hangs").is_err());
+    assert!(tokio::time::timeout(patience, toy.store.probe()).await.expect("probe hangs").is_err());
+    assert!(tokio::time::timeout(patience, toy.store.flush()).await.expect("flush hangs").is_err());
+}

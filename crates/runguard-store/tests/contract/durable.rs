@@ -1,0 +1,269 @@
+//! What was answered is there after the store was closed and opened again, with or without its second file.
+
+use crate::toy::{LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, append, change, index_file, key, replay, row, rows_of, sum};
+use proptest::prelude::*;
+use runguard_store::{Change, Decided, Family, Key, LogRow, SlotState, Store, Written};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const SESSIONS: usize = 300;
+
+/// Sessions with several states each, and an endpoint that all of them share.
+async fn fill(store: &Store) {
+    let endpoint = Key::new(Family::Endpoint, TENANT, "shared");
+    for number in 0..SESSIONS {
+        let session = format!("s{number}");
+        add(store, &session, number as u64).await.unwrap();
+        append(store, &session, "a", session.as_bytes()).await.unwrap();
+        append(store, &session, "b", b"x").await.unwrap();
+        append(store, &session, "a", b"!").await.unwrap();
+        let both = store.apply(&[endpoint, key(&session)], |view| {
+            let changes = vec![change(view, 0, LIST, "endpoint", &[number as u8]), change(view, 1, SUM, "", &1_u64.to_le_bytes())];
+            Decided::Keep((), Written { row: row(&session), changes })
+        });
+        both.await.unwrap();
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Everything {
+    rows: Vec<LogRow>,
+    timelines: Vec<Vec<LogRow>>,
+    states: Vec<Vec<SlotState>>,
+    endpoint: Vec<SlotState>,
+    stats: Vec<runguard_store::StatRow>,
+}
+
+async fn everything(store: &Store) -> Everything {
+    let (mut timelines, mut states) = (Vec::new(), Vec::new());
+    for number in 0..SESSIONS {
+        timelines.push(rows_of(store, &format!("s{number}")).await);
+        states.push(store.states(key(&format!("s{number}"))).await.unwrap());
+    }
+    Everything {
+        rows: all_rows(store).await,
+        timelines,
+        states,
+        endpoint: store.states(Key::new(Family::Endpoint, TENANT, "shared")).await.unwrap(),
+        stats: store.stats(None, None, i64::MIN / 2, i64::MAX / 2).await.unwrap(),
+    }
+}
+
+fn check_content(found: &Everything) {
+    assert_eq!(found.rows.len(), 5 * SESSIONS);
+    assert!(found.rows.iter().zip(1..).all(|(row, seq)| row.seq == seq), "numbered in order, without a gap");
+    let endpoint: Vec<u8> = (0..SESSIONS).map(|number| number as u8).collect();
+    assert_eq!(*found.endpoint[0].state, *endpoint);
+    assert_eq!(found.timelines[7].len(), 5);
+    assert_eq!(*found.states[7][0].state, 8_u64.to_le_bytes());
+    assert_eq!(*found.states[7][1].state, *b"s7!");
+    assert_eq!(*found.states[7][2].state, *b"x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_is_there_after_a_stop() {
+    let toy = Toy::new();
+    fill(&toy.store).await;
+    let before = everything(&toy.store).await;
+    check_content(&before);
+    let toy = toy.reopen();
+    assert_eq!(everything(&toy.store).await, before);
+    let toy = toy.reopen();
+    assert_eq!(everything(&toy.store).await, before, "and after a second one without a write");
+    assert_eq!(add(&toy.store, "s7", 1).await.unwrap(), 9, "and it goes on from there");
+}
+
+/// What may happen to the second file while the store is closed.
+fn losses() -> Vec<(&'static str, fn(&Path))> {
+    fn scribble(folder: &Path, from: usize) {
+        let file = index_file(folder);
+        let mut bytes = std::fs::read(&file).unwrap();
+        assert!(bytes.len() > from);
+        bytes[from..].iter_mut().zip(0_u32..).for_each(|(byte, at)| *byte = (at.wrapping_mul(2_654_435_761) >> 24) as u8);
+        std::fs::write(file, bytes).unwrap();
+    }
+    vec![
+        ("deleted", |folder| std::fs::remove_file(index_file(folder)).unwrap()),
+        ("empty", |folder| std::fs::write(index_file(folder), b"").unwrap()),
+        ("short garbage", |folder| std::fs::write(index_file(folder), b"garbage").unwrap()),
+        ("garbage throughout", |folder| scribble(folder, 0)),
+        ("garbage behind a good header", |folder| scribble(folder, 100)),
+        ("garbage behind a good first page", |folder| scribble(folder, 4096)),
+        ("cut in half", |folder| {
+            let file = std::fs::File::options().write(true).open(index_file(folder)).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        }),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_or_damaged_index_is_built_anew_from_the_log() {
+    let mut toy = Toy::new();
+    fill(&toy.store).await;
+    toy.store.flush().await.unwrap();
+    let before = everything(&toy.store).await;
+    check_content(&before);
+    for (loss, happens) in losses() {
+        toy = toy.reopen_after(happens);
+        assert_eq!(everything(&toy.store).await, before, "{loss}");
+        toy.store.flush().await.unwrap();
+        assert_eq!(everything(&toy.store).await, before, "{loss}, indexed");
+    }
+}
+
+/// Operators look at the circuits as soon as the service is up, not when it has warmed up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_family_is_whole_from_the_first_moment() {
+    const ENDPOINTS: usize = 3000;
+    let toy = Toy::new();
+    let keys: Vec<Key> = (0..ENDPOINTS).map(|number| Key::new(Family::Endpoint, TENANT, &number.to_string())).collect();
+    for keys in keys.chunks(100) {
+        let many = toy.store.apply(keys, |view| {
+            let changes = (0..keys.len()).map(|key| change(view, key, LIST, "e", b"x")).collect();
+            Decided::Keep((), Written { row: row("s"), changes })
+        });
+        many.await.unwrap();
+    }
+    // Without the second file all of them are in the log only.
+    let toy = toy.reopen_after(|folder| std::fs::remove_file(index_file(folder)).unwrap());
+    assert_eq!(toy.store.family(Family::Endpoint).await.unwrap().len(), ENDPOINTS, "in the log only");
+    let toy = toy.reopen();
+    assert_eq!(toy.store.family(Family::Endpoint).await.unwrap().len(), ENDPOINTS, "in the index");
+}
+
+/// The bound of an entry: a thousand and some states. What is in use must not be what leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
+    let toy = Toy::new();
+    for number in 0..1024 {
+        append(&toy.store, "full", &number.to_string(), b"x").await.unwrap();
+    }
+    append(&toy.store, "full", "0", b"x").await.unwrap();
+    append(&toy.store, "full", "one more", b"x").await.unwrap();
+    let subjects = async |store: &Store| -> Vec<String> {
+        let mut subjects: Vec<String> =
+            store.states(key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
+        subjects.sort_unstable();
+        subjects
+    };
+    let before = subjects(&toy.store).await;
+    assert_eq!(before.len(), 1024);
+    let toy = toy.reopen_after(|folder| std::fs::remove_file(index_file(folder)).unwrap());
+    assert_eq!(subjects(&toy.store).await, before, "the log forgets the same one");
+    assert!(before.contains(&"0".to_owned()), "it was written after all but one");
+    assert!(!before.contains(&"1".to_owned()));
+}
+
+#[derive(Debug, Clone)]
+enum Deed {
+    /// On a session, and on the endpoint too.
+    Step { session: usize, slot: u8, subject: usize, with_endpoint: bool },
+    Erase { session: usize },
+    Flush,
+    Reopen,
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        12 => (0..4_usize, prop_oneof![Just(SUM), Just(LIST)], 0..3_usize, any::<bool>())
+            .prop_map(|(session, slot, subject, with_endpoint)| Deed::Step { session, slot, subject, with_endpoint }),
+        1 => (0..4_usize).prop_map(|session| Deed::Erase { session }),
+        1 => Just(Deed::Flush),
+        2 => Just(Deed::Reopen),
+    ]
+}
+
+type States = BTreeMap<(u8, String), Vec<u8>>;
+
+/// What the store should hold.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<String, States>,
+    rows: Vec<(String, String)>,
+}
+
+const ENDPOINT: &str = "endpoint";
+
+fn key_of(entry: &str) -> Key {
+    if entry == ENDPOINT { Key::new(Family::Endpoint, TENANT, entry) } else { key(entry) }
+}
+
+async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
+    let mut toy = Toy::with_memory(memory_bytes);
+    let mut model = Model::default();
+    for (turn, deed) in deeds.into_iter().enumerate() {
+        match deed {
+            Deed::Step { session, slot, subject, with_endpoint } => {
+                let (session, subject) = (format!("s{session}"), format!("subject {subject}"));
+                let row = row(&session);
+                let events: Vec<u8> = (turn as u64).to_le_bytes().to_vec();
+                let entries: Vec<String> = [session.clone()].into_iter().chain(with_endpoint.then(|| ENDPOINT.to_owned())).collect();
+                model.rows.push((row.id.clone(), session));
+                let mut expected = Vec::new();
+                for entry in &entries {
+                    let states = model.entries.entry(entry.clone()).or_default();
+                    let place = (slot, subject.clone());
+                    expected.push(states.get(&place).cloned());
+                    let state = replay(slot, states.get(&place).map(Vec::as_slice), &events, 0).unwrap();
+                    states.insert(place, state);
+                }
+                let keys: Vec<Key> = entries.iter().map(|entry| key_of(entry)).collect();
+                let step = toy.store.apply(&keys, |view| {
+                    let seen: Vec<Option<Vec<u8>>> = (0..keys.len()).map(|key| view.get(key, slot, &subject).map(<[u8]>::to_vec)).collect();
+                    let changes: Vec<Change> = (0..keys.len()).map(|key| change(view, key, slot, &subject, &events)).collect();
+                    Decided::Keep(seen, Written { row, changes })
+                });
+                assert_eq!(step.await.unwrap(), expected, "what the step saw");
+            }
+            Deed::Erase { session } => {
+                let session = format!("s{session}");
+                let admin = runguard_store::Row { session: String::new(), kind: "admin", ..row("") };
+                let id = admin.id.clone();
+                let rows_before = model.rows.len();
+                model.rows.retain(|(_, owner)| *owner != session);
+                let known = model.entries.remove(&session).is_some() || model.rows.len() < rows_before;
+                let erased = toy.store.erase_session(TENANT, &session, admin).await.unwrap();
+                assert_eq!(erased.map(|erased| erased.log_rows), known.then_some(rows_before - model.rows.len()));
+                if known {
+                    model.rows.push((id, String::new()));
+                }
+            }
+            Deed::Flush => toy.store.flush().await.unwrap(),
+            Deed::Reopen => toy = toy.reopen(),
+        }
+    }
+    for entry in ["s0", "s1", "s2", "s3", ENDPOINT] {
+        let states = toy.store.states(key_of(entry)).await.unwrap();
+        let found: States = states.into_iter().map(|state| ((state.slot, state.subject.into_string()), state.state.into_vec())).collect();
+        assert_eq!(found, model.entries.get(entry).cloned().unwrap_or_default(), "states of {entry}");
+        if entry != ENDPOINT {
+            let ids: Vec<String> = rows_of(&toy.store, entry).await.into_iter().map(|row| row.id).collect();
+            let expected: Vec<String> = model.rows.iter().filter(|(_, owner)| owner == entry).map(|(id, _)| id.clone()).collect();
+            assert_eq!(ids, expected, "timeline of {entry}");
+        }
+    }
+    let ids: Vec<(String, String)> = all_rows(&toy.store).await.into_iter().map(|row| (row.id, row.session)).collect();
+    assert_eq!(ids, model.rows);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn any_history_equals_the_model(deeds in prop::collection::vec(deed(), 1..60), fits in any::<bool>()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(do_and_compare(deeds, if fits { PLENTY } else { 1 }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_and_a_flush_count_as_nothing() {
+    let toy = Toy::new();
+    add(&toy.store, "one", 1).await.unwrap();
+    toy.store.probe().await.unwrap();
+    toy.store.flush().await.unwrap();
+    add(&toy.store, "one", 1).await.unwrap();
+    let toy = toy.reopen();
+    assert_eq!(sum(&toy.store, "one").await, 2);
+    assert_eq!(all_rows(&toy.store).await.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+}
