@@ -45,8 +45,9 @@ impl<T: Into<Self>> From<Option<T>> for Value {
 pub struct Facts(Vec<(&'static str, Value)>);
 
 impl Facts {
+    /// With room for what most answers have.
     pub fn new() -> Self {
-        Self::default()
+        Self(Vec::with_capacity(6))
     }
 
     #[must_use]

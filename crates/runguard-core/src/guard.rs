@@ -97,17 +97,17 @@ pub enum Scope {
 }
 
 /// The address of one piece of state. Within a scope it is told apart by slot (whose state) and subject (of what).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
     pub scope: Scope,
-    pub name: String,
+    pub name: &'a str,
     pub slot: Slot,
-    pub subject: String,
+    pub subject: &'a str,
 }
 
-impl Place {
-    pub fn in_session(session_id: &str, slot: Slot, subject: &str) -> Self {
-        Self { scope: Scope::Session, name: session_id.to_owned(), slot, subject: subject.to_owned() }
+impl<'a> Place<'a> {
+    pub fn in_session(session_id: &'a str, slot: Slot, subject: &'a str) -> Self {
+        Self { scope: Scope::Session, name: session_id, slot, subject }
     }
 }
 
@@ -158,7 +158,7 @@ pub trait Operation: Send + Sync + Debug {
     fn session_id(&self) -> &str;
     /// The task, bot, topic, action, step or endpoint it is about.
     fn subject(&self) -> &str;
-    fn places(&self) -> Vec<Place>;
+    fn places(&self) -> Vec<Place<'_>>;
     /// What of the request is kept in the log.
     fn input(&self, store_text: StoreText) -> Facts;
     /// `states` are those at [`Self::places`], in that order.
@@ -259,7 +259,7 @@ pub(crate) trait Check: Send + Sync + Debug {
     fn route(&self) -> &'static Route;
     fn session_id(&self) -> &str;
     fn subject(&self) -> &str;
-    fn places(&self) -> Vec<Place>;
+    fn places(&self) -> Vec<Place<'_>>;
     fn input(&self, store_text: StoreText) -> Facts;
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
@@ -267,7 +267,7 @@ pub(crate) trait Check: Send + Sync + Debug {
     fn pass(&self, pass: Self::Pass, moment: Moment<'_>) -> Facts;
     /// Facts that are in every answer of the route, allowed or not.
     fn always(&self, _allow: bool) -> Facts {
-        Facts::new()
+        Facts::default()
     }
 }
 
@@ -447,7 +447,7 @@ macro_rules! operation_of_check {
                 crate::guard::Check::subject(self)
             }
 
-            fn places(&self) -> Vec<crate::guard::Place> {
+            fn places(&self) -> Vec<crate::guard::Place<'_>> {
                 crate::guard::Check::places(self)
             }
 

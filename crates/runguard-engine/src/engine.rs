@@ -60,7 +60,7 @@ pub struct Idempotency<'a> {
 /// A request that has been read and authorised.
 #[derive(Debug)]
 pub struct Asked<'a> {
-    pub tenant: &'a str,
+    pub tenant: &'a Arc<str>,
     pub operation: &'a dyn Operation,
     pub warnings: &'a [String],
     pub now: Timestamp,
@@ -152,7 +152,7 @@ impl Engine {
     /// Decides, keeps decision and count together, and answers once both are safe.
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
         self.store.tell_time(asked.now.as_millis());
-        let settings = self.settings.load_full();
+        let settings = self.settings.load();
         let places = asked.operation.places();
         let mut keys: Vec<Key> = Vec::with_capacity(places.len() + 1);
         for place in &places {
@@ -160,7 +160,7 @@ impl Engine {
                 Scope::Session => Family::Session,
                 Scope::Endpoint => Family::Endpoint,
             };
-            keys.push(Key::new(family, asked.tenant, &place.name));
+            keys.push(Key::new(family, asked.tenant, place.name));
         }
         if let Some(idempotency) = &asked.idempotency {
             keys.push(Key::new(Family::Idempotency, asked.tenant, idempotency.key));
@@ -208,7 +208,7 @@ impl Engine {
         let row = Row {
             at: now.as_millis(),
             id: decision_id.clone(),
-            tenant: asked.tenant.to_owned(),
+            tenant: asked.tenant.clone(),
             guard: route.guard.code(),
             kind: match route.kind {
                 RouteKind::Check => "check",
@@ -291,7 +291,7 @@ impl Engine {
         Row {
             at: now.as_millis(),
             id: self.ids.next(now.as_millis()),
-            tenant: tenant.to_owned(),
+            tenant: tenant.into(),
             guard: "",
             kind: "admin",
             session: String::new(),
@@ -376,9 +376,9 @@ pub fn forced_name(forced: Forced) -> &'static str {
 }
 
 /// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
-fn label<'a>(tenant: &str, place: &'a guard::Place) -> std::borrow::Cow<'a, str> {
+fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> std::borrow::Cow<'a, str> {
     match place.scope {
-        Scope::Session => std::borrow::Cow::Borrowed(&place.subject),
+        Scope::Session => std::borrow::Cow::Borrowed(place.subject),
         Scope::Endpoint => std::borrow::Cow::Owned(format!("{tenant}\0{}", place.subject)),
     }
 }

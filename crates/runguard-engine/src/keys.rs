@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 use subtle::ConstantTimeEq;
 
 pub const KEY_FILE: &str = "keys.json";
@@ -80,7 +81,7 @@ pub enum KeyError {
 /// Who asks.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    pub tenant: String,
+    pub tenant: Arc<str>,
     pub roles: Vec<Role>,
     pub always_200: bool,
     /// Public id of the key; empty when the service is open.
@@ -89,8 +90,11 @@ pub struct Caller {
 
 impl Caller {
     /// Everyone, while no keys were made and the service listens on loopback only.
-    pub fn open() -> Self {
-        Self { tenant: DEFAULT_TENANT.into(), roles: vec![Role::Admin], always_200: false, key_id: String::new() }
+    pub fn open() -> Arc<Self> {
+        static OPEN: LazyLock<Arc<Caller>> = LazyLock::new(|| {
+            Arc::new(Caller { tenant: DEFAULT_TENANT.into(), roles: vec![Role::Admin], always_200: false, key_id: String::new() })
+        });
+        OPEN.clone()
     }
 
     pub fn may(&self, role: Role) -> bool {
@@ -101,13 +105,18 @@ impl Caller {
 /// The keys in force.
 #[derive(Debug, Clone, Default)]
 pub struct KeyRing {
-    keys: HashMap<String, KeyRecord>,
+    keys: HashMap<String, (KeyRecord, Arc<Caller>)>,
 }
 
 impl KeyRing {
     pub fn load(folder: &Path) -> Result<Self, KeyError> {
         let file = read(folder)?;
-        Ok(Self { keys: file.keys.into_iter().map(|key| (key.id.clone(), key)).collect() })
+        let entry = |key: KeyRecord| {
+            let caller =
+                Caller { tenant: key.tenant.as_str().into(), roles: key.roles.clone(), always_200: key.always_200, key_id: key.id.clone() };
+            (key.id.clone(), (key, Arc::new(caller)))
+        };
+        Ok(Self { keys: file.keys.into_iter().map(entry).collect() })
     }
 
     /// No key was ever made. (Revoking the last one does not open the service.)
@@ -116,19 +125,14 @@ impl KeyRing {
     }
 
     /// The caller behind a token. Takes the same time whichever half of it is wrong.
-    pub fn caller(&self, token: &str) -> Option<Caller> {
+    pub fn caller(&self, token: &str) -> Option<Arc<Caller>> {
         let (id, secret) = token.strip_prefix("rg_")?.split_once('_')?;
-        let record = self.keys.get(id);
-        let expected = record.map_or("", |record| record.secret_sha256.as_str());
+        let entry = self.keys.get(id);
+        let expected = entry.map_or("", |(record, _)| record.secret_sha256.as_str());
         let given = sha256_hex(secret);
         let matches: bool = given.as_bytes().ct_eq(expected.as_bytes()).into();
-        let record = record.filter(|record| matches && record.revoked_at_ms.is_none())?;
-        Some(Caller {
-            tenant: record.tenant.clone(),
-            roles: record.roles.clone(),
-            always_200: record.always_200,
-            key_id: record.id.clone(),
-        })
+        let (_, caller) = entry.filter(|(record, _)| matches && record.revoked_at_ms.is_none())?;
+        Some(caller.clone())
     }
 }
 
@@ -250,7 +254,7 @@ mod tests {
         let (_, other) = create(folder.path(), new_key("other", Role::Read), 0).unwrap();
         let ring = KeyRing::load(folder.path()).unwrap();
         let caller = ring.caller(&token).unwrap();
-        assert_eq!(caller.tenant, "acme");
+        assert_eq!(&*caller.tenant, "acme");
         assert!(caller.may(Role::Guard) && !caller.may(Role::Read) && !caller.may(Role::Admin));
         for wrong in ["", "rg_", "rg_x_y", &token[..token.len() - 1], &format!("{token}x"), &token.replace("rg_", "RG_")] {
             assert!(ring.caller(wrong).is_none(), "{wrong}");

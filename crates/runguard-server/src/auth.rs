@@ -4,6 +4,7 @@ use crate::problem::Problem;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use runguard_engine::{Caller, Engine, Role};
+use std::sync::Arc;
 
 /// Whether callers without a key are let in while no key exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub(crate) enum Openness {
     KeysOnly,
 }
 
-pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -> Result<Arc<Caller>, Problem> {
     let keys = engine.keys.load();
     if keys.is_empty() && openness == Openness::Loopback {
         return Ok(Caller::open());
@@ -28,10 +29,10 @@ pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
 /// The tenant a caller may look at: its own, or for an admin any (`None`: all).
 pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Option<String>, Problem> {
     match asked {
-        Some(tenant) if tenant != caller.tenant && !caller.may(Role::Admin) => Err(Problem::other_tenant()),
+        Some(tenant) if *tenant != *caller.tenant && !caller.may(Role::Admin) => Err(Problem::other_tenant()),
         Some(tenant) => Ok(Some(tenant.to_owned())),
         None if caller.may(Role::Admin) => Ok(None),
-        None => Ok(Some(caller.tenant.clone())),
+        None => Ok(Some(caller.tenant.to_string())),
     }
 }
 

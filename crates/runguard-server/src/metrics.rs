@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use runguard_core::guard::Notice;
+use runguard_core::guard::{Notice, ROUTES, Route};
 use runguard_core::{GuardName, Reason};
 use runguard_engine::{Answered, Outcome};
 use std::sync::atomic::AtomicU64;
@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     /// The counters of plain allowed answers, found once: they are most of the traffic.
     allowed: Vec<Counter>,
     requests: Family<RequestLabels, Counter>,
+    /// Of the guard routes, by their place in the table: 200 and 429, found once.
+    guard_requests: Vec<[Counter; 2]>,
     seconds: Histogram,
     replayed: Counter,
     unmatched_results: Counter,
@@ -51,12 +53,15 @@ impl Metrics {
         let allowed = GuardName::ALL.iter().map(|guard| decisions.get_or_create_owned(&labels(guard))).collect();
         let requests = Family::<RequestLabels, Counter>::default();
         registry.register("http_requests", "Requests by route and status", requests.clone());
+        let found = |route: &&Route| [200, 429].map(|status| requests.get_or_create_owned(&RequestLabels { route: route.path, status }));
+        let guard_requests = ROUTES.iter().map(found).collect();
         let seconds = Histogram::new(exponential_buckets(0.000_05, 2.0, 16));
         registry.register("decision_seconds", "Time from a guard request's arrival to its answer, commit included", seconds.clone());
         let metrics = Self {
             decisions,
             allowed,
             requests,
+            guard_requests,
             seconds,
             replayed: Counter::default(),
             unmatched_results: Counter::default(),
@@ -96,6 +101,15 @@ impl Metrics {
             Some(Notice::UnmatchedResult) => drop(self.unmatched_results.inc()),
             Some(Notice::CircuitTripped) => drop(self.circuit_trips.inc()),
             Some(Notice::CircuitClosed) | None => {}
+        }
+    }
+
+    pub(crate) fn guard_request(&self, route: &'static Route, status: u16) {
+        let position = ROUTES.iter().position(|known| std::ptr::eq(*known, route)).unwrap_or(0);
+        match status {
+            200 => drop(self.guard_requests[position][0].inc()),
+            429 => drop(self.guard_requests[position][1].inc()),
+            _ => self.request(route.path, status),
         }
     }
 

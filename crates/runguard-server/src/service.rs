@@ -61,11 +61,15 @@ impl Service {
 
     pub(crate) async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Reply, Infallible> {
         let request_id = self.app.request_id(request.headers().get(REQUEST_ID));
-        let (route, mut response) = match routes::guards::find(request.uri().path()) {
-            Some(route) => (route.path, routes::guards::handle(&self.app, route, request, &request_id).await),
-            None => self.route(request).await,
+        let (route, mut response) = if let Some(route) = routes::guards::find(request.uri().path()) {
+            let response = routes::guards::handle(&self.app, route, request, &request_id).await;
+            self.app.metrics.guard_request(route, response.status().as_u16());
+            (route.path, response)
+        } else {
+            let (route, response) = self.route(request).await;
+            self.app.metrics.request(route, response.status().as_u16());
+            (route, response)
         };
-        self.app.metrics.request(route, response.status().as_u16());
         if response.status().is_server_error() {
             tracing::error!(route, status = response.status().as_u16(), request_id = request_id.to_str().unwrap_or(""), "request failed");
         }

@@ -17,7 +17,8 @@ use tokio::sync::{oneshot, watch};
 /// Rows in one transaction. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
 const MAX_BATCH: usize = 2048;
 
-pub(crate) type Done = oneshot::Sender<Result<(), StoreError>>;
+/// Gives the job back: its memory returns to the thread that took it, which is cheaper than freeing it here.
+pub(crate) type Done = oneshot::Sender<Result<Box<Job>, StoreError>>;
 
 /// What one row does to a state, as it stands in the log.
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,12 +64,18 @@ pub(crate) enum Work {
     Probe,
 }
 
+/// What the writer is to do, and how to take it back.
 #[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) seq: u64,
-    pub(crate) work: Work,
-    pub(crate) undo: Vec<Undo>,
-    pub(crate) done: Done,
+pub(crate) struct Job {
+    seq: u64,
+    work: Work,
+    undo: Vec<Undo>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    job: Box<Job>,
+    done: Done,
 }
 
 #[derive(Debug, Default)]
@@ -118,18 +125,17 @@ impl Journal {
 
     /// Called with the locks of the touched states held. Gives the row's number.
     pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<u64, StoreError> {
+        let mut job = Box::new(Job { seq: 0, work, undo });
         let mut queue = self.lock();
         if queue.stopping {
             return Err(StoreError::Stopping);
         }
-        let seq = match work {
-            Work::Append { .. } => {
-                queue.next_seq += 1;
-                queue.next_seq - 1
-            }
-            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe => 0,
-        };
-        queue.pending.push(Pending { seq, work, undo, done });
+        if matches!(job.work, Work::Append { .. }) {
+            job.seq = queue.next_seq;
+            queue.next_seq += 1;
+        }
+        let seq = job.seq;
+        queue.pending.push(Pending { job, done });
         if queue.writer_waits {
             queue.writer_waits = false;
             self.gathered.notify_one();
@@ -172,7 +178,7 @@ impl Journal {
                     }
                     for pending in batch {
                         // A caller that has gone away does not want to know.
-                        let _ = pending.done.send(Ok(()));
+                        let _ = pending.done.send(Ok(pending.job));
                     }
                 }
                 Err(error) => self.take_back(batch, &error, shards),
@@ -187,10 +193,10 @@ impl Journal {
             let mut held = shards.lock_all();
             let mut queue = self.lock();
             failed.append(&mut queue.pending);
-            let first = failed.iter().map(|pending| pending.seq).filter(|seq| *seq > 0).min();
+            let first = failed.iter().map(|pending| pending.job.seq).filter(|seq| *seq > 0).min();
             queue.next_seq = first.unwrap_or(queue.next_seq);
             self.failures.fetch_add(1, Ordering::AcqRel);
-            for undo in failed.iter_mut().rev().flat_map(|pending| pending.undo.drain(..).rev()) {
+            for undo in failed.iter_mut().rev().flat_map(|pending| pending.job.undo.drain(..).rev()) {
                 let key = match &undo {
                     Undo::Slot { key, .. } | Undo::Entry { key, .. } => *key,
                 };
@@ -220,13 +226,13 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?;
         for pending in batch {
-            match &pending.work {
+            match &pending.job.work {
                 Work::Append { row, effects, removal } => {
                     if let Some(removal) = removal {
                         remove(&transaction, removal)?;
                     }
                     insert.execute(params![
-                        pending.seq,
+                        pending.job.seq,
                         row.at,
                         row.id,
                         row.tenant,
@@ -240,7 +246,7 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
                         row.input,
                         effects
                     ])?;
-                    last_seq = pending.seq;
+                    last_seq = pending.job.seq;
                 }
                 Work::Prune { upto } => {
                     transaction.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
@@ -254,7 +260,7 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
         }
     }
     transaction.commit()?;
-    let checkpoint = batch.iter().find_map(|pending| match pending.work {
+    let checkpoint = batch.iter().find_map(|pending| match pending.job.work {
         Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
         Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
         Work::Append { .. } | Work::Prune { .. } | Work::Probe => None,

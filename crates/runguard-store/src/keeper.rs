@@ -398,7 +398,7 @@ impl Round {
             let (done, pruned) = oneshot::channel();
             let last = upto.min(at + PRUNE_ROWS);
             if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err()
-                || !matches!(pruned.blocking_recv(), Ok(Ok(())))
+                || !matches!(pruned.blocking_recv(), Ok(Ok(_)))
             {
                 return Ok(());
             }

@@ -1,7 +1,7 @@
 //! The store itself: runs a step on states, keeps what it says, answers once that is safe.
 
 use crate::error::{OpenError, StoreError};
-use crate::journal::{Effect, Journal, Removal, Undo, Work};
+use crate::journal::{Effect, Job, Journal, Removal, Undo, Work};
 use crate::keeper::Keeper;
 use crate::key::{Family, Key, session_number};
 use crate::query::Readers;
@@ -40,7 +40,7 @@ pub struct Options {
 pub struct Row {
     pub at: i64,
     pub id: String,
-    pub tenant: String,
+    pub tenant: Arc<str>,
     pub guard: &'static str,
     pub kind: &'static str,
     pub session: String,
@@ -220,7 +220,7 @@ impl Store {
             }
         };
         if let Some(written) = written {
-            written.await.map_err(|_| StoreError::Stopping)??;
+            drop(written.await.map_err(|_| StoreError::Stopping)??);
         }
         Ok(reply)
     }
@@ -290,7 +290,7 @@ impl Store {
                 None => self.make_resident(&keys).await?,
             }
         };
-        committed.await.map_err(|_| StoreError::Stopping)??;
+        drop(committed.await.map_err(|_| StoreError::Stopping)??);
         self.flush().await?;
         Ok(Some(Erased { log_rows }))
     }
@@ -310,7 +310,7 @@ impl Store {
     async fn work(&self, work: Work) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
         self.inner.journal.push(work, Vec::new(), done)?;
-        written.await.map_err(|_| StoreError::Stopping)?
+        written.await.map_err(|_| StoreError::Stopping)?.map(drop)
     }
 
     /// The number of the last row that is safe, and every later one.
@@ -365,7 +365,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-type Committed = oneshot::Receiver<Result<(), StoreError>>;
+type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
 
 /// A step that ran, or that must wait for an entry from disk.
 enum Stepped<R, S> {
@@ -384,14 +384,15 @@ impl Inner {
     /// Asked with the shard's lock held. The keeper says that it will evict before it takes the lock to do so; hence
     /// whoever finds an entry missing under the lock also finds out whether it may have been evicted.
     fn may_be_on_disk(&self, shard: &Shard, key: Key) -> bool {
-        !shard.map.contains_key(&key) && self.cold.load(Ordering::Acquire)
+        self.cold.load(Ordering::Acquire) && !shard.map.contains_key(&key)
     }
 
     fn any_may_be_on_disk(&self, shards: &[(usize, MutexGuard<'_, Shard>)], keys: &[Key]) -> bool {
-        keys.iter().any(|key| {
-            let index = Shards::index_of(*key);
-            shards.iter().find(|(other, _)| *other == index).is_some_and(|(_, shard)| self.may_be_on_disk(shard, *key))
-        })
+        self.cold.load(Ordering::Acquire)
+            && keys.iter().any(|key| {
+                let index = Shards::index_of(*key);
+                shards.iter().find(|(other, _)| *other == index).is_some_and(|(_, shard)| self.may_be_on_disk(shard, *key))
+            })
     }
 
     fn step<R, S: FnOnce(&View<'_>) -> Decided<R>>(&self, keys: &[Key], step: S) -> Result<Stepped<R, S>, StoreError> {

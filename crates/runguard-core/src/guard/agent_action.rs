@@ -379,7 +379,7 @@ impl Check for Request {
         &self.action_name
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::AgentAction, "")]
     }
 
@@ -490,7 +490,7 @@ impl Operation for ResultRequest {
         &self.action_name
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::AgentAction, "")]
     }
 

@@ -182,7 +182,7 @@ impl Check for Request {
         &self.task_name
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::AiTaskRetry, &self.task_name)]
     }
 

@@ -427,16 +427,13 @@ fn session_hash(session_id: &str) -> u64 {
     xxh3_64(session_id.as_bytes())
 }
 
-fn places(endpoint_key: &str, session_id: &str) -> Vec<Place> {
-    vec![
-        endpoint_place(endpoint_key),
-        Place { scope: Scope::Session, name: session_id.to_owned(), slot: Slot::CircuitSession, subject: endpoint_key.to_owned() },
-    ]
+fn places<'a>(endpoint_key: &'a str, session_id: &'a str) -> Vec<Place<'a>> {
+    vec![endpoint_place(endpoint_key), Place::in_session(session_id, Slot::CircuitSession, endpoint_key)]
 }
 
 /// Where an endpoint's phase is kept.
-pub fn endpoint_place(endpoint_key: &str) -> Place {
-    Place { scope: Scope::Endpoint, name: endpoint_key.to_owned(), slot: Slot::CircuitEndpoint, subject: endpoint_key.to_owned() }
+pub fn endpoint_place(endpoint_key: &str) -> Place<'_> {
+    Place { scope: Scope::Endpoint, name: endpoint_key, slot: Slot::CircuitEndpoint, subject: endpoint_key }
 }
 
 #[derive(Debug)]
@@ -477,7 +474,7 @@ impl Check for CheckRequest {
         &self.endpoint_key
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         places(&self.endpoint_key, &self.session_id)
     }
 
@@ -664,7 +661,7 @@ impl Operation for RecordRequest {
         &self.endpoint_key
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         places(&self.endpoint_key, &self.session_id)
     }
 

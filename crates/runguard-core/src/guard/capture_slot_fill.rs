@@ -255,7 +255,7 @@ impl Check for Request {
         &self.capture_step
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::CaptureSlotFill, &self.capture_step)]
     }
 

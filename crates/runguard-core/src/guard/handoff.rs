@@ -223,7 +223,7 @@ impl Check for Request {
         &self.target_bot
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::Handoff, "")]
     }
 

@@ -196,7 +196,7 @@ impl Check for BotpressRequest {
         &self.topic_hash
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::KbBotpress, &self.topic_hash)]
     }
 
@@ -531,7 +531,7 @@ impl Check for CheckRequest {
         &self.topic_hash
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
     }
 
@@ -630,7 +630,7 @@ impl Operation for RecordRequest {
         &self.topic_hash
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
     }
 

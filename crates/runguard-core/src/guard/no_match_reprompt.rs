@@ -172,7 +172,7 @@ impl Check for Request {
         &self.step_id
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::NoMatchReprompt, &self.step_id)]
     }
 

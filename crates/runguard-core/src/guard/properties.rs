@@ -60,7 +60,7 @@ impl Story {
         operation
             .places()
             .into_iter()
-            .map(|place| (place.scope == super::Scope::Endpoint, place.name, place.slot as u8, place.subject))
+            .map(|place| (place.scope == super::Scope::Endpoint, place.name.to_owned(), place.slot as u8, place.subject.to_owned()))
             .collect()
     }
 

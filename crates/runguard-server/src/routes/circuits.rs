@@ -18,6 +18,7 @@ use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::engine::forced_name;
 use runguard_engine::{Caller, Circuit, Role};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(all(&app, raw.as_deref(), &headers).await)
@@ -49,7 +50,7 @@ fn show(circuit: &Circuit, now: Timestamp) -> Value {
     })
 }
 
-pub(crate) fn admin(app: &App, headers: &HeaderMap) -> Result<(Caller, Timestamp), Problem> {
+pub(crate) fn admin(app: &App, headers: &HeaderMap) -> Result<(Arc<Caller>, Timestamp), Problem> {
     let caller = auth::caller(&app.engine, app.openness, headers)?;
     auth::require(&caller, Role::Admin)?;
     let now = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))?;
@@ -74,7 +75,7 @@ async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&s
     if endpoint_key.trim().is_empty() || endpoint_key.chars().count() > MAX_ID_CHARS {
         return Err(Problem::query("endpoint_key", format!("must be 1 to {MAX_ID_CHARS} characters")));
     }
-    let tenant = values.get("tenant").unwrap_or(&caller.tenant);
+    let tenant = values.get("tenant").map_or(&*caller.tenant, String::as_str);
     let circuit = app.engine.control_circuit(tenant, endpoint_key, control, now).await?;
     tracing::warn!(?control, "an operator changed a circuit");
     Ok(reply(StatusCode::OK, JSON, show(&circuit, now).to_string()))

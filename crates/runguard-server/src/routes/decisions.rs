@@ -17,6 +17,7 @@ use runguard_store::{LogRow, Order, RowFilter};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub(crate) const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
@@ -111,7 +112,7 @@ pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Tim
         reason: one_of("reason", &reasons)?,
         outcome: one_of("outcome", &outcomes)?,
         // A session belongs to one tenant; an admin who names none means its own, as everywhere else.
-        tenant: if session.is_some() && tenant.is_none() { Some(caller.tenant.clone()) } else { tenant },
+        tenant: if session.is_some() && tenant.is_none() { Some(caller.tenant.to_string()) } else { tenant },
         session,
         since: at("since")?,
         until: at("until")?,
@@ -131,7 +132,7 @@ pub(crate) fn cursor(values: &HashMap<String, String>) -> Result<Option<u64>, Pr
     values.get("cursor").map(read).transpose()
 }
 
-pub(crate) fn reader(app: &App, headers: &HeaderMap) -> Result<(Caller, Timestamp), Problem> {
+pub(crate) fn reader(app: &App, headers: &HeaderMap) -> Result<(Arc<Caller>, Timestamp), Problem> {
     let caller = auth::caller(&app.engine, app.openness, headers)?;
     auth::require(&caller, Role::Read)?;
     let now = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))?;

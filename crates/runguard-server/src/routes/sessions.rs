@@ -20,7 +20,7 @@ pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(ra
 async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
     let values = query(raw, &["tenant", "limit", "cursor"])?;
-    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?.unwrap_or_else(|| caller.tenant.clone());
+    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?.unwrap_or_else(|| caller.tenant.to_string());
     let limit = if values.contains_key("limit") { limit(&values)? } else { MAX_LIMIT };
     let found = app.engine.session(&tenant, session_id, now, cursor(&values)?, limit + 1).await?;
     let mut session = found.ok_or_else(|| Problem::unknown("session"))?;
@@ -65,7 +65,7 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
     let (caller, now) = super::circuits::admin(app, headers)?;
     auth::require(&caller, Role::Admin)?;
     let values = query(raw, &["tenant"])?;
-    let tenant = values.get("tenant").unwrap_or(&caller.tenant);
+    let tenant = values.get("tenant").map_or(&*caller.tenant, String::as_str);
     let erased = app.engine.erase_session(tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
     tracing::info!(rows = erased.log_rows, "a session was erased");
     Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": erased.log_rows}).to_string()))

@@ -1,7 +1,7 @@
 //! Steps on one key run one after the other.
 
-use crate::toy::{SUM, Toy, add, all_rows, change, key, number, row, rows_of, sum};
-use runguard_store::{Decided, Written};
+use crate::toy::{SUM, Toy, add, all_rows, keep, key, number, one_more, row, rows_of, sum};
+use runguard_store::{Decided, View, Written};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -36,14 +36,13 @@ async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one
         for _ in 0..64 {
             let (store, session) = (toy.store.clone(), session.clone());
             tasks.spawn(async move {
-                let step = store.apply(&[key(&session)], |view| {
+                let take_one = |view: &View<'_>| {
                     if number(view.get(0, SUM, "")) >= SLOTS {
                         return Decided::Reply(false);
                     }
-                    let taken = change(view, 0, SUM, "", &1_u64.to_le_bytes());
-                    Decided::Keep(true, Written { row: row(&session), changes: vec![taken] })
-                });
-                step.await.unwrap()
+                    Decided::Keep(true, Written { row: row(&session), changes: one_more(view, 1) })
+                };
+                store.apply(&[key(&session)], take_one).await.unwrap()
             });
         }
         let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
@@ -52,7 +51,7 @@ async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one
     }
 }
 
-/// Moves one from each key to the other, in whatever order the keys are named.
+/// Three keys, in every order they can be named in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn steps_that_name_their_keys_in_opposite_orders_do_not_wait_for_each_other_for_ever() {
     let toy = Toy::new();
@@ -66,11 +65,7 @@ async fn steps_that_name_their_keys_in_opposite_orders_do_not_wait_for_each_othe
                 if task % 2 == 0 {
                     names.reverse();
                 }
-                let step = store.apply(&names.map(key), |view| {
-                    let changes = (0..3).map(|key| change(view, key, SUM, "", &1_u64.to_le_bytes())).collect();
-                    Decided::Keep((), Written { row: row("many"), changes })
-                });
-                step.await.unwrap();
+                keep(&store, &names.map(key), row("many"), |view| one_more(view, 3)).await.unwrap();
             }
         });
     }

@@ -1,8 +1,10 @@
 //! What was answered is there after the store was closed and opened again, with or without its second file.
 
-use crate::toy::{LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, append, change, index_file, key, replay, row, rows_of, sum};
+use crate::toy::{
+    LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, one_more, replay, row, rows_of, sum,
+};
 use proptest::prelude::*;
-use runguard_store::{Change, Decided, Family, Key, LogRow, SlotState, Store, Written};
+use runguard_store::{Family, Key, LogRow, Row, SlotState, StatRow, Store, View};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -14,14 +16,11 @@ async fn fill(store: &Store) {
     for number in 0..SESSIONS {
         let session = format!("s{number}");
         add(store, &session, number as u64).await.unwrap();
-        append(store, &session, "a", session.as_bytes()).await.unwrap();
-        append(store, &session, "b", b"x").await.unwrap();
-        append(store, &session, "a", b"!").await.unwrap();
-        let both = store.apply(&[endpoint, key(&session)], |view| {
-            let changes = vec![change(view, 0, LIST, "endpoint", &[number as u8]), change(view, 1, SUM, "", &1_u64.to_le_bytes())];
-            Decided::Keep((), Written { row: row(&session), changes })
-        });
-        both.await.unwrap();
+        append(store, &session, "a", session.as_bytes()).await;
+        append(store, &session, "b", b"x").await;
+        append(store, &session, "a", b"!").await;
+        let both = |view: &View<'_>| vec![change(view, 0, LIST, "e", &[number as u8]), change(view, 1, SUM, "", &1_u64.to_le_bytes())];
+        keep(store, &[endpoint, key(&session)], row(&session), both).await.unwrap();
     }
 }
 
@@ -31,7 +30,7 @@ struct Everything {
     timelines: Vec<Vec<LogRow>>,
     states: Vec<Vec<SlotState>>,
     endpoint: Vec<SlotState>,
-    stats: Vec<runguard_store::StatRow>,
+    stats: Vec<StatRow>,
 }
 
 async fn everything(store: &Store) -> Everything {
@@ -89,6 +88,8 @@ fn losses() -> Vec<(&'static str, fn(&Path))> {
         ("garbage throughout", |folder| scribble(folder, 0)),
         ("garbage behind a good header", |folder| scribble(folder, 100)),
         ("garbage behind a good first page", |folder| scribble(folder, 4096)),
+        ("garbage in its second half", |folder| scribble(folder, std::fs::metadata(index_file(folder)).unwrap().len() as usize / 2)),
+        ("garbage in its last page", |folder| scribble(folder, std::fs::metadata(index_file(folder)).unwrap().len() as usize - 4096)),
         ("cut in half", |folder| {
             let file = std::fs::File::options().write(true).open(index_file(folder)).unwrap();
             file.set_len(file.metadata().unwrap().len() / 2).unwrap();
@@ -118,11 +119,7 @@ async fn a_family_is_whole_from_the_first_moment() {
     let toy = Toy::new();
     let keys: Vec<Key> = (0..ENDPOINTS).map(|number| Key::new(Family::Endpoint, TENANT, &number.to_string())).collect();
     for keys in keys.chunks(100) {
-        let many = toy.store.apply(keys, |view| {
-            let changes = (0..keys.len()).map(|key| change(view, key, LIST, "e", b"x")).collect();
-            Decided::Keep((), Written { row: row("s"), changes })
-        });
-        many.await.unwrap();
+        keep(&toy.store, keys, row("s"), |view| one_more(view, keys.len())).await.unwrap();
     }
     // Without the second file all of them are in the log only.
     let toy = toy.reopen_after(|folder| std::fs::remove_file(index_file(folder)).unwrap());
@@ -136,10 +133,10 @@ async fn a_family_is_whole_from_the_first_moment() {
 async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
     let toy = Toy::new();
     for number in 0..1024 {
-        append(&toy.store, "full", &number.to_string(), b"x").await.unwrap();
+        append(&toy.store, "full", &number.to_string(), b"x").await;
     }
-    append(&toy.store, "full", "0", b"x").await.unwrap();
-    append(&toy.store, "full", "one more", b"x").await.unwrap();
+    append(&toy.store, "full", "0", b"x").await;
+    append(&toy.store, "full", "one more", b"x").await;
     let subjects = async |store: &Store| -> Vec<String> {
         let mut subjects: Vec<String> =
             store.states(key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
@@ -157,8 +154,15 @@ async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
 #[derive(Debug, Clone)]
 enum Deed {
     /// On a session, and on the endpoint too.
-    Step { session: usize, slot: u8, subject: usize, with_endpoint: bool },
-    Erase { session: usize },
+    Step {
+        session: usize,
+        slot: u8,
+        subject: usize,
+        with_endpoint: bool,
+    },
+    Erase {
+        session: usize,
+    },
     Flush,
     Reopen,
 }
@@ -203,21 +207,17 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
                 for entry in &entries {
                     let states = model.entries.entry(entry.clone()).or_default();
                     let place = (slot, subject.clone());
-                    expected.push(states.get(&place).cloned());
                     let state = replay(slot, states.get(&place).map(Vec::as_slice), &events, 0).unwrap();
+                    expected.push(state.clone());
                     states.insert(place, state);
                 }
                 let keys: Vec<Key> = entries.iter().map(|entry| key_of(entry)).collect();
-                let step = toy.store.apply(&keys, |view| {
-                    let seen: Vec<Option<Vec<u8>>> = (0..keys.len()).map(|key| view.get(key, slot, &subject).map(<[u8]>::to_vec)).collect();
-                    let changes: Vec<Change> = (0..keys.len()).map(|key| change(view, key, slot, &subject, &events)).collect();
-                    Decided::Keep(seen, Written { row, changes })
-                });
-                assert_eq!(step.await.unwrap(), expected, "what the step saw");
+                let step = |view: &View<'_>| (0..keys.len()).map(|key| change(view, key, slot, &subject, &events)).collect();
+                assert_eq!(keep(&toy.store, &keys, row, step).await.unwrap(), expected, "what the step made of what it saw");
             }
             Deed::Erase { session } => {
                 let session = format!("s{session}");
-                let admin = runguard_store::Row { session: String::new(), kind: "admin", ..row("") };
+                let admin = Row { session: String::new(), kind: "admin", ..row("") };
                 let id = admin.id.clone();
                 let rows_before = model.rows.len();
                 model.rows.retain(|(_, owner)| *owner != session);

@@ -1,7 +1,7 @@
 //! Little memory: states leave it and come back from disk as they were.
 
-use crate::toy::{LIST, SUM, TINY, Toy, add, append, change, eventually, key, row, sum};
-use runguard_store::{Decided, Written};
+use crate::toy::{LIST, TINY, Toy, add, append, change, eventually, keep, key, row, sum};
+use runguard_store::Change;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinSet;
@@ -59,8 +59,7 @@ async fn a_counter_is_never_reset_by_leaving_memory_under_load() {
             }
         });
     }
-    let ended = tasks.join_all();
-    ended.await;
+    tasks.join_all().await;
     done.store(true, Ordering::Relaxed);
     flushing.join_all().await;
     for key in 0..KEYS {
@@ -107,11 +106,8 @@ async fn who_fetches_late_does_not_bring_an_old_state_back() {
 async fn the_account_of_memory_follows_states_that_shrink() {
     let toy = Toy::new();
     let set = async |state: &[u8]| {
-        let step = toy.store.apply(&[key("breathing")], |_| {
-            let change = runguard_store::Change { key: 0, slot: LIST, subject: String::new(), events: Vec::new(), state: state.into() };
-            Decided::Keep((), Written { row: row("breathing"), changes: vec![change] })
-        });
-        step.await.unwrap();
+        let change = Change { key: 0, slot: LIST, subject: String::new(), events: Vec::new(), state: state.into() };
+        keep(&toy.store, &[key("breathing")], row("breathing"), |_| vec![change]).await.unwrap();
     };
     for _ in 0..100 {
         set(&[7; 10_000]).await;
@@ -128,7 +124,7 @@ async fn the_account_of_memory_follows_states_that_shrink() {
 async fn the_account_of_memory_is_the_same_after_a_restart() {
     let toy = Toy::new();
     for number in 0..500 {
-        append(&toy.store, &number.to_string(), "subject", b"some state").await.unwrap();
+        append(&toy.store, &number.to_string(), "subject", b"some state").await;
     }
     let before = toy.store.bytes_in_memory();
     let toy = toy.reopen();
@@ -141,16 +137,13 @@ async fn the_account_of_memory_is_the_same_after_a_restart() {
 async fn looking_for_what_is_not_there_takes_no_room_for_good() {
     let toy = Toy::with_memory(TINY);
     for number in 0..200 {
-        append(&toy.store, &number.to_string(), "", &[7; 1000]).await.unwrap();
+        append(&toy.store, &number.to_string(), "", &[7; 1000]).await;
     }
     eventually("states have left memory", async || toy.store.bytes_in_memory() <= TINY).await;
     for number in 0..2000 {
         assert!(toy.store.states(key(&format!("nobody {number}"))).await.unwrap().is_empty());
     }
     eventually("memory is within its bound", async || toy.store.bytes_in_memory() <= TINY).await;
-    let step = toy.store.apply(&[key("0")], |view| {
-        let change = change(view, 0, SUM, "", &1_u64.to_le_bytes());
-        Decided::Keep(view.get(0, LIST, "").map(<[u8]>::len), Written { row: row("0"), changes: vec![change] })
-    });
-    assert_eq!(step.await.unwrap(), Some(1000));
+    let made = keep(&toy.store, &[key("0")], row("0"), |view| vec![change(view, 0, LIST, "", &[7])]).await.unwrap();
+    assert_eq!(made[0].len(), 1001);
 }

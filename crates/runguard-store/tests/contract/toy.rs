@@ -92,10 +92,11 @@ pub(crate) fn row(session: &str) -> Row {
         guard: "toy",
         kind: "check",
         session: session.into(),
+        subject: String::new(),
         outcome: "allowed",
+        reason: None,
         answer: "{}".into(),
         input: "{}".into(),
-        ..Row::default()
     }
 }
 
@@ -105,28 +106,39 @@ pub(crate) fn change(view: &View<'_>, key: usize, slot: u8, subject: &str, event
     Change { key, slot, subject: subject.into(), events: events.into(), state }
 }
 
+/// A step that keeps a row and changes, and gives the states it made.
+pub(crate) async fn keep(
+    store: &Store,
+    keys: &[Key],
+    row: Row,
+    changes: impl FnOnce(&View<'_>) -> Vec<Change>,
+) -> Result<Vec<Vec<u8>>, StoreError> {
+    let step = |view: &View<'_>| {
+        let changes = changes(view);
+        Decided::Keep(changes.iter().map(|change| change.state.clone()).collect(), Written { row, changes })
+    };
+    store.apply(keys, step).await
+}
+
+/// Adds one to every key's sum.
+pub(crate) fn one_more(view: &View<'_>, keys: usize) -> Vec<Change> {
+    (0..keys).map(|key| change(view, key, SUM, "", &1_u64.to_le_bytes())).collect()
+}
+
 /// Adds to a session's sum and gives the new one.
 pub(crate) async fn add(store: &Store, session: &str, amount: u64) -> Result<u64, StoreError> {
-    store
-        .apply(&[key(session)], |view| {
-            let change = change(view, 0, SUM, "", &amount.to_le_bytes());
-            Decided::Keep(number(Some(&change.state)), Written { row: row(session), changes: vec![change] })
-        })
-        .await
+    let made = keep(store, &[key(session)], row(session), |view| vec![change(view, 0, SUM, "", &amount.to_le_bytes())]).await?;
+    Ok(number(Some(&made[0])))
 }
 
 /// Appends to a session's list.
-pub(crate) async fn append(store: &Store, session: &str, subject: &str, events: &[u8]) -> Result<(), StoreError> {
-    store
-        .apply(&[key(session)], |view| {
-            Decided::Keep((), Written { row: row(session), changes: vec![change(view, 0, LIST, subject, events)] })
-        })
-        .await
+pub(crate) async fn append(store: &Store, session: &str, subject: &str, events: &[u8]) {
+    keep(store, &[key(session)], row(session), |view| vec![change(view, 0, LIST, subject, events)]).await.unwrap();
 }
 
 /// Only writes a row.
 pub(crate) async fn write(store: &Store, row: Row) {
-    store.apply(&[key(&row.session)], |_| Decided::Keep((), Written { row: row.clone(), changes: Vec::new() })).await.unwrap();
+    keep(store, &[], row, |_| Vec::new()).await.unwrap();
 }
 
 pub(crate) async fn sum(store: &Store, session: &str) -> u64 {

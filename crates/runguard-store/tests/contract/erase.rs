@@ -1,0 +1,164 @@
+//! Erasure: nothing of a session is left, and nothing else is missing.
+
+use crate::toy::{
+    LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, number, one_more, open, row,
+    rows_of, sum,
+};
+use runguard_store::{Family, Key, Row, Store, View};
+
+const SECRET: &str = "a-secret-nobody-else-would-write";
+
+fn repeated(number: usize) -> Key {
+    Key::new(Family::Idempotency, TENANT, &format!("request {number}"))
+}
+
+fn endpoint() -> Key {
+    Key::new(Family::Endpoint, TENANT, "endpoint")
+}
+
+fn erasure() -> Row {
+    Row { kind: "admin", outcome: "session_erased", ..row("") }
+}
+
+/// A request of the session, with the secret wherever text can be, an answer kept for its repetition, and the
+/// endpoint it shares with others.
+async fn speak(store: &Store, session: &str, turn: usize) {
+    let keys = [key(session), repeated(turn), endpoint()];
+    let text = format!("{SECRET} {turn}");
+    let row = Row { subject: text.clone(), answer: text.clone(), input: text.clone(), ..row(session) };
+    let changes = |view: &View<'_>| {
+        vec![
+            change(view, 0, LIST, &text, text.as_bytes()),
+            change(view, 1, LIST, "", text.as_bytes()),
+            change(view, 2, SUM, "", &1_u64.to_le_bytes()),
+        ]
+    };
+    keep(store, &keys, row, changes).await.unwrap();
+}
+
+async fn endpoint_sum(store: &Store) -> u64 {
+    number(store.states(endpoint()).await.unwrap().first().map(|state| &*state.state))
+}
+
+async fn assert_erased(store: &Store, session: &str) {
+    assert!(rows_of(store, session).await.is_empty());
+    assert!(store.states(key(session)).await.unwrap().is_empty());
+    for number in 0..20 {
+        assert!(store.states(repeated(number)).await.unwrap().is_empty(), "the kept answer {number}");
+    }
+    let rows = all_rows(store).await;
+    assert_eq!(rows.iter().filter(|row| row.outcome == "session_erased").count(), 1);
+    assert_eq!(rows.len(), 2, "the other session's and the erasure's");
+    assert_eq!(sum(store, "other").await, 1);
+    assert_eq!(endpoint_sum(store).await, 20, "what others see of the endpoint stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erased_session_is_in_no_answer_and_in_no_file() {
+    let session = format!("{SECRET}-session");
+    let toy = Toy::new();
+    add(&toy.store, "other", 1).await.unwrap();
+    for number in 0..10 {
+        speak(&toy.store, &session, number).await;
+    }
+    toy.store.flush().await.unwrap();
+    for number in 10..20 {
+        speak(&toy.store, &session, number).await;
+    }
+    let named = files_with(toy.folder.path(), SECRET);
+    assert!(named.contains(&"runguard.db".to_owned()) && named.contains(&"index.db".to_owned()), "{named:?}");
+    let erased = toy.store.erase_session(TENANT, &session, erasure()).await.unwrap();
+    assert_eq!(erased.map(|erased| erased.log_rows), Some(20));
+    assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
+    assert_erased(&toy.store, &session).await;
+    let toy = toy.reopen();
+    assert_erased(&toy.store, &session).await;
+    assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
+    assert_eq!(toy.store.erase_session(TENANT, &session, erasure()).await.unwrap(), None, "nothing is left to erase");
+    speak(&toy.store, &session, 0).await;
+    assert_eq!(*toy.store.states(key(&session)).await.unwrap()[0].state, *format!("{SECRET} 0").as_bytes(), "it begins anew");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_session_of_another_tenant_stays() {
+    let toy = Toy::new();
+    add(&toy.store, "one", 1).await.unwrap();
+    let theirs = Key::new(Family::Session, "another", "one");
+    keep(&toy.store, &[theirs], Row { tenant: "another".into(), ..row("one") }, |view| one_more(view, 1)).await.unwrap();
+    toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
+    assert_eq!(toy.store.states(theirs).await.unwrap().len(), 1);
+    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.tenant == "another").count(), 1);
+    assert_eq!(sum(&toy.store, "one").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_session_that_speaks_while_it_is_erased_is_whole_or_gone() {
+    let toy = Toy::new();
+    for round in 0..20 {
+        let session = format!("s{round}");
+        for _ in 0..5 {
+            add(&toy.store, &session, 1).await.unwrap();
+        }
+        let speaking = tokio::spawn({
+            let (store, session) = (toy.store.clone(), session.clone());
+            async move {
+                for _ in 0..20 {
+                    add(&store, &session, 1).await.unwrap();
+                }
+            }
+        });
+        toy.store.erase_session(TENANT, &session, erasure()).await.unwrap().unwrap();
+        speaking.await.unwrap();
+        assert_eq!(rows_of(&toy.store, &session).await.len() as u64, sum(&toy.store, &session).await, "{session}");
+    }
+    let toy = toy.reopen();
+    for round in 0..20 {
+        let session = format!("s{round}");
+        assert_eq!(rows_of(&toy.store, &session).await.len() as u64, sum(&toy.store, &session).await, "{session}, opened again");
+    }
+}
+
+/// The rows of an erased session also carry what it did to endpoints. A crash right after the erasure, before states
+/// reach the disk, must not undo that: an open circuit would close.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_after_an_erasure_takes_nothing_from_what_others_share() {
+    let toy = Toy::new();
+    add(&toy.store, "other", 1).await.unwrap();
+    toy.store.flush().await.unwrap();
+    for number in 0..20 {
+        speak(&toy.store, "one", number).await;
+    }
+    let image = tempfile::tempdir().unwrap();
+    {
+        // Nothing reaches the second file while we hold it, so the folder stands still once the erasure is committed.
+        let held = rusqlite::Connection::open(index_file(toy.folder.path())).unwrap();
+        held.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let erasing = tokio::spawn({
+            let store = toy.store.clone();
+            async move { store.erase_session(TENANT, "one", erasure()).await.unwrap() }
+        });
+        let mut gone = false;
+        for _ in 0..500 {
+            if rows_of(&toy.store, "one").await.is_empty() {
+                gone = true;
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        if gone {
+            for file in std::fs::read_dir(toy.folder.path()).unwrap() {
+                let file = file.unwrap();
+                std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();
+            }
+        }
+        held.execute_batch("ROLLBACK").unwrap();
+        erasing.await.unwrap();
+        if !gone {
+            // It wants the states on disk first: then there is no such moment.
+            return;
+        }
+    }
+    let store = open(image.path(), PLENTY);
+    eventually("the crashed store is up", async || store.probe().await.is_ok()).await;
+    assert_erased(&store, "one").await;
+}

@@ -1,0 +1,99 @@
+//! Old things leave, young ones stay, numbers are not used twice.
+
+use crate::toy::{DAY, NOW, TENANT, Toy, add, all_rows, files_with, keep, key, one_more, row, rows_of, sum, write};
+use runguard_store::{Family, Key, Row, Store};
+
+async fn add_at(store: &Store, key: Key, session: &str, at: i64) {
+    keep(store, &[key], Row { at, ..row(session) }, |view| one_more(view, 1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_older_than_the_retention_go_and_younger_ones_stay() {
+    let toy = Toy::new();
+    for number in 0..700 {
+        add_at(&toy.store, key(&format!("old {number}")), "old", NOW).await;
+    }
+    add_at(&toy.store, key("young"), "young", NOW + 5 * DAY).await;
+    toy.store.tell_time(NOW + 30 * DAY);
+    toy.store.flush().await.unwrap();
+    assert_eq!(all_rows(&toy.store).await.len(), 701, "exactly thirty days old is not older");
+    toy.store.tell_time(NOW + 30 * DAY + 1);
+    toy.store.flush().await.unwrap();
+    let check = async |store: &Store| {
+        let rows = all_rows(store).await;
+        assert_eq!(rows.iter().map(|row| (row.seq, &*row.session)).collect::<Vec<_>>(), [(701, "young")]);
+        assert!(rows_of(store, "old").await.is_empty());
+        let counted: u64 = store.stats(None, None, 0, NOW + 40 * DAY).await.unwrap().iter().map(|stat| stat.count).sum();
+        assert_eq!(counted, 1);
+    };
+    check(&toy.store).await;
+    check(&toy.reopen().store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_lives_as_long_as_it_can_matter_and_an_endpoint_for_ever() {
+    let mut toy = Toy::new();
+    let endpoint = Key::new(Family::Endpoint, TENANT, "forced open");
+    add_at(&toy.store, key("old"), "old", NOW).await;
+    add_at(&toy.store, endpoint, "old", NOW).await;
+    toy.store.flush().await.unwrap();
+    for (days, kept) in [(31, 1), (60, 1), (62, 0)] {
+        toy.store.keep_states_for(60 * DAY);
+        toy.store.tell_time(NOW + days * DAY);
+        toy.store.flush().await.unwrap();
+        assert!(all_rows(&toy.store).await.is_empty());
+        assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days");
+        assert_eq!(toy.store.states(endpoint).await.unwrap().len(), 1, "after {days} days");
+        toy = toy.reopen();
+        assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days and a restart");
+        assert_eq!(toy.store.states(endpoint).await.unwrap().len(), 1, "after {days} days and a restart");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_is_never_used_twice_even_when_everything_has_gone() {
+    let mut toy = Toy::new();
+    for _ in 0..10 {
+        add(&toy.store, "one", 1).await.unwrap();
+    }
+    toy.store.flush().await.unwrap();
+    toy.store.tell_time(NOW + 31 * DAY);
+    toy.store.flush().await.unwrap();
+    assert!(all_rows(&toy.store).await.is_empty());
+    for expected in [11, 12] {
+        toy = toy.reopen();
+        let later = Row { at: NOW + 31 * DAY, ..row("one") };
+        write(&toy.store, later).await;
+        assert_eq!(all_rows(&toy.store).await.last().unwrap().seq, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_for_repeated_requests_go_after_a_day() {
+    let toy = Toy::new();
+    let (early, late) = (Key::new(Family::Idempotency, TENANT, "early"), Key::new(Family::Idempotency, TENANT, "late"));
+    add_at(&toy.store, early, "s", NOW).await;
+    add_at(&toy.store, late, "s", NOW + 1000).await;
+    toy.store.flush().await.unwrap();
+    toy.store.tell_time(NOW + DAY + 1);
+    toy.store.flush().await.unwrap();
+    assert!(toy.store.states(early).await.unwrap().is_empty());
+    assert_eq!(toy.store.states(late).await.unwrap().len(), 1);
+    let toy = toy.reopen();
+    assert!(toy.store.states(early).await.unwrap().is_empty());
+    assert_eq!(toy.store.states(late).await.unwrap().len(), 1);
+}
+
+/// The folder is closed at the moment rows become old: they must not be forgotten and stay in the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_too_old_when_the_store_stopped_leaves_the_file_later() {
+    let toy = Toy::new();
+    write(&toy.store, Row { input: "an-old-secret".into(), ..row("old") }).await;
+    toy.store.flush().await.unwrap();
+    toy.store.tell_time(NOW + 31 * DAY);
+    let toy = toy.reopen();
+    toy.store.tell_time(NOW + 31 * DAY);
+    toy.store.flush().await.unwrap();
+    assert!(all_rows(&toy.store).await.is_empty());
+    assert_eq!(files_with(toy.folder.path(), "an-old-secret"), Vec::<String>::new());
+}
