@@ -4,7 +4,7 @@ use crate::toy::{
     LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, one_more, replay, row, rows_of, sum,
 };
 use proptest::prelude::*;
-use runguard_store::{Family, Key, LogRow, Row, SlotState, StatRow, Store, View};
+use runguard_store::{Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, Store, StoreError, View};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -33,19 +33,25 @@ struct Everything {
     stats: Vec<StatRow>,
 }
 
-async fn everything(store: &Store) -> Everything {
+async fn try_everything(store: &Store) -> Result<Everything, StoreError> {
     let (mut timelines, mut states) = (Vec::new(), Vec::new());
     for number in 0..SESSIONS {
-        timelines.push(rows_of(store, &format!("s{number}")).await);
-        states.push(store.states(key(&format!("s{number}"))).await.unwrap());
+        let session = format!("s{number}");
+        let filter = RowFilter { tenant: Some(TENANT.into()), session: Some(session.clone()), ..RowFilter::default() };
+        timelines.push(store.rows(filter, Order::OldestFirst, None, 1000).await?);
+        states.push(store.states(key(&session)).await?);
     }
-    Everything {
-        rows: all_rows(store).await,
+    Ok(Everything {
+        rows: store.rows(RowFilter::default(), Order::OldestFirst, None, 1_000_000).await?,
         timelines,
         states,
-        endpoint: store.states(Key::new(Family::Endpoint, TENANT, "shared")).await.unwrap(),
-        stats: store.stats(None, None, i64::MIN / 2, i64::MAX / 2).await.unwrap(),
-    }
+        endpoint: store.states(Key::new(Family::Endpoint, TENANT, "shared")).await?,
+        stats: store.stats(None, None, i64::MIN / 2, i64::MAX / 2).await?,
+    })
+}
+
+async fn everything(store: &Store) -> Everything {
+    try_everything(store).await.unwrap()
 }
 
 fn check_content(found: &Everything) {
@@ -106,7 +112,15 @@ async fn a_lost_or_damaged_index_is_built_anew_from_the_log() {
     check_content(&before);
     for (loss, happens) in losses() {
         toy = toy.reopen_after(happens);
-        assert_eq!(everything(&toy.store).await, before, "{loss}");
+        match try_everything(&toy.store).await {
+            Ok(found) => assert_eq!(found, before, "{loss}"),
+            // Damage deep inside is met when it is read. It is refused, remembered, and mended at the next start.
+            Err(StoreError::Read(_)) if loss.starts_with("garbage in") => {
+                toy = toy.reopen();
+                assert_eq!(everything(&toy.store).await, before, "{loss}, at the next start");
+            }
+            Err(error) => panic!("{loss}: {error}"),
+        }
         toy.store.flush().await.unwrap();
         assert_eq!(everything(&toy.store).await, before, "{loss}, indexed");
     }

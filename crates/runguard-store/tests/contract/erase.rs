@@ -79,6 +79,20 @@ async fn an_erased_session_is_in_no_answer_and_in_no_file() {
     assert_eq!(*toy.store.states(key(&session)).await.unwrap()[0].state, *format!("{SECRET} 0").as_bytes(), "it begins anew");
 }
 
+/// A damaged second file is built anew; what it held must not lie about where no erasure looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erased_session_is_in_no_file_that_was_set_aside() {
+    let toy = Toy::new();
+    speak(&toy.store, "one", 0).await;
+    let toy = toy.reopen_after(|folder| {
+        let mut bytes = std::fs::read(index_file(folder)).unwrap();
+        bytes[..16].fill(0);
+        std::fs::write(index_file(folder), bytes).unwrap();
+    });
+    toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
+    assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_session_of_another_tenant_stays() {
     let toy = Toy::new();

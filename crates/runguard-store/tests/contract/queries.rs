@@ -1,6 +1,6 @@
 //! Queries: the same answer whether rows are indexed or still behind the index.
 
-use crate::toy::{NOW, Toy, write};
+use crate::toy::{MINUTE, NOW, Toy, write};
 use runguard_store::{LogRow, Order, Row, RowFilter, StatRow, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::task::JoinSet;
@@ -9,7 +9,6 @@ const GUARDS: [&str; 3] = ["handoff", "agent_action", "api_circuit"];
 const REASONS: [Option<&str>; 4] = [None, Some("cycle_detected"), Some("circuit_open"), Some("action_cycle")];
 const OUTCOMES: [&str; 3] = ["allowed", "blocked", "would_block"];
 const KINDS: [&str; 3] = ["check", "record", "admin"];
-const MINUTE: i64 = 60_000;
 
 fn row(number: usize) -> Row {
     // Times that mostly go on, at times back, and start before 1970.

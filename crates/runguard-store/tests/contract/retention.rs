@@ -1,6 +1,6 @@
 //! Old things leave, young ones stay, numbers are not used twice.
 
-use crate::toy::{DAY, NOW, TENANT, Toy, add, all_rows, files_with, keep, key, one_more, row, rows_of, sum, write};
+use crate::toy::{DAY, MINUTE, NOW, TENANT, Toy, add, all_rows, files_with, keep, key, one_more, row, rows_of, sum, write};
 use runguard_store::{Family, Key, Row, Store};
 
 async fn add_at(store: &Store, key: Key, session: &str, at: i64) {
@@ -17,7 +17,7 @@ async fn rows_older_than_the_retention_go_and_younger_ones_stay() {
     toy.store.tell_time(NOW + 30 * DAY);
     toy.store.flush().await.unwrap();
     assert_eq!(all_rows(&toy.store).await.len(), 701, "exactly thirty days old is not older");
-    toy.store.tell_time(NOW + 30 * DAY + 1);
+    toy.store.tell_time(NOW + 30 * DAY + MINUTE);
     toy.store.flush().await.unwrap();
     let check = async |store: &Store| {
         let rows = all_rows(store).await;

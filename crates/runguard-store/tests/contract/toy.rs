@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 pub(crate) const TENANT: &str = "tenant";
 pub(crate) const NOW: i64 = 1_700_000_000_000;
+pub(crate) const MINUTE: i64 = 60_000;
 pub(crate) const DAY: i64 = 86_400_000;
 pub(crate) const PLENTY: usize = 64 * 1024 * 1024;
 /// Room for about a hundred entries.
