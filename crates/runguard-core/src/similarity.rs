@@ -276,9 +276,14 @@ pub fn ratio(left: &str, right: &str, junk: Junk) -> f64 {
     if total == 0 { 1.0 } else { 2.0 * matching as f64 / total as f64 }
 }
 
+/// In characters.
+fn length(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.chars().count() }
+}
+
 /// Whether the ratio is at least `threshold`; stops as soon as that is known.
 fn reaches(left: &str, right: &str, threshold: f64) -> bool {
-    let total = left.chars().count() + right.chars().count();
+    let total = length(left) + length(right);
     let enough = (threshold * total as f64 / 2.0).ceil() as usize;
     matching(left, right, Junk::Keep, enough).0 >= enough
 }
@@ -295,7 +300,7 @@ fn matching(left: &str, right: &str, junk: Junk, enough: usize) -> (usize, usize
 
 /// An upper bound first: lengths, then the characters both have. Most pairs end here.
 fn could_reach(left: &str, right: &str, threshold: f64) -> bool {
-    let (left_length, right_length) = (left.chars().count(), right.chars().count());
+    let (left_length, right_length) = (length(left), length(right));
     let total = (left_length + right_length) as f64;
     if 2.0 * left_length.min(right_length) as f64 / total < threshold {
         return false;
