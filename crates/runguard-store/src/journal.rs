@@ -18,7 +18,8 @@ use tokio::sync::{oneshot, watch};
 /// Rows in one transaction. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
 const MAX_BATCH: usize = 2048;
 
-/// After a batch of at least BUSY_BATCH rows the writer waits for the next to be as large (GATHER_ROWS are enough), for GATHER at most.
+/// After a batch of at least `BUSY_BATCH` rows the writer waits for the next to be as large (`GATHER_ROWS` are enough),
+/// for `GATHER` at most.
 const BUSY_BATCH: usize = 8;
 const GATHER_ROWS: usize = 32;
 const GATHER: Duration = Duration::from_micros(250);

@@ -1,6 +1,6 @@
 //! A full disk: nothing of a refused request counts, nothing answered is lost, and it goes on when there is room.
 
-use crate::toy::{PLENTY, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, options, replay, row, rows_of, sum};
+use crate::toy::{PLENTY, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, try_open};
 use runguard_store::{Row, Store, StoreError};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -161,7 +161,7 @@ async fn a_folder_on_a_full_disk_is_refused_with_a_word_about_the_disk() {
     let Some(disk) = SmallDisk::mount() else { return };
     std::fs::create_dir(disk.data()).unwrap();
     disk.fill();
-    let refusal = Store::open(options(&disk.data(), PLENTY), Box::new(replay)).unwrap_err();
+    let refusal = try_open(&disk.data(), PLENTY).unwrap_err();
     assert!(refusal.to_string().contains("disk may be full"), "{refusal}");
     disk.free();
     let store = open(&disk.data(), PLENTY);

@@ -60,9 +60,10 @@ fn check_content(found: &Everything) {
     let endpoint: Vec<u8> = (0..SESSIONS).map(|number| number as u8).collect();
     assert_eq!(*found.endpoint[0].state, *endpoint);
     assert_eq!(found.timelines[7].len(), 5);
-    assert_eq!(*found.states[7][0].state, 8_u64.to_le_bytes());
-    assert_eq!(*found.states[7][1].state, *b"s7!");
-    assert_eq!(*found.states[7][2].state, *b"x");
+    let state =
+        |slot: u8, subject: &str| &*found.states[7].iter().find(|state| state.slot == slot && *state.subject == *subject).unwrap().state;
+    assert_eq!((found.states[7].len(), state(SUM, "")), (3, &8_u64.to_le_bytes()[..]));
+    assert_eq!((state(LIST, "a"), state(LIST, "b")), (&b"s7!"[..], &b"x"[..]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

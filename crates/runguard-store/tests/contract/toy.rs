@@ -1,6 +1,8 @@
 //! Toy states and a store in a folder of its own.
 
-use runguard_store::{Change, Decided, Durability, Family, Key, LogRow, Options, Order, Row, RowFilter, Store, StoreError, View, Written};
+use runguard_store::{
+    Change, Decided, Durability, Family, Key, LogRow, OpenError, Options, Order, Row, RowFilter, Store, StoreError, View, Written,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +38,19 @@ pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
     Options { folder: folder.to_owned(), durability: Durability::Process, memory_bytes, retention_days: 30 }
 }
 
+/// A process that another test is just starting holds copies of our files, the lock among them, for a moment.
+pub(crate) fn try_open(folder: &Path, memory_bytes: usize) -> Result<Store, OpenError> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match Store::open(options(folder, memory_bytes), Box::new(replay)) {
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+            opened => return opened,
+        }
+    }
+}
+
 pub(crate) fn open(folder: &Path, memory_bytes: usize) -> Store {
-    Store::open(options(folder, memory_bytes), Box::new(replay)).unwrap()
+    try_open(folder, memory_bytes).unwrap()
 }
 
 /// A store that can be closed and opened again.
