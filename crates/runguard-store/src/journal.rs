@@ -44,6 +44,14 @@ pub(crate) enum Undo {
     Entry { key: Key, slots: Vec<crate::store::SlotState> },
 }
 
+impl Undo {
+    pub(crate) fn key(&self) -> Key {
+        match self {
+            Self::Slot { key, .. } | Self::Entry { key, .. } => *key,
+        }
+    }
+}
+
 /// Rows to take out of the log, in the same transaction as the row that says so.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Removal {
@@ -131,12 +139,13 @@ impl Journal {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called with the locks of the touched states held. Gives the row's number.
-    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<u64, StoreError> {
+    /// Called with the locks of the touched states held. Gives the row's number; or, when the store is stopping, the
+    /// changes that must be taken back before those locks are let go.
+    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<u64, Vec<Undo>> {
         let mut job = Box::new(Job { seq: 0, work, undo });
         let mut queue = self.lock();
         if queue.stopping {
-            return Err(StoreError::Stopping);
+            return Err(job.undo);
         }
         if matches!(job.work, Work::Append { .. }) {
             job.seq = queue.next_seq;
@@ -221,16 +230,12 @@ impl Journal {
             queue.next_seq = first.unwrap_or(queue.next_seq);
             self.failures.fetch_add(1, Ordering::AcqRel);
             for undo in failed.iter_mut().rev().flat_map(|pending| pending.job.undo.drain(..).rev()) {
-                let key = match &undo {
-                    Undo::Slot { key, .. } | Undo::Entry { key, .. } => *key,
-                };
-                let Some(resident) = held[Shards::index_of(key)].map.get_mut(&key) else { continue };
-                resident.seq = resident.seq.min(self.committed());
-                match undo {
-                    Undo::Slot { slot, subject, state: Some(state), .. } => drop(resident.put(slot, &subject, state)),
-                    Undo::Slot { slot, subject, state: None, .. } => resident.remove(slot, &subject),
-                    Undo::Entry { slots, .. } => resident.slots = slots,
+                let key = undo.key();
+                let shard = &mut held[Shards::index_of(key)];
+                if let Some(resident) = shard.map.get_mut(&key) {
+                    resident.seq = resident.seq.min(self.committed());
                 }
+                shard.take_back(undo);
             }
         }
         let error = StoreError::Write(error.to_string());

@@ -66,8 +66,12 @@ impl Keeper {
 
     pub(crate) fn ask_to_flush(&self) -> oneshot::Receiver<()> {
         let (done, flushed) = oneshot::channel();
-        self.lock().flush.push(done);
-        self.woken.notify_all();
+        let mut asked = self.lock();
+        // A keeper that is stopping takes no more requests: the sender is dropped, and whoever waits is told.
+        if !asked.stop {
+            asked.flush.push(done);
+            self.woken.notify_all();
+        }
         flushed
     }
 
@@ -361,8 +365,10 @@ impl Round {
             [oldest_row],
             |row| row.get(0),
         )?;
-        if let Some(upto) = upto {
-            self.prune_log(upto)?;
+        // As long as rows are in the log the index must know them, or nobody would remove them.
+        if let Some(upto) = upto
+            && self.prune_log(upto)?
+        {
             let transaction = self.index.transaction()?;
             transaction.execute("DELETE FROM sessions WHERE seq <= ?1", [upto])?;
             transaction.execute("DELETE FROM zones WHERE last_seq <= ?1", [upto])?;
@@ -390,22 +396,22 @@ impl Round {
         Ok(())
     }
 
-    /// Asks the writer to remove old rows, a few at a time.
-    fn prune_log(&mut self, upto: u64) -> Result<(), rusqlite::Error> {
+    /// Asks the writer to remove old rows, a few at a time. Says whether all of them have gone.
+    fn prune_log(&mut self, upto: u64) -> Result<bool, rusqlite::Error> {
         let first: Option<u64> = self.log()?.query_row("SELECT min(seq) FROM log", [], |row| row.get(0))?;
-        let Some(mut at) = first else { return Ok(()) };
-        while at <= upto && !self.inner.keeper.lock().stop {
+        let Some(mut at) = first else { return Ok(true) };
+        while at <= upto {
             let (done, pruned) = oneshot::channel();
             let last = upto.min(at + PRUNE_ROWS);
             if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err()
                 || !matches!(pruned.blocking_recv(), Ok(Ok(_)))
             {
-                return Ok(());
+                return Ok(false);
             }
             at = last + 1;
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// When states take more memory than they may, those not used for longest leave. Only what is on disk can go.

@@ -124,7 +124,7 @@ impl Folder {
         Ok(connection)
     }
 
-    /// The connection that writes the index. A damaged index is set aside: it is built anew from the log.
+    /// The connection that writes the index. A damaged index is thrown away and built anew from the log.
     pub(crate) fn open_index(&self) -> Result<Connection, OpenError> {
         let path = self.index_path();
         let open = || {
@@ -134,22 +134,22 @@ impl Folder {
         };
         let marked = self.damage_mark().exists();
         match open() {
-            Err(OpenError::Damaged { detail, .. }) => self.set_index_aside(&detail)?,
+            Err(OpenError::Damaged { detail, .. }) => self.throw_index_away(&detail)?,
             Ok(connection) if !marked => return Ok(connection),
-            Ok(_) => self.set_index_aside("it could not be read in the last run")?,
+            Ok(_) => self.throw_index_away("it could not be read in the last run")?,
             Err(error) => return Err(error),
         }
         open()
     }
 
-    fn set_index_aside(&self, detail: &str) -> Result<(), OpenError> {
+    fn throw_index_away(&self, detail: &str) -> Result<(), OpenError> {
         let path = self.index_path();
-        tracing::warn!(file = %path.display(), detail, "the index is damaged; it is set aside and built anew from the log");
+        tracing::warn!(file = %path.display(), detail, "the index is damaged; it is thrown away and built anew from the log");
         for suffix in ["", "-wal", "-shm"] {
-            let from = PathBuf::from(format!("{}{suffix}", path.display()));
-            let to = PathBuf::from(format!("{}.damaged{suffix}", path.display()));
-            if from.exists() {
-                fs::rename(&from, &to).map_err(|source| OpenError::Folder { path: from, source })?;
+            // Not kept: it holds what users said, and no erasure would find it.
+            let file = PathBuf::from(format!("{}{suffix}", path.display()));
+            if file.exists() {
+                fs::remove_file(&file).map_err(|source| OpenError::Folder { path: file, source })?;
             }
         }
         let _ = fs::remove_file(self.damage_mark());
@@ -193,7 +193,10 @@ fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Resul
     if found > format {
         return Err(OpenError::TooNew { path: path.to_owned(), found, known: format });
     }
-    connection.execute_batch(&format!("{schema} PRAGMA user_version = {format};")).map_err(failed)?;
+    // Only a new file is written to: of a damaged one we say that nothing was changed.
+    if found < format {
+        connection.execute_batch(&format!("{schema} PRAGMA user_version = {format};")).map_err(failed)?;
+    }
     Ok(connection)
 }
 

@@ -1,5 +1,6 @@
 //! States in memory: a map in shards, each behind its own lock.
 
+use crate::journal::Undo;
 use crate::key::{Family, Key};
 use crate::store::{Labelled, Replay, SlotState};
 use hashbrown::HashMap;
@@ -29,8 +30,10 @@ impl Resident {
 
     /// Puts a state in place and gives the one it replaces.
     pub(crate) fn put(&mut self, slot: u8, subject: &str, state: Box<[u8]>) -> Option<Box<[u8]>> {
-        if let Some(known) = self.slots.iter_mut().find(|known| known.slot == slot && *known.subject == *subject) {
-            return Some(std::mem::replace(&mut known.state, state));
+        if let Some(at) = self.slots.iter().position(|known| known.slot == slot && *known.subject == *subject) {
+            // The last one is the one written last.
+            self.slots[at..].rotate_left(1);
+            return self.slots.last_mut().map(|known| std::mem::replace(&mut known.state, state));
         }
         if self.slots.len() >= MAX_SLOTS {
             self.slots.remove(0);
@@ -73,6 +76,23 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// The entry under the key, changed, with its memory accounted for.
+    pub(crate) fn change<R>(&mut self, key: Key, change: impl FnOnce(&mut Resident) -> R) -> R {
+        let mut before = 0;
+        let resident = self.map.entry(key).and_modify(|resident| before = resident.weight()).or_default();
+        let changed = change(resident);
+        self.bytes = (self.bytes + resident.weight()).saturating_sub(before);
+        changed
+    }
+
+    pub(crate) fn take_back(&mut self, undo: Undo) {
+        self.change(undo.key(), |resident| match undo {
+            Undo::Slot { slot, subject, state: Some(state), .. } => drop(resident.put(slot, &subject, state)),
+            Undo::Slot { slot, subject, state: None, .. } => resident.remove(slot, &subject),
+            Undo::Entry { slots, .. } => resident.slots = slots,
+        });
+    }
+
     /// Makes an entry resident: what the disk has, and what happened since.
     pub(crate) fn admit(&mut self, key: Key, on_disk: Option<(u64, i64, Vec<SlotState>)>, replay: &Replay) {
         if self.map.contains_key(&key) {
@@ -132,6 +152,11 @@ impl Shards {
 
     pub(crate) fn entries(&self) -> usize {
         (0..SHARDS).map(|index| self.lock(index).map.len()).sum()
+    }
+
+    /// Entries of a family that have events waiting for them.
+    pub(crate) fn waiting(&self, family: Family) -> Vec<Key> {
+        (0..SHARDS).flat_map(|index| self.lock(index).tail.keys().filter(|key| key.family == family).copied().collect::<Vec<_>>()).collect()
     }
 
     /// All entries of a family that are in memory.

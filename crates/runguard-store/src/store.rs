@@ -252,6 +252,8 @@ impl Store {
     pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
         let inner = self.inner.clone();
         let read = move || {
+            // What the log's tail says of entries that nobody has asked for yet.
+            inner.load(&inner.shards.waiting(family))?;
             let mut found = inner.shards.family(family);
             if inner.cold.load(Ordering::Acquire) {
                 let known: std::collections::HashSet<Key> = found.iter().map(|(key, _)| *key).collect();
@@ -266,6 +268,8 @@ impl Store {
     /// Removes a session: its states, its rows in the log, and the answers kept for repeated requests.
     /// What the log keeps is a row that says an erasure took place, without saying whose.
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+        // The rows that go also carry what the session did to endpoints: that must be on disk before they go.
+        self.flush().await?;
         let entry = Key::new(Family::Session, tenant, session);
         self.make_resident(&[entry]).await?;
         let (inner, tenant, session) = (self.inner.clone(), tenant.to_owned(), session.to_owned());
@@ -309,7 +313,7 @@ impl Store {
 
     async fn work(&self, work: Work) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
-        self.inner.journal.push(work, Vec::new(), done)?;
+        self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?;
         written.await.map_err(|_| StoreError::Stopping)?.map(drop)
     }
 
@@ -419,23 +423,19 @@ impl Inner {
             let key = keys[change.key];
             let index = Shards::index_of(key);
             let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
-            let (bytes, dirty) = {
-                let resident = shard.map.entry(key).or_default();
-                let before = resident.weight();
-                let old = resident.put(change.slot, &change.subject, change.state.into());
-                let was_dirty = std::mem::replace(&mut resident.dirty, true);
+            let (old, was_dirty) = shard.change(key, |resident| {
                 resident.at = at;
-                undo.push(Undo::Slot { key, slot: change.slot, subject: change.subject.into(), state: old });
-                (resident.weight() - before.min(resident.weight()), !was_dirty)
-            };
-            shard.bytes += bytes;
-            if dirty {
+                (resident.put(change.slot, &change.subject, change.state.into()), std::mem::replace(&mut resident.dirty, true))
+            });
+            undo.push(Undo::Slot { key, slot: change.slot, subject: change.subject.into(), state: old });
+            if !was_dirty {
                 shard.dirty.push(key);
             }
         }
-        let touched: Vec<Key> = undo.iter().map(undone_key).collect();
+        let touched: Vec<Key> = undo.iter().map(Undo::key).collect();
         let (done, committed) = oneshot::channel();
-        let seq = self.journal.push(Work::Append { row: written.row, effects, removal: None }, undo, done)?;
+        let work = Work::Append { row: written.row, effects, removal: None };
+        let seq = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in touched {
             let index = Shards::index_of(key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
@@ -459,16 +459,18 @@ impl Inner {
         for key in keys {
             let index = Shards::index_of(*key);
             let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
-            let resident = shard.map.entry(*key).or_default();
-            undo.push(Undo::Entry { key: *key, slots: std::mem::take(&mut resident.slots) });
-            resident.at = at;
-            if !std::mem::replace(&mut resident.dirty, true) {
+            let (slots, was_dirty) = shard.change(*key, |resident| {
+                resident.at = at;
+                (std::mem::take(&mut resident.slots), std::mem::replace(&mut resident.dirty, true))
+            });
+            undo.push(Undo::Entry { key: *key, slots });
+            if !was_dirty {
                 shard.dirty.push(*key);
             }
         }
         let (done, committed) = oneshot::channel();
         let work = Work::Append { row: row.clone(), effects, removal: Some(removal.clone()) };
-        let seq = self.journal.push(work, undo, done)?;
+        let seq = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in keys {
             let index = Shards::index_of(*key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
@@ -547,10 +549,15 @@ impl Inner {
     }
 }
 
-fn undone_key(undo: &Undo) -> Key {
-    match undo {
-        Undo::Slot { key, .. } | Undo::Entry { key, .. } => *key,
+/// The store is stopping: what the step changed must not be there when the keeper looks for the last time.
+fn refuse(shards: &mut [(usize, MutexGuard<'_, Shard>)], undo: Vec<Undo>) -> StoreError {
+    for undo in undo.into_iter().rev() {
+        let index = Shards::index_of(undo.key());
+        if let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) {
+            shard.take_back(undo);
+        }
     }
+    StoreError::Stopping
 }
 
 pub(crate) fn decode_slots(bytes: &[u8]) -> Vec<SlotState> {

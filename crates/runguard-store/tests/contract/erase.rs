@@ -5,6 +5,7 @@ use crate::toy::{
     rows_of, sum,
 };
 use runguard_store::{Family, Key, Row, Store, View};
+use tokio::task::JoinSet;
 
 const SECRET: &str = "a-secret-nobody-else-would-write";
 
@@ -113,16 +114,17 @@ async fn a_session_that_speaks_while_it_is_erased_is_whole_or_gone() {
         for _ in 0..5 {
             add(&toy.store, &session, 1).await.unwrap();
         }
-        let speaking = tokio::spawn({
+        let mut speaking = JoinSet::new();
+        for _ in 0..8 {
             let (store, session) = (toy.store.clone(), session.clone());
-            async move {
+            speaking.spawn(async move {
                 for _ in 0..20 {
                     add(&store, &session, 1).await.unwrap();
                 }
-            }
-        });
+            });
+        }
         toy.store.erase_session(TENANT, &session, erasure()).await.unwrap().unwrap();
-        speaking.await.unwrap();
+        speaking.join_all().await;
         assert_eq!(rows_of(&toy.store, &session).await.len() as u64, sum(&toy.store, &session).await, "{session}");
     }
     let toy = toy.reopen();

@@ -18,7 +18,7 @@ fn row(number: usize) -> Row {
         id: format!("id-{number:05}"),
         tenant: format!("tenant {}", number / 3 % 3).into(),
         guard: GUARDS[number / 2 % 3],
-        kind: KINDS[usize::from(number % 5 == 0) + usize::from(number % 25 == 0)],
+        kind: KINDS[usize::from(number.is_multiple_of(5)) + usize::from(number.is_multiple_of(25))],
         session: format!("session {}", number % 37),
         subject: format!("subject {}", number % 11),
         outcome: OUTCOMES[number / 5 % 3],
@@ -72,7 +72,8 @@ fn filters() -> Vec<RowFilter> {
     // The bounds themselves: from this time on, before that time.
     let edge = row(1234).at;
     filters.push(RowFilter { since: Some(edge), until: Some(edge + 1), ..any() });
-    filters.push(RowFilter { since: Some(edge + 1), until: Some(edge + 2), ..any() });
+    filters.push(RowFilter { since: Some(edge - 5000), until: Some(edge), ..any() });
+    filters.push(RowFilter { since: Some(edge + 1), until: Some(edge + 5000), ..any() });
     filters
 }
 
