@@ -200,7 +200,7 @@ fn read(folder: &Path) -> Result<KeyFile, KeyError> {
 fn lock(folder: &Path) -> Result<fs::File, KeyError> {
     let path = folder.join("keys.lock");
     let failed = |source| KeyError::File { path: path.clone(), source };
-    fs::create_dir_all(folder).map_err(failed)?;
+    runguard_store::create_private_folder(folder).map_err(failed)?;
     let file = fs::File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
     file.lock().map_err(failed)?;
     Ok(file)

@@ -23,4 +23,5 @@ mod store;
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};
 pub use query::{LogRow, Order, RowFilter, StatRow};
+pub use schema::create_private_folder;
 pub use store::{Change, Decided, Durability, Erased, Labelled, Options, Replay, Row, SlotState, Store, View, Written};

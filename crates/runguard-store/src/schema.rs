@@ -76,6 +76,15 @@ CREATE TABLE IF NOT EXISTS progress (
 ) WITHOUT ROWID, STRICT;
 ";
 
+/// What users said is in the data folder: one that we make is for its owner only.
+pub fn create_private_folder(path: &Path) -> std::io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
 /// The folder, locked for this process as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -86,7 +95,7 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Folder { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(failed)?;
+        create_private_folder(path).map_err(failed)?;
         let lock = fs::File::options().create(true).truncate(false).write(true).open(path.join(LOCK_FILE)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
