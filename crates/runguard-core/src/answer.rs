@@ -200,24 +200,26 @@ impl Json {
         String::from_utf8(self.out).unwrap_or_default()
     }
 
-    fn name(&mut self, name: &str) {
+    fn name(&mut self, name: &'static str) {
         if self.out.len() > 1 {
             self.out.push(b',');
         }
-        self.string(name);
-        self.out.push(b':');
+        // Names are our own: nothing in them needs escaping.
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
     }
 
     fn string(&mut self, text: &str) {
         write_json(&mut self.out, text);
     }
 
-    fn text(&mut self, name: &str, text: &str) {
+    fn text(&mut self, name: &'static str, text: &str) {
         self.name(name);
         self.string(text);
     }
 
-    fn member(&mut self, name: &str, value: &Value) {
+    fn member(&mut self, name: &'static str, value: &Value) {
         match (value, self.shape) {
             (Value::Null, Shape::Flat) => return,
             (Value::List(items), Shape::Flat) => return self.text(name, &items.join(", ")),

@@ -2,40 +2,42 @@
 
 use serde::{Deserialize, Serialize};
 
+/// One text and where each name ends in it: reading a state back costs two allocations, however many names there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Names(Vec<String>);
+pub struct Names {
+    text: String,
+    ends: Vec<u32>,
+}
 
 impl Names {
     pub fn index(&self, name: &str) -> Option<u16> {
-        self.0.iter().position(|known| known == name).map(|position| position as u16)
+        self.iter().find(|(_, known)| *known == name).map(|(index, _)| index)
     }
 
     pub fn index_or_add(&mut self, name: &str) -> u16 {
         self.index(name).unwrap_or_else(|| {
-            self.0.push(name.to_owned());
-            (self.0.len() - 1) as u16
+            self.text.push_str(name);
+            self.ends.push(self.text.len() as u32);
+            (self.ends.len() - 1) as u16
         })
     }
 
     /// Empty for a number that a damaged state made up.
     pub fn get(&self, index: u16) -> &str {
-        self.0.get(usize::from(index)).map_or("", String::as_str)
+        let index = usize::from(index);
+        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.ends.get(index).and_then(|end| self.text.get(start as usize..*end as usize)).unwrap_or_default()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u16, &str)> {
-        self.0.iter().enumerate().map(|(index, name)| (index as u16, name.as_str()))
+        (0..self.ends.len() as u16).map(|index| (index, self.get(index)))
     }
 
     /// Drops the names nobody refers to any more and renumbers the rest, so that there are never more names than uses.
     pub fn keep_used<'a>(&mut self, uses: impl Iterator<Item = &'a mut u16>) {
-        let old = std::mem::take(&mut self.0);
-        let mut moved: Vec<Option<u16>> = vec![None; old.len()];
+        let old = std::mem::take(self);
         for index in uses {
-            let Some(place) = moved.get_mut(usize::from(*index)) else { continue };
-            *index = *place.get_or_insert_with(|| {
-                self.0.push(old[usize::from(*index)].clone());
-                (self.0.len() - 1) as u16
-            });
+            *index = self.index_or_add(old.get(*index));
         }
     }
 }

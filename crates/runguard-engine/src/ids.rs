@@ -46,7 +46,11 @@ impl Ids {
 }
 
 fn encode(id: u128) -> String {
-    (0..26).rev().map(|place| char::from(ALPHABET[((id >> (place * 5)) & 31) as usize])).collect()
+    let mut text = String::with_capacity(26);
+    for place in (0..26).rev() {
+        text.push(char::from(ALPHABET[((id >> (place * 5)) & 31) as usize]));
+    }
+    text
 }
 
 fn decode(text: &str) -> Option<u128> {

@@ -315,6 +315,8 @@ impl Round {
             }
         }
         set_progress(&transaction, "checkpointed", upto)?;
+        // A state may rest on later rows than those that all states rest on.
+        set_progress(&transaction, "newest", copies.iter().map(|(_, seq, ..)| *seq).fold(upto, u64::max))?;
         transaction.commit()
     }
 
@@ -365,6 +367,10 @@ impl Round {
             [oldest_row],
             |row| row.get(0),
         )?;
+        if let Some(upto) = upto {
+            // Said before it is done: a log that is empty because of this must not look like one that was lost.
+            self.index.execute("INSERT OR REPLACE INTO progress (name, value) VALUES ('pruned', ?1)", [upto])?;
+        }
         // As long as rows are in the log the index must know them, or nobody would remove them.
         if let Some(upto) = upto
             && self.prune_log(upto)?

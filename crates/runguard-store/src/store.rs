@@ -176,9 +176,17 @@ impl Store {
         let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
         let last_seq = recover(&log, known.checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
         if last_seq < known.last_row {
-            return Err(OpenError::Lost { path: folder.log_path(), last: last_seq, known: known.last_row });
+            // A power cut may take the last rows, unless each was waited for. The states have counted them: that stays.
+            if last_seq == 0 || options.durability == Durability::Power {
+                return Err(OpenError::Lost { path: folder.log_path(), last: last_seq, known: known.last_row });
+            }
+            tracing::warn!(
+                last = last_seq,
+                known = known.last_row,
+                "the last rows of the log are missing, as after a power cut; set store.durability = \"power\" to keep them through one"
+            );
         }
-        let last_seq = last_seq.max(known.indexed).max(known.checkpointed);
+        let last_seq = last_seq.max(known.indexed).max(known.newest);
         let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
         let inner = Arc::new(Inner {
             journal: Journal::new(last_seq),
@@ -572,6 +580,8 @@ pub(crate) fn decode_hash(bytes: &[u8]) -> u128 {
 struct Known {
     checkpointed: u64,
     indexed: u64,
+    /// The last row that a state rests on.
+    newest: u64,
     /// The last row that was in the log and was not removed by retention.
     last_row: u64,
     holds_states: bool,
@@ -581,7 +591,12 @@ fn known_to_index(index: &Connection) -> Result<Known, rusqlite::Error> {
     Ok(Known {
         checkpointed: crate::query::progress(index, "checkpointed")?,
         indexed: crate::query::progress(index, "indexed")?,
-        last_row: index.query_row("SELECT coalesce(max(last_seq), 0) FROM zones", [], |row| row.get(0))?,
+        newest: crate::query::progress(index, "newest")?.max(crate::query::progress(index, "checkpointed")?),
+        last_row: index.query_row(
+            "SELECT coalesce(max(last_seq), 0) FROM zones WHERE last_seq > ?1",
+            [crate::query::progress(index, "pruned")?],
+            |row| row.get(0),
+        )?,
         holds_states: index.query_row("SELECT EXISTS (SELECT 1 FROM states)", [], |row| row.get(0))?,
     })
 }

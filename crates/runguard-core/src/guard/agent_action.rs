@@ -291,37 +291,26 @@ impl Request {
         let polls = settings.polls(&self.action_name);
         let is_news = |call: &&&Call| polls && call.progressed;
 
-        let in_a_row: Vec<Timestamp> = calls.iter().rev().take_while(|call| is_same(call) && !is_news(call)).map(|call| call.at).collect();
-        if in_a_row.len() as u32 >= settings.max_consecutive {
-            let block = Block::Consecutive { count: in_a_row.len() as u32 };
-            findings.push(Finding::new(
-                Reason::ConsecutiveSameActionSpiral,
-                block,
-                falls_below(in_a_row, settings.max_consecutive, settings.window),
-            ));
+        // Counted first: the times are needed only by a rule that fires.
+        let in_a_row = || calls.iter().rev().take_while(|call| is_same(call) && !is_news(call));
+        let count = in_a_row().count() as u32;
+        if count >= settings.max_consecutive {
+            let clears_at = falls_below(in_a_row().map(|call| call.at).collect(), settings.max_consecutive, settings.window);
+            findings.push(Finding::new(Reason::ConsecutiveSameActionSpiral, Block::Consecutive { count }, clears_at));
         }
-        let same: Vec<Timestamp> = calls.iter().filter(is_same).map(|call| call.at).collect();
-        if same.len() as u32 >= settings.max_same {
-            let block = Block::Same { total: same.len() as u32 };
-            findings.push(Finding::new(Reason::SameActionFrequencySpiral, block, falls_below(same, settings.max_same, settings.window)));
+        let same = || calls.iter().filter(is_same);
+        let total = same().count() as u32;
+        if total >= settings.max_same {
+            let clears_at = falls_below(same().map(|call| call.at).collect(), settings.max_same, settings.window);
+            findings.push(Finding::new(Reason::SameActionFrequencySpiral, Block::Same { total }, clears_at));
         }
         let params = self.params();
         if params != 0 {
-            let identical: Vec<Timestamp> = calls
-                .iter()
-                .rev()
-                .filter(is_same)
-                .take_while(|call| !is_news(call))
-                .filter(|call| call.params == params)
-                .map(|call| call.at)
-                .collect();
-            if identical.len() as u32 >= settings.max_identical {
-                let block = Block::Identical { count: identical.len() as u32 };
-                findings.push(Finding::new(
-                    Reason::IdenticalCallSpiral,
-                    block,
-                    falls_below(identical, settings.max_identical, settings.window),
-                ));
+            let identical = || same().rev().take_while(|call| !is_news(call)).filter(|call| call.params == params);
+            let count = identical().count() as u32;
+            if count >= settings.max_identical {
+                let clears_at = falls_below(identical().map(|call| call.at).collect(), settings.max_identical, settings.window);
+                findings.push(Finding::new(Reason::IdenticalCallSpiral, Block::Identical { count }, clears_at));
             }
         }
         if let Some(period) = action.and_then(|action| cycle(calls, action, settings)) {

@@ -1,6 +1,6 @@
 //! A folder that cannot be used says why, and is left as it was.
 
-use crate::toy::{PLENTY, Toy, add, all_rows, index_file, log_file, options, replay, row, try_open, write};
+use crate::toy::{PLENTY, Toy, add, all_rows, index_file, log_file, options, replay, row, sum, try_open, write};
 use runguard_store::{OpenError, Row, Store};
 
 /// A folder with a log of many pages, closed.
@@ -69,6 +69,28 @@ async fn an_emptied_or_missing_log_is_told_apart_from_a_new_folder() {
     lost(try_open(folder.path(), PLENTY));
     std::fs::write(log_file(folder.path()), &good).unwrap();
     assert_eq!(all_rows(&try_open(folder.path(), PLENTY).unwrap()).await.len(), 100);
+}
+
+/// Under `Durability::Process` a power cut may take the last rows from the log, while the second file, which is synced
+/// at other times, knows of them. That is no reason to refuse; but no number may be used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_last_rows_a_power_cut_took_goes_on_with_numbers_never_used() {
+    let toy = Toy::new();
+    for _ in 0..5 {
+        add(&toy.store, "one", 1).await.unwrap();
+    }
+    toy.store.flush().await.unwrap();
+    let synced = std::fs::read(log_file(toy.folder.path())).unwrap();
+    for _ in 0..5 {
+        add(&toy.store, "one", 1).await.unwrap();
+    }
+    let toy = toy.reopen_after(|folder| std::fs::write(log_file(folder), synced).unwrap());
+    assert_eq!(all_rows(&toy.store).await.len(), 5);
+    let counted = add(&toy.store, "one", 1).await.unwrap();
+    assert!(counted >= 6, "what was counted and is in the log counts still: {counted}");
+    let toy = toy.reopen();
+    assert_eq!(all_rows(&toy.store).await.last().unwrap().seq, 11);
+    assert_eq!(sum(&toy.store, "one").await, counted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

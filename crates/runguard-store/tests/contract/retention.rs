@@ -1,6 +1,9 @@
 //! Old things leave, young ones stay, numbers are not used twice.
 
-use crate::toy::{DAY, MINUTE, NOW, TENANT, Toy, add, all_rows, files_with, keep, key, one_more, row, rows_of, sum, write};
+use crate::toy::{
+    DAY, MINUTE, NOW, PLENTY, TENANT, Toy, add, all_rows, files_with, index_file, keep, key, log_file, one_more, open, row, rows_of, sum,
+    write,
+};
 use runguard_store::{Family, Key, Row, Store};
 
 async fn add_at(store: &Store, key: Key, session: &str, at: i64) {
@@ -96,4 +99,36 @@ async fn what_was_too_old_when_the_store_stopped_leaves_the_file_later() {
     toy.store.flush().await.unwrap();
     assert!(all_rows(&toy.store).await.is_empty());
     assert_eq!(files_with(toy.folder.path(), "an-old-secret"), Vec::<String>::new());
+}
+
+/// All rows have become old. A crash between removing them from the log and from the index must not look like a log
+/// that was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_while_the_last_old_rows_leave_is_no_lost_log() {
+    let toy = Toy::new();
+    for _ in 0..10 {
+        add(&toy.store, "one", 1).await.unwrap();
+    }
+    // The first round after a start, half a second from now, looks for old rows.
+    let toy = toy.reopen();
+    let held = rusqlite::Connection::open(index_file(toy.folder.path())).unwrap();
+    held.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+    held.execute_batch("BEGIN IMMEDIATE").unwrap();
+    toy.store.tell_time(NOW + 31 * DAY);
+    let log = rusqlite::Connection::open(log_file(toy.folder.path())).unwrap();
+    let rows = || log.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, u64>(0)).unwrap();
+    let image = tempfile::tempdir().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while rows() > 0 && std::time::Instant::now() < deadline {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    // Either the rows have gone and the index does not know yet, or it wants to know first: both must open.
+    for file in std::fs::read_dir(toy.folder.path()).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), image.path().join(file.file_name())).unwrap();
+    }
+    held.execute_batch("ROLLBACK").unwrap();
+    let store = open(image.path(), PLENTY);
+    write(&store, Row { at: NOW + 31 * DAY, ..row("one") }).await;
+    assert_eq!(all_rows(&store).await.last().unwrap().seq, 11);
 }
