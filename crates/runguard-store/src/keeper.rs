@@ -23,7 +23,7 @@ const PULSE: Duration = Duration::from_millis(500);
 const INDEX_ROWS: u64 = 50_000;
 const INDEX_EVERY: Duration = Duration::from_secs(2);
 /// States go to disk when this many rows came since; so many rows a start has to read at most, about.
-const CHECKPOINT_ROWS: u64 = 200_000;
+const CHECKPOINT_ROWS: u64 = 400_000;
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(20);
 /// Rows of one transaction, and of one zone.
 const CHUNK: u64 = 50_000;
