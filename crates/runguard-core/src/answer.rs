@@ -136,6 +136,65 @@ pub struct Envelope<'a> {
     pub now: Timestamp,
 }
 
+/// The members an answer begins with. The log has them as columns, so of an answer it keeps only what follows.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    pub allow: Option<bool>,
+    pub guard: &'a str,
+    pub decision_id: &'a str,
+    pub session_id: &'a str,
+    pub reason: Option<&'a str>,
+}
+
+impl Head<'_> {
+    fn write(&self, json: &mut Json) {
+        if let Some(allow) = self.allow {
+            json.member("allow", &Value::Bool(allow));
+        } else {
+            json.member("recorded", &Value::Bool(true));
+        }
+        json.text("guard", self.guard);
+        json.text("decision_id", self.decision_id);
+        json.text("session_id", self.session_id);
+        if self.allow == Some(true) && self.reason.is_some() {
+            json.member("would_block", &Value::Bool(true));
+        }
+        if let Some(reason) = self.reason {
+            json.text("reason", reason);
+        }
+    }
+
+    /// The answer again, from the rest that was kept.
+    pub fn with_rest(&self, rest: &str) -> String {
+        let mut json = Json::open(Shape::Full);
+        self.write(&mut json);
+        let members = rest.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
+        if !members.is_empty() {
+            json.out.push(b',');
+            json.out.extend_from_slice(members.as_bytes());
+        }
+        json.close()
+    }
+}
+
+/// An answer as JSON.
+#[derive(Debug)]
+pub struct Rendered {
+    pub json: String,
+    rest_at: usize,
+}
+
+impl Rendered {
+    /// What follows the head, as an object of its own.
+    pub fn rest(&self) -> String {
+        let members = self.json[self.rest_at..].trim_start_matches(',');
+        let mut rest = String::with_capacity(members.len() + 1);
+        rest.push('{');
+        rest.push_str(members);
+        rest
+    }
+}
+
 impl Answer {
     pub fn is_block(&self) -> bool {
         self.allow == Some(false)
@@ -149,22 +208,17 @@ impl Answer {
         self.retry_at.map(|at| now.seconds_until(at))
     }
 
-    pub fn to_json(&self, envelope: &Envelope<'_>, shape: Shape) -> String {
+    pub fn to_json(&self, envelope: &Envelope<'_>, shape: Shape) -> Rendered {
         let mut json = Json::open(shape);
-        if let Some(allow) = self.allow {
-            json.member("allow", &Value::Bool(allow));
-        } else {
-            json.member("recorded", &Value::Bool(true));
-        }
-        json.text("guard", self.guard.code());
-        json.text("decision_id", envelope.decision_id);
-        json.text("session_id", envelope.session_id);
-        if self.would_block() {
-            json.member("would_block", &Value::Bool(true));
-        }
-        if let Some(reason) = self.reason {
-            json.text("reason", reason.code());
-        }
+        let head = Head {
+            allow: self.allow,
+            guard: self.guard.code(),
+            decision_id: envelope.decision_id,
+            session_id: envelope.session_id,
+            reason: self.reason.map(Reason::code),
+        };
+        head.write(&mut json);
+        let rest_at = json.out.len();
         for (name, value) in self.facts.iter() {
             json.member(name, value);
         }
@@ -178,7 +232,7 @@ impl Answer {
         if !envelope.warnings.is_empty() {
             json.member("warnings", &Value::List(envelope.warnings.to_vec()));
         }
-        json.close()
+        Rendered { json: json.close(), rest_at }
     }
 }
 
@@ -310,17 +364,36 @@ mod tests {
     #[test]
     fn the_full_shape_keeps_lists_and_the_flat_shape_has_scalars_only() {
         let envelope = Envelope { decision_id: "id", session_id: "s\n", warnings: &["w".into()], now: Timestamp::from_millis(1000) };
-        let full: serde_json::Value = serde_json::from_str(&answer().to_json(&envelope, Shape::Full)).unwrap();
+        let full: serde_json::Value = serde_json::from_str(&answer().to_json(&envelope, Shape::Full).json).unwrap();
         assert_eq!(full["chain"], serde_json::json!(["a", "b"]));
         assert_eq!(full["counts"], serde_json::json!({"x": 2}));
         assert_eq!(full["retry_after_seconds"], 2);
         assert_eq!(full["signals"][0]["reason"], "action_cycle");
         assert_eq!(full["session_id"], "s\n");
-        let flat: serde_json::Value = serde_json::from_str(&answer().to_json(&envelope, Shape::Flat)).unwrap();
+        let flat: serde_json::Value = serde_json::from_str(&answer().to_json(&envelope, Shape::Flat).json).unwrap();
         assert!(flat.as_object().unwrap().values().all(|value| value.is_string() || value.is_number() || value.is_boolean()));
         assert_eq!(flat["chain"], "a, b");
         assert_eq!(flat["counts"], "x=2");
         assert_eq!(flat["signals"], "action_cycle");
         assert!(flat.get("nothing").is_none());
+    }
+    #[test]
+    fn the_head_and_the_rest_make_the_answer_again() {
+        let envelope = Envelope { decision_id: "id", session_id: "s\n", warnings: &[], now: Timestamp::from_millis(1000) };
+        let bare = Answer { facts: Facts::new(), message: None, retry_at: None, signals: Vec::new(), ..answer() };
+        let watched = Answer { allow: Some(true), ..answer() };
+        let told = Answer { allow: None, reason: None, ..answer() };
+        for answer in [answer(), bare, watched, told] {
+            let rendered = answer.to_json(&envelope, Shape::Full);
+            let head = Head {
+                allow: answer.allow,
+                guard: answer.guard.code(),
+                decision_id: "id",
+                session_id: "s\n",
+                reason: answer.reason.map(Reason::code),
+            };
+            assert!(!rendered.rest().contains("decision_id"));
+            assert_eq!(head.with_rest(&rendered.rest()), rendered.json);
+        }
     }
 }

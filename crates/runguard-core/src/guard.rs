@@ -230,7 +230,9 @@ pub(crate) fn decode<T: DeserializeOwned + Default>(part: Option<&[u8]>) -> T {
 }
 
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    postcard::to_stdvec(value).unwrap_or_default()
+    /// Most states and events fit: growing byte by byte would cost more than the encoding.
+    const ROOM: usize = 256;
+    postcard::to_extend(value, Vec::with_capacity(ROOM)).unwrap_or_default()
 }
 
 macro_rules! stored_in_one_part {

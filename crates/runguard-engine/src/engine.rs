@@ -5,12 +5,13 @@ use crate::ids::Ids;
 use crate::keys::KeyRing;
 use crate::settings::Settings;
 use arc_swap::ArcSwap;
-use runguard_core::answer::{Envelope, Shape};
+use runguard_core::answer::{Envelope, Head, Shape};
 use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
 use runguard_core::guard::{self, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{Change, Decided, Erased, Family, Key, LogRow, Options, Order, Row, RowFilter, Store, StoreError, View, Written};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Answers for repeated requests live under this slot.
@@ -154,7 +155,7 @@ impl Engine {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let places = asked.operation.places();
-        let mut keys: Vec<Key> = Vec::with_capacity(places.len() + 1);
+        let mut keys: SmallVec<[Key; 3]> = SmallVec::new();
         for place in &places {
             let family = match place.scope {
                 Scope::Session => Family::Session,
@@ -184,8 +185,8 @@ impl Engine {
         }
         let operation = asked.operation;
         let decision_id = self.ids.next(now.as_millis());
-        let labels: Vec<std::borrow::Cow<'_, str>> = places.iter().map(|place| label(asked.tenant, place)).collect();
-        let states: Vec<Option<&[u8]>> =
+        let labels: SmallVec<[std::borrow::Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place)).collect();
+        let states: SmallVec<[Option<&[u8]>; 2]> =
             places.iter().zip(&labels).enumerate().map(|(key, (place, label))| view.get(key, place.slot as u8, label)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
@@ -198,11 +199,11 @@ impl Engine {
             Some(true) => Outcome::Allowed,
         };
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
-        let body = answer.to_json(&envelope, asked.shape);
+        let rendered = answer.to_json(&envelope, asked.shape);
         let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() {
-            body.clone()
+            rendered.rest()
         } else {
-            answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full)
+            answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full).rest()
         };
         let route = operation.route();
         let row = Row {
@@ -236,7 +237,7 @@ impl Engine {
             outcome: ended,
             reason: answer.reason,
             retry_after_seconds: answer.retry_after_seconds(now),
-            body,
+            body: rendered.json,
             notice: outcome.notice,
             replayed: false,
         };
@@ -257,7 +258,9 @@ impl Engine {
 
     /// Rows of the log.
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
-        self.store.rows(filter, order, after, limit).await
+        let mut rows = self.store.rows(filter, order, after, limit).await?;
+        rows.iter_mut().for_each(complete_answer);
+        Ok(rows)
     }
 
     /// A session's timeline (from `after` on, oldest first) and what would be allowed next. `None` when nothing is known of it.
@@ -270,7 +273,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Option<SessionView>, StoreError> {
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session_id.into()), ..RowFilter::default() };
-        let timeline = self.store.rows(filter, Order::OldestFirst, after, limit).await?;
+        let timeline = self.rows(filter, Order::OldestFirst, after, limit).await?;
         let states = self.store.states(Key::new(Family::Session, tenant, session_id)).await?;
         if timeline.is_empty() && states.is_empty() && after.is_none() {
             return Ok(None);
@@ -366,6 +369,19 @@ impl Engine {
         self.settings.store(Arc::new(new));
         needs_restart
     }
+}
+
+/// A row keeps of its answer what is not in its columns; this puts the whole answer back.
+fn complete_answer(row: &mut LogRow) {
+    let allow = match Outcome::ALL.into_iter().find(|outcome| outcome.code() == row.outcome) {
+        Some(Outcome::Allowed | Outcome::WouldBlock) => Some(true),
+        Some(Outcome::Blocked) => Some(false),
+        Some(Outcome::Recorded) => None,
+        // Not an answer: an operator's change.
+        None => return,
+    };
+    let head = Head { allow, guard: &row.guard, decision_id: &row.id, session_id: &row.session, reason: row.reason.as_deref() };
+    row.answer = head.with_rest(&row.answer);
 }
 
 pub fn forced_name(forced: Forced) -> &'static str {

@@ -5,11 +5,13 @@
 //! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
 
 use crate::error::StoreError;
-use crate::key::Key;
+use crate::key::{Key, session_number};
+use crate::relay::{Home, Relays};
 use crate::shard::Shards;
 use crate::store::Row;
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,8 +26,17 @@ const BUSY_BATCH: usize = 8;
 const GATHER_ROWS: usize = 32;
 const GATHER: Duration = Duration::from_micros(250);
 
+/// Rows remembered for the keeper: about 20 MB.
+const MOST_FRESH: usize = 200_000;
+
 /// Gives the job back: its memory returns to the thread that took it, which is cheaper than freeing it here.
-pub(crate) type Done = oneshot::Sender<Result<Box<Job>, StoreError>>;
+pub(crate) type Finished = Result<Box<Job>, StoreError>;
+pub(crate) type Done = oneshot::Sender<Finished>;
+
+static RELAYS: Relays<Finished> = Relays::new();
+thread_local! {
+    static HOME: Cell<Option<Home>> = const { Cell::new(None) };
+}
 
 /// What one row does to a state, as it stands in the log.
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,6 +102,20 @@ pub(crate) struct Job {
 struct Pending {
     job: Box<Job>,
     done: Done,
+    home: Option<Home>,
+}
+
+/// Wakes the writer when it is dropped: after the locks, so that the writer does not run into them.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct WakeUp<'a>(Option<&'a Condvar>);
+
+impl Drop for WakeUp<'_> {
+    fn drop(&mut self) {
+        if let Some(gathered) = self.0 {
+            gathered.notify_one();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +127,19 @@ struct Queue {
     stopping: bool,
 }
 
+/// What the index wants to know of a row.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) seq: u64,
+    pub(crate) at: i64,
+    pub(crate) session: i64,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) guard: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) outcome: &'static str,
+    pub(crate) reason: &'static str,
+}
+
 #[derive(Debug)]
 pub(crate) struct Journal {
     queue: Mutex<Queue>,
@@ -110,6 +148,9 @@ pub(crate) struct Journal {
     /// Counts failed batches: whoever copied uncommitted states looks whether one came in between.
     failures: AtomicU64,
     committed_tx: watch::Sender<u64>,
+    /// The rows written since the keeper last asked, one after the other, so that it need not read them again. When it
+    /// does not ask for long, the older ones are dropped: they are in the log.
+    fresh: Mutex<Vec<Fresh>>,
 }
 
 impl Journal {
@@ -120,6 +161,7 @@ impl Journal {
             committed: AtomicU64::new(last_seq),
             failures: AtomicU64::new(0),
             committed_tx: watch::Sender::new(last_seq),
+            fresh: Mutex::default(),
         }
     }
 
@@ -135,14 +177,39 @@ impl Journal {
         self.committed_tx.subscribe()
     }
 
+    pub(crate) fn take_fresh(&self) -> Vec<Fresh> {
+        std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn remember_fresh(&self, batch: &[Pending]) {
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh.len() >= MOST_FRESH {
+            fresh.clear();
+        }
+        fresh.extend(batch.iter().filter_map(|Pending { job, .. }| match &job.work {
+            Work::Append { row, .. } => Some(Fresh {
+                seq: job.seq,
+                at: row.at,
+                session: session_number(&row.tenant, &row.session),
+                tenant: row.tenant.clone(),
+                guard: row.guard,
+                kind: row.kind,
+                outcome: row.outcome,
+                reason: row.reason.unwrap_or_default(),
+            }),
+            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe => None,
+        }));
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Called with the locks of the touched states held. Gives the row's number; or, when the store is stopping, the
     /// changes that must be taken back before those locks are let go.
-    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<u64, Vec<Undo>> {
+    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<(u64, WakeUp<'_>), Vec<Undo>> {
         let mut job = Box::new(Job { seq: 0, work, undo });
+        let home = HOME.with(|known| RELAYS.home(known));
         let mut queue = self.lock();
         if queue.stopping {
             return Err(job.undo);
@@ -152,12 +219,13 @@ impl Journal {
             queue.next_seq += 1;
         }
         let seq = job.seq;
-        queue.pending.push(Pending { job, done });
-        if queue.wake_at > 0 && queue.pending.len() >= queue.wake_at {
+        queue.pending.push(Pending { job, done, home });
+        let enough = queue.wake_at > 0 && queue.pending.len() >= queue.wake_at;
+        if enough {
             queue.wake_at = 0;
-            self.gathered.notify_one();
         }
-        Ok(seq)
+        drop(queue);
+        Ok((seq, WakeUp(enough.then_some(&self.gathered))))
     }
 
     /// Nothing is taken any more; what is queued is still written.
@@ -199,20 +267,18 @@ impl Journal {
     }
 
     /// The writer's life.
-    pub(crate) fn run(&self, connection: &mut Connection, shards: &Arc<Shards>) {
+    pub(crate) fn run(&self, connection: &Connection, shards: &Arc<Shards>) {
         let mut last = 0;
         while let Some(batch) = self.next_batch(last) {
             last = batch.len();
             match write(connection, &batch) {
                 Ok(last_seq) => {
                     if last_seq > 0 {
+                        self.remember_fresh(&batch);
                         self.committed.store(last_seq, Ordering::Release);
                         self.committed_tx.send_replace(last_seq);
                     }
-                    for pending in batch {
-                        // A caller that has gone away does not want to know.
-                        let _ = pending.done.send(Ok(pending.job));
-                    }
+                    RELAYS.send(batch.into_iter().map(|pending| (pending.home, (pending.done, Ok(pending.job)))));
                 }
                 Err(error) => self.take_back(batch, &error, shards),
             }
@@ -239,56 +305,23 @@ impl Journal {
             }
         }
         let error = StoreError::Write(error.to_string());
-        for pending in failed {
-            let _ = pending.done.send(Err(error.clone()));
-        }
+        RELAYS.send(failed.into_iter().map(|pending| (pending.home, (pending.done, Err(error.clone())))));
     }
 }
 
 /// Writes a batch in one transaction and gives the last row's number (0 when no row was written).
-fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
-    let mut last_seq = 0;
-    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    {
-        let mut insert = transaction.prepare_cached(
-            "INSERT INTO log (seq, at, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-        )?;
-        for pending in batch {
-            match &pending.job.work {
-                Work::Append { row, effects, removal } => {
-                    if let Some(removal) = removal {
-                        remove(&transaction, removal)?;
-                    }
-                    insert.execute(params![
-                        pending.job.seq,
-                        row.at,
-                        row.id,
-                        row.tenant,
-                        row.guard,
-                        row.kind,
-                        row.session,
-                        row.subject,
-                        row.outcome,
-                        row.reason,
-                        row.answer,
-                        row.input,
-                        effects
-                    ])?;
-                    last_seq = pending.job.seq;
-                }
-                Work::Prune { upto } => {
-                    transaction.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
-                }
-                Work::Probe => {
-                    transaction
-                        .execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
-                }
-                Work::Restart | Work::Truncate => {}
-            }
-        }
+fn write(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
+    // Statements kept prepared: a batch is often a few rows, and parsing these two anew costs as much as one.
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let written = write_rows(connection, batch).and_then(|last_seq| {
+        connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(last_seq)
+    });
+    if written.is_err() && !connection.is_autocommit() {
+        // Some errors have rolled back already; should this one fail, the next BEGIN fails too and is answered 503.
+        let _ = connection.execute_batch("ROLLBACK");
     }
-    transaction.commit()?;
+    let last_seq = written?;
     let checkpoint = batch.iter().find_map(|pending| match pending.job.work {
         Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
         Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
@@ -301,13 +334,55 @@ fn write(connection: &mut Connection, batch: &[Pending]) -> Result<u64, rusqlite
     Ok(last_seq)
 }
 
-fn remove(transaction: &rusqlite::Transaction<'_>, removal: &Removal) -> Result<(), rusqlite::Error> {
-    let mut delete = transaction.prepare_cached("DELETE FROM log WHERE seq = ?1")?;
+fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
+    let mut last_seq = 0;
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO log (seq, at, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    )?;
+    for pending in batch {
+        match &pending.job.work {
+            Work::Append { row, effects, removal } => {
+                if let Some(removal) = removal {
+                    remove(connection, removal)?;
+                }
+                insert.execute(params![
+                    pending.job.seq,
+                    row.at,
+                    row.id,
+                    row.tenant,
+                    row.guard,
+                    row.kind,
+                    row.session,
+                    row.subject,
+                    row.outcome,
+                    row.reason,
+                    row.answer,
+                    row.input,
+                    effects
+                ])?;
+                last_seq = pending.job.seq;
+            }
+            Work::Prune { upto } => {
+                connection.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
+            }
+            Work::Probe => {
+                connection
+                    .execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
+            }
+            Work::Restart | Work::Truncate => {}
+        }
+    }
+    Ok(last_seq)
+}
+
+fn remove(connection: &Connection, removal: &Removal) -> Result<(), rusqlite::Error> {
+    let mut delete = connection.prepare_cached("DELETE FROM log WHERE seq = ?1")?;
     for seq in &removal.seqs {
         delete.execute([seq])?;
     }
     if let Some((after, tenant, session)) = &removal.of_session {
-        transaction.execute("DELETE FROM log WHERE seq > ?1 AND tenant = ?2 AND session = ?3", params![after, tenant, session])?;
+        connection.execute("DELETE FROM log WHERE seq > ?1 AND tenant = ?2 AND session = ?3", params![after, tenant, session])?;
     }
     Ok(())
 }

@@ -9,13 +9,14 @@ use crate::key::{Family, Key, mask, session_number};
 use crate::schema::LOG_PAGE_BYTES;
 use crate::shard::SHARDS;
 use crate::store::{Inner, SlotState, decode_hash, decode_slots};
-use hashbrown::HashMap;
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// How often it looks whether there is something to do.
 const PULSE: Duration = Duration::from_millis(500);
@@ -100,6 +101,35 @@ impl Keeper {
                 return;
             }
         }
+    }
+}
+
+/// Makes long work a row of short ones. A thread that computes for long makes the others wait for their turn, and on
+/// a busy machine each turn is milliseconds; answers come first.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    steps: u32,
+    /// Somebody waits for the keeper to be done.
+    hurried: bool,
+}
+
+impl Pace {
+    const STEPS: u32 = 64;
+    const WORK: Duration = Duration::from_micros(500);
+    const REST: Duration = Duration::from_millis(1);
+
+    fn new(hurried: bool) -> Self {
+        Self { since: Instant::now(), steps: 0, hurried }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        if self.hurried || !self.steps.is_multiple_of(Self::STEPS) || self.since.elapsed() < Self::WORK {
+            return;
+        }
+        std::thread::sleep(Self::REST);
+        self.since = Instant::now();
     }
 }
 
@@ -213,12 +243,12 @@ impl Round {
     fn try_work(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let behind = self.inner.journal.committed().saturating_sub(self.indexed);
         if behind > 0 && (all || behind >= INDEX_ROWS || self.last_index.elapsed() >= INDEX_EVERY) {
-            self.index_rows()?;
+            self.index_rows(&mut Pace::new(all))?;
             self.last_index = Instant::now();
         }
         let since_checkpoint = self.inner.journal.committed().saturating_sub(self.checkpointed);
         if since_checkpoint > 0 && (all || since_checkpoint >= CHECKPOINT_ROWS || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY) {
-            self.checkpoint_states();
+            self.checkpoint_states(&mut Pace::new(all));
             self.last_checkpoint = Instant::now();
         }
         self.checkpoint_log(all)?;
@@ -241,22 +271,40 @@ impl Round {
     }
 
     /// Indexes the committed rows that are not indexed yet.
-    fn index_rows(&mut self) -> Result<(), rusqlite::Error> {
-        let upto = self.inner.journal.committed();
+    fn index_rows(&mut self, pace: &mut Pace) -> Result<(), rusqlite::Error> {
+        let committed = self.inner.journal.committed();
+        let fresh = self.inner.journal.take_fresh();
+        let fresh_from = fresh.first().map_or(u64::MAX, |row| row.seq);
+        // What is no longer remembered, or never was: rows from before the start.
+        let upto = committed.min(fresh_from - 1);
         while self.indexed < upto {
-            let last = upto.min(self.indexed + CHUNK);
-            let after = self.indexed;
-            let open_zone = last_zone(&self.index)?;
-            let batch = IndexBatch::read(self.log()?, after, last, open_zone)?;
-            batch.write(&mut self.index, last)?;
-            self.indexed = last;
-            self.inner.keeper.indexed.store(last, Ordering::Release);
+            let (after, last) = (self.indexed, upto.min(self.indexed + CHUNK));
+            let mut batch = IndexBatch::after(last_zone(&self.index)?);
+            batch.read(self.log()?, after, last)?;
+            self.write_index(batch, last, pace)?;
+        }
+        for rows in fresh.chunks(CHUNK as usize) {
+            let mut batch = IndexBatch::after(last_zone(&self.index)?);
+            let mut last = self.indexed;
+            for row in rows.iter().filter(|row| row.seq > self.indexed) {
+                pace.step();
+                batch.add(row.seq, row.at, row.session, [&row.tenant, row.guard, row.kind, row.outcome, row.reason]);
+                last = row.seq;
+            }
+            self.write_index(batch, last, pace)?;
         }
         Ok(())
     }
 
+    fn write_index(&mut self, mut batch: IndexBatch, upto: u64, pace: &mut Pace) -> Result<(), rusqlite::Error> {
+        batch.write(&mut self.index, upto, pace)?;
+        self.indexed = upto;
+        self.inner.keeper.indexed.store(upto, Ordering::Release);
+        Ok(())
+    }
+
     /// Writes the changed states, each as of one committed row.
-    fn checkpoint_states(&mut self) {
+    fn checkpoint_states(&mut self, pace: &mut Pace) {
         if self.has_unmerged_tails() && self.merge_tails().is_err() {
             return;
         }
@@ -264,6 +312,7 @@ impl Round {
         let failures = self.inner.journal.failures();
         let mut copies: Vec<(Key, u64, i64, Option<Vec<u8>>)> = Vec::new();
         for shard in 0..SHARDS {
+            pace.step();
             let mut shard = self.inner.shards.lock(shard);
             for key in std::mem::take(&mut shard.dirty) {
                 let Some(resident) = shard.map.get_mut(&key) else { continue };
@@ -274,7 +323,7 @@ impl Round {
         }
         copies.sort_unstable_by_key(|(key, ..)| (key.family as u8, key.hash));
         let written = self.wait_until_committed(&copies, failures)
-            && self.write_states(&copies, upto).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
+            && self.write_states(&copies, upto, pace).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
         if !written {
             for (key, ..) in &copies {
                 let mut shard = self.inner.shards.of(*key);
@@ -301,13 +350,14 @@ impl Round {
         self.inner.journal.failures() == failures
     }
 
-    fn write_states(&mut self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], upto: u64) -> Result<(), rusqlite::Error> {
+    fn write_states(&mut self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], upto: u64, pace: &mut Pace) -> Result<(), rusqlite::Error> {
         let transaction = self.index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
             let mut put =
                 transaction.prepare_cached("INSERT OR REPLACE INTO states (family, hash, seq, at, slots) VALUES (?1, ?2, ?3, ?4, ?5)")?;
             let mut remove = transaction.prepare_cached("DELETE FROM states WHERE family = ?1 AND hash = ?2")?;
             for (key, seq, at, slots) in copies {
+                pace.step();
                 match slots {
                     Some(slots) => put.execute(params![key.family as u8, key.hash.to_be_bytes(), seq, at, slots])?,
                     None => remove.execute(params![key.family as u8, key.hash.to_be_bytes()])?,
@@ -340,7 +390,7 @@ impl Round {
             }
             let (done, _) = oneshot::channel();
             // Refused only when the service is stopping.
-            let _ = self.inner.journal.push(Work::Restart, Vec::new(), done);
+            drop(self.inner.journal.push(Work::Restart, Vec::new(), done));
         }
         if all {
             self.index.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -426,7 +476,7 @@ impl Round {
         if self.inner.shards.bytes() <= limit {
             return;
         }
-        self.checkpoint_states();
+        self.checkpoint_states(&mut Pace::new(true));
         self.inner.cold.store(true, Ordering::Release);
         self.inner.evictions.fetch_add(1, Ordering::AcqRel);
         let per_shard = limit / SHARDS * 9 / 10;
@@ -496,57 +546,86 @@ struct IndexBatch {
     sessions: Vec<(i64, u64)>,
     zones: Vec<Zone>,
     counts: Vec<(Counted, u64)>,
+    /// Where in `counts` a combination is.
+    counted: HashTable<usize>,
+    hasher: DefaultHashBuilder,
 }
 
 /// Minute, tenant, guard, outcome, reason.
-type Counted = (i64, String, String, String, String);
+type Counted = (i64, Box<str>, Box<str>, Box<str>, Box<str>);
 
 impl IndexBatch {
     /// `open_zone` is the last zone of the index; it is gone on with while it has room.
-    fn read(log: &Connection, after: u64, upto: u64, open_zone: Option<Zone>) -> Result<Self, rusqlite::Error> {
-        let mut batch = Self { zones: open_zone.into_iter().collect(), ..Self::default() };
-        let mut select = log.prepare_cached(
-            "SELECT seq, at, tenant, guard, kind, session, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
-        )?;
-        let mut rows = select.query([after, upto])?;
-        let mut counted: HashMap<u64, usize> = HashMap::new();
-        while let Some(row) = rows.next()? {
-            let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
-            let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
-            let (tenant, guard, kind, session, outcome, reason) = (text(2)?, text(3)?, text(4)?, text(5)?, text(6)?, text(7)?);
-            batch.sessions.push((session_number(tenant, session), seq));
-            if !batch.zones.last().is_some_and(|zone| zone.has_room_for(seq, at)) {
-                batch.zones.push(Zone { first_seq: seq, at_min: at, at_max: at, ..Zone::default() });
-            }
-            if let Some(zone) = batch.zones.last_mut() {
-                zone.last_seq = seq;
-                zone.at_min = zone.at_min.min(at);
-                zone.at_max = zone.at_max.max(at);
-                zone.guards |= mask(guard);
-                zone.reasons |= mask(reason);
-                zone.outcomes |= mask(outcome);
-                zone.tenants |= mask(tenant);
-            }
-            if kind == "check" {
-                let minute = at.div_euclid(60_000);
-                let number = xxh3_64(format!("{minute}\u{1f}{tenant}\u{1f}{guard}\u{1f}{outcome}\u{1f}{reason}").as_bytes());
-                let position = *counted.entry(number).or_insert_with(|| {
-                    batch.counts.push(((minute, tenant.into(), guard.into(), outcome.into(), reason.into()), 0));
-                    batch.counts.len() - 1
-                });
-                batch.counts[position].1 += 1;
-            }
-        }
-        batch.sessions.sort_unstable();
-        batch.counts.sort_unstable();
-        Ok(batch)
+    fn after(open_zone: Option<Zone>) -> Self {
+        Self { zones: open_zone.into_iter().collect(), ..Self::default() }
     }
 
-    fn write(&self, index: &mut Connection, upto: u64) -> Result<(), rusqlite::Error> {
+    fn read(&mut self, log: &Connection, after: u64, upto: u64) -> Result<(), rusqlite::Error> {
+        let mut select = log.prepare_cached(
+            "SELECT seq, at, session, tenant, guard, kind, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
+        )?;
+        let mut rows = select.query([after, upto])?;
+        while let Some(row) = rows.next()? {
+            let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
+            let tenant = text(3)?;
+            let session = session_number(tenant, text(2)?);
+            self.add(row.get(0)?, row.get(1)?, session, [tenant, text(4)?, text(5)?, text(6)?, text(7)?]);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, seq: u64, at: i64, session: i64, [tenant, guard, kind, outcome, reason]: [&str; 5]) {
+        self.sessions.push((session, seq));
+        if !self.zones.last().is_some_and(|zone| zone.has_room_for(seq, at)) {
+            self.zones.push(Zone { first_seq: seq, at_min: at, at_max: at, ..Zone::default() });
+        }
+        if let Some(zone) = self.zones.last_mut() {
+            zone.last_seq = seq;
+            zone.at_min = zone.at_min.min(at);
+            zone.at_max = zone.at_max.max(at);
+            zone.guards |= mask(guard);
+            zone.reasons |= mask(reason);
+            zone.outcomes |= mask(outcome);
+            zone.tenants |= mask(tenant);
+        }
+        if kind == "check" {
+            self.count(at.div_euclid(60_000), [tenant, guard, outcome, reason]);
+        }
+    }
+
+    fn count(&mut self, minute: i64, names: [&str; 4]) {
+        let Self { counts, counted, hasher, .. } = self;
+        let hash = |minute: i64, names: [&str; 4]| hasher.hash_one((minute, names));
+        let same = |(known, tenant, guard, outcome, reason): &Counted| *known == minute && [&**tenant, guard, outcome, reason] == names;
+        let entry = counted.entry(
+            hash(minute, names),
+            |position| same(&counts[*position].0),
+            |position| {
+                let (minute, tenant, guard, outcome, reason) = &counts[*position].0;
+                hash(*minute, [tenant, guard, outcome, reason])
+            },
+        );
+        let position = match entry {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                entry.insert(counts.len());
+                let [tenant, guard, outcome, reason] = names.map(Box::from);
+                counts.push(((minute, tenant, guard, outcome, reason), 0));
+                counts.len() - 1
+            }
+        };
+        counts[position].1 += 1;
+    }
+
+    fn write(&mut self, index: &mut Connection, upto: u64, pace: &mut Pace) -> Result<(), rusqlite::Error> {
+        // Sorted, each page of a table is touched once.
+        self.sessions.sort_unstable();
+        self.counts.sort_unstable();
         let transaction = index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
             let mut put = transaction.prepare_cached("INSERT OR IGNORE INTO sessions (session, seq) VALUES (?1, ?2)")?;
             for (session, seq) in &self.sessions {
+                pace.step();
                 put.execute(params![session, seq])?;
             }
             let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO zones VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;

@@ -1,5 +1,6 @@
 //! Names of entries: 128 bits of a stable hash, so that a million sessions cost sixteen bytes each and not their names.
 
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// What kind of thing an entry belongs to. The numbers are on disk.
@@ -30,7 +31,7 @@ pub struct Key {
 
 impl Key {
     pub fn new(family: Family, tenant: &str, name: &str) -> Self {
-        let mut bytes = Vec::with_capacity(tenant.len() + name.len() + 2);
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.push(family as u8);
         bytes.extend_from_slice(tenant.as_bytes());
         bytes.push(0);
@@ -41,7 +42,7 @@ impl Key {
 
 /// How the session index knows a session.
 pub(crate) fn session_number(tenant: &str, session: &str) -> i64 {
-    let mut bytes = Vec::with_capacity(tenant.len() + session.len() + 1);
+    let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
     bytes.extend_from_slice(tenant.as_bytes());
     bytes.push(0);
     bytes.extend_from_slice(session.as_bytes());

@@ -16,6 +16,7 @@ mod journal;
 mod keeper;
 mod key;
 mod query;
+mod relay;
 mod schema;
 mod shard;
 mod store;

@@ -9,6 +9,7 @@ use crate::schema::{Folder, describe};
 use crate::shard::{ERASED, Shard, Shards, TailEvent};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +48,7 @@ pub struct Row {
     pub subject: String,
     pub outcome: &'static str,
     pub reason: Option<&'static str>,
-    /// JSON.
+    /// JSON: what the answer says beyond the columns.
     pub answer: String,
     /// JSON.
     pub input: String,
@@ -170,7 +171,7 @@ impl Store {
                 return Err(OpenError::Lost { path: folder.log_path(), last: 0, known: known.last_row });
             }
         }
-        let mut log = folder.open_log(options.durability)?;
+        let log = folder.open_log(options.durability)?;
         let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
         let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
@@ -203,7 +204,7 @@ impl Store {
         });
         let writer = {
             let inner = inner.clone();
-            spawn("log-writer", move || inner.journal.run(&mut log, &inner.shards))
+            spawn("log-writer", move || inner.journal.run(&log, &inner.shards))
         };
         let keeper = {
             let inner = inner.clone();
@@ -321,7 +322,7 @@ impl Store {
 
     async fn work(&self, work: Work) -> Result<(), StoreError> {
         let (done, written) = oneshot::channel();
-        self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?;
+        drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
         written.await.map_err(|_| StoreError::Stopping)?.map(drop)
     }
 
@@ -379,6 +380,11 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
 
 type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
 
+/// Keys of nearly every step: no memory is asked for.
+const FEW_KEYS: usize = 3;
+
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW_KEYS]>;
+
 /// A step that ran, or that must wait for an entry from disk.
 enum Stepped<R, S> {
     Done(R, Option<Committed>),
@@ -386,8 +392,9 @@ enum Stepped<R, S> {
 }
 
 impl Inner {
-    fn lock_shards<'a>(&'a self, keys: &[Key]) -> Vec<(usize, MutexGuard<'a, Shard>)> {
-        let mut indexes: Vec<usize> = keys.iter().map(|key| Shards::index_of(*key)).collect();
+    /// In the order of their numbers, so that two steps never wait for each other.
+    fn lock_shards<'a>(&'a self, keys: &[Key]) -> Locked<'a> {
+        let mut indexes: SmallVec<[usize; FEW_KEYS]> = keys.iter().map(|key| Shards::index_of(*key)).collect();
         indexes.sort_unstable();
         indexes.dedup();
         indexes.into_iter().map(|index| (index, self.shards.lock(index))).collect()
@@ -416,15 +423,17 @@ impl Inner {
             Decided::Reply(reply) => return Ok(Stepped::Done(reply, None)),
             Decided::Keep(reply, written) => (reply, written),
         };
-        let effects: Vec<Effect<'_>> = written
-            .changes
-            .iter()
-            .map(|change| {
-                let key = keys[change.key];
-                Effect { family: key.family as u8, hash: key.hash, slot: change.slot, subject: &change.subject, events: &change.events }
-            })
-            .collect();
-        let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
+        let effects = {
+            let effects: SmallVec<[Effect<'_>; FEW_KEYS]> = written
+                .changes
+                .iter()
+                .map(|change| {
+                    let key = keys[change.key];
+                    Effect { family: key.family as u8, hash: key.hash, slot: change.slot, subject: &change.subject, events: &change.events }
+                })
+                .collect();
+            encode_effects(&effects)?
+        };
         let at = written.row.at;
         let mut undo = Vec::with_capacity(written.changes.len());
         for change in written.changes {
@@ -440,16 +449,18 @@ impl Inner {
                 shard.dirty.push(key);
             }
         }
-        let touched: Vec<Key> = undo.iter().map(Undo::key).collect();
+        let touched: SmallVec<[Key; FEW_KEYS]> = undo.iter().map(Undo::key).collect();
         let (done, committed) = oneshot::channel();
         let work = Work::Append { row: written.row, effects, removal: None };
-        let seq = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
+        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in touched {
             let index = Shards::index_of(key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
                 resident.seq = seq;
             }
         }
+        drop(shards);
+        drop(wake_up);
         Ok(Stepped::Done(reply, Some(committed)))
     }
 
@@ -461,7 +472,7 @@ impl Inner {
         }
         let effects: Vec<Effect<'_>> =
             keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
-        let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
+        let effects = encode_effects(&effects)?;
         let at = row.at;
         let mut undo = Vec::with_capacity(keys.len());
         for key in keys {
@@ -478,13 +489,15 @@ impl Inner {
         }
         let (done, committed) = oneshot::channel();
         let work = Work::Append { row: row.clone(), effects, removal: Some(removal.clone()) };
-        let seq = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
+        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in keys {
             let index = Shards::index_of(*key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
                 resident.seq = seq;
             }
         }
+        drop(shards);
+        drop(wake_up);
         Ok(Some(committed))
     }
 
@@ -555,6 +568,11 @@ impl Inner {
             Ok((rows.collect::<Result<_, _>>()?, indexed_upto))
         })
     }
+}
+
+fn encode_effects(effects: &[Effect<'_>]) -> Result<Vec<u8>, StoreError> {
+    const ROOM: usize = 64;
+    postcard::to_extend(effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
 }
 
 /// The store is stopping: what the step changed must not be there when the keeper looks for the last time.
