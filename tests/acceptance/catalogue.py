@@ -1,4 +1,4 @@
-"""What SPEC §2 lists, as data: every guard route, and for every reason code a short story that ends in it.
+"""What SPEC §2 to §4 list, as data: every guard route, and for every reason code a short story that ends in it.
 
 The contract tests run over these tables, so a new route or reason needs one row here.
 """
@@ -22,6 +22,18 @@ NO_MATCH = "/guard/no-match-reprompt"
 CAPTURE = "/guard/capture-slot-fill"
 CIRCUIT_CHECK = "/guard/api-circuit/check"
 CIRCUIT_RECORD = "/guard/api-circuit/record"
+LOOP = "/guard/loop"
+LOOP_CHECK = "/guard/loop/check"
+STALL = "/guard/stall"
+BUDGET_CHECK = "/guard/budget/check"
+BUDGET_RECORD = "/guard/budget/record"
+BUDGET_RESERVE = "/guard/budget/reserve"
+BUDGET_COMMIT = "/guard/budget/commit"
+BUDGET_RELEASE = "/guard/budget/release"
+TOOL_CALL = "/guard/tool-call"
+TOOL_CALL_RECORD = "/guard/tool-call/record"
+ACTION_GROUP = "/guard/action-group"
+ACTION_GROUP_RESULT = "/guard/action-group/result"
 
 
 def topic_hash(query: str) -> str:
@@ -51,6 +63,8 @@ class Route:
 
 
 CONFIDENCE = (-0.01, 1.01, "0.5", True, [0.5])
+COUNT = (-1, 1.5, "3", True)
+DOLLARS = (-0.01, "five", "-1", True, [1], "1e400", 1e300)
 
 ROUTES = (
     Route(AI_TASK_RETRY, "ai_task_retry", {"session_id": "s", "task_name": "classify"},
@@ -78,6 +92,25 @@ ROUTES = (
     Route(CIRCUIT_RECORD, "api_circuit",
           {"endpoint_key": "orders", "session_id": "s", "attempt": 1, "outcome": "success"},
           ids=("endpoint_key", "session_id"), numbers={"attempt": (0, -1, 1.5, "1")}),
+    Route(LOOP, "loop", {"session_id": "s", "tool": "search"}, ids=("session_id", "tool"),
+          numbers={"repeats": (1, *COUNT), "max_cycle_len": (0, *COUNT), "window_seconds": COUNT, "max_calls": COUNT}),
+    Route(LOOP_CHECK, "loop", {"session_id": "s", "tool": "search"}, ids=("session_id", "tool")),
+    Route(STALL, "stall", {"session_id": "s"}, ids=("session_id",),
+          texts=("tool", "args_hash", "result_hash", "error", "message")),
+    Route(BUDGET_CHECK, "budget", {"session_id": "s"}, ids=("session_id",),
+          numbers={"usd": DOLLARS, "max_usd": DOLLARS, "tokens": COUNT, "max_tokens": COUNT, "cap": COUNT}),
+    Route(BUDGET_RECORD, "budget", {"session_id": "s"}, ids=("session_id",),
+          numbers={"usd": DOLLARS, "tokens": COUNT, "input_tokens": COUNT, "output_tokens": COUNT}),
+    Route(BUDGET_RESERVE, "budget", {"session_id": "s"}, ids=("session_id",), numbers={"usd": DOLLARS}),
+    Route(BUDGET_COMMIT, "budget", {"session_id": "s", "reservation_id": "r"}, ids=("session_id", "reservation_id"),
+          numbers={"usd": DOLLARS}),
+    Route(BUDGET_RELEASE, "budget", {"session_id": "s", "reservation_id": "r"}, ids=("session_id", "reservation_id")),
+    Route(TOOL_CALL, "tool_call", {"session_id": "s", "tool": "search_knowledge"}, ids=("session_id", "tool")),
+    Route(TOOL_CALL_RECORD, "tool_call", {"session_id": "s", "tool": "search_knowledge"}, ids=("session_id", "tool")),
+    Route(ACTION_GROUP, "action_group", {"session_id": "s", "action_group": "orders"},
+          ids=("session_id", "action_group"), texts=("api_path", "http_method", "function")),
+    Route(ACTION_GROUP_RESULT, "action_group", {"session_id": "s", "action_group": "orders", "failed": True},
+          ids=("session_id", "action_group")),
 )
 
 
@@ -141,6 +174,25 @@ def _circuit(second: float, session: str):
     return second, CIRCUIT_CHECK, {"endpoint_key": "orders", "session_id": session}
 
 
+def _loop(second: float, tool: str, **more):
+    return second, LOOP, {"session_id": "s", "tool": tool, **more}
+
+
+def _pair(second: float, args: int, result: str, **more):
+    return second, STALL, {"session_id": "s", "tool": "read_file", "args": {"n": args}, "result": result, **more}
+
+
+def _spend(second: float, path: str, **more):
+    return second, path, {"session_id": "s", "max_usd": 1, **more}
+
+
+def _tool(second: float, tool: str, **args):
+    return second, TOOL_CALL, {"session_id": "s", "tool": tool, "args": args}
+
+
+_ORDER_7 = {"session_id": "s", "action_group": "orders", "function": "get_order",
+            "parameters": [{"name": "id", "type": "string", "value": "7"}]}
+_CEILING = {"window_seconds": 3600, "max_calls": 2}
 _ASK_RETRY = {"session_id": "s", "task_name": "classify"}
 _ASK_REFUNDS = {"session_id": "s", "query": "how do refunds work"}
 _ASK_EMAIL = {"session_id": "s", "capture_step": "ask_email", "entity_type": "email"}
@@ -251,4 +303,68 @@ BLOCKS = (
     Block("api_circuit: fourth try of a session", "session_retry_ceiling", CIRCUIT_CHECK, _ASK_ORDERS,
           {"endpoint_key": "orders", "session_attempts": 3, "ceiling": 3},
           before=(_failure(0, "s"), _failure(10, "s"), _failure(20, "s")), retry_after=3500, numbers=(3,)),
+
+    Block("loop: third equal call", "loop_detected", LOOP, {"session_id": "s", "tool": "search"},
+          {"tool": "search", "pattern": ["search"], "repeats": 3, "cycle_len": 1},
+          before=(_loop(0, "search"), _loop(10, "search")), numbers=(3,)),
+    Block("loop: two calls for the third time", "loop_detected", LOOP_CHECK, {"session_id": "s", "tool": "read"},
+          {"tool": "read", "pattern": ["search", "read"], "repeats": 3, "cycle_len": 2},
+          before=tuple(_loop(10 * n, "search" if n % 2 == 0 else "read") for n in range(5)), numbers=(3,)),
+    Block("loop: third call of a kind in the window", "call_ceiling", LOOP,
+          {"session_id": "s", "tool": "refunds", **_CEILING},
+          {"tool": "refunds", "calls_in_window": 2, "max_calls": 2},
+          before=(_loop(0, "refunds", **_CEILING), _loop(10, "shipping", **_CEILING), _loop(20, "refunds", **_CEILING)),
+          retry_after=3500, numbers=(2,)),
+
+    Block("stall: the same result four times", "stalled_identical", STALL, _pair(0, 1, "3 lines")[2],
+          {"rung": "stop", "rule": "identical", "count": 4},
+          before=tuple(_pair(n, 1, "3 lines") for n in range(3)), numbers=(4,)),
+    Block("stall: a round of calls three times", "stalled_cycle", STALL, _pair(0, 2, "c")[2],
+          {"rung": "stop", "rule": "cycle", "count": 3},
+          before=tuple(_pair(n, n % 3, "abc"[n % 3]) for n in range(8)), numbers=(3,)),
+    Block("stall: nothing new", "stalled_no_news", STALL, _pair(0, 3, "d")[2], {"rung": "stop", "rule": "novelty", "count": 1},
+          before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4))), numbers=(1,)),
+    Block("stall: the same error with other arguments", "stalled_same_error", STALL,
+          {"session_id": "s", "tool": "sql", "args": 9, "error": "no such column: c9"},
+          {"rung": "stop", "rule": "same_error", "count": 6},
+          before=tuple((n, STALL, {"session_id": "s", "tool": "sql", "args": n, "error": f"no such column: c{n}"})
+                       for n in range(5)), numbers=(6,)),
+    Block("stall: the same words four times", "stalled_messages", STALL, {"session_id": "s", "message": "Let me think."},
+          {"rung": "stop", "rule": "messages", "count": 4},
+          before=tuple((n, STALL, {"session_id": "s", "message": "Let me think."}) for n in range(3)), numbers=(4,)),
+
+    Block("budget: more than is left", "budget_exceeded", BUDGET_CHECK,
+          {"session_id": "s", "max_usd": 1, "usd": "0.41"},
+          {"budget": "default", "level": "budget", "cost_usd": 0.41, "spent_usd": 0.6, "reserved_usd": 0.0, "limit_usd": 1.0,
+           "remaining_usd": 0.4}, before=(_spend(0, BUDGET_RECORD, usd=0.6),), numbers=(0.6, 0.4)),
+    Block("budget: reserved by another step", "budget_exceeded", BUDGET_RESERVE,
+          {"session_id": "s", "max_usd": 1, "usd": 0.5},
+          {"budget": "default", "spent_usd": 0.0, "reserved_usd": 0.6, "remaining_usd": 0.4},
+          before=(_spend(0, BUDGET_RESERVE, usd=0.6),), retry_after=800, numbers=(0.6, 0.4)),
+    Block("budget: more tokens than are left", "budget_exceeded", BUDGET_RESERVE,
+          {"session_id": "s", "max_tokens": 1000, "tokens": 500},
+          {"budget": "default", "spent_tokens": 600, "limit_tokens": 1000, "remaining_tokens": 400},
+          before=((0, BUDGET_RECORD, {"session_id": "s", "tokens": 600, "max_tokens": 1000}),), numbers=(600, 1000)),
+    Block("budget: third call of a key", "call_cap_reached", BUDGET_RECORD,
+          {"session_id": "s", "cap": 2, "key": "ask_email"}, {"budget": "default", "calls": 2, "cap": 2},
+          before=tuple((n, BUDGET_RECORD, {"session_id": "s", "cap": 2, "key": "ask_email"}) for n in range(2)), numbers=(2,)),
+    Block("budget: a model without a price", "unknown_model", BUDGET_RECORD,
+          {"session_id": "s", "model": "no-such-model", "input_tokens": 5}, {"budget": "default", "model": "no-such-model"}),
+
+    Block("tool_call: third search", "tool_limit", TOOL_CALL,
+          {"session_id": "s", "tool": "search_knowledge", "args": {"query": "opening hours"}},
+          {"tool": "search_knowledge", "calls": 2, "limit": 2},
+          before=(_tool(0, "search_knowledge", query="refunds"), _tool(1, "search_knowledge", query="shipping to Iceland")),
+          numbers=(2,)),
+    Block("tool_call: the same arguments", "exact_duplicate", TOOL_CALL,
+          {"session_id": "s", "tool": "http_get", "args": {"b": 1.0, "a": "x", "c": None}}, {"tool": "http_get", "calls": 1, "limit": 3},
+          before=(_tool(0, "http_get", a="x", b=1),)),
+    Block("tool_call: nearly the same query", "similar_query", TOOL_CALL,
+          {"session_id": "s", "tool": "search_knowledge", "args": {"query": "fix the bug"}},
+          {"tool": "search_knowledge", "calls": 1, "limit": 2}, before=(_tool(0, "search_knowledge", query="fix bug"),)),
+
+    Block("action_group: third call after two failures", "permanent_failure", ACTION_GROUP, _ORDER_7,
+          {"action": "orders::get_order", "failures": 2, "max_failures": 2, "retryable": False},
+          before=tuple((n, path, {**_ORDER_7, **more}) for n in range(2)
+                       for path, more in ((ACTION_GROUP, {}), (ACTION_GROUP_RESULT, {"failed": True}))), numbers=(2,)),
 )

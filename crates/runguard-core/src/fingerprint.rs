@@ -1,23 +1,116 @@
 //! One name for the same arguments, however they were written.
 //!
 //! The form is RFC 8785 (sorted keys, one form of each number) with the differences that do not change what a call
-//! does taken out as well: Unicode composition, and members that are empty (null, "", [], {}).
+//! does taken out as well: Unicode composition, and members that are empty (null, "", [], {}) or have no name. Whole
+//! numbers keep all their digits, because they are identifiers: 12345678901234567890 is not 12345678901234567891.
+//!
+//! There is one writer of that form ([`writer`]) and two ways to feed it: from a parsed value, and straight from JSON
+//! text, which costs about a third of parsing it first.
+//!
+//! ```
+//! use runguard_core::fingerprint::{Volatile, of_text, of_text_without};
+//!
+//! let one = of_text(r#"{"city": "Rome", "days": 3, "filter": null}"#)?;
+//! let other = of_text(r#"{"days": 3.0, "city": "Rome"}"#)?;
+//! assert_eq!(one, other);
+//!
+//! let volatile = Volatile::of(["request_id"]);
+//! let first = of_text_without(r#"{"city": "Rome", "request_id": "a1"}"#, &volatile)?;
+//! assert_eq!(first, of_text_without(r#"{"city": "Rome", "request_id": "b2"}"#, &volatile)?);
+//! # Ok::<(), runguard_core::fingerprint::FingerprintError>(())
+//! ```
+
+mod scan;
+mod volatile;
+mod writer;
+
+pub use volatile::Volatile;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use unicode_normalization::UnicodeNormalization;
+use std::fmt;
+use writer::Writer;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Arrays and objects inside each other, at most.
+pub const DEEPEST: usize = 128;
+
+/// Why there is no fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FingerprintError {
+    /// More than [`DEEPEST`] arrays and objects inside each other.
+    TooDeep,
+    /// The text is not JSON; `at` is the byte where that shows.
+    NotJson { at: usize },
+}
+
+impl fmt::Display for FingerprintError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooDeep => write!(f, "the arguments are nested more than {DEEPEST} deep; pass a flatter value"),
+            Self::NotJson { at } => {
+                write!(f, "the arguments are not JSON (at byte {at}); pass a JSON value, in which NaN and Infinity do not exist")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FingerprintError {}
+
+/// Of arguments as JSON text. No arguments at all (`null`, `""`, `[]`) are the same as `{}`.
+pub fn of_text(json: &str) -> Result<u64, FingerprintError> {
+    of_text_without(json, Volatile::NONE)
+}
+
+/// [`of_text`], with some fields left out.
+pub fn of_text_without(json: &str, volatile: &Volatile) -> Result<u64, FingerprintError> {
+    canonical_text(json, volatile).map(|canonical| hash(&canonical))
+}
+
+/// Of parsed arguments. The same as [`of_text`] of their text, except for whole numbers beyond 64 bits, which a parsed
+/// value no longer knows exactly.
+pub fn of_value(value: &Value) -> Result<u64, FingerprintError> {
+    of_value_without(value, Volatile::NONE)
+}
+
+/// [`of_value`], with some fields left out.
+pub fn of_value_without(value: &Value, volatile: &Volatile) -> Result<u64, FingerprintError> {
+    canonical_value(value, volatile).map(|canonical| hash(&canonical))
+}
+
+/// Sixteen hex digits.
+pub fn hex(fingerprint: u64) -> String {
+    format!("{fingerprint:016x}")
+}
+
+/// The canonical form of JSON text.
+pub fn canonical_text(json: &str, volatile: &Volatile) -> Result<String, FingerprintError> {
+    scan::canonical(json, volatile)
+}
+
+/// The canonical form of a parsed value.
+pub fn canonical_value(value: &Value, volatile: &Volatile) -> Result<String, FingerprintError> {
+    let mut writer = Writer::new(volatile, 256);
+    writer.value(value)?;
+    Ok(writer.finish())
+}
+
+fn hash(canonical: &str) -> u64 {
+    xxh3_64(as_arguments(canonical).as_bytes())
+}
+
+/// However a call without arguments is written, it is one call.
+pub(crate) fn as_arguments(canonical: &str) -> &str {
+    if writer::is_empty(canonical) { "{}" } else { canonical }
+}
 
 /// Sixteen hex digits for a JSON value; empty for null, which is no parameters at all.
 pub fn of_json(raw: &RawValue) -> String {
-    match serde_json::from_str::<Value>(raw.get()) {
-        Ok(Value::Null) => String::new(),
-        Ok(value) => {
-            let mut canonical = String::with_capacity(raw.get().len());
-            write(&value, &mut canonical);
-            hex16(canonical.as_bytes())
-        }
-        // Numbers out of range and lone surrogates: not comparable by value, so compared by their text.
+    match canonical_text(raw.get(), Volatile::NONE) {
+        Ok(canonical) if canonical == "null" => String::new(),
+        Ok(canonical) => hex16(canonical.as_bytes()),
+        // Too deep to be compared by value, so compared by its text.
         Err(_) => hex16(raw.get().as_bytes()),
     }
 }
@@ -31,106 +124,5 @@ pub fn hex16(bytes: &[u8]) -> String {
     })
 }
 
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.values().all(is_empty),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-fn write(value: &Value, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
-        Value::Number(number) => write_number(number, out),
-        Value::String(text) => write_string(text, out),
-        Value::Array(items) => {
-            out.push('[');
-            for (position, item) in items.iter().enumerate() {
-                if position > 0 {
-                    out.push(',');
-                }
-                write(item, out);
-            }
-            out.push(']');
-        }
-        Value::Object(members) => {
-            let mut sorted: Vec<(String, &Value)> = members
-                .iter()
-                .filter(|(key, value)| !key.is_empty() && !is_empty(value))
-                .map(|(key, value)| (key.nfc().collect(), value))
-                .collect();
-            sorted.sort_by(|(left, _), (right, _)| left.encode_utf16().cmp(right.encode_utf16()));
-            out.push('{');
-            for (position, (key, value)) in sorted.into_iter().enumerate() {
-                if position > 0 {
-                    out.push(',');
-                }
-                write_string(&key, out);
-                out.push(':');
-                write(value, out);
-            }
-            out.push('}');
-        }
-    }
-}
-
-fn write_string(text: &str, out: &mut String) {
-    let composed: String = text.nfc().collect();
-    out.push_str(&Value::String(composed).to_string());
-}
-
-/// `1`, `1.0` and `1e0` are one number. Whole numbers beyond 2^53 keep their digits: they are identifiers.
-fn write_number(number: &serde_json::Number, out: &mut String) {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT => out.push_str(&(float as i64).to_string()),
-        _ => out.push_str(&number.to_string()),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fingerprint(json: &str) -> String {
-        of_json(&RawValue::from_string(json.to_owned()).unwrap())
-    }
-
-    #[test]
-    fn form_does_not_matter() {
-        let same = [
-            r#"{"b":[1,2.50,{"y":1,"x":"é"}],"a":1}"#,
-            r#" {"a":1.0, "b":[1e0,2.5,{"x":"e\u0301","y":1}]}"#,
-            r#"{"a":1,"b":[1,2.5,{"x":"é","y":1,"z":null}],"c":"","d":{"e":[]}}"#,
-        ];
-        assert!(same.iter().all(|json| fingerprint(json) == fingerprint(same[0])));
-        assert_eq!(fingerprint(same[0]).len(), 16);
-    }
-
-    #[test]
-    fn values_do_matter() {
-        let different = [
-            r#"{"a":1}"#,
-            r#"{"a":2}"#,
-            r#"{"a":"1"}"#,
-            r#"{"a":[1]}"#,
-            r#"{"b":1}"#,
-            "{}",
-            "[1,2]",
-            "[2,1]",
-            r#"{"a":true}"#,
-            "12345678901234567890",
-            "12345678901234567891",
-        ];
-        for (position, left) in different.iter().enumerate() {
-            for right in &different[position + 1..] {
-                assert_ne!(fingerprint(left), fingerprint(right), "{left} {right}");
-            }
-        }
-        assert_eq!(fingerprint("null"), "");
-    }
-}
+mod tests;

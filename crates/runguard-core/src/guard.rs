@@ -8,13 +8,18 @@
 //! To add a guard: its file below, a line in [`ROUTES`] and in [`replay`] and [`outlook`], a section in
 //! [`crate::policy`], and its reasons in [`crate::reason`].
 
+pub mod action_group;
 pub mod agent_action;
 pub mod ai_task_retry;
 pub mod api_circuit;
+pub mod budget;
 pub mod capture_slot_fill;
 pub mod handoff;
 pub mod kb_requery;
 pub mod no_match_reprompt;
+pub mod run_loop;
+pub mod stall;
+pub mod tool_call;
 
 #[cfg(test)]
 mod properties;
@@ -87,6 +92,18 @@ pub static ROUTES: &[&Route] = &[
     &capture_slot_fill::ROUTE,
     &api_circuit::CHECK_ROUTE,
     &api_circuit::RECORD_ROUTE,
+    &run_loop::ROUTE,
+    &run_loop::CHECK_ROUTE,
+    &stall::ROUTE,
+    &budget::CHECK_ROUTE,
+    &budget::RECORD_ROUTE,
+    &budget::RESERVE_ROUTE,
+    &budget::COMMIT_ROUTE,
+    &budget::RELEASE_ROUTE,
+    &tool_call::ROUTE,
+    &tool_call::RECORD_ROUTE,
+    &action_group::ROUTE,
+    &action_group::RESULT_ROUTE,
 ];
 
 /// Where a piece of state lives: with a session, or shared by all sessions of an endpoint.
@@ -124,10 +141,15 @@ pub enum Slot {
     CaptureSlotFill = 7,
     CircuitEndpoint = 8,
     CircuitSession = 9,
+    Loop = 10,
+    Stall = 11,
+    Budget = 12,
+    ToolCall = 13,
+    ActionGroup = 14,
 }
 
 impl Slot {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 14] = [
         Self::AiTaskRetry,
         Self::Handoff,
         Self::KbBotpress,
@@ -137,6 +159,11 @@ impl Slot {
         Self::CaptureSlotFill,
         Self::CircuitEndpoint,
         Self::CircuitSession,
+        Self::Loop,
+        Self::Stall,
+        Self::Budget,
+        Self::ToolCall,
+        Self::ActionGroup,
     ];
 
     pub fn from_number(number: u8) -> Option<Self> {
@@ -410,6 +437,11 @@ pub fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> O
         Slot::CaptureSlotFill => part::<capture_slot_fill::CaptureSlotFill>(0, state, events, at),
         Slot::CircuitEndpoint => part::<api_circuit::ApiCircuit>(0, state, events, at),
         Slot::CircuitSession => part::<api_circuit::ApiCircuit>(1, state, events, at),
+        Slot::Loop => part::<run_loop::RunLoop>(0, state, events, at),
+        Slot::Stall => part::<stall::Stall>(0, state, events, at),
+        Slot::Budget => budget::replay(state, events, at),
+        Slot::ToolCall => part::<tool_call::ToolCallGuard>(0, state, events, at),
+        Slot::ActionGroup => part::<action_group::ActionGroup>(0, state, events, at),
     }
 }
 
@@ -429,7 +461,8 @@ pub fn outlook(slot: u8, policy: &Policy, subject: &str, state: &[u8], now: Time
         Some(Slot::NoMatchReprompt) => of::<no_match_reprompt::NoMatchReprompt>(0, policy, subject, state, now),
         Some(Slot::CaptureSlotFill) => of::<capture_slot_fill::CaptureSlotFill>(0, policy, subject, state, now),
         Some(Slot::CircuitSession) => of::<api_circuit::ApiCircuit>(1, policy, subject, state, now),
-        Some(Slot::CircuitEndpoint) | None => Vec::new(),
+        // What comes next decides, or it is not a count: nothing can be said beforehand.
+        Some(Slot::CircuitEndpoint | Slot::Loop | Slot::Stall | Slot::Budget | Slot::ToolCall | Slot::ActionGroup) | None => Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The table of a route is written once and serves four times: it validates, it names unknown fields, it is the
 //! OpenAPI schema, and it is the documentation. All problems are collected, so a caller mends them in one go.
 
+use crate::money::NanoDollars;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -28,6 +29,8 @@ pub enum Kind {
     Fraction,
     /// A whole number of at least this.
     Whole(u64),
+    /// An amount of money of at least 0: a number, or a decimal number as text.
+    Dollars,
     Flag,
     OneOf(&'static [&'static str]),
     /// Any JSON value, nested at most 64 deep.
@@ -77,6 +80,7 @@ enum Parsed<'a> {
     Text(Cow<'a, str>),
     Number(f64),
     Whole(u64),
+    Dollars(NanoDollars),
     Flag(bool),
     Json(&'a RawValue),
 }
@@ -150,6 +154,13 @@ impl<'a> Input<'a> {
     pub fn whole(&self, name: &str) -> Option<u64> {
         match self.find(name) {
             Some(Parsed::Whole(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn dollars(&self, name: &str) -> Option<NanoDollars> {
+        match self.find(name) {
+            Some(Parsed::Dollars(amount)) => Some(*amount),
             _ => None,
         }
     }
@@ -302,6 +313,7 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
             }
             Parsed::Whole(number as u64)
         }
+        Kind::Dollars => Parsed::Dollars(dollars(text)?),
         Kind::Flag => match text {
             "true" => Parsed::Flag(true),
             "false" => Parsed::Flag(false),
@@ -322,6 +334,15 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
         }
     };
     Ok(Some(value))
+}
+
+fn dollars(text: &str) -> Result<NanoDollars, String> {
+    if text.starts_with('"') {
+        return NanoDollars::parse(&string(text)?).map_err(|error| error.to_string());
+    }
+    let number = number(text).ok_or("must be an amount of dollars, such as 0.25")?;
+    // The digits as they stand; a number in another form (1e-3) by its value.
+    NanoDollars::parse(text).or_else(|_| NanoDollars::from_dollars(number)).map_err(|error| error.to_string())
 }
 
 fn string(text: &str) -> Result<Cow<'_, str>, String> {

@@ -7,12 +7,17 @@
 //! Start with [`guard`]: one file a guard, all of it there.
 
 pub mod answer;
+pub mod breaker;
+pub mod budget;
+pub mod detect;
 pub mod fingerprint;
 pub mod guard;
 pub mod input;
+pub mod money;
 pub mod names;
 pub mod pattern;
 pub mod policy;
+pub mod prices;
 pub mod reason;
 pub mod similarity;
 pub mod text;

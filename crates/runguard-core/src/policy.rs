@@ -4,7 +4,9 @@
 //! tree becomes types; so an override says only what differs, and every key has one definition: the field of the
 //! guard's own `Settings`.
 
-use crate::guard::{agent_action, ai_task_retry, api_circuit, capture_slot_fill, handoff, kb_requery, no_match_reprompt};
+use crate::guard::{
+    action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop, stall, tool_call,
+};
 use crate::input::closest;
 use crate::reason::{GuardName, Reason};
 use serde::de::DeserializeOwned;
@@ -133,6 +135,11 @@ sections! {
     no_match_reprompt: no_match_reprompt::Settings,
     capture_slot_fill: capture_slot_fill::Settings,
     api_circuit: api_circuit::Settings,
+    run_loop: run_loop::Settings,
+    stall: stall::Settings,
+    budget: budget::Settings,
+    tool_call: tool_call::Settings,
+    action_group: action_group::Settings,
 }
 
 impl Default for Policy {

@@ -40,7 +40,7 @@ macro_rules! named {
 }
 
 named! {
-    /// The seven flow guards.
+    /// Who decides: the flow guards, and the detectors behind a door.
     GuardName {
         /// A model call is repeated although its input cannot satisfy the validation.
         AiTaskRetry = "ai_task_retry",
@@ -56,6 +56,16 @@ named! {
         CaptureSlotFill = "capture_slot_fill",
         /// A failing upstream is hammered by every session.
         ApiCircuit = "api_circuit",
+        /// A run makes the same calls in the same order again and again.
+        Loop = "loop",
+        /// A run gets nowhere, by what its calls give.
+        Stall = "stall",
+        /// A run spends more than it may.
+        Budget = "budget",
+        /// A tool is called again for what it has given already.
+        ToolCall = "tool_call",
+        /// An action that has failed for good is tried again.
+        ActionGroup = "action_group",
     }
 }
 
@@ -102,6 +112,36 @@ named! {
         CircuitOpen = "circuit_open",
         /// The session used up its attempts at this endpoint.
         SessionRetryCeiling = "session_retry_ceiling",
+        /// The same call was made too often in the window.
+        CallCeiling = "call_ceiling",
+        /// The newest calls are several copies of one pattern.
+        LoopDetected = "loop_detected",
+        /// The same call gave the same result too often in a row.
+        StalledIdentical = "stalled_identical",
+        /// The same round of calls gave the same results again and again.
+        StalledCycle = "stalled_cycle",
+        /// The latest calls brought hardly anything new.
+        StalledNoNews = "stalled_no_news",
+        /// Calls with different arguments failed with the same error.
+        StalledSameError = "stalled_same_error",
+        /// The model said the same again and again without acting.
+        StalledMessages = "stalled_messages",
+        /// What is left of the budget, or of its parent, does not pay for this.
+        BudgetExceeded = "budget_exceeded",
+        /// The model has no price, so its cost cannot be kept within a limit.
+        UnknownModel = "unknown_model",
+        /// The budget's calls are used up.
+        CallCapReached = "call_cap_reached",
+        /// Too many reservations are open.
+        TooManyReservations = "too_many_reservations",
+        /// The tool was run as often as it may in one turn.
+        ToolLimit = "tool_limit",
+        /// The tool was run with the same arguments already.
+        ExactDuplicate = "exact_duplicate",
+        /// The tool was asked nearly the same already.
+        SimilarQuery = "similar_query",
+        /// The same call failed as often as it may; it will fail again.
+        PermanentFailure = "permanent_failure",
     }
 }
 
@@ -121,6 +161,15 @@ impl Reason {
             Self::EntitySignalAbsent | Self::RepromptCeilingReached => GuardName::NoMatchReprompt,
             Self::ColloquialFormatDetected | Self::AttemptCeilingReached => GuardName::CaptureSlotFill,
             Self::CircuitJustTripped | Self::CircuitOpen | Self::SessionRetryCeiling => GuardName::ApiCircuit,
+            Self::CallCeiling | Self::LoopDetected => GuardName::Loop,
+            Self::StalledIdentical
+            | Self::StalledCycle
+            | Self::StalledNoNews
+            | Self::StalledSameError
+            | Self::StalledMessages => GuardName::Stall,
+            Self::BudgetExceeded | Self::UnknownModel | Self::CallCapReached | Self::TooManyReservations => GuardName::Budget,
+            Self::ToolLimit | Self::ExactDuplicate | Self::SimilarQuery => GuardName::ToolCall,
+            Self::PermanentFailure => GuardName::ActionGroup,
         }
     }
 

@@ -5,6 +5,10 @@
 //! differ is compared first: numbers, dates, quoted strings, identifiers, negations and dangerous words. The same
 //! words in another order are the same query, whatever the ratio.
 
+mod wording;
+
+pub use wording::Wording;
+
 use crate::text::{cut, redact};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -120,11 +124,34 @@ pub struct Gist {
 
 /// Longest text that is compared, in characters.
 const LONGEST: usize = 300;
+/// Longest text of which a [`Gist::whole`] keeps the letters: what two of them cost to compare grows with its square.
+pub const LONGEST_WHOLE: usize = 2_000;
 
 impl Gist {
-    /// One pass over the words: the normalised text, a sum over all of them, a sum over those that must not differ.
+    /// Of what people type: cut to 300 characters, the rest of a longer one is not looked at.
     pub fn of(query: &str) -> Self {
-        let query = cut(query, LONGEST);
+        Self::read(cut(query, LONGEST), Wording::PLAIN)
+    }
+
+    /// Of what programs and models write, where the difference may be one sign or far back: nothing is cut, and signs that
+    /// carry meaning must not differ either (`c` and `c++`, `a < b` and `a > b`, `5` and `-5`). Beyond
+    /// [`LONGEST_WHOLE`] characters only the same words are the same query.
+    pub fn whole(query: &str) -> Self {
+        Self::worded(query, Wording::PLAIN)
+    }
+
+    /// [`Gist::whole`], with word forms and synonyms. Gists that are compared must have been made with the same wording.
+    pub fn worded(query: &str, wording: &Wording) -> Self {
+        let mut gist = Self::read(query, wording);
+        gist.fixed = query.split_whitespace().filter_map(telling_sign).fold(gist.fixed, u64::wrapping_add);
+        if length(query) > LONGEST_WHOLE {
+            gist.forget_text();
+        }
+        gist
+    }
+
+    /// One pass over the words: the normalised text, a sum over all of them, a sum over those that must not differ.
+    fn read(query: &str, wording: &Wording) -> Self {
         let mut text = String::with_capacity(query.len());
         let mut words = 0_u64;
         let mut fixed = sum_of_hashes(quoted(query).iter().map(String::as_str));
@@ -136,7 +163,11 @@ impl Gist {
                 continue;
             }
             let hash = xxh3_64(word.as_bytes());
-            words = words.wrapping_add(hash);
+            words = words.wrapping_add(match wording.form(word) {
+                Some(form) if form == word => hash,
+                Some(form) => xxh3_64(form.as_bytes()),
+                None => 0,
+            });
             let is_contraction = || word.ends_with("nt") && token.contains(['\'', '\u{2019}']);
             fixed = fixed.wrapping_add(match CLASSES.get(&hash) {
                 Some(stem) => *stem,
@@ -147,6 +178,10 @@ impl Gist {
             text.push(' ');
         }
         text.truncate(text.trim_end().len());
+        if words == 0 && !text.is_empty() {
+            // Nothing but words that do not count: then they do.
+            words = xxh3_64(text.as_bytes());
+        }
         let redacted = redact(query);
         if redacted != query {
             text = normalise(&redacted);
@@ -159,7 +194,17 @@ impl Gist {
         self.text.clear();
     }
 
+    /// Whether there is no word in it, so nothing to compare by.
+    pub fn is_blank(&self) -> bool {
+        self.words == 0 && self.text.is_empty()
+    }
+
     pub fn is_similar(&self, other: &Self) -> bool {
+        self.is_similar_by(other, THRESHOLD, Junk::Keep)
+    }
+
+    /// With a threshold of the caller's, and with Python's junk heuristic if wanted.
+    pub fn is_similar_by(&self, other: &Self, threshold: f64, junk: Junk) -> bool {
         if self.fixed != other.fixed {
             return false;
         }
@@ -169,7 +214,7 @@ impl Gist {
         if self.text.is_empty() || other.text.is_empty() {
             return false;
         }
-        could_reach(&self.text, &other.text, THRESHOLD) && reaches(&self.text, &other.text, THRESHOLD)
+        could_reach(&self.text, &other.text, threshold) && reaches(&self.text, &other.text, threshold, junk)
     }
 }
 
@@ -219,6 +264,7 @@ fn sum_of_hashes<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
 pub fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     normalise_into(text, &mut out);
+    out.truncate(out.trim_end().len());
     out
 }
 
@@ -234,9 +280,6 @@ fn normalise_into(text: &str, out: &mut String) {
             out.extend(c.to_lowercase());
         }
     }
-    while out.ends_with(' ') {
-        out.pop();
-    }
 }
 
 /// Anything with a digit, an underscore, a dot or slash inside, or capitals in the middle.
@@ -251,6 +294,12 @@ fn is_identifier(token: &str) -> bool {
         inner_capital |= position > 0 && c.is_uppercase();
     }
     lower && inner_capital
+}
+
+/// What a word counts as that is told apart from others by a sign only.
+fn telling_sign(token: &str) -> Option<u64> {
+    let is_negative = || token.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    (token.contains(['<', '>', '=', '+', '#', '%']) || is_negative()).then(|| xxh3_64(token.to_lowercase().as_bytes()))
 }
 
 fn quoted(query: &str) -> Vec<String> {
@@ -282,10 +331,10 @@ fn length(text: &str) -> usize {
 }
 
 /// Whether the ratio is at least `threshold`; stops as soon as that is known.
-fn reaches(left: &str, right: &str, threshold: f64) -> bool {
+fn reaches(left: &str, right: &str, threshold: f64, junk: Junk) -> bool {
     let total = length(left) + length(right);
     let enough = (threshold * total as f64 / 2.0).ceil() as usize;
-    matching(left, right, Junk::Keep, enough).0 >= enough
+    matching(left, right, junk, enough).0 >= enough
 }
 
 /// Characters in matching blocks (or `enough` of them) and all characters.
@@ -481,13 +530,22 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(600))]
 
         #[test]
+        fn any_text_has_a_gist_and_is_like_itself(text in "[a-cA0-9 \\t.,?!<>=_@'\"ÄéİΣ-]{0,40}", any_text in ".{0,40}") {
+            for text in [text, any_text] {
+                prop_assert!(Gist::of(&text).is_similar(&Gist::of(&text)));
+                let padded = [" ", &text, "\n "].concat();
+                prop_assert!(Gist::whole(&text).is_similar(&Gist::whole(&padded)));
+            }
+        }
+
+        #[test]
         fn the_fast_ratio_is_the_plain_one(left in "[a-dä ]{0,40}", right in "[a-dä ]{0,40}", ascii in "[abc]{150,260}", popular in any::<bool>()) {
             let junk = if popular { Junk::Popular } else { Junk::Keep };
             for (left, right) in [(left.clone(), right.clone()), (format!("{ascii}{left}"), format!("{left}{ascii}{right}")), (ascii.clone(), right)] {
                 let plain = plain_ratio(&left.chars().collect::<Vec<_>>(), &right.chars().collect::<Vec<_>>(), junk);
                 prop_assert!((ratio(&left, &right, junk) - plain).abs() < f64::EPSILON);
                 if junk == Junk::Keep && !(left.is_empty() && right.is_empty()) {
-                    prop_assert_eq!(reaches(&left, &right, THRESHOLD), plain >= THRESHOLD);
+                    prop_assert_eq!(reaches(&left, &right, THRESHOLD, junk), plain >= THRESHOLD);
                     prop_assert!(plain < THRESHOLD || could_reach(&left, &right, THRESHOLD), "the bound is a bound");
                 }
             }
@@ -522,6 +580,24 @@ mod tests {
         ] {
             assert!(!similar(left, right), "{left} / {right}");
         }
+    }
+
+    #[test]
+    fn word_forms_and_synonyms_if_wanted() {
+        let wording = Wording { stem: true, synonyms: vec![vec!["fix".into(), "resolve".into()], vec!["bug".into(), "issue".into()]] };
+        let similar = |left, right| Gist::worded(left, &wording).is_similar(&Gist::worded(right, &wording));
+        assert!(similar("fix the bugs in login", "resolve login issue"));
+        assert!(similar("vacation policy for employees", "employee vacation policy"));
+        assert!(!similar("delete the bugs in login", "resolve login issue"), "what must not differ comes first");
+        assert!(!similar("what is it", "how do you do"), "small words count when there are no others");
+        assert!(similar("what is it", "What is it?"));
+    }
+
+    #[test]
+    fn signs_between_words_say_nothing() {
+        assert_eq!(Gist::of("shipping - germany ?"), Gist::of("shipping germany"));
+        assert_eq!(normalise(" shipping  -  germany ? "), "shipping germany");
+        assert_eq!(Gist::of("- ?"), Gist::of(""));
     }
 
     #[test]

@@ -116,6 +116,7 @@ fn field_schema(field: &Field) -> Value {
         Kind::Text => json!({"type": "string", "maxLength": MAX_TEXT_BYTES / 4}),
         Kind::Fraction => json!({"type": "number", "minimum": 0, "maximum": 1}),
         Kind::Whole(at_least) => json!({"type": "integer", "minimum": at_least, "maximum": 9_007_199_254_740_991_u64}),
+        Kind::Dollars => json!({"type": "number", "minimum": 0, "maximum": 9_000_000_000_u64}),
         Kind::Flag => json!({"type": "boolean"}),
         Kind::OneOf(choices) => json!({"type": "string", "enum": choices}),
         Kind::Any => json!({}),

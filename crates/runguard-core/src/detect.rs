@@ -1,0 +1,6 @@
+//! Detectors an agent carries in its own process: loops, stalls, repeated tool calls.
+
+pub mod loops;
+pub mod sessions;
+pub mod stall;
+pub mod tool_calls;
