@@ -31,8 +31,8 @@
 
 use crate::answer::{Answer, Value};
 use crate::guard::api_circuit::{self, CheckRequest, Control, RecordRequest, Settings, endpoint_place};
-use crate::guard::{Moment, Notice, Operation, Outcome};
-use crate::policy::{Policy, Tree};
+use crate::guard::{Moment, Notice, Operation, Outcome, run_check_by};
+use crate::policy::{Section, Tree, build_section};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
@@ -93,7 +93,7 @@ impl BreakerSettings {
         Self { name: name.into(), ..Self::default() }
     }
 
-    fn policy(&self) -> Result<Policy, InvalidBreaker> {
+    fn section(&self) -> Result<Section<Settings>, InvalidBreaker> {
         let settings = Settings {
             failure_threshold: self.failure_threshold,
             failure_window: self.failure_window,
@@ -118,7 +118,7 @@ impl BreakerSettings {
         let unreadable = |problem: &dyn fmt::Display| InvalidBreaker { key: "settings".to_owned(), problem: problem.to_string() };
         let section = serde_json::to_value(settings).map_err(|problem| unreadable(&problem))?;
         let guards: Tree = [(GuardName::ApiCircuit.code().to_owned(), section)].into_iter().collect();
-        Policy::build(&guards, &[])
+        build_section(&guards, &[])
             .map_err(|problem| InvalidBreaker { key: problem.path.last().cloned().unwrap_or_default(), problem: problem.problem })
     }
 }
@@ -213,7 +213,7 @@ pub enum PhaseChange {
 #[derive(Debug, Clone)]
 pub struct CircuitBreaker {
     name: String,
-    policy: Policy,
+    section: Section<Settings>,
     /// The guard's state of the endpoint.
     endpoint: Option<Vec<u8>>,
     permits: u64,
@@ -227,7 +227,7 @@ impl CircuitBreaker {
                 problem: format!("must have 1 to {LONGEST_NAME} characters; name what the breaker protects"),
             });
         }
-        Ok(Self { policy: settings.policy()?, name: settings.name, endpoint: None, permits: 0 })
+        Ok(Self { section: settings.section()?, name: settings.name, endpoint: None, permits: 0 })
     }
 
     pub fn name(&self) -> &str {
@@ -236,7 +236,8 @@ impl CircuitBreaker {
 
     /// May a call run now?
     pub fn check(&mut self, now: Timestamp) -> Result<Permit, CircuitOpen> {
-        let answer = self.run(&CheckRequest { endpoint_key: self.name.clone(), session_id: String::new() }, now).answer;
+        let request = CheckRequest { endpoint_key: self.name.clone(), session_id: String::new() };
+        let answer = self.run(&request, now, |section, states, moment| run_check_by(&request, section, states, moment)).answer;
         if answer.is_block() {
             return Err(refusal(answer, now));
         }
@@ -255,7 +256,7 @@ impl CircuitBreaker {
             latency_ms: latency.map(Span::as_millis),
             permit_id: permit.map(|permit| permit.id.clone()),
         };
-        match self.run(&record, now).notice {
+        match self.run(&record, now, |section, states, moment| record.run_by(section, states, moment)).notice {
             Some(Notice::CircuitTripped) => Some(PhaseChange::Tripped),
             Some(Notice::CircuitClosed) => Some(PhaseChange::Closed),
             _ => None,
@@ -264,7 +265,7 @@ impl CircuitBreaker {
 
     pub fn phase(&self, now: Timestamp) -> Phase {
         match &self.endpoint {
-            Some(state) => Phase::from_code(api_circuit::view(state, &self.name, &self.policy, now).phase),
+            Some(state) => Phase::from_code(api_circuit::view_by(state, &self.name, &self.section, now).phase),
             None => Phase::Closed,
         }
     }
@@ -288,13 +289,18 @@ impl CircuitBreaker {
         self.endpoint = Some(api_circuit::control(self.endpoint.as_deref(), control, now).state);
     }
 
-    fn run(&mut self, operation: &dyn Operation, now: Timestamp) -> Outcome {
+    fn run(
+        &mut self,
+        operation: &dyn Operation,
+        now: Timestamp,
+        run: impl FnOnce(&Section<Settings>, &[Option<&[u8]>], Moment<'_>) -> Outcome,
+    ) -> Outcome {
         self.permits += 1;
         let id = self.permits.to_string();
         let own = endpoint_place(&self.name);
         let places = operation.places();
         let states: Vec<Option<&[u8]>> = places.iter().map(|place| if *place == own { self.endpoint.as_deref() } else { None }).collect();
-        let outcome = operation.run(&self.policy, &states, Moment { now, decision_id: &id, store_text: StoreText::None });
+        let outcome = run(&self.section, &states, Moment { now, decision_id: &id, store_text: StoreText::None });
         let endpoint = outcome.changes.iter().find(|change| places[change.place] == own).map(|change| change.state.clone());
         if endpoint.is_some() {
             self.endpoint = endpoint;

@@ -331,7 +331,12 @@ impl<B, E> Finding<B, E> {
 
 /// Runs a check: decides, applies the modes, finds the true retry time, applies the events.
 pub(crate) fn run_check<C: Check>(check: &C, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-    let rulebook = C::Guard::section(policy).for_subject(check.subject());
+    run_check_by(check, C::Guard::section(policy), states, moment)
+}
+
+/// The same with the one section of a policy that it needs.
+pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+    let rulebook = section.for_subject(check.subject());
     if rulebook.mode == Mode::Off {
         return Outcome {
             answer: answer(check, true, check.always(true).with("mode", "off"), Vec::new()),

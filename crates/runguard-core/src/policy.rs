@@ -5,7 +5,8 @@
 //! guard's own `Settings`.
 
 use crate::guard::{
-    action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop, stall, tool_call,
+    action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop,
+    stall, tool_call,
 };
 use crate::input::closest;
 use crate::reason::{GuardName, Reason};
@@ -252,7 +253,8 @@ fn unknown<'a>(path: &[&str], key: &str, known: impl Iterator<Item = &'a str> + 
 const MODE: &str = "mode";
 const RULES: &str = "rules";
 
-fn build_section<S: GuardSettings>(guards: &Tree, path: &[&str]) -> Result<Section<S>, SettingsProblem> {
+/// The section of one guard alone: no other guard's patterns are compiled for it.
+pub(crate) fn build_section<S: GuardSettings>(guards: &Tree, path: &[&str]) -> Result<Section<S>, SettingsProblem> {
     let mut path = path.to_vec();
     let mut tree = Tree::new();
     let mut level = Some(guards);

@@ -162,11 +162,9 @@ impl Reason {
             Self::ColloquialFormatDetected | Self::AttemptCeilingReached => GuardName::CaptureSlotFill,
             Self::CircuitJustTripped | Self::CircuitOpen | Self::SessionRetryCeiling => GuardName::ApiCircuit,
             Self::CallCeiling | Self::LoopDetected => GuardName::Loop,
-            Self::StalledIdentical
-            | Self::StalledCycle
-            | Self::StalledNoNews
-            | Self::StalledSameError
-            | Self::StalledMessages => GuardName::Stall,
+            Self::StalledIdentical | Self::StalledCycle | Self::StalledNoNews | Self::StalledSameError | Self::StalledMessages => {
+                GuardName::Stall
+            }
             Self::BudgetExceeded | Self::UnknownModel | Self::CallCapReached | Self::TooManyReservations => GuardName::Budget,
             Self::ToolLimit | Self::ExactDuplicate | Self::SimilarQuery => GuardName::ToolCall,
             Self::PermanentFailure => GuardName::ActionGroup,

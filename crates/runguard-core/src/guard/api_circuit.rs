@@ -675,7 +675,13 @@ impl Operation for RecordRequest {
     }
 
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let settings = &policy.api_circuit.for_subject(&self.endpoint_key).settings;
+        self.run_by(&policy.api_circuit, states, moment)
+    }
+}
+
+impl RecordRequest {
+    pub(crate) fn run_by(&self, section: &Section<Settings>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+        let settings = &section.for_subject(&self.endpoint_key).settings;
         let state = State::load(states);
         let events = self.events(settings, &state, moment.now);
         let tripped = events.iter().any(|event| matches!(event, Event::Tripped { .. }));
@@ -739,7 +745,11 @@ pub struct CircuitView {
 }
 
 pub fn view(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> CircuitView {
-    let settings = &policy.api_circuit.for_subject(endpoint_key).settings;
+    view_by(state, endpoint_key, &policy.api_circuit, now)
+}
+
+pub(crate) fn view_by(state: &[u8], endpoint_key: &str, section: &Section<Settings>, now: Timestamp) -> CircuitView {
+    let settings = &section.for_subject(endpoint_key).settings;
     let endpoint: Endpoint = decode(Some(state));
     let (opened_at, probe_at, probes_out) = match &endpoint.phase {
         Phase::Closed => (None, None, 0),

@@ -1,0 +1,65 @@
+"""A circuit breaker for AI agents: loops, stalls, budgets and failing services.
+
+    from runguard import guard
+
+    with guard(repeats=3, max_usd=5.00) as run:
+        search = run.tool(search)
+        …                                # the agent; a trip is raised as a TripError
+"""
+
+from __future__ import annotations
+
+from ._core import Reservation, Skip, Verdict, __version__, cost_usd, fingerprint, read_usage, similarity
+from .alerts import Alerts, flush_alerts
+from .client import Client
+from .detectors import BudgetTracker, CircuitBreaker, LoopDetector, RecipeCache, StallDetector, ToolExecutionTracker
+from .errors import (
+    BudgetExceededError,
+    CircuitOpenError,
+    InvalidInputError,
+    LoopDetectedError,
+    RunGuardError,
+    ServiceError,
+    StallDetectedError,
+    ToolLimitError,
+    TripError,
+    UnknownModelError,
+)
+from .guards import Guard, guard, guard_async
+from .run import Run, current_run, tool
+
+__all__ = [
+    "Alerts",
+    "BudgetExceededError",
+    "BudgetTracker",
+    "CircuitBreaker",
+    "CircuitOpenError",
+    "Client",
+    "Guard",
+    "InvalidInputError",
+    "LoopDetectedError",
+    "LoopDetector",
+    "RecipeCache",
+    "Reservation",
+    "Run",
+    "RunGuardError",
+    "ServiceError",
+    "Skip",
+    "StallDetectedError",
+    "StallDetector",
+    "ToolExecutionTracker",
+    "ToolLimitError",
+    "TripError",
+    "UnknownModelError",
+    "Verdict",
+    "__version__",
+    "cost_usd",
+    "current_run",
+    "fingerprint",
+    "flush_alerts",
+    "guard",
+    "guard_async",
+    "read_usage",
+    "similarity",
+    "tool",
+]

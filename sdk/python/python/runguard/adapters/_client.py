@@ -1,0 +1,317 @@
+"""What the plain `openai` and `anthropic` adapters share: one hook on a copy of the client, and what was said so far.
+
+Both clients send every call through their public `request` method, which does the retrying inside. A hook around it therefore sees
+each model call once, however often it is retried, and sees `create`, `parse`, `stream`, `beta` and `with_raw_response` alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+import weakref
+from collections import OrderedDict
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    AsyncGenerator,
+    AsyncIterator,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    TypeVar,
+)
+from urllib.parse import urlsplit
+
+from runguard.errors import TripError
+
+from ._usage import Tokens, note_usage
+
+if TYPE_CHECKING:
+    from runguard import Run
+
+Client = TypeVar("Client")
+
+# A conversation that keeps more open or nudged calls than this has lost their results long ago; the oldest are forgotten.
+REMEMBERED_CALLS = 10_000
+
+
+class ToolCall(NamedTuple):
+    """A call the model asked for."""
+
+    id: str
+    tool: str
+    args: Any
+
+
+class ToolResult(NamedTuple):
+    """What the caller sends back for a call."""
+
+    result: Any
+    error: Optional[str] = None
+
+
+class Transcript(NamedTuple):
+    """The part of a request that matters here: this turn's calls in order, and every result by the id of its call."""
+
+    calls: List[ToolCall]
+    results: Dict[str, ToolResult]
+
+
+class Reader:
+    """Puts one streamed answer together. `take` returns the calls that an event completes."""
+
+    model: Optional[str] = None
+    tokens: Optional[Tokens] = None
+
+    def take(self, event: Any) -> List[ToolCall]:
+        raise NotImplementedError
+
+    def hides(self, event: Any) -> bool:
+        """Whether the event came only because the adapter asked for it."""
+        return False
+
+
+class Route:
+    """How one API path writes calls, results and usage."""
+
+    def transcript(self, body: Mapping[str, Any]) -> Transcript:
+        raise NotImplementedError
+
+    def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
+        """A copy of the body in which each nudge stands behind the result of its call."""
+        raise NotImplementedError
+
+    def calls(self, answer: Any) -> List[ToolCall]:
+        raise NotImplementedError
+
+    def tokens(self, answer: Any) -> Optional[Tokens]:
+        raise NotImplementedError
+
+    def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
+        return body
+
+    def reader(self, asked_body: Mapping[str, Any]) -> Reader:
+        raise NotImplementedError
+
+
+def parse_arguments(text: Optional[str]) -> Any:
+    """The arguments a model wrote. Broken JSON stays text: a model that repeats it loops all the same."""
+    if not text:
+        return {}
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Conversation:
+    """What one guarded client has seen of its run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[str, ToolCall] = OrderedDict()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._nudges: OrderedDict[str, str] = OrderedDict()
+
+    def about_to_send(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Raises when the run is over; otherwise the body to send."""
+        self.run.check()
+        said = route.transcript(body)
+        with self._lock:
+            # Calls that no answer brought come from a run that was stopped and started anew: they count as well.
+            fresh = [call for call in said.calls if call.id not in self._known]
+            for call in fresh:
+                self._remember(self._known, call.id, None)
+                self._remember(self._waiting, call.id, call)
+            done = [(self._waiting.pop(id_), said.results[id_]) for id_ in list(self._waiting) if id_ in said.results]
+        for call in fresh:
+            self.run.before_tool(call.tool, call.args)
+        for call, outcome in done:
+            nudge = self.run.after_tool(call.tool, call.args, outcome.result, error=outcome.error)
+            if nudge:
+                with self._lock:
+                    self._remember(self._nudges, call.id, nudge)
+        self.run.before_model()
+        with self._lock:
+            # A nudge is in no transcript of the caller's, so it is put in again every time, or the model would forget it.
+            nudges = {id_: text for id_, text in self._nudges.items() if id_ in said.results}
+        return route.with_nudges(body, nudges) if nudges else body
+
+    def asked(self, calls: Iterable[ToolCall]) -> None:
+        """Counts the calls of an answer; raises before the caller can run one that must not run."""
+        for call in calls:
+            self.run.before_tool(call.tool, call.args)
+            with self._lock:
+                self._remember(self._known, call.id, None)
+                self._remember(self._waiting, call.id, call)
+
+    def used(self, model: Optional[str], tokens: Optional[Tokens]) -> None:
+        if tokens is not None:
+            note_usage(self.run, model, tokens)
+
+    @staticmethod
+    def _remember(table: OrderedDict[str, Any], key: str, value: Any) -> None:
+        table[key] = value
+        table.move_to_end(key)
+        if len(table) > REMEMBERED_CALLS:
+            table.popitem(last=False)
+
+
+def guard_client(client: Client, run: Run, routes: Mapping[str, Route]) -> Client:
+    """A copy of the client (same connections, same settings) whose calls belong to the run."""
+    original: Any = client
+    guarded: Client = _hook(original.copy(), Conversation(run), routes)
+    return guarded
+
+
+def _hook(client: Any, conversation: Conversation, routes: Mapping[str, Route]) -> Any:
+    send, copy = client.request, client.copy
+
+    def route_of(options: Any) -> Optional[Route]:
+        path = urlsplit(str(options.url)).path
+        is_answer = options.method.lower() == "post" and isinstance(options.json_data, Mapping)
+        return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
+
+    def prepare(route: Route, options: Any, stream: bool) -> Mapping[str, Any]:
+        asked: Mapping[str, Any] = options.json_data
+        body = conversation.about_to_send(route, asked)
+        options.json_data = route.prepare_stream(dict(body)) if stream else body
+        return asked
+
+    def request(cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        route = route_of(options)
+        if route is None:
+            return send(cast_to, options, *args, **kwargs)
+        asked = prepare(route, options, bool(kwargs.get("stream")))
+        answer = send(cast_to, options, *args, **kwargs)
+        if _is_read_by_hand(options):
+            return answer
+        parsed = answer.parse() if hasattr(answer, "http_response") else answer
+        if kwargs.get("stream"):
+            _attach(parsed, _Watch(route.reader(asked), conversation, asked))
+        else:
+            _settle(route, parsed, conversation, asked)
+        return answer
+
+    async def request_async(cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        route = route_of(options)
+        if route is None:
+            return await send(cast_to, options, *args, **kwargs)
+        asked = prepare(route, options, bool(kwargs.get("stream")))
+        answer = await send(cast_to, options, *args, **kwargs)
+        if _is_read_by_hand(options):
+            return answer
+        parsed = answer.parse() if hasattr(answer, "http_response") else answer
+        if inspect.isawaitable(parsed):
+            parsed = await parsed
+        if kwargs.get("stream"):
+            _attach_async(parsed, _Watch(route.reader(asked), conversation, asked))
+        else:
+            _settle(route, parsed, conversation, asked)
+        return answer
+
+    def copy_guarded(*args: Any, **kwargs: Any) -> Any:
+        return _hook(copy(*args, **kwargs), conversation, routes)
+
+    client.request = request_async if inspect.iscoroutinefunction(send) else request
+    # `client.with_options(timeout=…)` makes a new client; without this it would be an unguarded one.
+    client.copy = client.with_options = copy_guarded
+    return client
+
+
+def _is_read_by_hand(options: Any) -> bool:
+    """`with_streaming_response`: the caller reads the bytes, so nothing is there yet to look at."""
+    headers = options.headers if isinstance(options.headers, Mapping) else {}
+    return any(name.lower() == "x-stainless-raw-response" and value == "stream" for name, value in headers.items())
+
+
+def _settle(route: Route, answer: Any, conversation: Conversation, asked: Mapping[str, Any]) -> None:
+    # Usage first: an answer that breaks the budget must not have its calls run.
+    conversation.used(getattr(answer, "model", None) or asked.get("model"), route.tokens(answer))
+    conversation.asked(route.calls(answer))
+
+
+class _Watch:
+    """One streamed answer. A trip is raised at its end only, because the usage comes last."""
+
+    def __init__(self, reader: Reader, conversation: Conversation, asked: Mapping[str, Any]) -> None:
+        self._reader, self._conversation, self._asked = reader, conversation, asked
+        self._trip: Optional[TripError] = None
+        self._has_calls = False
+
+    def shows(self, event: Any) -> bool:
+        """Whether the caller may see the event. From the call that trips on, it sees nothing more."""
+        calls = self._reader.take(event)
+        self._has_calls = self._has_calls or bool(calls)
+        if self._trip is None:
+            try:
+                self._conversation.asked(calls)
+            except TripError as trip:
+                self._trip = trip
+        return self._trip is None and not self._reader.hides(event)
+
+    def record_usage(self) -> None:
+        self._conversation.used(self._reader.model or self._asked.get("model"), self._reader.tokens)
+
+    def end(self) -> None:
+        if self._trip is not None:
+            raise self._trip
+        # An answer that breaks the budget must not have its calls run; one without calls is the caller's to keep.
+        if self._has_calls:
+            self._conversation.run.check()
+
+
+def _attach(stream: Any, watch: _Watch) -> None:
+    """Puts the watch between a stream and its reader. A weak reference, so that a stream that is dropped is closed at once."""
+    events, alive = _watched(stream._iterator, watch), weakref.ref(stream)
+
+    def close() -> None:
+        events.close()
+        own = alive()
+        if own is not None:
+            type(own).close(own)
+
+    stream._iterator, stream.close = events, close
+
+
+def _watched(events: Iterator[Any], watch: _Watch) -> Generator[Any, None, None]:
+    try:
+        for event in events:
+            if watch.shows(event):
+                yield event
+    finally:
+        if hasattr(events, "close"):
+            events.close()
+        watch.record_usage()
+    watch.end()
+
+
+def _attach_async(stream: Any, watch: _Watch) -> None:
+    events, alive = _watched_async(stream._iterator, watch), weakref.ref(stream)
+
+    async def close() -> None:
+        await events.aclose()
+        own = alive()
+        if own is not None:
+            await type(own).close(own)
+
+    stream._iterator, stream.close = events, close
+
+
+async def _watched_async(events: AsyncIterator[Any], watch: _Watch) -> AsyncGenerator[Any, None]:
+    try:
+        async for event in events:
+            if watch.shows(event):
+                yield event
+    finally:
+        if hasattr(events, "aclose"):
+            await events.aclose()
+        watch.record_usage()
+    watch.end()

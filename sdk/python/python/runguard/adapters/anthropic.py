@@ -1,0 +1,143 @@
+"""Guards a plain `anthropic` client: messages, sync and async, streamed or not (Bedrock and Vertex clients too).
+
+    from anthropic import Anthropic
+    from runguard import Run
+    from runguard.adapters.anthropic import guard_anthropic
+
+    client = guard_anthropic(Anthropic(), Run(repeats=3, max_usd=1.00))
+
+The returned client is a copy that shares the connections of the one given. Each tool call the model asks for is counted when the
+answer arrives, so the one that trips is raised out of `create` (or out of the stream) and never reaches your code. After a trip
+nothing is sent any more. Retries made by the client itself are no steps. Answers read through `with_streaming_response` are refused
+when the run is over, but what is in them is not counted. Call `run.new_turn()` when the user says something new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
+
+from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
+from ._usage import Tokens
+
+if TYPE_CHECKING:
+    from runguard import Run
+
+AnthropicClient = TypeVar("AnthropicClient")
+
+__all__ = ["guard_anthropic"]
+
+
+def guard_anthropic(client: AnthropicClient, run: Run) -> AnthropicClient:
+    """A copy of an `Anthropic` or `AsyncAnthropic` client whose model calls belong to the run."""
+    return guard_client(client, run, {"/messages": _Messages()})
+
+
+def _field(item: Any, name: str) -> Any:
+    """Transcripts hold dicts as well as the objects of earlier answers."""
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _blocks(message: Any) -> List[Any]:
+    content = _field(message, "content")
+    return [] if content is None or isinstance(content, str) else list(content)
+
+
+def _call(block: Any) -> List[ToolCall]:
+    if _field(block, "type") != "tool_use":
+        return []
+    return [ToolCall(_field(block, "id") or "", _field(block, "name") or "", _field(block, "input"))]
+
+
+class _Messages(Route):
+    def transcript(self, body: Mapping[str, Any]) -> Transcript:
+        calls: List[ToolCall] = []
+        results: Dict[str, ToolResult] = {}
+        for message in body.get("messages") or ():
+            blocks = _blocks(message)
+            if _field(message, "role") == "assistant":
+                calls.extend(call for block in blocks for call in _call(block))
+                continue
+            answers = [block for block in blocks if _field(block, "type") == "tool_result"]
+            if not answers:
+                # Tool results come in the user's name; a message without any is the user's own.
+                calls.clear()
+            for block in answers:
+                content = _field(block, "content")
+                error = _text(content) if _field(block, "is_error") else None
+                results[_field(block, "tool_use_id") or ""] = ToolResult(content, error)
+        return Transcript(calls, results)
+
+    def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
+        messages = []
+        for message in body.get("messages") or ():
+            blocks = [_nudged(block, nudges) for block in _blocks(message)]
+            messages.append({**message, "content": blocks} if _has_result(blocks) else message)
+        return {**body, "messages": messages}
+
+    def calls(self, answer: Any) -> List[ToolCall]:
+        return [call for block in answer.content for call in _call(block)]
+
+    def tokens(self, answer: Any) -> Optional[Tokens]:
+        return _Counter().add(answer.usage) if answer.usage else None
+
+    def reader(self, asked_body: Mapping[str, Any]) -> Reader:
+        return _MessagesReader()
+
+
+class _Counter:
+    """Usage of one answer. Later reports replace earlier ones: the counts of a stream are totals so far."""
+
+    def __init__(self) -> None:
+        self._latest = Tokens()
+
+    def add(self, usage: Any) -> Tokens:
+        told = {
+            # Anthropic's input leaves cached tokens out already.
+            "input": _field(usage, "input_tokens"),
+            "output": _field(usage, "output_tokens"),
+            "cached": _field(usage, "cache_read_input_tokens"),
+            "cache_write": _field(usage, "cache_creation_input_tokens"),
+        }
+        self._latest = self._latest._replace(**{name: count for name, count in told.items() if count is not None})
+        return self._latest
+
+
+class _MessagesReader(Reader):
+    def __init__(self) -> None:
+        self._counter = _Counter()
+        self._open: Dict[int, Dict[str, str]] = {}
+
+    def take(self, event: Any) -> List[ToolCall]:
+        if event.type == "message_start":
+            self.model = event.message.model
+            self.tokens = self._counter.add(event.message.usage)
+        elif event.type == "message_delta":
+            self.tokens = self._counter.add(event.usage)
+        elif event.type == "content_block_start" and event.content_block.type == "tool_use":
+            self._open[event.index] = {"id": event.content_block.id, "name": event.content_block.name, "json": ""}
+        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta" and event.index in self._open:
+            self._open[event.index]["json"] += event.delta.partial_json
+        elif event.type == "content_block_stop" and event.index in self._open:
+            block = self._open.pop(event.index)
+            return [ToolCall(block["id"], block["name"], parse_arguments(block["json"]))]
+        return []
+
+
+def _nudged(block: Any, nudges: Mapping[str, str]) -> Any:
+    nudge = nudges.get(_field(block, "tool_use_id") or "") if _field(block, "type") == "tool_result" else None
+    if nudge is None:
+        return block
+    content = block.get("content")
+    if isinstance(content, str) or content is None:
+        return {**block, "content": f"{content}\n\n{nudge}" if content else nudge}
+    return {**block, "content": [*content, {"type": "text", "text": nudge}]}
+
+
+def _has_result(blocks: List[Any]) -> bool:
+    return any(_field(block, "type") == "tool_result" for block in blocks)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str) or content is None:
+        return content or "error"
+    return " ".join(str(_field(block, "text") or "") for block in content).strip() or "error"

@@ -1,0 +1,248 @@
+"""Tells people about a trip: Slack, PagerDuty, any webhook, any callable. Never blocks the agent, never raises into it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+
+from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError
+
+logger = logging.getLogger("runguard.alerts")
+
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+
+Delivery = Callable[[], None]
+AlertsLike = Union["Alerts", Mapping[str, Any], Callable[[TripError], Any]]
+
+
+class Alerts:
+    """Where a trip is reported. Every channel is optional; each gets its own delivery, so one that fails does not keep the others back."""
+
+    def __init__(
+        self,
+        *,
+        slack_webhook: Optional[str] = None,
+        pagerduty_key: Optional[str] = None,
+        webhook: Optional[str] = None,
+        call: Optional[Callable[[TripError], Any]] = None,
+        source: Optional[str] = None,
+        timeout: float = 5.0,
+        pagerduty_url: str = PAGERDUTY_URL,
+    ) -> None:
+        for name, url in (("slack_webhook", slack_webhook), ("webhook", webhook), ("pagerduty_url", pagerduty_url)):
+            if url is not None and not (isinstance(url, str) and url.startswith(("http://", "https://"))):
+                raise InvalidInputError(f"{name} must be an http:// or https:// URL, not {url!r}.")
+        if call is not None and not callable(call):
+            raise InvalidInputError("call must be callable: it is given the TripError.")
+        self.slack_webhook = slack_webhook
+        self.pagerduty_key = pagerduty_key
+        self.webhook = webhook
+        self.call = call
+        self.source = source or socket.gethostname()
+        self.timeout = timeout
+        self.pagerduty_url = pagerduty_url
+
+    @classmethod
+    def of(cls, value: Optional[AlertsLike]) -> Optional[Alerts]:
+        """Makes an `Alerts` from what `alerts=` may be: itself, a mapping with the same keys, or a callable."""
+        if value is None or isinstance(value, Alerts):
+            return value
+        if isinstance(value, Mapping):
+            try:
+                return cls(**dict(value))
+            except TypeError as error:
+                raise InvalidInputError(f"alerts has a key that is not known: {error}. Use slack_webhook, pagerduty_key, webhook, call.") from None
+        if callable(value):
+            return cls(call=value)
+        raise InvalidInputError(f"alerts must be an Alerts, a mapping or a callable, not {type(value).__name__}.")
+
+    def send(self, error: TripError) -> None:
+        """Queues the trip for every channel and returns at once. When the queue is full the alert is dropped and logged."""
+        try:
+            for channel, delivery in self._deliveries(error):
+                if not _deliver_later(channel, delivery):
+                    logger.warning("alert to %s dropped: %d others are waiting", channel, _MAX_WAITING)
+        except Exception:
+            logger.exception("alert could not be queued")
+
+    def _deliveries(self, error: TripError) -> Iterator[Tuple[str, Delivery]]:
+        facts = trip_facts(error)
+        slack, webhook, call = self.slack_webhook, self.webhook, self.call
+        if slack is not None:
+            yield "slack", lambda: _post(slack, slack_body(error, facts), self.timeout)
+        if self.pagerduty_key is not None:
+            body = pagerduty_body(error, facts, self.pagerduty_key, self.source)
+            yield "pagerduty", lambda: _post(self.pagerduty_url, body, self.timeout)
+        if webhook is not None:
+            yield "webhook", lambda: _post(webhook, facts, self.timeout)
+        if call is not None:
+            yield "callable", lambda: _invoke(call, error)
+
+
+def _invoke(call: Callable[[TripError], Any], error: TripError) -> None:
+    call(error)
+
+
+def trip_facts(error: TripError) -> Dict[str, Any]:
+    """What a webhook gets: flat, JSON, without the arguments of any call."""
+    facts: Dict[str, Any] = {
+        "event": "trip",
+        "kind": type(error).__name__,
+        "reason": error.reason,
+        "message": error.message,
+        "run_id": error.run_id,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    if isinstance(error, LoopDetectedError):
+        facts.update(pattern=error.pattern, repeats=error.repeats, cycle_len=error.cycle_len)
+    elif isinstance(error, BudgetExceededError):
+        facts.update(spent=error.spent, limit=error.limit, unit=error.unit)
+    elif isinstance(error, StallDetectedError):
+        facts.update(rule=error.rule, count=error.count)
+    elif isinstance(error, ToolLimitError):
+        facts.update(tool=error.tool, limit=error.limit)
+    elif isinstance(error, CircuitOpenError):
+        facts.update(endpoint=error.endpoint, retry_after_seconds=error.retry_after_seconds)
+    return facts
+
+
+def slack_body(error: TripError, facts: Mapping[str, Any]) -> Dict[str, Any]:
+    """`text` is what notifications show, `blocks` what the channel shows. Slack cuts a section at 3,000 characters."""
+    headline = f"RunGuard stopped a run: {error.reason}"
+    run = f"Run `{_slack_text(str(facts['run_id']))}`  ·  {facts['kind']}  ·  {facts['time']}"
+    return {
+        "text": f"{headline}. {error.message}"[:3000],
+        "blocks": [
+            {"type": "header", "text": {"type": "plain_text", "text": headline[:150]}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": _slack_text(error.message)[:3000]}},
+            {"type": "context", "elements": [{"type": "mrkdwn", "text": run[:3000]}]},
+        ],
+    }
+
+
+def _slack_text(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def pagerduty_body(error: TripError, facts: Mapping[str, Any], routing_key: str, source: str) -> Dict[str, Any]:
+    """An Events API v2 trigger. The key joins all alerts of one run and reason into one incident."""
+    run = error.run_id or source
+    return {
+        "routing_key": routing_key,
+        "event_action": "trigger",
+        "dedup_key": f"runguard/{run}/{error.reason}"[:255],
+        "payload": {
+            "summary": f"RunGuard stopped a run: {error.message}"[:1024],
+            "source": source,
+            "severity": "error",
+            "component": "runguard",
+            "class": error.reason,
+            "custom_details": dict(facts),
+        },
+    }
+
+
+_ATTEMPTS = 3
+_LONGEST_PAUSE = 5.0
+
+
+def _post(url: str, body: Mapping[str, Any], timeout: float) -> None:
+    data = json.dumps(body, default=str).encode()
+    for attempt in range(1, _ATTEMPTS + 1):
+        request = urllib.request.Request(url, data, {"content-type": "application/json", "user-agent": "runguard-python"}, method="POST")
+        pause = float(attempt)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                response.read()
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if attempt == _ATTEMPTS or (error.code != 429 and error.code < 500):
+                raise
+            pause = _retry_after(error, pause)
+        except OSError:
+            if attempt == _ATTEMPTS:
+                raise
+        time.sleep(pause)
+
+
+def _retry_after(error: urllib.error.HTTPError, otherwise: float) -> float:
+    try:
+        return min(max(float(error.headers.get("retry-after", "")), 0.0), _LONGEST_PAUSE)
+    except ValueError:
+        return otherwise
+
+
+_MAX_WAITING = 1000
+_THREADS = 4
+
+
+class _Worker:
+    """A few daemon threads over one queue. Started with the first alert, started anew in a forked child."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.SimpleQueue[Tuple[str, Delivery]] = queue.SimpleQueue()
+        self.threads: List[threading.Thread] = []
+        # One mark per delivery that is not finished: list operations are atomic, so nothing here can be left locked by a fork.
+        self.unfinished: List[None] = []
+
+    def put(self, channel: str, delivery: Delivery) -> bool:
+        if len(self.unfinished) >= _MAX_WAITING:
+            return False
+        self.unfinished.append(None)
+        self.waiting.put((channel, delivery))
+        if len(self.threads) < min(_THREADS, len(self.unfinished)):
+            thread = threading.Thread(target=self.deliver, name="runguard-alerts", daemon=True)
+            self.threads.append(thread)
+            thread.start()
+        return True
+
+    def deliver(self) -> None:
+        while True:
+            channel, delivery = self.waiting.get()
+            try:
+                delivery()
+            except BaseException as error:
+                logger.warning("alert to %s failed: %s", channel, error)
+            finally:
+                self.unfinished.pop()
+
+    def flush(self, timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        while self.unfinished:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+_worker = _Worker()
+
+
+def _deliver_later(channel: str, delivery: Delivery) -> bool:
+    return _worker.put(channel, delivery)
+
+
+def flush_alerts(timeout: float = 5.0) -> bool:
+    """Waits until every queued alert is delivered or given up; False when `timeout` seconds were not enough."""
+    return _worker.flush(timeout)
+
+
+def _start_anew() -> None:
+    global _worker
+    _worker = _Worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
+# A script that trips and ends must not take its alert with it; two seconds bound the wait.
+atexit.register(flush_alerts, 2.0)

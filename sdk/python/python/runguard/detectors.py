@@ -1,0 +1,218 @@
+"""The detectors, in this process; with `url=` the same objects, asking a RunGuard service.
+
+The methods of the native classes are called directly. What asks a service is a subclass, chosen when the object is made, so that objects
+in this process pay nothing for the choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from decimal import Decimal
+from typing import Any, Awaitable, Callable, Iterable, Mapping, Optional, TypeVar, Union, cast
+
+from . import _core
+from .errors import InvalidInputError, TripError
+
+__all__ = ["BudgetTracker", "CircuitBreaker", "LoopDetector", "RecipeCache", "StallDetector", "ToolExecutionTracker"]
+
+Dollars = Union[float, Decimal]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
+
+
+class LoopDetector(_core.LoopDetector):
+    """Raises `LoopDetectedError` when the newest calls are `repeats` copies of one pattern of up to `max_cycle_len` calls.
+
+    `max_calls` within `window_seconds` is a plain ceiling per key. With `url` a service counts; if it cannot be asked, calls pass
+    unless `fail_open=False`.
+    """
+
+    def __new__(
+        cls,
+        repeats: int = 3,
+        max_cycle_len: int = 4,
+        window_seconds: Optional[float] = None,
+        max_calls: Optional[int] = None,
+        *,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: bool = True,
+    ) -> LoopDetector:
+        if url is None:
+            return super().__new__(cls, repeats, max_cycle_len, window_seconds, max_calls)
+        from .remote import RemoteLoopDetector
+
+        return RemoteLoopDetector(
+            repeats, max_cycle_len, window_seconds, max_calls, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
+        )
+
+
+class StallDetector(_core.StallDetector):
+    """Says when calls go on but bring nothing new. Never raises a trip: the verdict says what to do.
+
+    Presets: "chatbot", "coding", "browser", "research"; any threshold can be given by name. With `url` the service's own thresholds hold.
+    """
+
+    def __new__(
+        cls,
+        preset: str = "coding",
+        *,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: bool = True,
+        **thresholds: Any,
+    ) -> StallDetector:
+        if url is None:
+            return super().__new__(cls, preset, **thresholds)
+        from .remote import RemoteStallDetector
+
+        return RemoteStallDetector(preset, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open, **thresholds)
+
+
+class BudgetTracker(_core.BudgetTracker):
+    """Raises `BudgetExceededError` once more is spent than `max_usd` or `max_tokens`, or a step is called more often than `cap`.
+
+    Money is counted in whole billionths of a dollar. `prices` are your own, in dollars for a million tokens: `{"my-model": {"input": 3,
+    "output": 15}}`. `unknown_model` says what a model without a price costs: "error" (default), "free", or a price. With `url` a service keeps the books under `session_id`; if it cannot be asked,
+    a `ServiceError` is raised unless `fail_open=True`.
+    """
+
+    def __new__(
+        cls,
+        max_usd: Optional[Dollars] = None,
+        max_tokens: Optional[int] = None,
+        cap: Optional[int] = None,
+        *,
+        parent: Optional[BudgetTracker] = None,
+        prices: Optional[Mapping[str, Any]] = None,
+        unknown_model: Union[str, Mapping[str, Any], None] = None,
+        session_id: Optional[str] = None,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: bool = False,
+    ) -> BudgetTracker:
+        if url is None:
+            return super().__new__(cls, max_usd, max_tokens, cap, parent=parent, prices=prices, unknown_model=unknown_model)
+        if prices is not None or unknown_model is not None:
+            raise InvalidInputError("With a url the service's prices hold; set prices and unknown_models there.")
+        from .remote import RemoteBudgetTracker
+
+        return RemoteBudgetTracker(
+            max_usd, max_tokens, cap, session_id=session_id, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
+        )
+
+    def child(self, max_usd: Optional[Dollars] = None, max_tokens: Optional[int] = None, cap: Optional[int] = None) -> BudgetTracker:
+        """A budget that draws on what remains of this one."""
+        return BudgetTracker(max_usd, max_tokens, cap, parent=self)
+
+
+class CircuitBreaker(_core.CircuitBreaker):
+    """Refuses calls to something that fails: `failure_threshold` failures in the window open it, after `recovery_seconds` one call tests it.
+
+    Use `call(fn, …)`, `await acall(fn, …)`, or the object as a decorator; or `check()` before and `record(ok)` after. With `url` one
+    circuit is shared by all who use the same name, and the service's thresholds hold.
+    """
+
+    def __new__(
+        cls,
+        name: str = "default",
+        failure_threshold: int = 10,
+        failure_window_seconds: float = 60.0,
+        recovery_seconds: float = 45.0,
+        *,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: bool = True,
+        **more: Any,
+    ) -> CircuitBreaker:
+        if url is None:
+            return super().__new__(cls, name, failure_threshold, failure_window_seconds, recovery_seconds, **more)
+        from .remote import RemoteCircuitBreaker
+
+        return RemoteCircuitBreaker(name, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open)
+
+    def call(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+        """Calls `fn` unless the circuit is open. An exception counts as a failure and is passed on."""
+        permit, started = self.check(), time.monotonic()
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            self._failed(error, permit, started)
+            raise
+        self.record(True, _millis_since(started), permit=permit)
+        return result
+
+    async def acall(self, fn: Callable[..., Awaitable[Result]], /, *args: Any, **kwargs: Any) -> Result:
+        """`call` for a coroutine function. A call that is cancelled counts as nothing."""
+        permit, started = self.check(), time.monotonic()
+        try:
+            result = await fn(*args, **kwargs)
+        except Exception as error:
+            self._failed(error, permit, started)
+            raise
+        self.record(True, _millis_since(started), permit=permit)
+        return result
+
+    def __call__(self, function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def broken_async(*args: Any, **kwargs: Any) -> Any:
+                return await self.acall(function, *args, **kwargs)
+
+            return cast(Function, broken_async)
+
+        @functools.wraps(function)
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            return self.call(function, *args, **kwargs)
+
+        return cast(Function, broken)
+
+    def _failed(self, error: Exception, permit: Any, started: float) -> None:
+        # A guard inside of the call stopped it: that says nothing about the endpoint.
+        if not isinstance(error, TripError):
+            self.record(False, _millis_since(started), permit=permit)
+
+
+def _millis_since(started: float) -> float:
+    return (time.monotonic() - started) * 1000
+
+
+class ToolExecutionTracker(_core.ToolExecutionTracker):
+    """Tool calls of one turn: says when a tool ran often enough, or ran with the same arguments, or was asked nearly the same.
+
+    `limits` add to the built-in ones; `search_tools` replace them.
+    """
+
+    def __new__(
+        cls,
+        limits: Optional[Mapping[str, int]] = None,
+        default_limit: int = 3,
+        search_tools: Optional[Iterable[str]] = None,
+        threshold: float = 0.75,
+        *,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: bool = True,
+    ) -> ToolExecutionTracker:
+        given = None if limits is None else dict(limits)
+        tools = None if search_tools is None else list(search_tools)
+        if url is None:
+            return super().__new__(cls, given, default_limit, tools, threshold)
+        from .remote import RemoteToolExecutionTracker
+
+        return RemoteToolExecutionTracker(url=url, api_key=api_key, timeout=timeout, fail_open=fail_open)
+
+
+class RecipeCache(_core.RecipeCache):
+    """Results of a recipe's actions by step, action and arguments, so that a step that is run again does not act again.
+
+    Kept in this process: results are your objects, which no service could hold.
+    """

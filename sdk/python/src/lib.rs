@@ -1,0 +1,41 @@
+//! The native half of the Python package: the core's detectors as Python classes.
+//!
+//! One rule keeps them safe in threads and after a fork: **no lock is ever held while the interpreter is released**. So
+//! no other thread can hold one when a process forks, and a lock is never waited for. Work that takes long (reading big
+//! arguments, comparing texts) is done without the interpreter, on values of its own.
+
+mod breakers;
+mod budgets;
+mod clock;
+mod errors;
+mod lock;
+mod loops;
+mod prices;
+mod stalls;
+mod texts;
+mod tool_calls;
+mod values;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<breakers::CircuitBreaker>()?;
+    module.add_class::<breakers::Permit>()?;
+    module.add_class::<budgets::BudgetTracker>()?;
+    module.add_class::<budgets::Reservation>()?;
+    module.add_class::<loops::LoopDetector>()?;
+    module.add_class::<stalls::StallDetector>()?;
+    module.add_class::<stalls::Verdict>()?;
+    module.add_class::<tool_calls::RecipeCache>()?;
+    module.add_class::<tool_calls::Skip>()?;
+    module.add_class::<tool_calls::ToolExecutionTracker>()?;
+    module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
+    module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::result_fingerprint, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::similarity, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! `LoopDetector`.
+
+use crate::lock::locked;
+use crate::{clock, errors};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use runguard_core::Timestamp;
+use runguard_core::detect::loops::{self, LoopSettings};
+use std::sync::Mutex;
+
+/// Longest name of a session or a call, in bytes. Longer ones are not names.
+const LONGEST_NAME: usize = 65_536;
+
+/// Notices that the newest calls are copies of one short pattern.
+#[pyclass(subclass, frozen, module = "runguard._core")]
+pub(crate) struct LoopDetector {
+    detector: Mutex<loops::LoopDetector>,
+    /// Without a window or a ceiling only sessions that are named need the time: they expire. Reading the clock is a third of a call.
+    is_timeless: bool,
+}
+
+#[pymethods]
+impl LoopDetector {
+    #[new]
+    #[pyo3(signature = (repeats = 3, max_cycle_len = 4, window_seconds = None, max_calls = None))]
+    fn new(py: Python<'_>, repeats: i64, max_cycle_len: i64, window_seconds: Option<f64>, max_calls: Option<i64>) -> PyResult<Self> {
+        let window = window_seconds
+            .map(|seconds| {
+                clock::span(seconds).ok_or_else(|| {
+                    errors::invalid_input(py, format!("window_seconds is {seconds}: give a number above 0, or leave it out."))
+                })
+            })
+            .transpose()?;
+        // What does not fit is far outside of what may be set, and refused there.
+        let within = |value: i64| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX });
+        let settings =
+            LoopSettings { repeats: within(repeats), max_cycle_len: within(max_cycle_len), window, max_calls: max_calls.map(within) };
+        let detector = loops::LoopDetector::new(settings).map_err(|bad| errors::invalid_input(py, format!("{bad}.")))?;
+        Ok(Self { detector: Mutex::new(detector), is_timeless: window.is_none() && max_calls.is_none() })
+    }
+
+    /// Takes a call: `record(sig)`, `record(session_id, key)` or `record(session_id=…, tool=…)`. Raises `LoopDetectedError`.
+    #[pyo3(signature = (first = None, second = None, *, session_id = None, tool = None))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        first: Option<&Bound<'_, PyAny>>,
+        second: Option<&Bound<'_, PyAny>>,
+        session_id: Option<&Bound<'_, PyAny>>,
+        tool: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (session, name) = event(py, first, second, session_id, tool)?;
+        let session = match session {
+            Some(session) => Some(text(py, session, "session_id")?),
+            None => None,
+        };
+        let name = text(py, name, "the name of the call")?;
+        let (session, name) = (session.as_deref().unwrap_or_default(), &*name);
+        let now = if self.is_timeless && session.is_empty() { Timestamp::from_millis(0) } else { clock::now() };
+        locked(&self.detector, |detector| detector.record(session, name, now))?.map_err(|found| errors::loop_detected(py, &found))
+    }
+
+    /// The error that recording this call would raise, or None. Counts nothing.
+    #[pyo3(signature = (first = None, second = None, *, session_id = None, tool = None))]
+    fn check<'py>(
+        &self,
+        py: Python<'py>,
+        first: Option<&Bound<'py, PyAny>>,
+        second: Option<&Bound<'py, PyAny>>,
+        session_id: Option<&Bound<'py, PyAny>>,
+        tool: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (session, name) = event(py, first, second, session_id, tool)?;
+        let session = match session {
+            Some(session) => Some(text(py, session, "session_id")?),
+            None => None,
+        };
+        let name = text(py, name, "the name of the call")?;
+        let now = clock::now();
+        let found = locked(&self.detector, |detector| detector.check(session.as_deref().unwrap_or_default(), &name, now))?;
+        Ok(found.map(|found| errors::loop_detected(py, &found).into_value(py).into_bound(py).into_any()))
+    }
+
+    /// Forgets the order of one session's calls, or without an id everything of all sessions.
+    #[pyo3(signature = (session_id = None))]
+    fn reset(&self, session_id: Option<&str>) -> PyResult<()> {
+        locked(&self.detector, |detector| match session_id {
+            Some(session) => detector.reset(session),
+            None => detector.reset_all(),
+        })
+    }
+
+    /// Sessions with an id that are remembered.
+    #[getter]
+    fn sessions(&self) -> PyResult<usize> {
+        locked(&self.detector, |detector| detector.sessions())
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let settings = locked(&self.detector, |detector| *detector.settings())?;
+        Ok(format!("LoopDetector(repeats={}, max_cycle_len={})", settings.repeats, settings.max_cycle_len))
+    }
+}
+
+type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+/// The session, if there is one, and the name of the call, from any of the call shapes.
+fn event<'a, 'py>(
+    py: Python<'py>,
+    first: Given<'a, 'py>,
+    second: Given<'a, 'py>,
+    session_id: Given<'a, 'py>,
+    tool: Given<'a, 'py>,
+) -> PyResult<(Given<'a, 'py>, &'a Bound<'py, PyAny>)> {
+    match (first, second, session_id, tool) {
+        (Some(name), None, session, None) | (None, None, session, Some(name)) => Ok((session, name)),
+        (Some(session), Some(name), None, None) | (Some(session), None, None, Some(name)) => Ok((Some(session), name)),
+        _ => Err(errors::invalid_input(py, "Name one call: record(sig), record(session_id, key) or record(session_id=…, tool=…).")),
+    }
+}
+
+fn text<'a>(py: Python<'_>, value: &'a Bound<'_, PyAny>, what: &str) -> PyResult<std::borrow::Cow<'a, str>> {
+    let Ok(text) = value.cast::<PyString>() else {
+        let kind = value.get_type().name()?;
+        return Err(errors::invalid_input(
+            py,
+            format!("{what} must be a string, not {kind}. For arguments use runguard.fingerprint(args)."),
+        ));
+    };
+    let text = text.to_cow().map_err(|_| errors::invalid_input(py, format!("{what} has half a character in it (a lone surrogate).")))?;
+    match text.len() {
+        0 => Err(errors::invalid_input(py, format!("{what} is empty: all calls without a name would count as one."))),
+        1..=LONGEST_NAME => Ok(text),
+        length => {
+            Err(errors::invalid_input(py, format!("{what} is {length} bytes long, more than {LONGEST_NAME}. Use runguard.fingerprint(…).")))
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `cost_usd` and `read_usage`.
+
+use crate::budgets::whole;
+use crate::{errors, values};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use runguard_core::money::NanoDollars;
+use runguard_core::prices::{Price, Prices, UnknownModel, Usage, UsageError};
+use serde_json::Value;
+
+/// Prices, and what a model costs that has none.
+#[derive(Clone)]
+pub(crate) struct PriceList {
+    prices: Prices,
+    unknown: UnknownModel,
+}
+
+impl PriceList {
+    /// The bundled table, with the user's own prices before it.
+    pub(crate) fn new(own: Option<&Bound<'_, PyAny>>, unknown: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let mut prices = Prices::bundled();
+        if let Some(own) = own {
+            let refused = |error| {
+                errors::invalid_input(
+                    own.py(),
+                    format!(
+                        "prices cannot be read ({error}). Give {{\"model\": {{\"input\": 3, \"output\": 15}}}}, in dollars for a million tokens."
+                    ),
+                )
+            };
+            prices.set_from_json(&values::json(own)?).map_err(refused)?;
+        }
+        Ok(Self { prices, unknown: unknown.map_or(Ok(UnknownModel::Error), read_unknown)? })
+    }
+
+    /// What the usage of one request costs.
+    pub(crate) fn cost(&self, py: Python<'_>, model: &Bound<'_, PyAny>, usage: &Usage) -> PyResult<NanoDollars> {
+        let Ok(name) = model.cast::<PyString>() else {
+            return Err(errors::invalid_input(py, "model must be the name of a model, a string."));
+        };
+        let name = values::text(name)?;
+        if name.trim().is_empty() {
+            return Err(errors::invalid_input(py, "model is empty: the price depends on it."));
+        }
+        self.prices.cost(&name, usage, &self.unknown).map(|(cost, _)| cost).map_err(|error| errors::unknown_model(py, &error))
+    }
+}
+
+fn read_unknown(unknown: &Bound<'_, PyAny>) -> PyResult<UnknownModel> {
+    let py = unknown.py();
+    if let Ok(name) = unknown.cast::<PyString>() {
+        match &*name.to_cow()? {
+            "error" => return Ok(UnknownModel::Error),
+            "free" => return Ok(UnknownModel::Free),
+            _ => {}
+        }
+    } else if let Ok(price) = serde_json::from_str::<Price>(&values::json(unknown)?) {
+        return Ok(UnknownModel::DefaultPrice(price));
+    }
+    Err(errors::invalid_input(
+        py,
+        "unknown_model must be \"error\", \"free\", or a price such as {\"input\": 3, \"output\": 15} for a million tokens.",
+    ))
+}
+
+/// Token counts as a user gives them; a provider's None is no tokens.
+pub(crate) fn usage(
+    input: Option<&Bound<'_, PyAny>>,
+    output: Option<&Bound<'_, PyAny>>,
+    cached: Option<&Bound<'_, PyAny>>,
+    cache_write: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Usage> {
+    let count = |tokens: Option<&Bound<'_, PyAny>>, name: &str| tokens.map_or(Ok(0), |tokens| whole(tokens, name));
+    Ok(Usage {
+        input_tokens: count(input, "input_tokens")?,
+        output_tokens: count(output, "output_tokens")?,
+        cached_tokens: count(cached, "cached_tokens")?,
+        cache_write_tokens: count(cache_write, "cache_write_tokens")?,
+        cache_write_1h_tokens: 0,
+    })
+}
+
+/// What a model call costs, in dollars. `input_tokens` are those read afresh, without the cached ones.
+#[pyfunction]
+#[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens = None, cache_write_tokens = None, *, prices = None, unknown_model = None))]
+pub(crate) fn cost_usd(
+    py: Python<'_>,
+    model: &Bound<'_, PyAny>,
+    input_tokens: &Bound<'_, PyAny>,
+    output_tokens: &Bound<'_, PyAny>,
+    cached_tokens: Option<&Bound<'_, PyAny>>,
+    cache_write_tokens: Option<&Bound<'_, PyAny>>,
+    prices: Option<&Bound<'_, PyAny>>,
+    unknown_model: Option<&Bound<'_, PyAny>>,
+) -> PyResult<f64> {
+    let usage = usage(Some(input_tokens), Some(output_tokens), cached_tokens, cache_write_tokens)?;
+    Ok(PriceList::new(prices, unknown_model)?.cost(py, model, &usage)?.as_dollars())
+}
+
+/// The token counts in what a provider reports as usage, for `record_usage(model, **…)`. Each token is in exactly one of them.
+#[pyfunction]
+pub(crate) fn read_usage<'py>(py: Python<'py>, provider: &str, report: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let read: fn(&Value) -> Result<Usage, UsageError> = match provider {
+        "openai" => Usage::from_openai,
+        "anthropic" => Usage::from_anthropic,
+        "bedrock" => Usage::from_bedrock,
+        "gemini" => Usage::from_gemini,
+        _ => return Err(errors::invalid_input(py, "provider must be \"openai\", \"anthropic\", \"bedrock\" or \"gemini\".")),
+    };
+    let report: Value = serde_json::from_str(&values::json(report)?).unwrap_or_default();
+    let usage = read(&report).map_err(|error| errors::invalid_input(py, values::sentence(&error)))?;
+    let counts = PyDict::new(py);
+    counts.set_item("input_tokens", usage.input_tokens)?;
+    counts.set_item("output_tokens", usage.output_tokens)?;
+    counts.set_item("cached_tokens", usage.cached_tokens)?;
+    counts.set_item("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens))?;
+    Ok(counts)
+}

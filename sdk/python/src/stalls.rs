@@ -1,0 +1,167 @@
+//! `StallDetector` and its `Verdict`.
+
+use crate::lock::locked;
+use crate::{clock, errors, values};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyString};
+use runguard_core::Span;
+use runguard_core::detect::sessions::{SessionKey, Sessions};
+use runguard_core::detect::stall::{self, Preset, StallSettings, Step, error_fingerprint, result_fingerprint};
+use runguard_core::fingerprint::Volatile;
+use serde_json::Value;
+use std::sync::Mutex;
+
+/// A run silent for this long is forgotten.
+const EXPIRE: Span = Span::from_seconds(24 * 3600);
+const MOST_SESSIONS: usize = 100_000;
+const LADDERS: [&str; 4] = ["identical", "cycle", "same_error", "messages"];
+
+/// What the detector makes of a step.
+#[pyclass(frozen, get_all, module = "runguard._core")]
+pub(crate) struct Verdict {
+    /// `go_on`, `observe`, `steer`, `block` or `stop`.
+    rung: String,
+    /// Which sign was seen, or None.
+    rule: Option<String>,
+    /// What was counted: calls in a row, rounds, errors; for novelty the new pairs in the window.
+    count: u32,
+    /// A sentence for the model; empty when there is nothing to say.
+    nudge: String,
+    /// A sentence for the log.
+    message: String,
+}
+
+#[pymethods]
+impl Verdict {
+    #[new]
+    #[pyo3(signature = (rung = "go_on".to_owned(), rule = None, count = 0, nudge = String::new(), message = String::new()))]
+    fn new(rung: String, rule: Option<String>, count: u32, nudge: String, message: String) -> Self {
+        Self { rung, rule, count, nudge, message }
+    }
+
+    fn __repr__(&self) -> String {
+        let rule = self.rule.as_ref().map_or_else(|| "None".to_owned(), |rule| format!("'{rule}'"));
+        format!("Verdict(rung='{}', rule={rule}, count={})", self.rung, self.count)
+    }
+}
+
+impl Verdict {
+    fn of(verdict: stall::Verdict, tool: &str) -> Self {
+        Self {
+            rung: verdict.rung.code().to_owned(),
+            rule: verdict.rule.map(|rule| rule.code().to_owned()),
+            count: verdict.count,
+            nudge: verdict.nudge(tool),
+            message: values::sentence(&verdict),
+        }
+    }
+}
+
+/// Notices that calls go on but bring nothing new. Any number of runs, told apart by `session_id`.
+#[pyclass(subclass, frozen, module = "runguard._core")]
+pub(crate) struct StallDetector {
+    /// A run that has just begun.
+    fresh: stall::StallDetector,
+    runs: Mutex<Sessions<stall::StallDetector>>,
+}
+
+#[pymethods]
+impl StallDetector {
+    #[new]
+    #[pyo3(signature = (preset = "coding", **thresholds))]
+    fn new(py: Python<'_>, preset: &str, thresholds: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let Some(preset) = Preset::from_name(preset) else {
+            let known = Preset::ALL.map(Preset::name).join(", ");
+            return Err(errors::invalid_input(py, format!("There is no preset '{preset}'. Use one of {known}.")));
+        };
+        let settings = match thresholds {
+            Some(thresholds) => changed(preset.settings(), thresholds)?,
+            None => preset.settings(),
+        };
+        let fresh = stall::StallDetector::new(settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
+        Ok(Self { fresh, runs: Mutex::new(Sessions::new(EXPIRE, MOST_SESSIONS)) })
+    }
+
+    /// Takes a call with what it gave. Never raises a trip; the verdict says what to do.
+    #[pyo3(signature = (tool, args = None, result = None, *, error = None, round = None, session_id = ""))]
+    fn observe(
+        &self,
+        py: Python<'_>,
+        tool: &str,
+        args: Option<&Bound<'_, PyAny>>,
+        result: Option<&Bound<'_, PyAny>>,
+        error: Option<&Bound<'_, PyAny>>,
+        round: Option<u64>,
+        session_id: &str,
+    ) -> PyResult<Verdict> {
+        if tool.is_empty() {
+            return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
+        }
+        let args = args.map_or(Ok(0), |args| values::fingerprint(args, Volatile::NONE))?;
+        let mut outcome = result.map(shown).transpose()?;
+        let failure = match error {
+            Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy()?.then(|| outcome.take().unwrap_or_default()),
+            Some(error) => Some(shown(error)?),
+            None => None,
+        };
+        let (result, error) = py.detach(|| (outcome.as_deref().map(result_fingerprint), failure.as_deref().map(error_fingerprint)));
+        let verdict = self.with_run(session_id, |run| run.observe(Step { tool, args, result, error, round }))?;
+        Ok(Verdict::of(verdict, tool))
+    }
+
+    /// Takes what the model said without calling anything.
+    #[pyo3(signature = (text, *, session_id = ""))]
+    fn message(&self, py: Python<'_>, text: &str, session_id: &str) -> PyResult<Verdict> {
+        let fingerprint = py.detach(|| result_fingerprint(text));
+        Ok(Verdict::of(self.with_run(session_id, |run| run.message(fingerprint))?, ""))
+    }
+
+    /// A person has spoken: the run starts anew.
+    #[pyo3(signature = (session_id = ""))]
+    fn user_message(&self, session_id: &str) -> PyResult<()> {
+        locked(&self.runs, |runs| runs.forget(SessionKey::of(session_id)))
+    }
+
+    /// Runs that are remembered.
+    #[getter]
+    fn sessions(&self) -> PyResult<usize> {
+        locked(&self.runs, |runs| runs.len())
+    }
+}
+
+impl StallDetector {
+    fn with_run<T>(&self, session: &str, ask: impl FnOnce(&mut stall::StallDetector) -> T) -> PyResult<T> {
+        let now = clock::now();
+        locked(&self.runs, |runs| ask(runs.enter(SessionKey::of(session), now, || self.fresh.clone(), stall::StallDetector::user_message)))
+    }
+}
+
+/// A result or an error as text: strings as they are, exceptions with their class, everything else as JSON.
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return values::text(text).map(std::borrow::Cow::into_owned);
+    }
+    if value.is_instance_of::<pyo3::exceptions::PyBaseException>() {
+        return Ok(format!("{}: {}", value.get_type().name()?, value.str()?.to_string_lossy()));
+    }
+    values::json(value)
+}
+
+/// Settings with some of them given anew: `identical={"stop": 5}`, `identical_stop=5`, `novelty_window=8`, `polling=[…]`.
+fn changed(settings: StallSettings, thresholds: &Bound<'_, PyDict>) -> PyResult<StallSettings> {
+    let py = thresholds.py();
+    let refused = |problem: &dyn std::fmt::Display| errors::invalid_input(py, values::sentence(problem));
+    let mut all = serde_json::to_value(settings).map_err(|error| refused(&error))?;
+    let given: Value = serde_json::from_str(&values::json(thresholds)?).map_err(|error| refused(&error))?;
+    for (name, value) in given.as_object().into_iter().flatten() {
+        let ladder = LADDERS.iter().find_map(|ladder| Some((*ladder, name.strip_prefix(ladder)?.strip_prefix('_')?)));
+        match (ladder, value) {
+            (Some((ladder, rung)), value) => all[ladder][rung] = value.clone(),
+            (None, Value::Object(rungs)) if LADDERS.contains(&name.as_str()) => {
+                rungs.iter().for_each(|(rung, count)| all[name.as_str()][rung] = count.clone());
+            }
+            (None, value) => all[name.as_str()] = value.clone(),
+        }
+    }
+    serde_json::from_value(all).map_err(|error| refused(&error))
+}

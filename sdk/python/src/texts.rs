@@ -1,0 +1,35 @@
+//! `fingerprint` and `similarity`.
+
+use crate::{stalls, values};
+use pyo3::prelude::*;
+use runguard_core::detect::stall;
+use runguard_core::fingerprint::{Volatile, hex};
+use runguard_core::similarity::{Junk, ratio};
+
+/// Sixteen hex digits that are equal for equal arguments, however they are written. `ignore` names fields that do not matter.
+#[pyfunction]
+#[pyo3(signature = (args, *, ignore = Vec::new()))]
+pub(crate) fn fingerprint(args: &Bound<'_, PyAny>, ignore: Vec<String>) -> PyResult<String> {
+    let volatile = if ignore.is_empty() { Volatile::NONE } else { &Volatile::of(ignore) };
+    values::fingerprint(args, volatile).map(hex)
+}
+
+/// Sixteen hex digits of a result, equal for results that differ only in times, durations and ids.
+#[pyfunction]
+pub(crate) fn result_fingerprint(result: &Bound<'_, PyAny>) -> PyResult<String> {
+    let text = stalls::shown(result)?;
+    Ok(result.py().detach(|| hex(stall::result_fingerprint(&text))))
+}
+
+/// The JSON text that fingerprints are made from.
+#[pyfunction]
+pub(crate) fn plain_json(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    values::json(value)
+}
+
+/// `difflib.SequenceMatcher(None, a, b, autojunk=autojunk).ratio()`.
+#[pyfunction]
+#[pyo3(signature = (a, b, *, autojunk = false))]
+pub(crate) fn similarity(py: Python<'_>, a: &str, b: &str, autojunk: bool) -> f64 {
+    py.detach(|| ratio(a, b, if autojunk { Junk::Popular } else { Junk::Keep }))
+}

@@ -1,0 +1,222 @@
+//! Python values as JSON text, so that arguments can be compared whatever they are made of.
+//!
+//! Plain values are written here. What objects of other kinds stand for is said by `runguard._plain.plain`.
+
+use crate::errors;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
+use runguard_core::fingerprint::{self, Volatile};
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Most bytes of text that one set of arguments, or one result, may have.
+const LARGEST: usize = 8 * 1024 * 1024;
+
+/// The JSON text of a value, or why there is none: it contains itself, is nested too deep, or is too large.
+pub(crate) fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let mut writer = Writer { out: String::with_capacity(256), open: Vec::new() };
+    writer.write(value)?;
+    Ok(writer.out)
+}
+
+/// The fingerprint of arguments. The interpreter is released while it is made.
+pub(crate) fn fingerprint(args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyResult<u64> {
+    let text = json(args)?;
+    args.py().detach(|| fingerprint::of_text_without(&text, volatile)).map_err(|error| errors::invalid_input(args.py(), sentence(&error)))
+}
+
+/// An error of the core as a sentence.
+pub(crate) fn sentence(error: &dyn std::fmt::Display) -> String {
+    let text = error.to_string();
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str().trim_end_matches('.')))
+}
+
+/// A Python string; half a character (a lone surrogate) is no UTF-8 and written as an escape, so that different ones stay different.
+pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> {
+    match text.to_cow() {
+        Ok(read) => Ok(read),
+        Err(_) => text.call_method1("encode", ("utf-8", "backslashreplace"))?.call_method1("decode", ("utf-8",))?.extract().map(Cow::Owned),
+    }
+}
+
+struct Writer {
+    out: String,
+    /// The containers being written, outermost first, by identity.
+    open: Vec<usize>,
+}
+
+impl Writer {
+    fn write(&mut self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = value.py();
+        self.check_size(py)?;
+        if let Ok(given) = value.cast_exact::<PyString>() {
+            self.string(&text(given)?);
+            return self.check_size(py);
+        }
+        if value.is_none() {
+            self.out.push_str("null");
+            return Ok(());
+        }
+        if let Ok(dict) = value.cast_exact::<PyDict>() {
+            return self.inside(value, |writer| writer.members(dict));
+        }
+        if let Ok(items) = value.cast_exact::<PyList>() {
+            return self.inside(value, |writer| writer.items(items.iter()));
+        }
+        if let Ok(flag) = value.cast_exact::<PyBool>() {
+            self.out.push_str(if flag.is_true() { "true" } else { "false" });
+            return Ok(());
+        }
+        if let Ok(number) = value.cast_exact::<PyInt>() {
+            return self.whole(number);
+        }
+        if let Ok(number) = value.cast_exact::<PyFloat>() {
+            let number = number.value();
+            if number.is_finite() {
+                // Display of a float is its shortest exact digits; writing to a string cannot fail.
+                let _ = write!(self.out, "{number:e}");
+            } else {
+                self.string(&number.to_string());
+            }
+            return Ok(());
+        }
+        if let Ok(items) = value.cast_exact::<PyTuple>() {
+            return self.inside(value, |writer| writer.items(items.iter()));
+        }
+        if value.is_exact_instance_of::<PySet>() || value.is_exact_instance_of::<PyFrozenSet>() {
+            return self.inside(value, |writer| writer.set(value));
+        }
+        self.inside(value, |writer| {
+            let plain = plain_form(py)?.call1((value,)).map_err(|error| not_readable(value, error))?;
+            writer.write(&plain)
+        })
+    }
+
+    /// Writes what is in a container, unless it is already open further out.
+    fn inside(&mut self, container: &Bound<'_, PyAny>, write: impl FnOnce(&mut Self) -> PyResult<()>) -> PyResult<()> {
+        let identity = container.as_ptr() as usize;
+        if self.open.contains(&identity) {
+            let problem = "The arguments contain themselves, so they cannot be compared. Pass plain JSON-like values.";
+            return Err(errors::invalid_input(container.py(), problem));
+        }
+        // One object may take two levels: itself and its plain form.
+        if self.open.len() >= 2 * fingerprint::DEEPEST {
+            let problem = format!("The arguments are nested more than {} deep. Pass flatter values.", fingerprint::DEEPEST);
+            return Err(errors::invalid_input(container.py(), problem));
+        }
+        self.open.push(identity);
+        let written = write(self);
+        self.open.pop();
+        written
+    }
+
+    fn items<'py>(&mut self, items: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
+        self.out.push('[');
+        for (position, item) in items.enumerate() {
+            if position > 0 {
+                self.out.push(',');
+            }
+            self.write(&item)?;
+        }
+        self.out.push(']');
+        Ok(())
+    }
+
+    fn members(&mut self, dict: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.out.push('{');
+        for (position, (key, value)) in dict.iter().enumerate() {
+            if position > 0 {
+                self.out.push(',');
+            }
+            if let Ok(key) = key.cast_exact::<PyString>() {
+                self.string(&text(key)?);
+            } else {
+                self.key(&key)?;
+            }
+            self.out.push(':');
+            self.write(&value)?;
+        }
+        self.out.push('}');
+        Ok(())
+    }
+
+    /// A key that is no string becomes one, as JSON writers do: 1 and "1" are one key, True is "true".
+    fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let start = self.out.len();
+        self.write(key)?;
+        if !self.out[start..].starts_with('"') {
+            let written = self.out.split_off(start);
+            self.string(&written);
+        }
+        Ok(())
+    }
+
+    /// A set has no order, and Python gives it another one in every process: here the items are sorted by their canonical form.
+    fn set(&mut self, set: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut items = Vec::new();
+        for item in set.try_iter()? {
+            let start = self.out.len();
+            self.write(&item?)?;
+            let written = self.out.split_off(start);
+            let canonical = fingerprint::canonical_text(&written, Volatile::NONE);
+            items.push((canonical.map_err(|error| errors::invalid_input(set.py(), sentence(&error)))?, written));
+        }
+        items.sort_unstable();
+        let items: Vec<String> = items.into_iter().map(|(_, written)| written).collect();
+        self.out.push('[');
+        self.out.push_str(&items.join(","));
+        self.out.push(']');
+        self.check_size(set.py())
+    }
+
+    fn whole(&mut self, number: &Bound<'_, PyInt>) -> PyResult<()> {
+        if let Ok(number) = number.extract::<i64>() {
+            // Writing to a string cannot fail.
+            let _ = write!(self.out, "{number}");
+        } else {
+            let digits = number.str().map_err(|error| not_readable(number, error))?;
+            self.out.push_str(&digits.to_cow()?);
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, text: &str) {
+        self.out.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' | '\\' => self.out.extend(['\\', letter]),
+                // Writing to a string cannot fail.
+                '\0'..='\x1f' => drop(write!(self.out, "\\u{:04x}", letter as u32)),
+                _ => self.out.push(letter),
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn check_size(&self, py: Python<'_>) -> PyResult<()> {
+        if self.out.len() <= LARGEST {
+            return Ok(());
+        }
+        let problem =
+            format!("The arguments are larger than {} MiB. Pass a reference (a path, an id, a hash) instead of the data.", LARGEST >> 20);
+        Err(errors::invalid_input(py, problem))
+    }
+}
+
+fn not_readable(value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = value.py();
+    let kind = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    let refused = errors::invalid_input(
+        py,
+        format!("A value of type {kind} among the arguments cannot be read ({error}). Pass plain JSON-like values."),
+    );
+    refused.set_cause(py, Some(error));
+    refused
+}
+
+fn plain_form(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    PLAIN.get_or_try_init(py, || Ok(py.import("runguard._plain")?.getattr("plain")?.unbind())).map(|function| function.bind(py))
+}

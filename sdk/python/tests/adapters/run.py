@@ -1,0 +1,134 @@
+"""Runs the adapter tests, each in an environment of its own with the real framework, and then the framework's example.
+
+    python run.py --wheel dist/runguard_breaker-….whl             all frameworks
+    python run.py --wheel … --quick                               those that install in seconds
+    python run.py --wheel … langchain crewai                      these only
+
+Environments are kept (in .venv/adapters of the package) and filled anew only when their requirements change. Only one of them is
+filled at a time, and a refused download is tried again later, because package indexes refuse bursts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parents[1]
+EXAMPLES = PACKAGE.parents[1] / "examples" / "python"
+PYTEST = "pytest==9.2.0"
+ATTEMPTS = 6
+TIMEOUT_SECONDS = 900
+
+one_install_at_a_time = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Environment:
+    name: str
+    requirements: tuple[str, ...]
+    test: str
+    example: str
+    quick: bool = False
+
+
+class Failed(Exception):
+    """A step that did not go well; the text is its output."""
+
+
+def environments() -> dict[str, Environment]:
+    table = tomllib.loads((HERE / "environments.toml").read_text(encoding="utf-8"))
+    return {
+        name: Environment(name, tuple(entry["requirements"]), entry["test"], entry["example"], entry.get("quick", False))
+        for name, entry in table.items()
+    }
+
+
+def execute(command: list[str], cwd: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"{late.stdout or ''}\nnot done after {TIMEOUT_SECONDS} s: {' '.join(command)}") from None
+    if done.returncode != 0:
+        raise Failed(f"{done.stdout}\nexit code {done.returncode}: {' '.join(command)}")
+    return done.stdout
+
+
+def install(python: Path, *arguments: str) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            execute([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments], HERE)
+            return
+        except Failed:
+            if attempt == ATTEMPTS:
+                raise
+            time.sleep(5 * attempt)
+
+
+def prepare(environment: Environment, home: Path, wheel: Path) -> Path:
+    """The environment's interpreter, with the framework and the newest wheel in place."""
+    folder = home / environment.name
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wanted = "\n".join([PYTEST, *environment.requirements])
+    filled_with = folder / "requirements.txt"
+    with one_install_at_a_time:
+        if not filled_with.exists() or filled_with.read_text(encoding="utf-8") != wanted:
+            execute([sys.executable, "-m", "venv", "--clear", str(folder)], HERE)
+            install(python, PYTEST, *environment.requirements)
+            filled_with.write_text(wanted, encoding="utf-8")
+        # By path and without the index: the name on the index belongs to somebody else's package.
+        install(python, "--force-reinstall", "--no-deps", "--no-index", str(wheel))
+    return python
+
+
+def check(environment: Environment, home: Path, wheel: Path) -> tuple[bool, str]:
+    started = time.monotonic()
+    try:
+        python = str(prepare(environment, home, wheel))
+        tests = execute([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", environment.test], HERE)
+        shown = execute([python, str(EXAMPLES / environment.example)], EXAMPLES)
+        if not shown.strip():
+            raise Failed(f"the example {environment.example} printed nothing")
+    except Failed as failure:
+        return False, f"FAILED {environment.name}\n{failure}"
+    last_line = tests.strip().splitlines()[-1]
+    return True, f"ok     {environment.name}: {last_line} (with installation {time.monotonic() - started:.0f} s)"
+
+
+def main() -> int:
+    known = environments()
+    parser = argparse.ArgumentParser(description="Runs the adapter tests, one environment per framework.")
+    parser.add_argument("frameworks", nargs="*", metavar="framework", help=f"one or more of: {', '.join(known)}")
+    parser.add_argument("--wheel", required=True, type=Path, help="the runguard wheel to test")
+    parser.add_argument("--quick", action="store_true", help="only the frameworks that install in seconds")
+    parser.add_argument("--venvs", type=Path, default=PACKAGE / ".venv" / "adapters", help="where the environments are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="how many frameworks are tested at the same time")
+    options = parser.parse_args()
+    unknown = [name for name in options.frameworks if name not in known]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+    if not options.wheel.is_file():
+        parser.error(f"there is no wheel at {options.wheel}; build one with `maturin build` in {PACKAGE}")
+    chosen = [known[name] for name in options.frameworks] or [entry for entry in known.values() if entry.quick or not options.quick]
+    home, wheel = options.venvs.resolve(), options.wheel.resolve()
+    passed = True
+    with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
+        for ok, report in pool.map(lambda environment: check(environment, home, wheel), chosen):
+            print(report, flush=True)
+            passed = passed and ok
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+pytest.importorskip("claude_agent_sdk")
+
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage, create_sdk_mcp_server, tool
+from conftest import Search
+from model_server import FINAL_ANSWER, Call, ModelServer, Reply, healthy, looping
+
+from runguard import BudgetExceededError, LoopDetectedError, Run, StallDetectedError, ToolLimitError
+from runguard.adapters.claude_agent import ClaudeGuard, guarded_query
+
+SEARCH = "mcp__library__search"
+# Long enough for any guard to see, with an end so that a broken one fails the test instead of hanging it.
+LOOP = looping(SEARCH) * 20 + [Reply(text="never found")]
+
+OptionsFor = Callable[[ModelServer], ClaudeAgentOptions]
+
+
+@pytest.fixture
+def options_for(tmp_path: Path, search: Search) -> OptionsFor:
+    """The CLI that comes with the SDK, sent to the local model and kept out of the home directory."""
+
+    @tool("search", "Searches the library for a query.", {"query": str})
+    async def search_library(args: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": search.tool(args["query"])}]}
+
+    def options(server: ModelServer) -> ClaudeAgentOptions:
+        server.toolless_text = "title"
+        return ClaudeAgentOptions(
+            mcp_servers={"library": create_sdk_mcp_server("library", tools=[search_library])},
+            allowed_tools=[SEARCH],
+            model="claude-sonnet-4-5",
+            setting_sources=[],
+            cwd=tmp_path,
+            env={
+                "ANTHROPIC_BASE_URL": server.url,
+                "ANTHROPIC_API_KEY": "unused",
+                "CLAUDE_CONFIG_DIR": str(tmp_path / "config"),
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "DISABLE_AUTOUPDATER": "1",
+            },
+        )
+
+    return options
+
+
+def ask(run: Run, options: ClaudeAgentOptions) -> str | None:
+    async def answer() -> str | None:
+        result = None
+        async for message in guarded_query(run, prompt="find rust", options=options):
+            result = message.result if isinstance(message, ResultMessage) else result
+        return result
+
+    return asyncio.run(answer())
+
+
+def model_calls(server: ModelServer) -> int:
+    """Requests of the agent; the CLI's own side questions have no tools."""
+    return sum(1 for body in server.bodies if body.get("tools"))
+
+
+def test_a_loop_is_stopped_and_a_restart_refused(options_for: OptionsFor, search: Search) -> None:
+    run = Run(repeats=4)
+    with ModelServer(LOOP) as server:
+        for _ in range(2):
+            with pytest.raises(LoopDetectedError):
+                ask(run, options_for(server))
+            assert (len(search.runs), model_calls(server)) == (3, 4)
+
+
+def test_a_client_is_stopped_and_its_next_prompt_refused(options_for: OptionsFor, search: Search) -> None:
+    async def chat(guard: ClaudeGuard, options: ClaudeAgentOptions) -> None:
+        async with ClaudeSDKClient(guard.options(options)) as client:
+            for _ in range(2):
+                await client.query("find rust")
+                with pytest.raises(LoopDetectedError):
+                    async for _message in guard.messages(client.receive_response()):
+                        pass
+
+    with ModelServer(LOOP) as server:
+        asyncio.run(chat(ClaudeGuard(Run(repeats=4)), options_for(server)))
+        assert (len(search.runs), model_calls(server)) == (3, 4)
+
+
+def test_parallel_calls_after_the_trip_do_not_run(options_for: OptionsFor, search: Search) -> None:
+    call = Call(SEARCH, {"query": "rust"})
+    with ModelServer([Reply(calls=(call,) * 5), Reply(text="never found")]) as server:
+        with pytest.raises(LoopDetectedError):
+            ask(Run(repeats=4), options_for(server))
+        assert len(search.runs) <= 3
+        assert model_calls(server) == 1
+
+
+def test_a_healthy_run_is_untouched(options_for: OptionsFor, search: Search) -> None:
+    run = Run(repeats=4)
+    with ModelServer(healthy(SEARCH)) as server:
+        assert ask(run, options_for(server)) == FINAL_ANSWER
+        assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
+        assert model_calls(server) == 6
+    assert not run.tripped
+
+
+def test_model_calls_have_a_ceiling(options_for: OptionsFor, search: Search) -> None:
+    with ModelServer(healthy(SEARCH)) as server:
+        with pytest.raises(ToolLimitError):
+            ask(Run(max_model_calls=2), options_for(server))
+        assert (len(search.runs), model_calls(server)) == (2, 2)
+
+
+def test_the_users_own_hooks_stay(options_for: OptionsFor) -> None:
+    run = Run()
+    options = ClaudeGuard(run).options(ClaudeGuard(Run()).options())
+    assert options.hooks is not None
+    assert [len(matchers) for matchers in options.hooks.values()] == [2, 2, 2, 2, 2]
+
+
+def test_usage_is_recorded(options_for: OptionsFor, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, used = Run(repeats=4), []
+    monkeypatch.setattr(run, "record_usage", lambda *given: used.append(given))
+    with ModelServer(healthy(SEARCH)) as server:
+        ask(run, options_for(server))
+    assert {model for model, *_ in used} == {"claude-sonnet-4-5"}
+    # An answer's output is counted at the end of the query; its input at once.
+    assert [sum(column) for column in list(zip(*used))[1:]] == [6 * 500, 6 * 50, 6 * 400, 6 * 100]
+    assert len(used) == 7
+
+
+def test_the_budget_stops_the_session(options_for: OptionsFor, search: Search) -> None:
+    # Each answer reports 1,000 tokens of input and 1 of output at first. Usage comes with the messages, which may be one call late.
+    with ModelServer(healthy(SEARCH)) as server:
+        with pytest.raises(BudgetExceededError):
+            ask(Run(max_tokens=2000), options_for(server))
+        assert model_calls(server) in (2, 3)
+
+
+def test_a_nudge_reaches_the_model(options_for: OptionsFor, search: Search) -> None:
+    with ModelServer(LOOP) as server:
+        with pytest.raises(StallDetectedError):
+            ask(Run(repeats=100, stall="coding"), options_for(server))
+        # The third equal result brings the nudge, the fourth the stop.
+        assert (len(search.runs), model_calls(server)) == (4, 4)
+        assert f"You have called {SEARCH} 3 times" in str(server.bodies[-1]["messages"])

@@ -1,0 +1,201 @@
+"""LangChain agents and bare LangGraph graphs on a real chat model class, against the local model service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Callable, TypedDict
+
+import pytest
+from conftest import Search
+from langchain.agents import create_agent
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
+from model_server import FINAL_ANSWER, ModelServer, Usage, healthy, looping
+
+from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run
+from runguard.adapters.langchain import RunGuardCallbacks, RunGuardMiddleware
+
+QUESTION = {"messages": [{"role": "user", "content": "find it"}]}
+
+
+def openai_model(server: ModelServer) -> ChatOpenAI:
+    return ChatOpenAI(model="gpt-4o-mini", base_url=server.openai_url, api_key="none", stream_usage=True)
+
+
+def anthropic_model(server: ModelServer) -> ChatAnthropic:
+    return ChatAnthropic(model="claude-haiku-4-5", base_url=server.url, api_key="none", max_tokens=100)
+
+
+MODELS = {"openai": openai_model, "anthropic": anthropic_model}
+
+# Each of them runs an agent or graph to its end and gives the last message.
+
+
+def invoke(graph: Any, config: dict[str, Any]) -> AnyMessage:
+    return graph.invoke(QUESTION, config)["messages"][-1]
+
+
+def ainvoke(graph: Any, config: dict[str, Any]) -> AnyMessage:
+    return asyncio.run(graph.ainvoke(QUESTION, config))["messages"][-1]
+
+
+def stream(graph: Any, config: dict[str, Any]) -> AnyMessage:
+    *_, (_, last) = graph.stream(QUESTION, config, stream_mode=["messages", "values"])
+    return last["messages"][-1]
+
+
+def astream(graph: Any, config: dict[str, Any]) -> AnyMessage:
+    async def drained() -> AnyMessage:
+        last: Any = None
+        async for mode, part in graph.astream(QUESTION, config, stream_mode=["messages", "values"]):
+            last = part if mode == "values" else last
+        return last["messages"][-1]
+
+    return asyncio.run(drained())
+
+
+WAYS = [invoke, ainvoke, stream, astream]
+Way = Callable[[Any, dict[str, Any]], AnyMessage]
+
+
+class Guarded:
+    """One way to put a guard into LangChain."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def play(self, way: Way, server: ModelServer, search: Search, run: Run, model: str = "openai") -> AnyMessage:
+        chat, tools = MODELS[model](server), [tool(search.tool)]
+        if self.kind == "agent":
+            return way(create_agent(chat, tools, middleware=[RunGuardMiddleware(run)]), {"recursion_limit": 60})
+        if self.kind == "tool node":
+            middleware = RunGuardMiddleware(run)
+            node = ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)
+            return way(graph_of(chat.bind_tools(tools), node), {"recursion_limit": 60})
+        return way(graph_of(chat.bind_tools(tools), ToolNode(tools)), {"recursion_limit": 60, "callbacks": [RunGuardCallbacks(run)]})
+
+
+class State(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def graph_of(chat: Any, tools: ToolNode) -> Any:
+    def ask(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"messages": [chat.invoke(state["messages"], config)]}
+
+    graph = StateGraph(State)
+    graph.add_node("model", ask)
+    graph.add_node("tools", tools)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph.compile()
+
+
+@pytest.fixture(params=["agent", "tool node", "callbacks"])
+def guarded(request: pytest.FixtureRequest) -> Guarded:
+    return Guarded(request.param)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(
+    guarded: Guarded, way: Way, looping_model: ModelServer, search: Search
+) -> None:
+    run = Run(repeats=4)
+    with pytest.raises(LoopDetectedError) as caught:
+        guarded.play(way, looping_model, search, run)
+    assert caught.value.pattern == "search"
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
+    with pytest.raises(LoopDetectedError):
+        guarded.play(way, looping_model, search, run)
+    # A tool node alone hears of the second try only after the model has spoken.
+    assert (len(search.runs), looping_model.model_calls) == (3, 5 if guarded.kind == "tool node" else 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_healthy_run_is_untouched(guarded: Guarded, way: Way, healthy_model: ModelServer, search: Search) -> None:
+    run = Run(repeats=4)
+    assert guarded.play(way, healthy_model, search, run).text == FINAL_ANSWER
+    assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
+    assert healthy_model.model_calls == 6
+    assert not run.tripped
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_can_end_cleanly_instead(way: Way, looping_model: ModelServer, search: Search) -> None:
+    run = Run(repeats=4)
+    agent = create_agent(openai_model(looping_model), [tool(search.tool)], middleware=[RunGuardMiddleware(run, on_trip="end")])
+    last = way(agent, {"recursion_limit": 60})
+    assert isinstance(last, AIMessage) and not last.tool_calls
+    assert last.text == run.message != ""
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
+    assert way(agent, {"recursion_limit": 60}).text == run.message
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
+
+
+def test_the_other_answer_to_a_trip_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="on_trip"):
+        RunGuardMiddleware(Run(), on_trip="block")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["agent", "callbacks"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("model", "usage", "dollars_per_call"),
+    [
+        ("openai", Usage(1000, 50, 400, 0), (600 * 0.15 + 400 * 0.075 + 50 * 0.60) / 1e6),
+        ("anthropic", Usage(1000, 50, 400, 100), (500 * 1 + 400 * 0.10 + 100 * 1.25 + 50 * 5) / 1e6),
+    ],
+)
+def test_usage_is_priced(kind: str, way: Way, model: str, usage: Usage, dollars_per_call: float, search: Search) -> None:
+    budget = BudgetTracker(max_usd=1.0)
+    with ModelServer(healthy(), usage=usage) as server:
+        Guarded(kind).play(way, server, search, Run(repeats=4, budget=budget), model)
+    assert budget.spent == pytest.approx(6 * dollars_per_call, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["agent", "callbacks"])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_that_breaks_the_budget_has_no_tool_run(kind: str, way: Way, healthy_model: ModelServer, search: Search) -> None:
+    with pytest.raises(BudgetExceededError):
+        Guarded(kind).play(way, healthy_model, search, Run(repeats=4, max_tokens=2500))
+    assert (len(search.runs), healthy_model.model_calls) == (2, 3)
+
+
+@pytest.mark.parametrize("way", [invoke, ainvoke])
+def test_a_nudge_is_given_to_the_model(way: Way, search: Search) -> None:
+    with ModelServer([*looping() * 3, *healthy(values=["other"])]) as server:
+        Guarded("agent").play(way, server, search, Run(repeats=10, stall="coding"))
+        results = [[message["content"] for message in body["messages"] if message["role"] == "tool"] for body in server.bodies]
+    assert results[2] == ["no result for rust"] * 2
+    assert results[3][2].startswith("no result for rust\n\n") and len(results[3][2]) > 30
+    assert results[4][2] == results[3][2]
+
+
+def test_a_tool_that_fails_fails_as_before(healthy_model: ModelServer) -> None:
+    @tool
+    def search(query: str) -> str:
+        """Searches."""
+        raise LookupError(f"nothing about {query}")
+
+    agent = create_agent(openai_model(healthy_model), [search], middleware=[RunGuardMiddleware(Run(stall="coding"))])
+    with pytest.raises(LookupError, match="nothing about rust"):
+        agent.invoke(QUESTION)
+
+
+def test_calls_made_side_by_side_are_all_answered_when_the_run_ends_cleanly(search: Search) -> None:
+    both = looping()[0]
+    both = type(both)(calls=both.calls * 2)
+    with ModelServer([both]) as server:
+        agent = create_agent(openai_model(server), [tool(search.tool)], middleware=[RunGuardMiddleware(Run(repeats=4), on_trip="end")])
+        messages = agent.invoke(QUESTION)["messages"]
+    asked = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    answered = [message.tool_call_id for message in messages if isinstance(message, ToolMessage)]
+    assert sorted(asked) == sorted(answered)
+    assert (len(search.runs), server.model_calls) == (3, 2)

@@ -1,0 +1,137 @@
+"""The OpenAI Agents SDK with its own runner and model classes, against the local model service."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable, Optional
+
+import pytest
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, RunConfig, Runner, function_tool
+from conftest import Search
+from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
+from openai import AsyncOpenAI
+
+from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run
+from runguard.adapters.openai_agents import RunGuardHooks
+
+Way = Callable[..., Any]
+
+
+def agent_on(server: ModelServer, api: str, tools: list[Any], name: str = "researcher", handoffs: Optional[list[Any]] = None) -> Agent:
+    client = AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0)
+    kind = OpenAIResponsesModel if api == "responses" else OpenAIChatCompletionsModel
+    model = kind(model="gpt-4o-mini", openai_client=client)
+    # Chat completions report the usage of a stream only when asked to.
+    settings = ModelSettings(include_usage=True)
+    return Agent(name=name, instructions="Find it.", model=model, model_settings=settings, tools=tools, handoffs=handoffs or [])
+
+
+# Each of them runs an agent to its end and gives the final output.
+
+
+def run(agent: Agent, **options: Any) -> Any:
+    return asyncio.run(Runner.run(agent, "find it", max_turns=30, **options)).final_output
+
+
+def run_sync(agent: Agent, **options: Any) -> Any:
+    # `Runner.run_sync` wants the thread's own loop, which `asyncio.run` in another test has taken away.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    return Runner.run_sync(agent, "find it", max_turns=30, **options).final_output
+
+
+def run_streamed(agent: Agent, **options: Any) -> Any:
+    async def drained() -> Any:
+        result = Runner.run_streamed(agent, "find it", max_turns=30, **options)
+        async for _ in result.stream_events():
+            pass
+        return result.final_output
+
+    return asyncio.run(drained())
+
+
+@pytest.fixture(params=["chat", "responses"])
+def api(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[run, run_sync, run_streamed])
+def way(request: pytest.FixtureRequest) -> Way:
+    return request.param
+
+
+def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(
+    api: str, way: Way, looping_model: ModelServer, search: Search
+) -> None:
+    hooks = RunGuardHooks(Run(repeats=4))
+    agent = agent_on(looping_model, api, [function_tool(search.tool)])
+    with pytest.raises(LoopDetectedError) as caught:
+        way(agent, hooks=hooks)
+    assert caught.value.pattern == "search"
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
+    with pytest.raises(LoopDetectedError):
+        way(agent, hooks=hooks)
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
+
+
+def test_a_healthy_run_is_untouched(api: str, way: Way, healthy_model: ModelServer, search: Search) -> None:
+    guarded = Run(repeats=4)
+    assert way(agent_on(healthy_model, api, [function_tool(search.tool)]), hooks=RunGuardHooks(guarded)) == FINAL_ANSWER
+    assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
+    assert healthy_model.model_calls == 6
+    assert not guarded.tripped
+
+
+def test_usage_is_priced_with_the_cached_tokens_taken_out_of_the_input(api: str, way: Way, search: Search) -> None:
+    budget = BudgetTracker(max_usd=1.0)
+    with ModelServer(healthy(), usage=Usage(1000, 50, 400, 0)) as server:
+        way(agent_on(server, api, [function_tool(search.tool)]), hooks=RunGuardHooks(Run(repeats=4, budget=budget)))
+    assert budget.spent == pytest.approx(6 * (600 * 0.15 + 400 * 0.075 + 50 * 0.60) / 1e6, abs=1e-12)
+
+
+def test_an_answer_that_breaks_the_budget_has_no_tool_run(api: str, way: Way, healthy_model: ModelServer, search: Search) -> None:
+    agent = agent_on(healthy_model, api, [function_tool(search.tool)])
+    hooks = RunGuardHooks(Run(repeats=4, max_tokens=2500))
+    with pytest.raises(BudgetExceededError):
+        way(agent, hooks=hooks)
+    assert (len(search.runs), healthy_model.model_calls) == (2, 3)
+    with pytest.raises(BudgetExceededError):
+        way(agent, hooks=hooks)
+    assert (len(search.runs), healthy_model.model_calls) == (2, 3)
+
+
+def test_two_agents_that_hand_over_to_each_other_are_a_loop(way: Way) -> None:
+    script = [Reply(calls=(Call(f"transfer_to_{name}", {}),)) for name in ("second", "first")] * 10
+    with ModelServer(script) as server:
+        first = agent_on(server, "responses", [], name="first")
+        second = agent_on(server, "responses", [], name="second", handoffs=[first])
+        first.handoffs.append(second)
+        with pytest.raises(LoopDetectedError) as caught:
+            way(first, hooks=RunGuardHooks(Run(repeats=3)))
+        assert caught.value.cycle == ("transfer_to_second", "transfer_to_first")
+        assert server.model_calls == 6
+
+
+def test_a_nudge_is_given_to_the_model(api: str, way: Way, search: Search) -> None:
+    with ModelServer([*looping() * 3, *healthy(values=["other"])]) as server:
+        hooks = RunGuardHooks(Run(repeats=10, stall="coding"))
+        way(
+            agent_on(server, api, [function_tool(search.tool)]),
+            hooks=hooks,
+            run_config=RunConfig(call_model_input_filter=hooks.add_nudges),
+        )
+        if api == "chat":
+            results = [[message["content"] for message in body["messages"] if message["role"] == "tool"] for body in server.bodies]
+        else:
+            results = [[item["output"] for item in body["input"] if item.get("type") == "function_call_output"] for body in server.bodies]
+    assert results[2] == ["no result for rust"] * 2
+    assert results[3][2].startswith("no result for rust\n\n") and len(results[3][2]) > 30
+    assert results[4][2] == results[3][2]
+
+
+def test_a_name_to_price_by_can_be_given(search: Search) -> None:
+    budget = BudgetTracker(max_usd=1.0)
+    with ModelServer(healthy(), usage=Usage(1000, 0, 0, 0)) as server:
+        agent = agent_on(server, "chat", [function_tool(search.tool)])
+        agent.model.model = "deployment-7"
+        run(agent, hooks=RunGuardHooks(Run(repeats=4, budget=budget), model="gpt-4o-mini"))
+    assert budget.spent == pytest.approx(6 * 1000 * 0.15 / 1e6, abs=1e-12)

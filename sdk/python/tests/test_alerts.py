@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, Iterator, List, Tuple
+
+import pytest
+
+from runguard import Alerts, BudgetExceededError, InvalidInputError, LoopDetectedError, Run, TripError, flush_alerts
+
+
+class Receiver:
+    """A local HTTP server that keeps what it is sent and answers what it is told."""
+
+    def __init__(self) -> None:
+        self.received: List[Tuple[str, Dict[str, Any]]] = []
+        self.answers: List[Tuple[int, Dict[str, str]]] = []
+        self.delay = 0.0
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                time.sleep(receiver.delay)
+                receiver.received.append((self.path, json.loads(body)))
+                status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.server.shutdown()
+    receiver.server.server_close()
+
+
+def trip(run: Run) -> None:
+    with pytest.raises(TripError):
+        while True:
+            run.before_tool("search <all>", {"q": "secret"})
+
+
+def test_every_channel_gets_one_alert_per_run(receiver: Receiver) -> None:
+    told: List[TripError] = []
+    alerts = Alerts(
+        slack_webhook=f"{receiver.url}/slack",
+        pagerduty_key="R0UT1NGKEY",
+        pagerduty_url=f"{receiver.url}/v2/enqueue",
+        webhook=f"{receiver.url}/hook",
+        call=told.append,
+        source="test-host",
+    )
+    run = Run("run-1", alerts=alerts)
+    trip(run)
+    trip(run)
+    assert flush_alerts(10)
+    bodies = dict(receiver.received)
+    assert len(receiver.received) == 3 and len(told) == 1 and isinstance(told[0], LoopDetectedError)
+
+    slack = bodies["/slack"]
+    assert slack["text"].startswith("RunGuard stopped a run: loop_detected. 'search <all>'")
+    assert [block["type"] for block in slack["blocks"]] == ["header", "section", "context"]
+    assert "search &lt;all&gt;" in slack["blocks"][1]["text"]["text"]
+
+    page = bodies["/v2/enqueue"]
+    assert (page["routing_key"], page["event_action"], page["dedup_key"]) == ("R0UT1NGKEY", "trigger", "runguard/run-1/loop_detected")
+    assert page["payload"]["severity"] in ("critical", "error", "warning", "info")
+    assert page["payload"]["source"] == "test-host" and 0 < len(page["payload"]["summary"]) <= 1024
+
+    hook = bodies["/hook"]
+    assert (hook["event"], hook["kind"], hook["reason"], hook["run_id"]) == ("trip", "LoopDetectedError", "loop_detected", "run-1")
+    assert (hook["pattern"], hook["repeats"], hook["message"]) == ("search <all>", 3, run.message)
+    assert "secret" not in json.dumps(receiver.received), "arguments do not leave the process"
+
+
+def test_a_run_that_is_told_more_after_its_trip_says_nothing_more() -> None:
+    told: List[TripError] = []
+    run = Run(repeats=50, stall="coding", alerts=told.append)
+    for _ in range(10):
+        run.after_tool("search", {}, "the same")
+    assert flush_alerts(10) and run.tripped and len(told) == 1
+
+
+def test_the_agent_never_waits(receiver: Receiver) -> None:
+    receiver.delay = 0.5
+    run = Run(alerts={"slack_webhook": f"{receiver.url}/slack", "webhook": f"{receiver.url}/hook"})
+    started = time.monotonic()
+    trip(run)
+    assert time.monotonic() - started < 0.25
+    assert flush_alerts(10) and len(receiver.received) == 2
+
+
+def test_nothing_is_raised_into_the_agent(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: TripError) -> None:
+        raise RuntimeError("the pager is broken")
+
+    with caplog.at_level(logging.WARNING, "runguard.alerts"):
+        trip(Run(alerts=broken))
+        trip(Run(alerts={"webhook": "http://127.0.0.1:9/", "call": broken, "timeout": 0.2}))
+        assert flush_alerts(15)
+    assert "the pager is broken" in caplog.text and "alert to webhook failed" in caplog.text
+
+
+def test_a_busy_receiver_is_asked_again_and_a_refusing_one_is_not(receiver: Receiver) -> None:
+    receiver.answers = [(429, {"retry-after": "0"}), (503, {"retry-after": "0"}), (200, {})]
+    trip(Run(alerts={"webhook": f"{receiver.url}/busy"}))
+    assert flush_alerts(10) and len(receiver.received) == 3
+    receiver.answers = [(400, {})]
+    trip(Run(alerts={"webhook": f"{receiver.url}/no"}))
+    assert flush_alerts(10) and len(receiver.received) == 4
+
+
+def test_a_full_queue_drops_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+    alerts = Alerts(call=lambda _: gate.wait(20))
+    error = BudgetExceededError("too much", spent=2.0, limit=1.0)
+    with caplog.at_level(logging.WARNING, "runguard.alerts"):
+        for _ in range(1100):
+            alerts.send(error)
+    gate.set()
+    assert "dropped" in caplog.text and flush_alerts(10)
+
+
+def test_a_script_that_ends_at_once_still_tells(receiver: Receiver) -> None:
+    script = f"""
+from runguard import Run
+run = Run(alerts={{"webhook": "{receiver.url}/last"}})
+while True:
+    run.before_tool("search", {{}})
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1 and "LoopDetectedError" in ended.stderr
+    assert [path for path, _ in receiver.received] == ["/last"]
+
+
+@pytest.mark.parametrize("options", [{"slack_webhook": "hooks.slack.com/x"}, {"webhook": 7}, {"call": "x"}])
+def test_impossible_channels_are_refused(options: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        Alerts(**options)

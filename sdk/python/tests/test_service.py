@@ -1,0 +1,333 @@
+"""The same objects, backed by a real RunGuard service. `RUNGUARD_BIN` names its program."""
+
+from __future__ import annotations
+
+import http.server
+import multiprocessing
+import os
+import socket
+import subprocess
+import threading
+import time
+from typing import Any, Iterator, List
+
+import pytest
+
+from runguard import (
+    BudgetExceededError,
+    BudgetTracker,
+    CircuitBreaker,
+    CircuitOpenError,
+    Client,
+    InvalidInputError,
+    LoopDetectedError,
+    LoopDetector,
+    Run,
+    ServiceError,
+    StallDetectedError,
+    StallDetector,
+    ToolExecutionTracker,
+    UnknownModelError,
+)
+
+# Nobody listens there.
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    program = os.environ.get("RUNGUARD_BIN")
+    if not program:
+        pytest.skip("RUNGUARD_BIN does not name a runguard program")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = tmp_path_factory.mktemp("data")
+    command = [program, "serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--log", "error"]
+    with subprocess.Popen(command, cwd=data) as service:
+        address = f"http://127.0.0.1:{port}"
+        client = Client(address)
+        for _ in range(200):
+            if client.ready():
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("the service did not start")
+        yield address
+        service.terminate()
+
+
+def test_loops(url: str) -> None:
+    detector = LoopDetector(repeats=3, max_cycle_len=4, url=url)
+    assert isinstance(detector, LoopDetector)
+    for name in ("search", "read", "search", "read", "search"):
+        detector.record(name)
+    assert isinstance(detector.check("read"), LoopDetectedError) and detector.check("write") is None
+    with pytest.raises(LoopDetectedError) as caught:
+        detector.record("read")
+    assert (caught.value.pattern, caught.value.repeats, caught.value.cycle_len) == ("search → read", 3, 2)
+    detector.reset()
+    detector.record("read")
+    with pytest.raises(InvalidInputError):
+        detector.record("")
+
+
+def test_two_detectors_share_a_session(url: str) -> None:
+    one, other = LoopDetector(url=url), LoopDetector(url=url)
+    one.record("shared-session", "search")
+    other.record(session_id="shared-session", tool="search")
+    with pytest.raises(LoopDetectedError):
+        one.record("shared-session", "search")
+    other.record("x" * 300, "y" * 300)
+
+
+def test_a_ceiling(url: str) -> None:
+    detector = LoopDetector(window_seconds=3600, max_calls=2, url=url)
+    detector.record("user-1", "topic")
+    detector.record("user-1", "topic")
+    refused = detector.check("user-1", "topic")
+    assert refused is not None and refused.reason == "call_ceiling" and refused.pattern == "topic"
+
+
+def test_stalls(url: str) -> None:
+    detector = StallDetector(url=url)
+    verdicts = [detector.observe("search", {"q": 1}, "the same") for _ in range(4)]
+    assert [verdict.rung for verdict in verdicts] == ["go_on", "go_on", "steer", "stop"]
+    assert verdicts[2].nudge and verdicts[3].rule == "identical" and verdicts[3].count == 4
+    detector.user_message()
+    assert detector.observe("search", {"q": 1}, "the same").rung == "go_on"
+    with pytest.raises(InvalidInputError):
+        StallDetector(url=url, identical_stop=5)
+
+
+def test_budgets(url: str) -> None:
+    tracker = BudgetTracker(max_usd=1.0, url=url)
+    tracker.record(0.25)
+    assert (tracker.spent, tracker.remaining, tracker.check(), tracker.limit) == (0.25, 0.75, 0.75, 1.0)
+    with tracker.reserve(0.5) as held:
+        assert tracker.reserved == 0.5
+        with pytest.raises(BudgetExceededError):
+            tracker.reserve(0.5)
+        held.commit(0.25)
+    assert (tracker.reserved, tracker.spent) == (0.0, 0.5)
+    with tracker.reserve(0.5):
+        pass
+    assert tracker.reserved == 0.0
+    with pytest.raises(BudgetExceededError) as caught:
+        tracker.record(0.75)
+    assert (caught.value.spent, caught.value.limit, caught.value.unit) == (1.25, 1.0, "usd")
+    assert tracker.exhausted() is not None
+    for wrong in (-1, float("nan"), "1"):
+        with pytest.raises(InvalidInputError):
+            tracker.record(wrong)
+
+
+def test_budgets_of_calls_tokens_and_usage(url: str) -> None:
+    tracker = BudgetTracker(cap=2, url=url)
+    assert tracker.check("s", "step") == 2
+    tracker.record("s", "step")
+    tracker.record("s", "step")
+    assert tracker.check("s", "step") == 0
+    with pytest.raises(BudgetExceededError) as caught:
+        tracker.record("s", "step")
+    assert (caught.value.limit, caught.value.unit) == (2, "calls")
+    tracker = BudgetTracker(max_tokens=100, url=url)
+    with pytest.raises(BudgetExceededError) as caught:
+        tracker.record_tokens(101)
+    assert caught.value.unit == "tokens" and tracker.spent_tokens == 101
+    tracker = BudgetTracker(max_usd=5, url=url)
+    tracker.record_usage("gpt-4o", 1000, 100)
+    assert tracker.spent == pytest.approx(0.0035) and tracker.spent_tokens == 1100
+    with pytest.raises(UnknownModelError):
+        tracker.record_usage("no-such-model", 10)
+
+
+def test_children(url: str) -> None:
+    team = BudgetTracker(max_usd=1.0, url=url)
+    run = team.child(max_usd=0.8)
+    run.record(0.6)
+    assert team.spent == 0.6
+    with pytest.raises(BudgetExceededError):
+        team.child().record(0.6)
+
+
+def test_circuits(url: str) -> None:
+    breaker = CircuitBreaker("orders-api", url=url)
+    assert breaker.call(lambda: 7) == 7 and breaker.state == "closed"
+
+    def fail() -> None:
+        raise ConnectionError
+
+    for _ in range(10):
+        with pytest.raises(ConnectionError):
+            breaker.call(fail)
+    with pytest.raises(CircuitOpenError) as caught:
+        CircuitBreaker("orders-api", url=url).check()
+    assert caught.value.endpoint == "orders-api" and caught.value.retry_after_seconds is not None
+    assert breaker.state == "open"
+    breaker.reset()
+    assert breaker.call(lambda: 7) == 7
+
+
+def test_tool_calls(url: str) -> None:
+    tracker = ToolExecutionTracker(url=url)
+    assert tracker.should_skip("search_knowledge", {"query": "fix bug"}) is None
+    tracker.record("search_knowledge", {"query": "fix bug"}, "result")
+    skip = tracker.should_skip("search_knowledge", {"query": "fix bug"})
+    assert skip is not None and skip.reason_code == "exact_duplicate"
+    tracker.new_turn()
+    assert tracker.should_skip("search_knowledge", {"query": "fix bug"}) is None
+
+
+def test_a_run(url: str) -> None:
+    run = Run(repeats=3, max_usd=1.0, url=url)
+    run.before_tool("search", {"q": 1})
+    run.before_tool("search", {"q": 1})
+    run.new_turn()
+    run.before_tool("search", {"q": 1})
+    run.before_tool("search", {"q": 1})
+    with pytest.raises(LoopDetectedError) as caught:
+        run.before_tool("search", {"q": 1})
+    assert caught.value.pattern == "search" and run.tripped
+    run = Run(repeats=50, stall="coding", url=url)
+    for _ in range(4):
+        run.before_model()
+        run.before_tool("search", {"q": 1})
+        run.after_tool("search", {"q": 1}, "same")
+    with pytest.raises(StallDetectedError):
+        run.before_model()
+
+
+def test_every_flow_guard_can_be_asked(url: str) -> None:
+    client = Client(url)
+    assert client.ai_task_retry("s", "extract", user_message="x")["allow"] is True
+    assert client.handoff("s", "a", "b")["allow"] is True
+    assert client.kb_requery("s", "topic")["allow"] is True
+    assert client.kb_requery_check("s", "how do refunds work")["allow"] is True
+    assert client.kb_requery_record("s", "how do refunds work", 0.4, 3)["recorded"] is True
+    assert client.agent_action("s", "search", action_params={"q": 1})["allow"] is True
+    client.agent_action_result("s", "search", result_summary="nothing", error=False)
+    assert client.no_match_reprompt("s", "step")["allow"] is True
+    assert client.capture_slot_fill("s", "step", "email", user_utterance="a@b.example")["allow"] is True
+    assert client.action_group("s", action_group="orders", function="get")["allow"] is True
+    client.action_group_result("s", action_group="orders", function="get", failed=True)
+    decision = client.handoff("s", "a", "b")["decision_id"]
+    assert client.decision(decision)["decision_id"] == decision
+    assert client.decisions(limit=2)["decisions"] and client.session("s")["session_id"] == "s"
+    client.stats()
+    client.forget_session("s")
+    with pytest.raises(InvalidInputError) as caught:
+        client.handoff("", "a", "b")
+    assert "session_id" in str(caught.value)
+    with pytest.raises(ServiceError) as missing:
+        client.decision("01JF8Z6Q0V3N1W2X4Y5Z6A7B8C")
+    assert missing.value.status == 404
+
+
+def test_a_refusal_is_an_answer(url: str) -> None:
+    client = Client(url)
+    answers = [client.loop("refused", "same")["allow"] for _ in range(4)]
+    assert answers == [True, True, False, False]
+
+
+def test_one_client_in_many_threads(url: str) -> None:
+    detector = LoopDetector(url=url)
+    failures: List[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(10):
+                detector.record(f"thread-{number}", f"tool-{step}")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+SHARED: List[LoopDetector] = []
+
+
+def record_in_child(session: str) -> str:
+    try:
+        SHARED[0].record(session, "search")
+    except LoopDetectedError:
+        return "refused"
+    return "allowed"
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+def test_forked_workers_share_the_run_and_not_the_connection(url: str) -> None:
+    SHARED[:] = [LoopDetector(url=url)]
+    SHARED[0].record("forked", "search")
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        answers = pool.map(record_in_child, ["forked"] * 8, chunksize=1)
+    assert sorted(answers) == ["allowed"] + ["refused"] * 7
+
+
+def test_without_an_answer_flows_go_on_and_money_stops() -> None:
+    LoopDetector(url=NOWHERE, timeout=0.5).record("search")
+    assert StallDetector(url=NOWHERE, timeout=0.5).observe("search", {}, "x").rung == "go_on"
+    assert ToolExecutionTracker(url=NOWHERE, timeout=0.5).should_skip("search", {}) is None
+    assert CircuitBreaker(url=NOWHERE, timeout=0.5).call(lambda: 7) == 7
+    with pytest.raises(ServiceError):
+        BudgetTracker(max_usd=5, url=NOWHERE, timeout=0.5).record(0.1)
+    BudgetTracker(max_usd=5, url=NOWHERE, timeout=0.5, fail_open=True).record(0.1)
+    with pytest.raises(ServiceError):
+        LoopDetector(url=NOWHERE, timeout=0.5, fail_open=False).record("search")
+    assert Client(NOWHERE).ready() is False
+
+
+def test_a_service_that_hangs_is_given_up_in_time() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(ServiceError):
+            Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3).loop("s", "t")
+        assert time.monotonic() - started < 2
+
+
+def test_a_connection_that_died_meanwhile_is_opened_anew_with_the_same_key() -> None:
+    keys: List[Any] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            keys.append(self.headers["idempotency-key"])
+            if len(keys) == 2:
+                # Read, and gone without a word: whether it was counted, the client cannot know.
+                self.close_connection = True
+                self.connection.close()
+                return
+            self.send_response(200)
+            self.send_header("content-length", "15")
+            self.end_headers()
+            self.wfile.write(b'{"allow": true}')
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def finish(self) -> None:
+            if not self.connection._closed:  # type: ignore[attr-defined]
+                super().finish()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}")
+        client.loop("s", "a")
+        assert client.loop("s", "b") == {"allow": True}
+        server.shutdown()
+    assert len(keys) == 3 and keys[1] == keys[2] != keys[0]
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:8100", "ftp://x", None, 7])
+def test_what_is_no_address_is_refused(address: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        Client(address)

@@ -1,0 +1,156 @@
+/** Tells people about a trip: Slack, PagerDuty, any webhook, any function. Never blocks the agent, never throws into it. */
+import { known, snakeCase } from './core/input.js'
+import { InvalidInputError, TripError } from './errors.js'
+
+export interface AlertSettings {
+  slackWebhook?: string | undefined
+  /** A routing key of PagerDuty's Events API v2. */
+  pagerdutyKey?: string | undefined
+  /** Gets the facts of the trip as JSON. */
+  webhook?: string | undefined
+  call?: ((trip: TripError) => unknown) | undefined
+  /** Where the alert comes from; the run's id is in it anyway. */
+  source?: string | undefined
+  timeoutMs?: number | undefined
+  /** Where PagerDuty is asked; https://events.eu.pagerduty.com/v2/enqueue for accounts in the EU. */
+  pagerdutyUrl?: string | undefined
+}
+
+/** What an `alerts` option may be. */
+export type AlertsLike = Alerts | AlertSettings | ((trip: TripError) => unknown)
+
+const PAGERDUTY = 'https://events.pagerduty.com/v2/enqueue'
+const ATTEMPTS = 3
+const LONGEST_PAUSE_MS = 5000
+/** Deliveries under way at once. Beyond it alerts are dropped: a flood of trips must not become a flood of requests. */
+const MOST_UNDER_WAY = 100
+
+const underWay = new Set<Promise<void>>()
+
+/** Waits until every alert is delivered or given up. False when `timeoutMs` was not enough. */
+export async function flushAlerts(timeoutMs = 5000): Promise<boolean> {
+  let timer: ReturnType<typeof setTimeout> | undefined
+  const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, timeoutMs)))
+  const settled = Promise.all(underWay)
+  await Promise.race([settled, late])
+  clearTimeout(timer)
+  return underWay.size === 0
+}
+
+/** Where a trip is reported. Each channel has its own delivery, so one that fails does not keep the others back. */
+export class Alerts {
+  readonly #settings: AlertSettings
+
+  constructor(settings: AlertSettings) {
+    known('Alerts', settings, ['slackWebhook', 'pagerdutyKey', 'webhook', 'call', 'source', 'timeoutMs', 'pagerdutyUrl'])
+    for (const name of ['slackWebhook', 'webhook', 'pagerdutyUrl'] as const) {
+      const url = settings[name]
+      if (url !== undefined && !/^https?:\/\//.test(url))
+        throw new InvalidInputError(`${name} must be an http:// or https:// URL, not ${String(url)}.`)
+    }
+    if (settings.call !== undefined && typeof settings.call !== 'function')
+      throw new InvalidInputError('call must be a function: it is given the TripError.')
+    this.#settings = settings
+  }
+
+  static of(value: AlertsLike | null | undefined): Alerts | null {
+    if (value === undefined || value === null) return null
+    if (value instanceof Alerts) return value
+    return new Alerts(typeof value === 'function' ? { call: value } : value)
+  }
+
+  /** Begins the deliveries and returns at once. */
+  send(trip: TripError): void {
+    const { slackWebhook, pagerdutyKey, webhook, call, source = 'runguard', timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
+    const facts = factsOf(trip)
+    if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(trip, facts), timeoutMs))
+    if (pagerdutyKey !== undefined)
+      deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(trip, facts, pagerdutyKey, source), timeoutMs))
+    if (webhook !== undefined) deliver('webhook', () => post(webhook, facts, timeoutMs))
+    if (call !== undefined) deliver('function', async () => call(trip))
+  }
+}
+
+function deliver(channel: string, delivery: () => Promise<unknown>): void {
+  if (underWay.size >= MOST_UNDER_WAY) {
+    console.warn(`runguard: alert to ${channel} dropped, ${MOST_UNDER_WAY} others are under way`)
+    return
+  }
+  // In a later turn of the event loop, so that a slow function of the user's does not hold up the agent's own step.
+  const done: Promise<void> = new Promise<void>((resolve) => setTimeout(resolve))
+    .then(delivery)
+    .then(
+      () => {},
+      (error: unknown) => console.warn(`runguard: alert to ${channel} failed: ${error instanceof Error ? error.message : String(error)}`),
+    )
+    .finally(() => underWay.delete(done))
+  underWay.add(done)
+}
+
+type Facts = Record<string, unknown>
+
+/** What a webhook gets: flat JSON with the names the service uses, without the arguments of any call. */
+function factsOf(trip: TripError): Facts {
+  const { name: _name, error: kind, cycle: _cycle, nudge: _nudge, reason, message, runId, ...own } = trip.toJSON()
+  return { event: 'trip', kind, reason, message, run_id: runId, time: new Date().toISOString(), ...snakeCase(own) }
+}
+
+function slackBody(trip: TripError, facts: Facts): Facts {
+  const headline = `RunGuard stopped a run: ${trip.reason}`
+  const run = `Run \`${slackText(String(facts['run_id']))}\`  ·  ${String(facts['kind'])}  ·  ${String(facts['time'])}`
+  return {
+    text: `${headline}. ${trip.message}`.slice(0, 3000),
+    blocks: [
+      { type: 'header', text: { type: 'plain_text', text: headline.slice(0, 150) } },
+      { type: 'section', text: { type: 'mrkdwn', text: slackText(trip.message).slice(0, 3000) } },
+      { type: 'context', elements: [{ type: 'mrkdwn', text: run.slice(0, 3000) }] },
+    ],
+  }
+}
+
+function slackText(text: string): string {
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+}
+
+/** An Events API v2 trigger. The key joins all alerts of one run and reason into one incident. */
+function pagerdutyBody(trip: TripError, facts: Facts, routingKey: string, source: string): Facts {
+  return {
+    routing_key: routingKey,
+    event_action: 'trigger',
+    dedup_key: `runguard/${trip.runId ?? source}/${trip.reason}`.slice(0, 255),
+    payload: {
+      summary: `RunGuard stopped a run: ${trip.message}`.slice(0, 1024),
+      source,
+      severity: 'error',
+      component: 'runguard',
+      class: trip.reason,
+      custom_details: facts,
+    },
+  }
+}
+
+async function post(url: string, body: Facts, timeoutMs: number): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    let pause = attempt * 1000
+    try {
+      const response = await fetch(url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal: AbortSignal.timeout(timeoutMs),
+      })
+      await response.body?.cancel()
+      if (response.ok) return
+      const passing = response.status === 429 || response.status >= 500
+      if (!passing || attempt === ATTEMPTS) throw new Refused(`the answer was HTTP ${response.status}`)
+      const asked = Number(response.headers.get('retry-after') ?? Number.NaN) * 1000
+      if (asked >= 0) pause = Math.min(asked, LONGEST_PAUSE_MS)
+    } catch (error) {
+      if (error instanceof Refused || attempt === ATTEMPTS) throw error
+    }
+    await new Promise((resolve) => setTimeout(resolve, pause))
+  }
+}
+
+/** An answer that another attempt would not change. */
+class Refused extends Error {}

@@ -1,0 +1,536 @@
+/** The RunGuard service over HTTP: one method a route. Bodies have the names of the HTTP interface, both ways. */
+import { InvalidInputError, RunGuardError, ServiceError } from './errors.js'
+
+export interface ClientOptions {
+  /** Where the service is: `http://127.0.0.1:8100`. */
+  url: string
+  /** A key made with `runguard key create`. Not needed on loopback while no key exists. */
+  apiKey?: string | undefined
+  /** How long an answer may take. Default 5000. */
+  timeoutMs?: number | undefined
+  /**
+   * What happens when the service cannot be asked. `false` (default): ServiceError. `true`: guards answer
+   * `{ allow: true, failed_open: true }`. An answer that the request is wrong (400, 401, 403, 413, 422) is an error either way.
+   */
+  failOpen?: boolean | undefined
+  /** Hears of every request that failed open. Default: a line on `console.warn`. */
+  onFailedOpen?: ((error: ServiceError) => void) | undefined
+  fetch?: typeof fetch | undefined
+}
+
+export interface RequestOptions {
+  /** The same key again returns the first answer and counts nothing. */
+  idempotencyKey?: string | undefined
+  signal?: AbortSignal | undefined
+}
+
+/** What a guard says. A block is an answer too: `allow` is false, and `reason` and `message` say why. */
+export interface Answer {
+  allow: boolean
+  reason?: string
+  message?: string
+  guard?: string
+  decision_id?: string
+  session_id?: string
+  /** There when time alone would change the answer. */
+  retry_after_seconds?: number
+  /** The service could not be asked, and `failOpen` is set. */
+  failed_open?: boolean
+  warnings?: string[]
+  [field: string]: unknown
+}
+
+/** Fields of a request, `undefined` ones are left out. */
+export type Fields = Record<string, unknown>
+interface OfSession {
+  session_id: string
+  /** Idempotency key, for callers that cannot set a header. */
+  request_id?: string
+}
+
+export interface AiTaskRetryRequest extends OfSession {
+  task_name: string
+  user_message?: string | null
+  validation_error?: string | null
+}
+
+export interface HandoffRequest extends OfSession {
+  source_bot: string
+  target_bot: string
+}
+
+export interface KbRequeryRequest extends OfSession {
+  topic_hash: string
+  query_text?: string | null
+  last_confidence?: number | null
+}
+
+export interface KbRequeryCheckRequest extends OfSession {
+  query: string
+  prior_confidence?: number | null
+}
+
+export interface KbRequeryRecordRequest extends OfSession {
+  query: string
+  confidence_score: number
+  retrieved_chunks?: number | null
+}
+
+export interface AgentActionRequest extends OfSession {
+  action_name: string
+  action_params_hash?: string | null
+  action_params?: unknown
+}
+
+export interface AgentActionResultRequest extends OfSession {
+  action_name: string
+  result_summary?: string | null
+  result_hash?: string | null
+  error?: boolean | null
+}
+
+export interface NoMatchRepromptRequest extends OfSession {
+  step_id: string
+  user_utterance?: string | null
+}
+
+export interface CaptureSlotFillRequest extends OfSession {
+  capture_step: string
+  entity_type: string
+  user_utterance?: string | null
+}
+
+export interface ApiCircuitCheckRequest extends OfSession {
+  endpoint_key: string
+}
+
+export interface ApiCircuitRecordRequest extends OfSession {
+  endpoint_key: string
+  outcome: 'success' | 'failure'
+  attempt?: number | null
+  status_code?: number | null
+  latency_ms?: number | null
+  permit_id?: string | null
+}
+
+export interface LoopRequest extends OfSession {
+  /** A tool's name, or a signature of your own. */
+  tool: string
+  args?: unknown
+  repeats?: number
+  max_cycle_len?: number
+  window_seconds?: number
+  max_calls?: number
+}
+
+export interface StallRequest extends OfSession {
+  /** Left out for a message without a call. */
+  tool?: string
+  args?: unknown
+  args_hash?: string
+  result?: unknown
+  result_hash?: string
+  error?: string
+  round?: string
+  message?: string
+  new_turn?: boolean
+}
+
+/** Which budget, and its limits if the caller sets them. */
+export interface BudgetRequest extends OfSession {
+  budget?: string
+  /** The session whose budget of the same name this one draws on. */
+  parent?: string
+  max_usd?: number
+  max_tokens?: number
+  cap?: number
+}
+
+/** What was or will be spent: dollars, tokens, a call of a key, or the usage of a model. */
+export interface BudgetAmountRequest extends BudgetRequest {
+  usd?: number
+  tokens?: number
+  key?: string
+  model?: string
+  input_tokens?: number
+  output_tokens?: number
+  cached_tokens?: number
+  cache_write_tokens?: number
+}
+
+export interface ToolCallRequest extends OfSession {
+  tool: string
+  args?: unknown
+  /** Each turn starts anew. */
+  turn_id?: string
+}
+
+export interface ActionGroupRequest extends OfSession {
+  action_group: string
+  api_path?: string
+  http_method?: string
+  function?: string
+  parameters?: unknown
+  request_body?: unknown
+}
+
+export interface DecisionFilter {
+  guard?: string
+  reason?: string
+  session?: string
+  tenant?: string
+  outcome?: 'allowed' | 'would_block' | 'blocked' | 'recorded'
+  kind?: 'check' | 'record' | 'admin' | 'all'
+  since?: string
+  until?: string
+  limit?: number
+  cursor?: string
+  order?: 'asc' | 'desc'
+}
+
+/** One message of the event stream. */
+export interface ServiceEvent {
+  id: string
+  event: string
+  data: unknown
+}
+
+export class GuardClient {
+  readonly url: string
+  readonly #options: ClientOptions
+
+  constructor(options: ClientOptions | string) {
+    const given = typeof options === 'string' ? { url: options } : options
+    if (typeof given.url !== 'string' || !/^https?:\/\//.test(given.url)) {
+      throw new InvalidInputError(`url must be the http:// or https:// address of the service, not ${String(given.url)}.`)
+    }
+    this.url = given.url.replace(/\/+$/, '')
+    this.#options = given
+  }
+
+  // Flow guards.
+
+  aiTaskRetry(request: AiTaskRetryRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('ai-task-retry', request, options)
+  }
+
+  handoff(request: HandoffRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('handoff', request, options)
+  }
+
+  kbRequery(request: KbRequeryRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('kb-requery', request, options)
+  }
+
+  kbRequeryCheck(request: KbRequeryCheckRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('kb-requery/check', request, options)
+  }
+
+  kbRequeryRecord(request: KbRequeryRecordRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('kb-requery/record', request, options)
+  }
+
+  agentAction(request: AgentActionRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('agent-action', request, options)
+  }
+
+  agentActionResult(request: AgentActionResultRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('agent-action/result', request, options)
+  }
+
+  noMatchReprompt(request: NoMatchRepromptRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('no-match-reprompt', request, options)
+  }
+
+  captureSlotFill(request: CaptureSlotFillRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('capture-slot-fill', request, options)
+  }
+
+  apiCircuitCheck(request: ApiCircuitCheckRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('api-circuit/check', request, options)
+  }
+
+  apiCircuitRecord(request: ApiCircuitRecordRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('api-circuit/record', request, options)
+  }
+
+  // Detectors.
+
+  loop(request: LoopRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('loop', request, options)
+  }
+
+  loopCheck(request: LoopRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('loop/check', request, options)
+  }
+
+  stall(request: StallRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('stall', request, options)
+  }
+
+  budgetCheck(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('budget/check', request, options)
+  }
+
+  budgetRecord(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('budget/record', request, options)
+  }
+
+  budgetReserve(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('budget/reserve', request, options)
+  }
+
+  budgetCommit(request: BudgetAmountRequest & { reservation_id: string }, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('budget/commit', request, options)
+  }
+
+  budgetRelease(request: BudgetRequest & { reservation_id: string }, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('budget/release', request, options)
+  }
+
+  toolCall(request: ToolCallRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('tool-call', request, options)
+  }
+
+  toolCallRecord(request: ToolCallRequest & { error?: boolean }, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('tool-call/record', request, options)
+  }
+
+  actionGroup(request: ActionGroupRequest, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('action-group', request, options)
+  }
+
+  actionGroupResult(request: ActionGroupRequest & { failed: boolean }, options?: RequestOptions): Promise<Answer> {
+    return this.#guard('action-group/result', request, options)
+  }
+
+  // What was decided.
+
+  decisions(filter: DecisionFilter = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/decisions', filter)
+  }
+
+  decision(decisionId: string): Promise<Fields> {
+    return this.#json('GET', `/v1/decisions/${segment('decisionId', decisionId)}`)
+  }
+
+  session(sessionId: string, query: { tenant?: string; limit?: number; cursor?: string } = {}): Promise<Fields> {
+    return this.#json('GET', `/v1/sessions/${segment('sessionId', sessionId)}`, query)
+  }
+
+  eraseSession(sessionId: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('DELETE', `/v1/sessions/${segment('sessionId', sessionId)}`, query)
+  }
+
+  stats(query: { guard?: string; tenant?: string; since?: string; until?: string; bucket?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/stats', query)
+  }
+
+  /** Decisions as they are made. Ends when the service ends it, or `signal` is aborted; `lastEventId` goes on where another stream ended. */
+  async *events(
+    filter: DecisionFilter = {},
+    options: { signal?: AbortSignal; lastEventId?: string } = {},
+  ): AsyncGenerator<ServiceEvent, void, undefined> {
+    const headers = { accept: 'text/event-stream', ...(options.lastEventId === undefined ? {} : { 'last-event-id': options.lastEventId }) }
+    const response = await this.#send('GET', withQuery('/v1/events', filter), { headers, stream: true, signal: options.signal })
+    if (!response.ok || response.body === null) throw await problemOf(response)
+    try {
+      yield* serverSentEvents(response.body)
+    } catch (error) {
+      if (options.signal?.aborted !== true)
+        throw new ServiceError(`The event stream of ${this.url} broke off: ${reasonOf(error)}.`, { cause: error })
+    }
+  }
+
+  // Circuits, by hand.
+
+  circuits(query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/circuits', query)
+  }
+
+  circuitOpen(endpointKey: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/circuits/${segment('endpointKey', endpointKey)}/open`, query)
+  }
+
+  circuitClose(endpointKey: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/circuits/${segment('endpointKey', endpointKey)}/close`, query)
+  }
+
+  circuitReset(endpointKey: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/circuits/${segment('endpointKey', endpointKey)}/reset`, query)
+  }
+
+  // The service itself.
+
+  /** Whether the service runs. */
+  async healthz(): Promise<boolean> {
+    const response = await this.#send('GET', '/healthz')
+    await response.body?.cancel()
+    return response.ok
+  }
+
+  /** Whether the service can decide now. */
+  async readyz(): Promise<boolean> {
+    const response = await this.#send('GET', '/readyz')
+    await response.body?.cancel()
+    return response.ok
+  }
+
+  /** Metrics in Prometheus' text form. */
+  async metrics(): Promise<string> {
+    const response = await this.#send('GET', '/metrics')
+    if (!response.ok) throw await problemOf(response)
+    return response.text()
+  }
+
+  openapi(): Promise<Fields> {
+    return this.#json('GET', '/openapi.json')
+  }
+
+  /** Asks a guard by the end of its path: for routes newer than this package. Never throws for a block. */
+  guard(route: string, request: Fields, options?: RequestOptions): Promise<Answer> {
+    return this.#guard(route, request, options)
+  }
+
+  async #guard(route: string, request: object, options: RequestOptions = {}): Promise<Answer> {
+    let body: string
+    try {
+      body = JSON.stringify(request)
+    } catch (error) {
+      throw new InvalidInputError(`The request is not JSON: ${reasonOf(error)}. Give plain data.`, { cause: error })
+    }
+    try {
+      const headers: Record<string, string> = { 'content-type': 'application/json' }
+      if (options.idempotencyKey !== undefined) headers['idempotency-key'] = options.idempotencyKey
+      const response = await this.#send('POST', `/guard/${route}`, { body, headers, signal: options.signal })
+      if (response.status === 204) return { allow: true }
+      if (!response.ok && response.status !== 429) throw await problemOf(response)
+      const answer: unknown = await response.json().catch(() => null)
+      if (typeof answer !== 'object' || answer === null || (response.status === 429 && !('allow' in answer))) {
+        // Some proxy on the way answered.
+        throw new ServiceError(
+          `${this.url} answered HTTP ${response.status} without a decision. Check that the address is that of a RunGuard service.`,
+          { status: response.status },
+        )
+      }
+      return { allow: true, ...answer }
+    } catch (error) {
+      if (!(error instanceof ServiceError) || this.#options.failOpen !== true || !passing(error.status)) throw error
+      const tell =
+        this.#options.onFailedOpen ?? ((problem) => console.warn(`runguard: ${problem.message} Going on without a guard (failOpen).`))
+      tell(error)
+      return { allow: true, failed_open: true, message: error.message }
+    }
+  }
+
+  async #json(method: string, path: string, query: object = {}): Promise<Fields> {
+    const response = await this.#send(method, withQuery(path, query))
+    if (!response.ok) throw await problemOf(response)
+    return (await response.json()) as Fields
+  }
+
+  async #send(
+    method: string,
+    path: string,
+    extra: { body?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined; stream?: boolean } = {},
+  ): Promise<Response> {
+    const { apiKey, timeoutMs = 5000 } = this.#options
+    const ask = this.#options.fetch ?? fetch
+    const abort = new AbortController()
+    const stop = () => abort.abort(extra.signal?.reason)
+    if (extra.signal?.aborted) stop()
+    extra.signal?.addEventListener('abort', stop, { once: true })
+    const timer = setTimeout(() => abort.abort(new DOMException(`no answer within ${timeoutMs} ms`, 'TimeoutError')), timeoutMs)
+    try {
+      const response = await ask(this.url + path, {
+        method,
+        headers: { ...extra.headers, ...(apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }) },
+        signal: abort.signal,
+        ...(extra.body === undefined ? {} : { body: extra.body }),
+      })
+      if (extra.stream === true) return response
+      // The body counts for the time limit as well.
+      const body = response.status === 204 || response.status === 304 ? null : await response.arrayBuffer()
+      return new Response(body, { status: response.status, headers: response.headers })
+    } catch (error) {
+      throw new ServiceError(
+        `The RunGuard service at ${this.url} could not be asked: ${reasonOf(error)}. Check that it runs and that the address is right.`,
+        { cause: error },
+      )
+    } finally {
+      clearTimeout(timer)
+      if (extra.stream !== true) extra.signal?.removeEventListener('abort', stop)
+    }
+  }
+}
+
+/** Whether waiting may help: then a guard may fail open. */
+function passing(status: number | null): boolean {
+  return status === null || status === 408 || status === 429 || status >= 500 || status < 400
+}
+
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return error.cause instanceof Error && error.cause.message !== '' ? `${error.message} (${error.cause.message})` : error.message
+}
+
+async function problemOf(response: Response): Promise<RunGuardError> {
+  const problem = (await response.json().catch(() => null)) as Record<string, unknown> | null
+  const errors = Array.isArray(problem?.['errors']) ? (problem['errors'] as { field?: string; problem?: string }[]) : []
+  const fields = errors.map(({ field, problem }) => `${field}: ${problem}`).join('; ')
+  const said = [problem?.['detail'] ?? problem?.['title'], fields].filter((part) => typeof part === 'string' && part !== '').join(' ')
+  if ([400, 413, 422].includes(response.status))
+    return new InvalidInputError(`The RunGuard service refused the request (HTTP ${response.status})${said === '' ? '' : `: ${said}`}`)
+  return new ServiceError(`The RunGuard service answered HTTP ${response.status}${said === '' ? '' : `: ${said}`}`, {
+    status: response.status,
+    problem,
+  })
+}
+
+function segment(name: string, value: string): string {
+  if (typeof value !== 'string' || value === '') throw new InvalidInputError(`${name} is empty. Give it a value.`)
+  return encodeURIComponent(value)
+}
+
+function withQuery(path: string, query: object): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined)
+  return given.length === 0 ? path : `${path}?${new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString()}`
+}
+
+async function* serverSentEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServiceEvent, void, undefined> {
+  const reader = body.getReader()
+  const decoder = new TextDecoder()
+  let rest = ''
+  let event: { id: string; event: string; data: string[] } = { id: '', event: 'message', data: [] }
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done) return
+      rest += decoder.decode(value, { stream: true })
+      // A line feed at the end of a piece may belong to a carriage return before it, so only whole lines are taken.
+      const lines = rest.split(/\r\n|\n|\r(?!$)/)
+      rest = lines.pop() ?? ''
+      for (const line of lines) {
+        if (line === '') {
+          if (event.data.length > 0) yield { id: event.id, event: event.event, data: parsed(event.data.join('\n')) }
+          event = { id: event.id, event: 'message', data: [] }
+          continue
+        }
+        const [, name = '', content = ''] = /^([^:]*):? ?(.*)$/s.exec(line) ?? []
+        if (name === 'data') event.data.push(content)
+        else if (name === 'event') event.event = content
+        else if (name === 'id') event.id = content
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => {})
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}

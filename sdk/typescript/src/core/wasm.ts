@@ -1,0 +1,208 @@
+/**
+ * The Rust core, compiled to WebAssembly and carried in the package as text, so that no bundler needs to know of it.
+ *
+ * Texts go through one buffer in the module's memory: written by hand when short and ASCII, which is faster than
+ * calling TextEncoder, and by TextEncoder otherwise.
+ */
+import { InvalidInputError, RunGuardError } from '../errors.js'
+import { WASM_BASE64 } from './wasm-bytes.js'
+
+interface Exports {
+  memory: WebAssembly.Memory
+  input(length: number): number
+  output_pointer(): number
+  output_length(): number
+  similarity(left: number, right: number, autojunk: number): number
+  fingerprint(json: number, ignored: number): number
+  loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number): number
+  loop_free(handle: number): void
+  loop_record(handle: number, session: number, name: number, now: number): number
+  loop_check(handle: number, session: number, name: number, now: number): number
+  loop_reset(handle: number, session: number): number
+  loop_reset_all(handle: number): number
+  loop_sessions(handle: number): number
+  budget_new(maxUsd: number, maxTokens: number, cap: number): number
+  budget_child(handle: number, maxUsd: number, maxTokens: number, cap: number): number
+  budget_free(handle: number): void
+  budget_record(handle: number, usd: number, tokens: number): number
+  budget_exhausted(handle: number): number
+  budget_count(handle: number, session: number, step: number): number
+  budget_calls_left(handle: number, session: number, step: number): number
+  budget_reserve(handle: number, usd: number, tokens: number): number
+  budget_commit(handle: number, id: number, usd: number, tokens: number): number
+  budget_release(handle: number, id: number): number
+  budget_books(handle: number): number
+  tools_new(changes: number): number
+  tools_free(handle: number): void
+  tools_should_skip(handle: number, tool: number, args: number): number
+  tools_record(handle: number, tool: number, args: number, failed: number): number
+  tools_new_turn(handle: number): number
+  recipe_new(): number
+  recipe_free(handle: number): void
+  recipe_get(handle: number, step: number, action: number, args: number): number
+  recipe_put(handle: number, step: number, action: number, args: number, result: number): number
+  recipe_clear(handle: number): number
+  budget_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  cost_usd(model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  prices_set(models: number): number
+  prices_unknown(choice: number): number
+  breaker_new(settings: number): number
+  breaker_free(handle: number): void
+  breaker_check(handle: number, now: number): number
+  breaker_record(handle: number, permit: number, ok: number, latencyMs: number, now: number): number
+  breaker_phase(handle: number, now: number): number
+  breaker_control(handle: number, control: number, now: number): number
+  stall_new(preset: number, changes: number): number
+  stall_free(handle: number): void
+  stall_observe(
+    handle: number,
+    session: number,
+    tool: number,
+    args: number,
+    result: number,
+    error: number,
+    round: number,
+    now: number,
+  ): number
+  stall_message(handle: number, session: number, text: number, now: number): number
+  stall_user_message(handle: number, session: number, now: number): number
+}
+
+function load(): Exports {
+  const text = atob(WASM_BASE64)
+  const code = new Uint8Array(text.length)
+  for (let position = 0; position < text.length; position++) code[position] = text.charCodeAt(position)
+  return new WebAssembly.Instance(new WebAssembly.Module(code)).exports as unknown as Exports
+}
+
+export const wasm = load()
+
+/** The operation did what it was asked for. */
+export const DONE = 0
+/** A guard said stop; the output says why. */
+export const TRIPPED = 1
+/** The input was refused and nothing changed; the output says why. */
+export const REFUSED = 2
+/** There is no price for the model, and nothing changed; the output says so. */
+export const UNKNOWN_MODEL = 4
+
+const ROOM = 64 * 1024
+const SHORT = 64
+/** Bytes of a fingerprint, which is ASCII: calling TextDecoder for it would take longer than making it. */
+const FINGERPRINT = 16
+const encoder = new TextEncoder()
+const decoder = new TextDecoder()
+let memory = new Uint8Array(wasm.memory.buffer)
+let input = wasm.input(ROOM)
+let room = ROOM
+
+/** Makes sure that `units` UTF-16 units fit, whatever they are. */
+function makeRoom(units: number): void {
+  const bytes = units * 3
+  if (bytes > room || (room > ROOM && bytes <= ROOM)) {
+    room = Math.max(bytes, ROOM)
+    input = wasm.input(room)
+  }
+  // Memory that grew is another buffer; the old view is empty then.
+  if (memory.length === 0) memory = new Uint8Array(wasm.memory.buffer)
+}
+
+function put(text: string, at: number): number {
+  const length = text.length
+  if (length <= SHORT) {
+    let position = 0
+    for (; position < length; position++) {
+      const unit = text.charCodeAt(position)
+      if (unit > 127) break
+      memory[at + position] = unit
+    }
+    if (position === length) return length
+  }
+  return encoder.encodeInto(text, memory.subarray(at, input + room)).written
+}
+
+/** Writes one text; returns its length in bytes. */
+export function write(text: string): number {
+  makeRoom(text.length)
+  return put(text, input)
+}
+
+/** Length of the second text that `writeTwo` wrote. */
+export let secondLength = 0
+
+/** Writes two texts one after the other; returns the length of the first, and leaves that of the second aside. */
+export function writeTwo(first: string, second: string): number {
+  makeRoom(first.length + second.length)
+  const length = put(first, input)
+  secondLength = put(second, input + length)
+  return length
+}
+
+/** Writes any number of texts; returns their lengths. */
+export function writeAll(texts: readonly string[]): number[] {
+  makeRoom(texts.reduce((units, text) => units + text.length, 0))
+  let at = input
+  return texts.map((text) => {
+    const length = put(text, at)
+    at += length
+    return length
+  })
+}
+
+function ascii(at: number, length: number): string {
+  let text = ''
+  for (let position = at; position < at + length; position++) text += String.fromCharCode(memory[position] as number)
+  return text
+}
+
+/** What the last operation left. */
+export function output(): string {
+  if (memory.length === 0) memory = new Uint8Array(wasm.memory.buffer)
+  const at = wasm.output_pointer()
+  const length = wasm.output_length()
+  if (length === FINGERPRINT) return ascii(at, length)
+  return decoder.decode(memory.subarray(at, at + length))
+}
+
+export function outputJson<T>(): T {
+  return JSON.parse(output()) as T
+}
+
+/** The error for a status that is neither done nor tripped. */
+export function failure(status: number): RunGuardError {
+  if (status === REFUSED) return new InvalidInputError(output())
+  return new RunGuardError('This object was freed. Make a new one, or free it later.')
+}
+
+const registry = new FinalizationRegistry<() => void>((free) => free())
+
+/** Runs `cleanUp`, which must not hold on to the object, when the object was collected. */
+export function onCollected(object: object, cleanUp: () => void): void {
+  registry.register(object, cleanUp)
+}
+
+/** An object that lives in the core. Freed when it is collected, or at once with `free()` or `using`. */
+export abstract class CoreObject {
+  /** Number of the object in the core; 0 when it was freed. */
+  protected handle: number
+  readonly #free: (handle: number) => void
+
+  protected constructor(handle: number, free: (handle: number) => void) {
+    if (handle === 0) throw failure(REFUSED)
+    this.handle = handle
+    this.#free = free
+    registry.register(this, () => free(handle), this)
+  }
+
+  /** Gives the memory back. Any later use throws. */
+  free(): void {
+    if (this.handle === 0) return
+    registry.unregister(this)
+    this.#free(this.handle)
+    this.handle = 0
+  }
+
+  [Symbol.dispose](): void {
+    this.free()
+  }
+}

@@ -1,0 +1,33 @@
+export { Alerts, flushAlerts, type AlertSettings, type AlertsLike } from './alerts.js'
+export { CircuitBreaker, type BreakerSettings, type BreakerState, type Permit } from './breaker.js'
+export { BudgetTracker, Reservation, type Books, type BudgetLimits, type TokenAmount } from './budget.js'
+export * from './client.js'
+export { currentRun } from './current.js'
+export * from './errors.js'
+export { fingerprint, similarity, type FingerprintOptions } from './fingerprint.js'
+export { guard, tool, type GuardOptions } from './guard.js'
+export { LoopDetector, type LoopEvent, type LoopSettings } from './loop.js'
+export { costUsd, setPrices, type Price, type Usage } from './prices.js'
+export { Run, type RunOptions, type ToolOutcome } from './run.js'
+export {
+  StallDetector,
+  type Ladder,
+  type Rung,
+  type StallPreset,
+  type StallRule,
+  type StallSettings,
+  type StepOutcome,
+  type Verdict,
+} from './stall.js'
+export { RecipeCache, ToolExecutionTracker, type Skip, type SkipReason, type TrackerSettings } from './tools.js'
+export {
+  RemoteBudgetTracker,
+  RemoteCircuitBreaker,
+  RemoteLoopDetector,
+  RemoteReservation,
+  RemoteRun,
+  RemoteStallDetector,
+  RemoteToolExecutionTracker,
+  type RemotePermit,
+  type ServiceOptions,
+} from './remote.js'

@@ -1,0 +1,76 @@
+/** What model calls cost: a table that comes with the package, and prices of your own before it. */
+import { count, snakeCase, text } from './core/input.js'
+import { argumentsToJson } from './core/json.js'
+import { DONE, UNKNOWN_MODEL, failure, output, wasm, write } from './core/wasm.js'
+import { UnknownModelError, type RunGuardError } from './errors.js'
+
+/** Tokens of a model call, each counted in one field. */
+export interface Usage {
+  /** Read afresh: without the cached and cache-writing ones. */
+  inputTokens?: number | undefined
+  /** Written by the model, its reasoning included. */
+  outputTokens?: number | undefined
+  /** Of the prompt, read from a cache. */
+  cachedTokens?: number | undefined
+  /** Of the prompt, written to a cache. */
+  cacheWriteTokens?: number | undefined
+}
+
+/** Dollars for a million tokens, as decimal text ("0.25") or a number. */
+export interface Price {
+  input: number | string
+  output: number | string
+  /** Left out: as input. */
+  cacheRead?: number | string | undefined
+  cacheWrite?: number | string | undefined
+  /** Prices of requests whose whole prompt is larger than `tokens`. */
+  above?: readonly ({ tokens: number } & Partial<Pick<Price, 'input' | 'output' | 'cacheRead' | 'cacheWrite'>>)[] | undefined
+}
+
+const LONGEST_NAME = 65_536
+
+/** The counts of a usage in the order the core takes them. */
+export function counts(usage: Usage): [number, number, number, number] {
+  return [
+    count('inputTokens', usage.inputTokens ?? 0),
+    count('outputTokens', usage.outputTokens ?? 0),
+    count('cachedTokens', usage.cachedTokens ?? 0),
+    count('cacheWriteTokens', usage.cacheWriteTokens ?? 0),
+  ]
+}
+
+/** Dollars a model call costs. Throws UnknownModelError for a model without a price. */
+export function costUsd(model: string, usage: Usage): number {
+  const tokens = counts(usage)
+  const usd = wasm.cost_usd(write(text('model', model, LONGEST_NAME)), ...tokens)
+  if (usd < 0) throw priceFailure(-usd, model)
+  return usd
+}
+
+/** The error of a status that pricing left. */
+export function priceFailure(status: number, model: string): RunGuardError {
+  return status === UNKNOWN_MODEL ? new UnknownModelError(output(), { model }) : failure(status)
+}
+
+/**
+ * Sets prices that go before the table, for this process. `unknownModel` says what a model without a price costs:
+ * an error (default), nothing, or a price.
+ */
+export function setPrices(
+  models: Readonly<Record<string, Price>>,
+  options: { unknownModel?: 'error' | 'free' | Price | undefined } = {},
+): void {
+  const named = Object.fromEntries(
+    Object.entries(models).map(([model, price]) => [text('The name of a model', model, LONGEST_NAME), inCore(price)]),
+  )
+  const { unknownModel } = options
+  const status = wasm.prices_set(write(argumentsToJson(named)))
+  if (status !== DONE) throw failure(status)
+  if (unknownModel === undefined) return
+  const chosen = wasm.prices_unknown(write(argumentsToJson(typeof unknownModel === 'string' ? unknownModel : inCore(unknownModel))))
+  if (chosen !== DONE) throw failure(chosen)
+}
+
+function inCore(price: Price): unknown {
+  return snakeCase({ ...price, above: price.above?.map(snakeCase) })
+}

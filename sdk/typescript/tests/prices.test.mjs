@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict'
+import { it } from 'node:test'
+import { inBoth, thrownBy } from './both.mjs'
+
+inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, InvalidInputError, BudgetExceededError }) => {
+  it('prices a call under any of a model’s names', () => {
+    assert.equal(costUsd('gpt-4o', { inputTokens: 1_000_000 }), 2.5)
+    assert.equal(costUsd('openai/gpt-4o', { inputTokens: 1000, outputTokens: 100 }), 0.0035)
+    assert.equal(
+      costUsd('us.anthropic.claude-3-7-sonnet-20250219-v1:0', { inputTokens: 1_000_000, outputTokens: 1_000_000, cachedTokens: 1_000_000 }),
+      18.3,
+    )
+  })
+
+  it('does not guess: an unknown model is an error, and nothing is counted', () => {
+    const error = thrownBy(() => costUsd('gpt-4o-mni', { inputTokens: 1 }))
+    assert.ok(error instanceof UnknownModelError)
+    assert.equal(error.model, 'gpt-4o-mni')
+    assert.match(error.message, /^No price is known .*gpt-4o-mini/)
+    const budget = new BudgetTracker({ maxUsd: 1 })
+    assert.throws(() => budget.recordUsage('nobody-knows-it', { inputTokens: 10 }), UnknownModelError)
+    for (const usage of [{ inputTokens: -1 }, { outputTokens: NaN }, { cachedTokens: 1.5 }, { cacheWriteTokens: '1' }]) {
+      assert.throws(() => budget.recordUsage('gpt-4o', usage), InvalidInputError)
+    }
+    assert.throws(() => costUsd('', {}), InvalidInputError)
+    assert.deepEqual([budget.spent, budget.books.spentTokens], [0, 0])
+  })
+
+  it('counts dollars and tokens of a usage', () => {
+    const budget = new BudgetTracker({ maxUsd: 0.01, maxTokens: 10_000 })
+    budget.recordUsage('gpt-4o', { inputTokens: 1000, outputTokens: 500, cachedTokens: 200 })
+    assert.deepEqual([budget.spent, budget.books.spentTokens], [0.00775, 1700])
+    assert.throws(() => budget.recordUsage('gpt-4o', { outputTokens: 1000 }), BudgetExceededError)
+  })
+
+  it('a run without a dollar limit counts the tokens of an unknown model', () => {
+    const run = new Run({ maxTokens: 100 })
+    run.recordUsage('nobody-knows-it', { inputTokens: 60, cachedTokens: 40 })
+    assert.throws(() => run.beforeModel(), BudgetExceededError)
+    assert.throws(() => new Run({ maxUsd: 1 }).recordUsage('nobody-knows-it', { inputTokens: 60 }), UnknownModelError)
+  })
+
+  it('takes prices of your own', () => {
+    setPrices({ 'my-model': { input: '1.5', output: 3, cacheRead: 0.1, above: [{ tokens: 1000, input: 2 }] } })
+    assert.equal(costUsd('my-model', { inputTokens: 1000, cachedTokens: 0 }), 0.0015)
+    assert.equal(costUsd('my-model', { inputTokens: 1_000_000 }), 2)
+    assert.throws(() => setPrices({ other: { input: -1, output: 1 } }), InvalidInputError)
+    assert.throws(() => setPrices({ other: { input: 1 } }), InvalidInputError)
+    setPrices({}, { unknownModel: 'free' })
+    assert.equal(costUsd('nobody-knows-it', { inputTokens: 5 }), 0)
+    setPrices({}, { unknownModel: { input: 1, output: 1 } })
+    assert.equal(costUsd('nobody-knows-it', { inputTokens: 1_000_000 }), 1)
+    setPrices({}, { unknownModel: 'error' })
+    assert.throws(() => setPrices({}, { unknownModel: 'whatever' }), InvalidInputError)
+    assert.throws(() => costUsd('nobody-knows-it', { inputTokens: 5 }), UnknownModelError)
+  })
+})

@@ -1,0 +1,148 @@
+import assert from 'node:assert/strict'
+import { after, before, it } from 'node:test'
+import { deadUrl, startService } from '../../../examples/test/service.mjs'
+import { inBoth } from './both.mjs'
+
+let service
+before(async () => {
+  service = await startService()
+})
+after(() => service.stop())
+
+const name = () => `run-${Math.random().toString(16).slice(2)}`
+
+inBoth('detectors kept by a service', (sdk) => {
+  const {
+    LoopDetector,
+    StallDetector,
+    BudgetTracker,
+    CircuitBreaker,
+    ToolExecutionTracker,
+    Run,
+    LoopDetectedError,
+    BudgetExceededError,
+    CircuitOpenError,
+    ServiceError,
+    UnknownModelError,
+    InvalidInputError,
+    TripError,
+  } = sdk
+
+  it('LoopDetector', async () => {
+    const { url } = service
+    const one = LoopDetector.remote({ url })
+    const other = LoopDetector.remote({ url })
+    const session = name()
+    await one.record(session, 'search')
+    await other.record({ sessionId: session, tool: 'search' })
+    const expected = await one.check(session, 'search')
+    assert.ok(expected instanceof LoopDetectedError)
+    await assert.rejects(
+      other.record(session, 'search'),
+      (error) => error instanceof LoopDetectedError && error.pattern === 'search' && error.repeats === 3,
+    )
+    other.reset(session)
+    await other.record(session, 'search')
+    await one.record('alone')
+    assert.equal(await one.check('alone'), null)
+    await assert.rejects(one.record(''), InvalidInputError)
+    await one.record('x'.repeat(5000))
+  })
+
+  it('StallDetector', async () => {
+    const stall = StallDetector.remote({ url: service.url })
+    const sessionId = name()
+    const rungs = []
+    for (let call = 0; call < 4; call++) rungs.push((await stall.observe('search', { q: 'x' }, 'nothing', { sessionId })).rung)
+    assert.deepEqual(rungs, ['go_on', 'go_on', 'steer', 'stop'])
+    const own = StallDetector.remote({ url: service.url })
+    await own.observe('search', {}, 'r')
+    await own.observe('search', {}, 'r')
+    await own.userMessage()
+    assert.equal((await own.observe('search', {}, 'r')).rung, 'go_on')
+    assert.equal((await own.message('hello')).rung, 'go_on')
+  })
+
+  it('BudgetTracker', async () => {
+    const budget = BudgetTracker.remote({ url: service.url, maxUsd: 5, cap: 2 })
+    await budget.record(2)
+    assert.equal(await budget.check(), 3)
+    const held = await budget.reserve(2)
+    assert.deepEqual(
+      await budget.books().then(({ spent, reserved, remaining, limit }) => [spent, reserved, remaining, limit]),
+      [2, 2, 1, 5],
+    )
+    await assert.rejects(budget.reserve(1.5), BudgetExceededError)
+    await held.commit(1)
+    await held.release()
+    await assert.rejects(held.commit(1), InvalidInputError)
+    await (await budget.reserve(1)).release()
+    assert.equal(await budget.check(), 2)
+    assert.equal(await budget.check('s', 'step'), 2)
+    await budget.record('s', 'step')
+    await budget.record('s', 'step')
+    await assert.rejects(budget.record('s', 'step'), (error) => error instanceof BudgetExceededError && error.unit === 'calls')
+    await assert.rejects(budget.recordUsage('nobody-knows-it', { inputTokens: 1 }), UnknownModelError)
+    await budget.recordUsage('gpt-4o', { inputTokens: 400_000 })
+    assert.equal(await budget.check(), 1)
+    await assert.rejects(budget.record(5), (error) => error instanceof BudgetExceededError && error.limit === 5)
+    const child = BudgetTracker.remote({ url: service.url, maxUsd: 10 }).child({ maxUsd: 1 })
+    await assert.rejects(child.record(2), BudgetExceededError)
+    await assert.rejects(budget.record(NaN), InvalidInputError)
+  })
+
+  it('CircuitBreaker', async () => {
+    const breaker = CircuitBreaker.remote({ url: service.url, name: name() })
+    assert.equal(await breaker.call(async () => 7), 7)
+    for (let call = 0; call < 10; call++)
+      await assert.rejects(
+        breaker.call(() => Promise.reject(new Error('down'))),
+        /down/,
+      )
+    await assert.rejects(breaker.check(), (error) => error instanceof CircuitOpenError && error.retryAfterSeconds > 0)
+    assert.equal(await breaker.state(), 'open')
+  })
+
+  it('ToolExecutionTracker', async () => {
+    const tracker = ToolExecutionTracker.remote({ url: service.url })
+    assert.equal(await tracker.shouldSkip('search_knowledge', { query: 'fix bug' }), null)
+    await tracker.record('search_knowledge', { query: 'fix bug' })
+    assert.match((await tracker.shouldSkip('search_knowledge', { query: 'fix bug' })).message, /identical parameters/)
+    tracker.newTurn()
+    assert.equal(await tracker.shouldSkip('search_knowledge', { query: 'fix bug' }), null)
+  })
+
+  it('Run', async () => {
+    const run = Run.remote({ url: service.url, maxUsd: 1, repeats: 3, stall: true })
+    await run.beforeModel()
+    await run.beforeTool('search', { q: 'secret' })
+    await run.afterTool('search', { q: 'secret' }, 'r')
+    await run.beforeTool('search', { q: 'secret' })
+    await assert.rejects(
+      run.beforeTool('search', { q: 'secret' }),
+      (error) => error instanceof LoopDetectedError && error.runId === run.runId,
+    )
+    await assert.rejects(run.beforeModel(), TripError)
+    assert.equal(run.tripped, true)
+    const spender = Run.remote({ url: service.url, maxUsd: 1 })
+    await assert.rejects(spender.recordUsd(2), BudgetExceededError)
+    await assert.rejects(spender.beforeTool('a'), BudgetExceededError)
+    const log = await new sdk.GuardClient(service.url).decisions({ session: run.runId, kind: 'all' })
+    assert.ok(!JSON.stringify(log).includes('secret'))
+  })
+
+  it('without a service guards pass and budgets do not', async () => {
+    const url = await deadUrl()
+    const warn = console.warn
+    console.warn = () => {}
+    try {
+      await LoopDetector.remote({ url }).record('a')
+      assert.equal((await StallDetector.remote({ url }).observe('a')).rung, 'go_on')
+      assert.equal(await CircuitBreaker.remote({ url }).call(() => 7), 7)
+      await assert.rejects(BudgetTracker.remote({ url, maxUsd: 1 }).record(1), ServiceError)
+      await assert.rejects(LoopDetector.remote({ url, failOpen: false }).record('a'), ServiceError)
+    } finally {
+      console.warn = warn
+    }
+  })
+})

@@ -1,0 +1,171 @@
+//! How JavaScript and Rust hand each other values: numbers as they are, texts through two shared buffers.
+//!
+//! JavaScript asks [`input`] for room, writes UTF-8 there and calls an operation with the lengths of its texts. What
+//! an operation has to say beyond a number it leaves as JSON in the output buffer. WebAssembly here has one thread,
+//! and no operation calls back into JavaScript, so one buffer of each is enough.
+//!
+//! No raw pointer is ever followed on this side. The `unsafe` of this crate is the attribute that gives an exported
+//! function its name, which is sound because the names are unique within this one library.
+
+use runguard_core::{Span, Timestamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::fmt::Display;
+
+/// The operation did what it was asked for.
+pub(crate) const DONE: i32 = 0;
+/// A guard said stop; the output says why.
+pub(crate) const TRIPPED: i32 = 1;
+/// The input was refused and nothing changed; the output says why.
+pub(crate) const REFUSED: i32 = 2;
+/// The object was freed before.
+pub(crate) const GONE: i32 = 3;
+/// There is no price for the model, and nothing changed; the output says so.
+pub(crate) const UNKNOWN_MODEL: i32 = 4;
+
+thread_local! {
+    static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Buffers beyond this are given back after use.
+const KEPT: usize = 64 * 1024;
+
+/// Makes room for `length` bytes and says where. Valid until the next call of this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn input(length: usize) -> *const u8 {
+    INPUT.with_borrow_mut(|input| {
+        input.clear();
+        if length <= KEPT {
+            input.shrink_to(KEPT);
+        }
+        input.resize(length.max(KEPT), 0);
+        input.as_ptr()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn output_pointer() -> *const u8 {
+    OUTPUT.with_borrow(Vec::as_ptr)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn output_length() -> usize {
+    OUTPUT.with_borrow(Vec::len)
+}
+
+/// Runs `operation` on the texts that lie one after another in the input buffer.
+pub(crate) fn with_texts<const N: usize, R>(lengths: [usize; N], operation: impl FnOnce([&str; N]) -> R) -> R {
+    INPUT.with_borrow(|input| {
+        let mut rest = input.as_slice();
+        operation(lengths.map(|length| {
+            let (text, after) = rest.split_at(length.min(rest.len()));
+            rest = after;
+            // JavaScript writes with TextEncoder, which makes valid UTF-8 of anything.
+            std::str::from_utf8(text).unwrap_or_default()
+        }))
+    })
+}
+
+/// Leaves `text` in the output buffer.
+pub(crate) fn answer_text(text: &str) {
+    OUTPUT.with_borrow_mut(|output| {
+        output.clear();
+        output.shrink_to(KEPT);
+        output.extend_from_slice(text.as_bytes());
+    });
+}
+
+/// Leaves `value` as JSON in the output buffer.
+pub(crate) fn answer(status: i32, value: &impl Serialize) -> i32 {
+    answer_text(&serde_json::to_string(value).unwrap_or_default());
+    status
+}
+
+/// Says why the input was refused.
+pub(crate) fn refuse(why: impl Display) -> i32 {
+    answer_text(&sentence(why));
+    REFUSED
+}
+
+/// The core's messages are clauses; an error that a person reads is a sentence.
+pub(crate) fn sentence(clause: impl Display) -> String {
+    let clause = clause.to_string();
+    let mut letters = clause.chars();
+    let first = letters.next().map(char::to_uppercase).into_iter().flatten();
+    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{}{}{end}", first.collect::<String>(), letters.as_str())
+}
+
+/// Objects that JavaScript knows by number. Number 0 is never given out.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, object: T) -> u32 {
+        if let Some(handle) = self.free.pop() {
+            self.slots[handle as usize - 1] = Some(object);
+            return handle;
+        }
+        self.slots.push(Some(object));
+        self.slots.len() as u32
+    }
+
+    pub(crate) fn get(&mut self, handle: u32) -> Option<&mut T> {
+        self.slots.get_mut((handle as usize).wrapping_sub(1))?.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, handle: u32) {
+        if let Some(slot) = self.slots.get_mut((handle as usize).wrapping_sub(1))
+            && slot.take().is_some()
+        {
+            self.free.push(handle);
+        }
+    }
+}
+
+/// A moment, from `Date.now()`.
+pub(crate) fn millis(now: f64) -> Timestamp {
+    Timestamp::from_millis(now as i64)
+}
+
+/// A whole number; below 0 it was left out.
+pub(crate) fn whole(name: &str, value: f64) -> Result<Option<u32>, String> {
+    match value {
+        value if value < 0.0 => Ok(None),
+        value if value.fract() == 0.0 && value <= f64::from(u32::MAX) => Ok(Some(value as u32)),
+        _ => Err(format!("{name} must be a whole number, not {value}")),
+    }
+}
+
+/// A length of time in seconds; below 0 it was left out.
+pub(crate) fn seconds(name: &str, value: f64) -> Result<Option<Span>, String> {
+    const LONGEST: f64 = 100.0 * 366.0 * 86_400.0;
+    match value {
+        value if value < 0.0 => Ok(None),
+        value if value <= LONGEST => Ok(Some(Span::from_millis((value * 1000.0).round() as u64))),
+        _ => Err(format!("{name} must be a number of seconds, up to 100 years, not {value}")),
+    }
+}
+
+/// Settings with some of them replaced. Of a setting that is a table, the entries that are not named stay.
+pub(crate) fn overlaid<S: Serialize + DeserializeOwned>(settings: &S, changes: &str) -> Result<S, String> {
+    let mut all = serde_json::to_value(settings).map_err(|error| error.to_string())?;
+    let changes: Map<String, Value> = serde_json::from_str(changes).map_err(|error| error.to_string())?;
+    for (name, change) in changes {
+        match (&mut all[&name], change) {
+            (Value::Object(entries), Value::Object(change)) => entries.extend(change),
+            (setting, change) => *setting = change,
+        }
+    }
+    serde_json::from_value(all).map_err(|error| error.to_string())
+}

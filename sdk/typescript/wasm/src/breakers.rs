@@ -1,0 +1,118 @@
+//! The circuit breaker.
+
+use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, millis, overlaid, refuse, with_texts};
+use runguard_core::Span;
+use runguard_core::breaker::{BreakerSettings, CircuitBreaker, Permit, Phase};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Calls under way at once whose permits are kept. Of more, the result of the oldest counts without its permit.
+const MOST_PERMITS: usize = 10_000;
+
+struct Breaker {
+    breaker: CircuitBreaker,
+    /// By the number JavaScript has for them.
+    permits: BTreeMap<u32, Permit>,
+    last: u32,
+}
+
+thread_local! {
+    static BREAKERS: RefCell<Table<Breaker>> = const { RefCell::new(Table::new()) };
+}
+
+/// 0 and a reason in the output when the settings are refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_new(changes: usize) -> u32 {
+    let made = with_texts([changes], |[changes]| {
+        let settings: BreakerSettings = overlaid(&BreakerSettings::default(), changes)?;
+        CircuitBreaker::new(settings).map_err(|bad| bad.to_string())
+    });
+    match made {
+        Ok(breaker) => BREAKERS.with_borrow_mut(|breakers| breakers.add(Breaker { breaker, permits: BTreeMap::new(), last: 0 })),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_free(handle: u32) {
+    BREAKERS.with_borrow_mut(|breakers| breakers.remove(handle));
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    message: String,
+    reason: &'static str,
+    endpoint: String,
+    #[serde(rename = "retryAfterSeconds")]
+    retry_after_seconds: Option<f64>,
+}
+
+fn with_breaker(handle: u32, operation: impl FnOnce(&mut Breaker) -> i32) -> i32 {
+    BREAKERS.with_borrow_mut(|breakers| breakers.get(handle).map_or(GONE, operation))
+}
+
+/// The number of a permit; or a status, as a number below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_check(handle: u32, now: f64) -> f64 {
+    let mut number = 0;
+    let status = with_breaker(handle, |Breaker { breaker, permits, last }| match breaker.check(millis(now)) {
+        Ok(permit) => {
+            *last = last.wrapping_add(1).max(1);
+            permits.insert(*last, permit);
+            if permits.len() > MOST_PERMITS {
+                permits.pop_first();
+            }
+            number = *last;
+            DONE
+        }
+        Err(refused) => answer(
+            TRIPPED,
+            &Refusal {
+                reason: if refused.just_tripped { "circuit_just_tripped" } else { "circuit_open" },
+                endpoint: breaker.name().to_owned(),
+                retry_after_seconds: refused.retry_after.map(|span| span.as_millis() as f64 / 1000.0),
+                message: refused.message,
+            },
+        ),
+    });
+    if status == DONE { f64::from(number) } else { -f64::from(status) }
+}
+
+/// `permit` is 0 when there is none, `latency_ms` is below 0 when it is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_record(handle: u32, permit: u32, ok: u32, latency_ms: f64, now: f64) -> i32 {
+    with_breaker(handle, |Breaker { breaker, permits, .. }| {
+        let latency = (latency_ms >= 0.0).then(|| Span::from_millis(latency_ms as u64));
+        breaker.record(permits.remove(&permit).as_ref(), ok != 0, latency, millis(now));
+        DONE
+    })
+}
+
+/// 0 closed, 1 open, 2 half open; below 0 when it was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_phase(handle: u32, now: f64) -> i32 {
+    BREAKERS.with_borrow_mut(|breakers| {
+        breakers.get(handle).map_or(-1, |Breaker { breaker, .. }| match breaker.phase(millis(now)) {
+            Phase::Closed => 0,
+            Phase::Open => 1,
+            Phase::HalfOpen => 2,
+        })
+    })
+}
+
+/// 0 forces it open, 1 forces it closed, 2 makes it automatic again with nothing remembered.
+#[unsafe(no_mangle)]
+pub extern "C" fn breaker_control(handle: u32, control: u32, now: f64) -> i32 {
+    with_breaker(handle, |Breaker { breaker, .. }| {
+        match control {
+            0 => breaker.force_open(millis(now)),
+            1 => breaker.force_close(millis(now)),
+            _ => breaker.reset(millis(now)),
+        }
+        DONE
+    })
+}

@@ -1,0 +1,196 @@
+//! Budgets: dollars, tokens, calls of a key.
+
+use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, refuse, sentence, whole, with_texts};
+use crate::prices::{cost_of, usage};
+use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, ReservationId, call_key};
+use runguard_core::money::NanoDollars;
+use serde::Serialize;
+use std::cell::RefCell;
+
+thread_local! {
+    static BUDGETS: RefCell<Table<Budget>> = const { RefCell::new(Table::new()) };
+}
+
+#[derive(Serialize)]
+struct Trip {
+    message: String,
+    unit: &'static str,
+    spent: f64,
+    limit: f64,
+}
+
+fn exceeded(found: BudgetExceeded) -> i32 {
+    let trip = Trip { message: sentence(found), unit: found.unit.as_str(), spent: found.spent_value(), limit: found.limit_value() };
+    answer(TRIPPED, &trip)
+}
+
+/// Whole numbers up to 2^53 are exact in JavaScript.
+fn tokens(name: &str, value: f64) -> Result<u64, String> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if (0.0..=EXACT).contains(&value) && value.fract() == 0.0 {
+        Ok(value as u64)
+    } else {
+        Err(format!("{name} must be a whole number of at least 0, not {value}"))
+    }
+}
+
+fn dollars(name: &str, value: f64) -> Result<NanoDollars, String> {
+    NanoDollars::from_dollars(value).map_err(|problem| format!("{name}: {problem}"))
+}
+
+/// A number below 0 stands for a limit left out.
+fn limits(max_usd: f64, max_tokens: f64, cap: f64) -> Result<Limits, String> {
+    Ok(Limits {
+        usd: if max_usd < 0.0 { None } else { Some(dollars("maxUsd", max_usd)?) },
+        tokens: if max_tokens < 0.0 { None } else { Some(tokens("maxTokens", max_tokens)?) },
+        cap: whole("cap", cap)?,
+    })
+}
+
+fn cost(usd: f64, count: f64) -> Result<Cost, String> {
+    Ok(Cost { usd: dollars("usd", usd)?, tokens: tokens("tokens", count)? })
+}
+
+fn with_budget(handle: u32, operation: impl FnOnce(&Budget) -> i32) -> i32 {
+    BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).map_or(GONE, |budget| operation(budget)))
+}
+
+fn add(made: Result<Budget, String>) -> u32 {
+    match made {
+        Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
+}
+
+/// 0 and a reason in the output when a limit is refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_new(max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
+    add(limits(max_usd, max_tokens, cap).map(Budget::new))
+}
+
+/// A budget that draws on another; 0 also when that was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_child(handle: u32, max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
+    let parent = BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned());
+    add(limits(max_usd, max_tokens, cap)
+        .and_then(|limits| parent.map(|parent| parent.child(limits)).ok_or_else(|| "the parent was freed".to_owned())))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_free(handle: u32) {
+    BUDGETS.with_borrow_mut(|budgets| budgets.remove(handle));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_record(handle: u32, usd: f64, count: f64) -> i32 {
+    with_budget(handle, |budget| match cost(usd, count) {
+        Ok(paid) => budget.record(paid).map_or_else(exceeded, |()| DONE),
+        Err(problem) => refuse(problem),
+    })
+}
+
+/// Prices what a model call used, and counts dollars and tokens.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
+    let usage = usage(input, output, cached, cache_write);
+    with_texts([model], |[model]| {
+        with_budget(handle, |budget| match cost_of(model, &usage) {
+            Ok(usd) => budget.record(Cost { usd, tokens: usage.total_tokens() }).map_or_else(exceeded, |()| DONE),
+            Err(status) => status,
+        })
+    })
+}
+
+/// Whether anything may be spent at all.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_exhausted(handle: u32) -> i32 {
+    with_budget(handle, |budget| {
+        let least = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
+        budget.check(least).map_or_else(|found| exceeded(BudgetExceeded { asked: 0, ..found }), |()| DONE)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_count(handle: u32, session: usize, step: usize) -> i32 {
+    with_texts([session, step], |[session, step]| {
+        with_budget(handle, |budget| budget.count(&call_key(session, step)).map_or_else(exceeded, |_| DONE))
+    })
+}
+
+/// Infinite without a cap; below 0 when the budget was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_calls_left(handle: u32, session: usize, step: usize) -> f64 {
+    with_texts([session, step], |[session, step]| {
+        BUDGETS.with_borrow_mut(|budgets| {
+            budgets.get(handle).map_or(-1.0, |budget| budget.calls_left(&call_key(session, step)).map_or(f64::INFINITY, f64::from))
+        })
+    })
+}
+
+fn settled(done: Result<(), BudgetError>) -> i32 {
+    match done {
+        Ok(()) => DONE,
+        Err(BudgetError::Exceeded(found)) => exceeded(found),
+        Err(problem) => refuse(problem),
+    }
+}
+
+/// The id of the reservation; or a status, as a number below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_reserve(handle: u32, usd: f64, count: f64) -> f64 {
+    let mut reserved = 0;
+    let status = with_budget(handle, |budget| match cost(usd, count) {
+        Ok(estimate) => settled(budget.reserve_with_id(estimate).map(|id| reserved = u64::from(id))),
+        Err(problem) => refuse(problem),
+    });
+    if status == DONE { reserved as f64 } else { -f64::from(status) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_commit(handle: u32, id: f64, usd: f64, count: f64) -> i32 {
+    with_budget(handle, |budget| match cost(usd, count) {
+        Ok(paid) => settled(budget.commit_by_id(ReservationId::from(id as u64), paid)),
+        Err(problem) => refuse(problem),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_release(handle: u32, id: f64) -> i32 {
+    with_budget(handle, |budget| settled(budget.release_by_id(ReservationId::from(id as u64))))
+}
+
+#[derive(Serialize)]
+struct Books {
+    spent: f64,
+    reserved: f64,
+    remaining: Option<f64>,
+    limit: Option<f64>,
+    spent_tokens: u64,
+    reserved_tokens: u64,
+    remaining_tokens: Option<u64>,
+    limit_tokens: Option<u64>,
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_books(handle: u32) -> i32 {
+    with_budget(handle, |budget| {
+        let books = budget.snapshot();
+        let spent = books.spent();
+        answer(
+            DONE,
+            &Books {
+                spent: spent.usd.as_dollars(),
+                reserved: books.reserved.usd.as_dollars(),
+                remaining: books.remaining.usd.map(NanoDollars::as_dollars),
+                limit: books.limits.usd.map(NanoDollars::as_dollars),
+                spent_tokens: spent.tokens,
+                reserved_tokens: books.reserved.tokens,
+                remaining_tokens: books.remaining.tokens,
+                limit_tokens: books.limits.tokens,
+            },
+        )
+    })
+}

@@ -1,0 +1,10 @@
+//! The core of RunGuard behind a C-like interface, for the TypeScript package.
+
+mod boundary;
+mod breakers;
+mod budgets;
+mod loops;
+mod prices;
+mod stall;
+mod texts;
+mod tools;

@@ -1,0 +1,76 @@
+//! What a model call costs.
+
+use crate::boundary::{DONE, UNKNOWN_MODEL, answer_text, refuse, sentence, with_texts};
+use runguard_core::money::NanoDollars;
+use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
+use std::cell::RefCell;
+
+struct InForce {
+    prices: Prices,
+    unknown: UnknownModel,
+}
+
+thread_local! {
+    /// The table is large and read when a price is first asked for.
+    static IN_FORCE: RefCell<Option<InForce>> = const { RefCell::new(None) };
+}
+
+fn with_prices<R>(operation: impl FnOnce(&mut InForce) -> R) -> R {
+    IN_FORCE.with_borrow_mut(|in_force| {
+        operation(in_force.get_or_insert_with(|| InForce { prices: Prices::bundled(), unknown: UnknownModel::Error }))
+    })
+}
+
+/// Whole numbers of tokens, at least 0; JavaScript has checked them.
+pub(crate) fn usage(input: f64, output: f64, cached: f64, cache_write: f64) -> Usage {
+    Usage {
+        input_tokens: input as u64,
+        output_tokens: output as u64,
+        cached_tokens: cached as u64,
+        cache_write_tokens: cache_write as u64,
+        ..Usage::default()
+    }
+}
+
+/// The cost, or the status that says why there is none.
+pub(crate) fn cost_of(model: &str, usage: &Usage) -> Result<NanoDollars, i32> {
+    with_prices(|InForce { prices, unknown }| match prices.cost(model, usage, unknown) {
+        Ok((cost, _)) => Ok(cost),
+        Err(problem) => {
+            answer_text(&sentence(problem));
+            Err(UNKNOWN_MODEL)
+        }
+    })
+}
+
+/// Dollars; or a status, as a number below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn cost_usd(model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> f64 {
+    with_texts([model], |[model]| match cost_of(model, &usage(input, output, cached, cache_write)) {
+        Ok(cost) => cost.as_dollars(),
+        Err(status) => -f64::from(status),
+    })
+}
+
+/// Prices of the user's own, before the table: JSON by model, dollars for a million tokens.
+#[unsafe(no_mangle)]
+pub extern "C" fn prices_set(models: usize) -> i32 {
+    with_texts([models], |[models]| with_prices(|in_force| in_force.prices.set_from_json(models).map_or_else(refuse, |()| DONE)))
+}
+
+/// What a model without a price costs: `"error"`, `"free"`, or a price.
+#[unsafe(no_mangle)]
+pub extern "C" fn prices_unknown(choice: usize) -> i32 {
+    with_texts([choice], |[choice]| {
+        let unknown = match choice {
+            "\"error\"" => UnknownModel::Error,
+            "\"free\"" => UnknownModel::Free,
+            price => match serde_json::from_str::<Price>(price) {
+                Ok(price) => UnknownModel::DefaultPrice(price),
+                Err(problem) => return refuse(problem),
+            },
+        };
+        with_prices(|in_force| in_force.unknown = unknown);
+        DONE
+    })
+}
