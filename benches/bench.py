@@ -83,18 +83,21 @@ def need_wrk():
         apt_install("wrk")
 
 
-def flask_python():
-    """The interpreter of a virtual environment that has Flask."""
-    python = WORK / "venv" / "bin" / "python"
-    has_flask = [python, "-c", "import flask"]
-    if python.exists() and subprocess.run(has_flask, capture_output=True).returncode == 0:
+def virtual_environment(folder, probe, packages):
+    """The interpreter of a virtual environment that has these packages."""
+    python = folder / "bin" / "python"
+    if python.exists() and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0:
         return python
-    make_venv = [sys.executable, "-m", "venv", "--clear", WORK / "venv"]
+    make_venv = [sys.executable, "-m", "venv", "--clear", folder]
     if subprocess.run(make_venv, capture_output=True).returncode != 0:
         apt_install("python3-venv")
         run(make_venv)
-    retry(lambda: run([python, "-m", "pip", "install", "-q", "-r", BENCHES / "requirements.txt"]))
+    retry(lambda: run([python, "-m", "pip", "install", "-q", *packages]))
     return python
+
+
+def flask_python():
+    return virtual_environment(WORK / "venv", "import flask", ["-r", BENCHES / "requirements.txt"])
 
 
 def build_runguard(options):
@@ -489,8 +492,28 @@ def measure_cold_start(options):
 
 
 def measure_core(_):
-    """The pure decision of every guard, without server and store."""
-    run(["cargo", "bench", "-p", "runguard-core", "--bench", "decide"], cwd=ROOT)
+    """The pure decision of every guard, and the detectors, without server and store."""
+    run(["cargo", "bench", "-p", "runguard-core", "--bench", "decide", "--bench", "detect"], cwd=ROOT)
+    return {}
+
+
+def measure_python(_):
+    """A call from Python, next to other packages from the index."""
+    python = virtual_environment(WORK / "python", "import maturin", ["maturin>=1.9,<2", "-r", ROOT / "sdk/python/benches/requirements.txt"])
+    wheels = WORK / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    run([python, "-m", "maturin", "build", "--release", "--locked", "-q", "-m", ROOT / "sdk/python/Cargo.toml", "-o", wheels])
+    run([python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", next(wheels.glob("*.whl"))])
+    run([python, ROOT / "sdk/python/benches/bench.py"], cwd=WORK)
+    return {}
+
+
+def measure_node(_):
+    """A call from Node."""
+    package = ROOT / "sdk" / "typescript"
+    retry(lambda: run(["npm", "ci", "--silent", "--no-fund", "--no-audit"], cwd=package))
+    run(["npm", "run", "--silent", "build"], cwd=package)
+    run(["npm", "run", "--silent", "bench"], cwd=package)
     return {}
 
 
@@ -499,6 +522,8 @@ MEASUREMENTS = {
     "core": measure_core,
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
+    "python": measure_python,
+    "node": measure_node,
 }
 
 
@@ -508,7 +533,7 @@ def main():
     for name, measurement in MEASUREMENTS.items():
         command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
-        if name != "core":
+        if name in ("http", "sessions", "cold-start"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
         if name in ("http", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
