@@ -37,6 +37,16 @@ const BODIES: &[(&str, &str)] = &[
     ),
     ("/guard/api-circuit/check", r#"{"endpoint_key":"orders-api","session_id":"user-1"}"#),
     ("/guard/api-circuit/record", r#"{"endpoint_key":"orders-api","session_id":"user-1","outcome":"failure","latency_ms":120}"#),
+    ("/guard/loop", r#"{"session_id":"run-1","tool":"search","args":{"query":"refunds"}}"#),
+    ("/guard/loop/check", r#"{"session_id":"run-1","tool":"search","args":{"query":"refunds"}}"#),
+    ("/guard/stall", r#"{"session_id":"run-1","tool":"read_file","args":{"path":"a.txt"},"result":"3 lines"}"#),
+    ("/guard/budget/check", r#"{"session_id":"run-1","max_usd":5,"usd":0.01}"#),
+    ("/guard/budget/record", r#"{"session_id":"run-1","max_usd":5,"usd":0.000001}"#),
+    ("/guard/budget/reserve", r#"{"session_id":"run-1","max_usd":5,"usd":0.01}"#),
+    ("/guard/tool-call", r#"{"session_id":"run-1","tool":"search_knowledge","args":{"query":"how do refunds work"}}"#),
+    ("/guard/tool-call/record", r#"{"session_id":"run-1","tool":"search_knowledge","args":{"query":"how do refunds work"},"error":true}"#),
+    ("/guard/action-group", r#"{"session_id":"run-1","action_group":"orders","function":"get","parameters":[{"name":"id","value":"7"}]}"#),
+    ("/guard/action-group/result", r#"{"session_id":"run-1","action_group":"orders","function":"get","failed":true}"#),
 ];
 
 fn operation(path: &str, body: &str) -> Box<dyn Operation> {

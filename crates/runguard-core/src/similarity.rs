@@ -152,6 +152,7 @@ impl Gist {
 
     /// One pass over the words: the normalised text, a sum over all of them, a sum over those that must not differ.
     fn read(query: &str, wording: &Wording) -> Self {
+        let plain = wording.is_plain();
         let mut text = String::with_capacity(query.len());
         let mut words = 0_u64;
         let mut fixed = sum_of_hashes(quoted(query).iter().map(String::as_str));
@@ -163,11 +164,7 @@ impl Gist {
                 continue;
             }
             let hash = xxh3_64(word.as_bytes());
-            words = words.wrapping_add(match wording.form(word) {
-                Some(form) if form == word => hash,
-                Some(form) => xxh3_64(form.as_bytes()),
-                None => 0,
-            });
+            words = words.wrapping_add(if plain { hash } else { wording.form(word).map_or(0, |form| xxh3_64(form.as_bytes())) });
             let is_contraction = || word.ends_with("nt") && token.contains(['\'', '\u{2019}']);
             fixed = fixed.wrapping_add(match CLASSES.get(&hash) {
                 Some(stem) => *stem,

@@ -502,12 +502,6 @@ mod threads {
     }
 
     #[test]
-    fn a_million_records_sum_exactly() {
-        records_sum_exactly(1_000_000);
-    }
-
-    #[test]
-    #[ignore = "takes long unoptimised; run with `cargo test --release -- --ignored`"]
     fn ten_million_records_sum_exactly() {
         records_sum_exactly(10_000_000);
     }

@@ -304,49 +304,70 @@ impl Trail {
     }
 }
 
-/// How a trail looks in a store.
-#[derive(Serialize, Deserialize)]
-struct StoredTrail {
-    events: Vec<(u64, String)>,
-    runs: Vec<u16>,
-    times: Vec<Timestamp>,
-    seen: u16,
-    window: bool,
-}
-
+/// Kept as plain bytes, because it is read and written at every step: how many events and times there are and were
+/// seen, each event (hash, run, name), each time; oldest first, so that where a ring begins need not be kept.
 impl Serialize for Trail {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (entries, times) = (self.entries.len(), self.times.len());
-        let oldest_first = |ring: usize, next: usize, offset: usize| (next + offset) % ring;
-        StoredTrail {
-            events: (0..entries)
-                .map(|offset| &self.entries[oldest_first(entries, usize::from(self.next), offset)])
-                .map(|entry| (entry.hash, entry.shown().to_owned()))
-                .collect(),
-            runs: self.entries.iter().map(|entry| entry.run).collect(),
-            times: (0..times).map(|offset| self.times[oldest_first(times, usize::from(self.next_time), offset)]).collect(),
-            seen: self.seen,
-            window: times > 0,
+        let mut bytes = Vec::with_capacity(8 + self.entries.len() * 16 + self.times.len() * 8);
+        bytes.push(self.entries.len() as u8);
+        bytes.extend_from_slice(&(self.times.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&self.seen.to_le_bytes());
+        let (newer, older) = self.entries.split_at(usize::from(self.next));
+        for (entry, Entry { run, .. }) in older.iter().chain(newer).zip(&self.entries) {
+            bytes.extend_from_slice(&entry.hash.to_le_bytes());
+            bytes.extend_from_slice(&run.to_le_bytes());
+            bytes.push(entry.shown_len);
+            bytes.extend_from_slice(entry.shown().as_bytes());
         }
-        .serialize(serializer)
+        let (newer, older) = self.times.split_at(usize::from(self.next_time));
+        for time in older.iter().chain(newer) {
+            bytes.extend_from_slice(&time.as_millis().to_le_bytes());
+        }
+        serializer.serialize_bytes(&bytes)
     }
 }
 
 impl<'de> Deserialize<'de> for Trail {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let stored = StoredTrail::deserialize(deserializer)?;
-        let entries = stored
-            .events
-            .iter()
-            .zip(&stored.runs)
-            .map(|((hash, shown), run)| {
-                let mut entry = Entry { hash: *hash, run: *run, ..NO_ENTRY };
-                entry.show(shown);
-                entry
-            })
-            .collect();
-        Ok(Self { entries, times: stored.times.into(), next: 0, next_time: 0, seen: stored.seen })
+        struct Bytes;
+        impl serde::de::Visitor<'_> for Bytes {
+            type Value = Trail;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the newest events of a session")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Trail, E> {
+                read_trail(bytes).ok_or_else(|| E::custom("the events of a session are cut off"))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
     }
+}
+
+fn read_trail(bytes: &[u8]) -> Option<Trail> {
+    fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+        let (first, rest) = bytes.split_first_chunk::<N>()?;
+        *bytes = rest;
+        Some(*first)
+    }
+    let bytes = &mut &*bytes;
+    let [entries] = take(bytes)?;
+    let times = u16::from_le_bytes(take(bytes)?);
+    let seen = u16::from_le_bytes(take(bytes)?);
+    let entries = (0..entries)
+        .map(|_| {
+            let mut entry = Entry { hash: u64::from_le_bytes(take(bytes)?), run: u16::from_le_bytes(take(bytes)?), ..NO_ENTRY };
+            let [length] = take(bytes)?;
+            let (shown, rest) = bytes.split_at_checked(usize::from(length))?;
+            *bytes = rest;
+            entry.show(std::str::from_utf8(shown).ok()?);
+            Some(entry)
+        })
+        .collect::<Option<Box<[Entry]>>>()?;
+    let times =
+        (0..times).map(|_| take(bytes).map(|millis| Timestamp::from_millis(i64::from_le_bytes(millis)))).collect::<Option<Box<[_]>>>()?;
+    Some(Trail { entries, times, next: 0, next_time: 0, seen })
 }
 
 /// The calls of one key: when the newest were, at most as many as are allowed.

@@ -215,6 +215,24 @@ impl Preset {
 }
 
 impl StallSettings {
+    /// Says nothing to anything.
+    pub(crate) const fn silent() -> Self {
+        let never = Ladder::new(0, 0, 0);
+        Self {
+            identical: never,
+            cycle: never,
+            cycle_max_period: 0,
+            novelty_window: 0,
+            novelty_max_new: 0,
+            novelty_rung: Rung::GoOn,
+            same_error: never,
+            messages: never,
+            polling: Vec::new(),
+            mutating: Vec::new(),
+            highest: Rung::Stop,
+        }
+    }
+
     pub fn check(&self) -> Result<(), BadSetting> {
         let bad = |name, problem: &str| Err(BadSetting { name, problem: problem.into() });
         if self.cycle_max_period > 16 {
@@ -234,6 +252,11 @@ impl StallSettings {
             }
         }
         Ok(())
+    }
+
+    fn limited(&self, mut verdict: Verdict) -> Verdict {
+        verdict.rung = verdict.rung.min(self.highest);
+        verdict
     }
 
     /// The lowest number of rounds that means something.
@@ -402,48 +425,8 @@ impl<'de> Deserialize<'de> for Seen {
 }
 
 impl StallState {
-    /// Whether this call was made in this round already.
-    fn is_parallel_duplicate(&mut self, call: u64, round: Option<u64>) -> bool {
-        if round.is_none() || round != self.round {
-            self.round = round;
-            self.round_calls.clear();
-        }
-        if round.is_none() {
-            return false;
-        }
-        if self.round_calls.contains(&call) {
-            return true;
-        }
-        if self.round_calls.len() < ROUND_CALLS {
-            self.round_calls.push(call);
-        }
-        false
-    }
-}
-
-impl StallDetector {
-    pub fn new(settings: StallSettings) -> Result<Self, BadSetting> {
-        settings.check()?;
-        Ok(Self { settings, state: StallState::default() })
-    }
-
-    /// Goes on with a state that was kept.
-    pub fn resume(settings: StallSettings, state: StallState) -> Result<Self, BadSetting> {
-        settings.check()?;
-        Ok(Self { settings, state })
-    }
-
-    pub fn settings(&self) -> &StallSettings {
-        &self.settings
-    }
-
-    pub fn into_state(self) -> StallState {
-        self.state
-    }
-
-    /// Takes a call with its result and says how far the ladder has been climbed.
-    pub fn observe(&mut self, step: Step<'_>) -> Verdict {
-        let Self { settings, state } = self;
+    pub(crate) fn observe(&mut self, settings: &StallSettings, step: Step<'_>) -> Verdict {
+        let state = self;
         let call = xxh3_64_with_seed(step.tool.as_bytes(), step.args);
         if state.is_parallel_duplicate(call, step.round) {
             return Verdict::default();
@@ -490,12 +473,11 @@ impl StallDetector {
                 state.experiment = mix(state.experiment, pair);
             }
         }
-        self.limited(verdict)
+        settings.limited(verdict)
     }
 
-    /// Takes what the model said without calling anything.
-    pub fn message(&mut self, text: u64) -> Verdict {
-        let Self { settings, state } = self;
+    pub(crate) fn message(&mut self, settings: &StallSettings, text: u64) -> Verdict {
+        let state = self;
         let mut verdict = Verdict::default();
         state.messages_in_a_row = if state.last_message == Some(text) { state.messages_in_a_row + 1 } else { 1 };
         state.last_message = Some(text);
@@ -504,7 +486,56 @@ impl StallDetector {
         if let Some(rounds) = rounds_of_cycle(&mut state.messages, from, 2, text) {
             verdict.climb(settings.messages.rung(rounds), StallRule::Messages, rounds);
         }
-        self.limited(verdict)
+        settings.limited(verdict)
+    }
+
+    /// Whether this call was made in this round already.
+    fn is_parallel_duplicate(&mut self, call: u64, round: Option<u64>) -> bool {
+        if round.is_none() || round != self.round {
+            self.round = round;
+            self.round_calls.clear();
+        }
+        if round.is_none() {
+            return false;
+        }
+        if self.round_calls.contains(&call) {
+            return true;
+        }
+        if self.round_calls.len() < ROUND_CALLS {
+            self.round_calls.push(call);
+        }
+        false
+    }
+}
+
+impl StallDetector {
+    pub fn new(settings: StallSettings) -> Result<Self, BadSetting> {
+        settings.check()?;
+        Ok(Self { settings, state: StallState::default() })
+    }
+
+    /// Goes on with a state that was kept.
+    pub fn resume(settings: StallSettings, state: StallState) -> Result<Self, BadSetting> {
+        settings.check()?;
+        Ok(Self { settings, state })
+    }
+
+    pub fn settings(&self) -> &StallSettings {
+        &self.settings
+    }
+
+    pub fn into_state(self) -> StallState {
+        self.state
+    }
+
+    /// Takes a call with its result and says how far the ladder has been climbed.
+    pub fn observe(&mut self, step: Step<'_>) -> Verdict {
+        self.state.observe(&self.settings, step)
+    }
+
+    /// Takes what the model said without calling anything.
+    pub fn message(&mut self, text: u64) -> Verdict {
+        self.state.message(&self.settings, text)
     }
 
     /// What the ladder would say if this call gave what it gave last time. Ask before running it; changes nothing.
@@ -515,11 +546,6 @@ impl StallDetector {
     /// A person has spoken: what was tried before says nothing about what comes.
     pub fn user_message(&mut self) {
         self.state = StallState::default();
-    }
-
-    fn limited(&self, mut verdict: Verdict) -> Verdict {
-        verdict.rung = verdict.rung.min(self.settings.highest);
-        verdict
     }
 }
 

@@ -181,6 +181,10 @@ impl<'t> Scanner<'t, '_> {
             self.writer.digits(number);
             return Ok(());
         }
+        if let Some(decimal) = short_decimal(number) {
+            self.writer.digits(decimal);
+            return Ok(());
+        }
         match number.parse::<f64>() {
             Ok(float) if float.is_finite() => self.writer.float(float),
             // Beyond what a double holds it is known by its text only.
@@ -270,5 +274,40 @@ impl<'t> Scanner<'t, '_> {
             self.at += 1;
         }
         Ok(unit)
+    }
+}
+
+/// A decimal of at most fifteen digits is the shortest form of its own double, so it is canonical without its trailing
+/// zeros. Small ones, which have an exponent in the canonical form, are left to the double.
+fn short_decimal(number: &str) -> Option<&str> {
+    const EXACT_DIGITS: usize = 15;
+    let (whole, fraction) = number.split_once('.')?;
+    if number.len() > EXACT_DIGITS || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let kept = fraction.trim_end_matches('0').len();
+    if kept == 0 {
+        return Some(whole);
+    }
+    let is_small = matches!(whole, "0" | "-0") && fraction.starts_with('0');
+    if is_small { None } else { Some(&number[..=whole.len() + kept]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_short_decimal_is_what_its_double_gives(number in "-?(0|[1-9][0-9]{0,7})\\.[0-9]{1,7}") {
+            if let Some(decimal) = short_decimal(&number) {
+                let mut through_double = Writer::new(Volatile::NONE, 16);
+                through_double.float(number.parse().unwrap());
+                let mut direct = Writer::new(Volatile::NONE, 16);
+                direct.digits(decimal);
+                prop_assert_eq!(direct.finish(), through_double.finish());
+            }
+        }
     }
 }

@@ -270,7 +270,10 @@ pub(super) fn is_empty(canonical: &str) -> bool {
 
 /// Unicode NFC; text that is composed already, as nearly all is, is not copied.
 pub(super) fn compose(text: &str) -> Cow<'_, str> {
-    if text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) }
+    // Characters before the first combining one (U+0300, which begins with this byte) are all composed.
+    const FIRST_COMBINING: u8 = 0xcc;
+    let is_composed = || text.bytes().all(|byte| byte < FIRST_COMBINING) || is_nfc_quick(text.chars()) == IsNormalized::Yes;
+    if is_composed() { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect()) }
 }
 
 /// The order of RFC 8785: by UTF-16 units.

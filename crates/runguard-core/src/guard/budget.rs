@@ -142,7 +142,7 @@ const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
 
 /// Open reservations of one budget; more are refused.
-const MOST_RESERVATIONS: usize = 256;
+const MOST_RESERVATIONS: usize = 128;
 /// Keys counted against the cap. Beyond it the one counted longest ago is forgotten.
 const MOST_KEYS: usize = 512;
 
@@ -228,13 +228,74 @@ impl Cost {
     fn plus(self, other: Self) -> Self {
         Self { usd: self.usd.saturating_add(other.usd), tokens: self.tokens.saturating_add(other.tokens) }
     }
+
+    fn minus(self, other: Self) -> Self {
+        Self { usd: self.usd.saturating_sub(other.usd), tokens: self.tokens.saturating_sub(other.tokens) }
+    }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What is gone or set aside.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Holding {
+    spent: Cost,
+    reserved: Cost,
+}
+
+#[derive(Debug, Clone, PartialEq)]
 struct Reservation {
     id: u64,
     cost: Cost,
     expires: Timestamp,
+}
+
+/// Of equal size each and kept as plain bytes: there may be hundreds, and they are read at every step.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Reservations(Vec<Reservation>);
+
+impl Reservations {
+    const BYTES_OF_ONE: usize = 32;
+
+    fn in_force(&self, now: Timestamp) -> impl Iterator<Item = &Reservation> {
+        self.0.iter().filter(move |open| now < open.expires)
+    }
+}
+
+impl Serialize for Reservations {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::with_capacity(self.0.len() * Self::BYTES_OF_ONE);
+        for Reservation { id, cost, expires } in &self.0 {
+            bytes.extend_from_slice(&id.to_le_bytes());
+            bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
+            bytes.extend_from_slice(&cost.tokens.to_le_bytes());
+            bytes.extend_from_slice(&expires.as_millis().to_le_bytes());
+        }
+        serializer.serialize_bytes(&bytes)
+    }
+}
+
+impl<'de> Deserialize<'de> for Reservations {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl serde::de::Visitor<'_> for Bytes {
+            type Value = Reservations;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the reservations of a budget")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Reservations, E> {
+                let number =
+                    |one: &[u8], place: usize| one[place * 8..place * 8 + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+                let read = |one: &[u8]| Reservation {
+                    id: number(one, 0),
+                    cost: Cost { usd: NanoDollars::from_nanos(number(one, 1).cast_signed()).unwrap_or_default(), tokens: number(one, 2) },
+                    expires: Timestamp::from_millis(number(one, 3).cast_signed()),
+                };
+                Ok(Reservations(bytes.chunks_exact(Reservations::BYTES_OF_ONE).take(MOST_RESERVATIONS).map(read).collect()))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
 }
 
 /// One budget.
@@ -242,17 +303,17 @@ struct Reservation {
 struct Account {
     limits: Limits,
     spent: Cost,
-    open: Vec<Reservation>,
+    open: Reservations,
     calls: Vec<(u64, u32)>,
 }
 
 impl Account {
     fn reserved(&self, now: Timestamp) -> Cost {
-        self.open.iter().filter(|open| now < open.expires).fold(Cost::default(), |sum, open| sum.plus(open.cost))
+        self.open.in_force(now).fold(Cost::default(), |sum, open| sum.plus(open.cost))
     }
 
     fn reservation(&self, id: u64) -> Option<&Reservation> {
-        self.open.iter().find(|open| open.id == id)
+        self.open.0.iter().find(|open| open.id == id)
     }
 
     fn calls_of(&self, key: u64) -> u32 {
@@ -347,10 +408,10 @@ impl Guard for Budget {
             Happened::Limited(limits) => account.limits = *limits,
             Happened::Spent(cost) => account.spent = account.spent.plus(*cost),
             Happened::Reserved { id, cost, expires } => {
-                account.open.retain(|open| at < open.expires);
-                account.open.push(Reservation { id: *id, cost: *cost, expires: *expires });
+                account.open.0.retain(|open| at < open.expires);
+                account.open.0.push(Reservation { id: *id, cost: *cost, expires: *expires });
             }
-            Happened::Settled { id } => account.open.retain(|open| open.id != *id),
+            Happened::Settled { id } => account.open.0.retain(|open| open.id != *id),
             Happened::Counted { key } => account.count(*key),
         }
     }
@@ -421,7 +482,9 @@ pub struct Pass {
     reservation_id: Option<String>,
     known: Option<bool>,
     cost: Cost,
-    after: State,
+    /// Here and at the parent, once this is done.
+    after: [Holding; 2],
+    calls: Option<u32>,
     limits: [Limits; 2],
 }
 
@@ -487,22 +550,45 @@ impl Request {
         }
     }
 
-    /// Whether an account has room for more, and if not, why.
-    fn shortage(account: &Account, level: Level, limits: Limits, more: Cost, now: Timestamp) -> Option<(Block, Option<Timestamp>)> {
-        let reserved = account.reserved(now);
+    /// What an account holds once this is done.
+    fn after(&self, account: &Account, held: Holding, cost: Cost, now: Timestamp) -> Holding {
+        let mut holding = held;
+        if matches!(self.act, Act::Commit | Act::Release)
+            && let Some(settled) = self.reservation_number().and_then(|id| account.reservation(id)).filter(|open| now < open.expires)
+        {
+            holding.reserved = holding.reserved.minus(settled.cost);
+        }
+        match self.act {
+            Act::Record | Act::Commit => holding.spent = holding.spent.plus(cost),
+            Act::Reserve => holding.reserved = holding.reserved.plus(cost),
+            Act::Check | Act::Release => {}
+        }
+        holding
+    }
+
+    /// Whether there is room for more, and if not, why, and when a reservation expires that may make room.
+    fn shortage(
+        account: &Account,
+        held: Holding,
+        level: Level,
+        limits: Limits,
+        more: Cost,
+        now: Timestamp,
+    ) -> Option<(Block, Option<Timestamp>)> {
+        let Holding { spent: already, reserved } = held;
         // A reservation may expire; what is spent stays spent.
-        let next_expiry = || account.open.iter().map(|open| open.expires).filter(|expires| now < *expires).min();
+        let next_expiry = || account.open.in_force(now).map(|open| open.expires).min();
         if let Some(limit) = limits.usd {
-            let spent = account.spent.usd.saturating_add(more.usd);
+            let spent = already.usd.saturating_add(more.usd);
             if spent.saturating_add(reserved.usd) > limit {
-                let block = Block::Dollars { level, spent: account.spent.usd, reserved: reserved.usd, asked: more.usd, limit };
+                let block = Block::Dollars { level, spent: already.usd, reserved: reserved.usd, asked: more.usd, limit };
                 return Some((block, if spent <= limit { next_expiry() } else { None }));
             }
         }
         if let Some(limit) = limits.tokens {
-            let spent = account.spent.tokens.saturating_add(more.tokens);
+            let spent = already.tokens.saturating_add(more.tokens);
             if spent.saturating_add(reserved.tokens) > limit {
-                let block = Block::Tokens { level, spent: account.spent.tokens, asked: more.tokens, limit };
+                let block = Block::Tokens { level, spent: already.tokens, asked: more.tokens, limit };
                 return Some((block, if spent <= limit { next_expiry() } else { None }));
             }
         }
@@ -613,20 +699,21 @@ impl Check for Request {
                 findings.push(Finding::new(Reason::CallCapReached, Block::Cap { calls, cap }, None));
             }
         }
-        let after = {
-            let mut after = state.clone();
-            for event in &events {
-                Budget::apply(&mut after, event, now);
-            }
-            after
-        };
+        let held = [&state.own, &state.parent].map(|account| Holding { spent: account.spent, reserved: account.reserved(now) });
+        let after = [Level::Own, Level::Parent].map(|level| self.after(state.account(level), held[level as usize], cost, now));
+        let calls = self.key.as_ref().map(|key| {
+            let counted = u32::from(self.act == Act::Record);
+            state.own.calls_of(xxh3_64(key.as_bytes())).saturating_add(counted)
+        });
         for level in self.levels() {
             let limits = limits[level as usize];
             let short = match self.act {
                 Act::Release => None,
-                Act::Check | Act::Reserve => Self::shortage(state.account(level), level, limits, cost, now),
+                Act::Check | Act::Reserve => Self::shortage(state.account(level), held[level as usize], level, limits, cost, now),
                 // The money is gone: the question is only whether it was too much.
-                Act::Record | Act::Commit => Self::shortage(after.account(level), level, limits, Cost::default(), now),
+                Act::Record | Act::Commit => {
+                    Self::shortage(state.account(level), after[level as usize], level, limits, Cost::default(), now)
+                }
             };
             let spent_already = matches!(self.act, Act::Record | Act::Commit);
             if let Some((block, clears_at)) = short {
@@ -635,9 +722,11 @@ impl Check for Request {
                 findings.push(Finding { events, ..Finding::new(Reason::BudgetExceeded, block, clears_at) });
                 break;
             }
-            let open = state.account(level).open.iter().filter(|open| now < open.expires).count();
-            if self.act == Act::Reserve && open >= MOST_RESERVATIONS {
-                let next = state.account(level).open.iter().map(|open| open.expires).filter(|expires| now < *expires).min();
+            let open = &state.account(level).open;
+            let full = self.act == Act::Reserve && open.0.len() >= MOST_RESERVATIONS;
+            let open = if full { open.in_force(now).count() } else { 0 };
+            if open >= MOST_RESERVATIONS {
+                let next = state.account(level).open.in_force(now).map(|open| open.expires).min();
                 findings.push(Finding::new(Reason::TooManyReservations, Block::Reservations { open: open as u32 }, next));
                 break;
             }
@@ -647,6 +736,7 @@ impl Check for Request {
             known: matches!(self.act, Act::Commit | Act::Release).then_some(reserved.is_some()),
             cost,
             after,
+            calls,
             limits,
         };
         Ruling { findings, pass, events }
@@ -708,8 +798,8 @@ impl Check for Request {
         }
     }
 
-    fn pass(&self, pass: Pass, moment: Moment<'_>) -> Facts {
-        let Pass { reservation_id, known, cost, after, limits } = pass;
+    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
+        let Pass { reservation_id, known, cost, after, calls, limits } = pass;
         let mut facts = Facts::new().with("budget", self.budget.clone());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -717,29 +807,29 @@ impl Check for Request {
         if let Some(known) = known {
             facts = facts.with("known", known);
         }
-        facts = facts.with("cost_usd", cost.usd.as_dollars()).with("spent_usd", after.own.spent.usd.as_dollars());
-        facts = facts.with("reserved_usd", after.own.reserved(moment.now).usd.as_dollars()).with("spent_tokens", after.own.spent.tokens);
-        let accounts: Vec<(&Account, Limits)> = self.levels().map(|level| (after.account(level), limits[level as usize])).collect();
-        let dollars_left = |(account, limits): &(&Account, Limits)| {
-            limits.usd.map(|limit| limit.saturating_sub(account.spent.usd).saturating_sub(account.reserved(moment.now).usd))
-        };
-        let tokens_left = |(account, limits): &(&Account, Limits)| {
-            limits.tokens.map(|limit| limit.saturating_sub(account.spent.tokens).saturating_sub(account.reserved(moment.now).tokens))
-        };
+        facts = facts
+            .with("cost_usd", cost.usd.as_dollars())
+            .with("spent_usd", after[0].spent.usd.as_dollars())
+            .with("reserved_usd", after[0].reserved.usd.as_dollars())
+            .with("spent_tokens", after[0].spent.tokens);
+        let levels = || self.levels().map(|level| (after[level as usize], limits[level as usize]));
+        let dollars_left =
+            levels().filter_map(|(held, limits)| Some(limits.usd?.saturating_sub(held.spent.usd).saturating_sub(held.reserved.usd)));
+        let tokens_left = levels()
+            .filter_map(|(held, limits)| Some(limits.tokens?.saturating_sub(held.spent.tokens).saturating_sub(held.reserved.tokens)));
         if let Some(limit) = limits[0].usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }
-        if let Some(left) = accounts.iter().filter_map(dollars_left).min() {
+        if let Some(left) = dollars_left.min() {
             facts = facts.with("remaining_usd", left.as_dollars());
         }
         if let Some(limit) = limits[0].tokens {
             facts = facts.with("limit_tokens", limit);
         }
-        if let Some(left) = accounts.iter().filter_map(tokens_left).min() {
+        if let Some(left) = tokens_left.min() {
             facts = facts.with("remaining_tokens", left);
         }
-        if let Some(key) = &self.key {
-            let calls = after.own.calls_of(xxh3_64(key.as_bytes()));
+        if let Some(calls) = calls {
             facts = facts.with("calls", calls);
             if let Some(cap) = limits[0].cap {
                 facts = facts.with("remaining_calls", cap.saturating_sub(calls));

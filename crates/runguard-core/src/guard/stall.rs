@@ -9,9 +9,7 @@ use super::{
     stored_in_one_part,
 };
 use crate::answer::Facts;
-use crate::detect::stall::{
-    Ladder, Rung, StallDetector, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
-};
+use crate::detect::stall::{Ladder, Rung, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use crate::fingerprint;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
@@ -19,6 +17,7 @@ use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub static ROUTE: Route = Route {
@@ -112,35 +111,33 @@ pub enum Event {
 
 impl Event {
     /// Applies it, and gives the verdict by these settings.
-    fn happen(&self, settings: StallSettings, state: StallState) -> (Verdict, StallState) {
-        // The settings were checked when they were read.
-        let Ok(mut detector) = StallDetector::resume(settings, state) else { return (Verdict::default(), StallState::default()) };
-        let verdict = match self {
+    fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
+        match self {
             Self::Called(seen) => {
-                detector.observe(Step { tool: &seen.tool, args: seen.args, result: seen.result, error: seen.error, round: seen.round })
+                let Seen { tool, args, result, error, round, .. } = seen;
+                state.observe(settings, Step { tool, args: *args, result: *result, error: *error, round: *round })
             }
-            Self::Said { text, .. } => detector.message(*text),
+            Self::Said { text, .. } => state.message(settings, *text),
             Self::UserSpoke => {
-                detector.user_message();
+                *state = StallState::default();
                 Verdict::default()
             }
-        };
-        (verdict, detector.into_state())
+        }
     }
 
     /// Settings that change a state as those did under which the event was made.
     fn settings(&self) -> StallSettings {
-        let base = StallSettings { polling: Vec::new(), mutating: Vec::new(), ..StallSettings::default() };
+        let only = |tool: &str, applies: bool| if applies { vec![tool.to_owned()] } else { Vec::new() };
         match self {
             Self::Called(seen) => StallSettings {
-                polling: if seen.polling { vec![seen.tool.clone()] } else { Vec::new() },
-                mutating: if seen.mutating { vec![seen.tool.clone()] } else { Vec::new() },
+                polling: only(&seen.tool, seen.polling),
+                mutating: only(&seen.tool, seen.mutating),
                 cycle: seen.cycle,
                 cycle_max_period: seen.cycle_max_period,
-                ..base
+                ..StallSettings::silent()
             },
-            Self::Said { messages, .. } => StallSettings { messages: *messages, ..base },
-            Self::UserSpoke => base,
+            Self::Said { messages, .. } => StallSettings { messages: *messages, ..StallSettings::silent() },
+            Self::UserSpoke => StallSettings::silent(),
         }
     }
 }
@@ -158,7 +155,7 @@ impl Guard for Stall {
     }
 
     fn apply(state: &mut State, event: &Event, _at: Timestamp) {
-        state.run = event.happen(event.settings(), std::mem::take(&mut state.run)).1;
+        event.happen(&event.settings(), &mut state.run);
     }
 
     fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
@@ -257,7 +254,7 @@ impl Check for Request {
 
     fn decide(&self, Settings(settings): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
         let event = self.event(settings);
-        let (verdict, _) = event.happen(settings.clone(), state.run.clone());
+        let verdict = event.happen(settings, &mut state.run.clone());
         let findings = match verdict.rule.filter(|_| verdict.rung >= Rung::Block) {
             Some(rule) => vec![Finding { events: vec![event.clone()], ..Finding::new(reason(rule), verdict, None) }],
             None => Vec::new(),
@@ -266,7 +263,9 @@ impl Check for Request {
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {
-        let mut message = format!("The run makes no progress: {verdict}. ");
+        let mut message = String::with_capacity(160);
+        // Writing to a string cannot fail.
+        let _ = write!(message, "The run makes no progress: {verdict}. ");
         message.push_str(match verdict.rung {
             Rung::Stop => "End it, and tell the user what was found so far.",
             Rung::Block | Rung::Steer | Rung::Observe | Rung::GoOn => "Do not make this call again; give the model the nudge.",

@@ -25,6 +25,10 @@ impl Wording {
     /// Every word is only itself.
     pub const PLAIN: &'static Self = &Self { stem: false, synonyms: Vec::new() };
 
+    pub(super) fn is_plain(&self) -> bool {
+        !self.stem && self.synonyms.is_empty()
+    }
+
     /// What a normalised word counts as; `None` when it does not count.
     pub(super) fn form<'a>(&'a self, word: &'a str) -> Option<&'a str> {
         if self.stem && SMALL.contains(&word) {

@@ -175,18 +175,17 @@ impl TrackerSettings {
                 }
             }
         }
-        of_value(&Value::Object(place))
+        // Most searches name no place: that is one place too.
+        if place.is_empty() { Ok(0) } else { of_value(&Value::Object(place)) }
     }
 }
 
 /// The argument of that name; `searchQuery`, `search-query` and `search_query` are one name.
 fn argument<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    let letters =
-        |name: &str| name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>();
-    members.get(name).or_else(|| {
-        let wanted = letters(name);
-        members.iter().find(|(other, _)| letters(other) == wanted).map(|(_, value)| value)
-    })
+    fn letters(name: &str) -> impl Iterator<Item = u8> {
+        name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase())
+    }
+    members.get(name).or_else(|| members.iter().find(|(other, _)| letters(other).eq(letters(name))).map(|(_, value)| value))
 }
 
 /// A text, or a list of words as one.
