@@ -15,6 +15,7 @@ pub mod guard;
 pub mod input;
 pub mod money;
 pub mod names;
+mod packed;
 pub mod pattern;
 pub mod policy;
 pub mod prices;

@@ -5,8 +5,8 @@
 //! equal events in a row are exactly n copies of a pattern of length *p*.
 
 use super::sessions::{SessionKey, Sessions};
+use crate::packed::{Packed, serialise_packed};
 use crate::time::{Span, Timestamp};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -304,10 +304,10 @@ impl Trail {
     }
 }
 
-/// Kept as plain bytes, because it is read and written at every step: how many events and times there are and were
-/// seen, each event (hash, run, name), each time; oldest first, so that where a ring begins need not be kept.
-impl Serialize for Trail {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+/// How many events and times there are and were seen, each event (hash, run, name), each time; oldest first, so that
+/// where a ring begins need not be kept.
+impl Packed for Trail {
+    fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + self.entries.len() * 16 + self.times.len() * 8);
         bytes.push(self.entries.len() as u8);
         bytes.extend_from_slice(&(self.times.len() as u16).to_le_bytes());
@@ -323,52 +323,36 @@ impl Serialize for Trail {
         for time in older.iter().chain(newer) {
             bytes.extend_from_slice(&time.as_millis().to_le_bytes());
         }
-        serializer.serialize_bytes(&bytes)
+        bytes
     }
-}
 
-impl<'de> Deserialize<'de> for Trail {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl serde::de::Visitor<'_> for Bytes {
-            type Value = Trail;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the newest events of a session")
-            }
-
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Trail, E> {
-                read_trail(bytes).ok_or_else(|| E::custom("the events of a session are cut off"))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
-fn read_trail(bytes: &[u8]) -> Option<Trail> {
-    fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-        let (first, rest) = bytes.split_first_chunk::<N>()?;
-        *bytes = rest;
-        Some(*first)
-    }
-    let bytes = &mut &*bytes;
-    let [entries] = take(bytes)?;
-    let times = u16::from_le_bytes(take(bytes)?);
-    let seen = u16::from_le_bytes(take(bytes)?);
-    let entries = (0..entries)
-        .map(|_| {
-            let mut entry = Entry { hash: u64::from_le_bytes(take(bytes)?), run: u16::from_le_bytes(take(bytes)?), ..NO_ENTRY };
-            let [length] = take(bytes)?;
-            let (shown, rest) = bytes.split_at_checked(usize::from(length))?;
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+            let (first, rest) = bytes.split_first_chunk::<N>()?;
             *bytes = rest;
-            entry.show(std::str::from_utf8(shown).ok()?);
-            Some(entry)
-        })
-        .collect::<Option<Box<[Entry]>>>()?;
-    let times =
-        (0..times).map(|_| take(bytes).map(|millis| Timestamp::from_millis(i64::from_le_bytes(millis)))).collect::<Option<Box<[_]>>>()?;
-    Some(Trail { entries, times, next: 0, next_time: 0, seen })
+            Some(*first)
+        }
+        let bytes = &mut &*bytes;
+        let [entries] = take(bytes)?;
+        let times = u16::from_le_bytes(take(bytes)?);
+        let seen = u16::from_le_bytes(take(bytes)?);
+        let entries = (0..entries)
+            .map(|_| {
+                let mut entry = Entry { hash: u64::from_le_bytes(take(bytes)?), run: u16::from_le_bytes(take(bytes)?), ..NO_ENTRY };
+                let [length] = take(bytes)?;
+                let (shown, rest) = bytes.split_at_checked(usize::from(length))?;
+                *bytes = rest;
+                entry.show(std::str::from_utf8(shown).ok()?);
+                Some(entry)
+            })
+            .collect::<Option<Box<[Entry]>>>()?;
+        let times = (0..times)
+            .map(|_| take(bytes).map(|millis| Timestamp::from_millis(i64::from_le_bytes(millis))))
+            .collect::<Option<Box<[_]>>>()?;
+        Some(Self { entries, times, next: 0, next_time: 0, seen })
+    }
 }
+serialise_packed!(Trail);
 
 /// The calls of one key: when the newest were, at most as many as are allowed.
 #[derive(Debug, Clone, Default)]

@@ -10,6 +10,7 @@
 //! *observe* (noted), *steer* (a sentence for the model), *block* (do not run this call), *stop* (end the run).
 
 use super::loops::{BadSetting, LoopSettings, Trail};
+use crate::packed::{Packed, serialise_packed};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -372,7 +373,7 @@ pub struct StallState {
     experiment: u64,
 }
 
-/// The pairs that came, a ring. Kept as plain bytes: it is most of a state, and is read at every step.
+/// The pairs that came, a ring.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Seen {
     pairs: Vec<u64>,
@@ -396,33 +397,20 @@ impl Seen {
     }
 }
 
-impl Serialize for Seen {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Packed for Seen {
+    fn pack(&self) -> Vec<u8> {
         // Oldest first, so that where the ring begins need not be kept.
         let (newer, older) = self.pairs.split_at(self.next.min(self.pairs.len()));
-        let bytes: Vec<u8> = older.iter().chain(newer).flat_map(|pair| pair.to_le_bytes()).collect();
-        serializer.serialize_bytes(&bytes)
+        older.iter().chain(newer).flat_map(|pair| pair.to_le_bytes()).collect()
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let pair = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).ok();
+        let pairs = bytes.chunks(8).take(REMEMBERED).map(pair).collect::<Option<_>>()?;
+        Some(Self { pairs, next: 0 })
     }
 }
-
-impl<'de> Deserialize<'de> for Seen {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl serde::de::Visitor<'_> for Bytes {
-            type Value = Seen;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the pairs of a run")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Seen, E> {
-                let pair = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
-                Ok(Seen { pairs: bytes.chunks_exact(8).take(REMEMBERED).map(pair).collect(), next: 0 })
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
+serialise_packed!(Seen);
 
 impl StallState {
     pub(crate) fn observe(&mut self, settings: &StallSettings, step: Step<'_>) -> Verdict {
@@ -563,12 +551,13 @@ fn rounds_of_cycle(trail: &mut Option<Trail>, from: u32, longest: u32, event: u6
     trail.record_hash(&settings, event).filter(|(period, _)| *period > 1).map(|(_, rounds)| rounds)
 }
 
-/// One name for texts that differ only in what changes from run to run: times, durations, addresses, ids, white space.
+/// One name for texts that differ only in what changes from run to run: times, durations, addresses, white space. Not ids:
+/// another commit or order is another result.
 pub fn result_fingerprint(text: &str) -> u64 {
     xxh3_64(normalise(text, Keep::Numbers).as_bytes())
 }
 
-/// One name for errors that say the same about other things: numbers, quoted texts and paths do not matter either.
+/// One name for errors that say the same about other things: numbers, ids, quoted texts and paths do not matter either.
 pub fn error_fingerprint(text: &str) -> u64 {
     let start: String = text.chars().take(ERROR_CHARS).collect();
     xxh3_64(normalise(&start, Keep::Nothing).as_bytes())
@@ -589,7 +578,7 @@ fn normalise(text: &str, keep: Keep) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        if is_volatile(word) || (keep == Keep::Nothing && names_a_thing(word)) {
+        if is_volatile(word) || (keep == Keep::Nothing && (names_a_thing(word) || is_long_hex(bare(word)))) {
             out.push('#');
         } else if keep == Keep::Nothing {
             out.extend(word.chars().filter(|letter| !letter.is_ascii_digit()).flat_map(char::to_lowercase));
@@ -604,20 +593,21 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|letter: char| !letter.is_alphanumeric())
 }
 
-/// "0.53s", "12:30:05", "2026-01-02T03:04:05Z", "0x7f3a", "9f2c51d0-…".
+/// "0.53s", "12:30:05", "2026-01-02T03:04:05Z", "0x7f3a".
 fn is_volatile(word: &str) -> bool {
     let word = bare(word);
     if !word.starts_with(|first: char| first.is_ascii_digit()) {
-        return is_long_hex(word);
+        return false;
     }
     let is_duration = || {
         let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
         unit.len() < word.len() && matches!(unit, "s" | "ms" | "us" | "µs" | "ns" | "sec" | "secs")
     };
     let is_time = || word.matches(':').count() >= 1 && word.chars().all(|letter| letter.is_ascii_digit() || ":.-+TZ".contains(letter));
-    word.starts_with("0x") || is_duration() || is_time() || is_long_hex(word)
+    word.starts_with("0x") || is_duration() || is_time()
 }
 
+/// "9f2c51d0-…".
 fn is_long_hex(word: &str) -> bool {
     word.len() >= 8
         && word.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-')
@@ -780,6 +770,8 @@ mod tests {
             ["3 passed in 0.53s at 2026-01-02T03:04:05Z\nsee 0x7ffde2", "3 passed in 12.01s at 2026-11-15T23:59:59Z\n  see 0x7ffd00"];
         assert_eq!(result_fingerprint(same[0]), result_fingerprint(same[1]));
         assert_ne!(result_fingerprint("3 passed in 1s"), result_fingerprint("4 passed in 1s"));
+        assert_ne!(result_fingerprint("9f2c51d0aa"), result_fingerprint("9f2c51d0ab"), "another commit is another result");
+        assert_eq!(error_fingerprint("request 9f2c51d0aa failed"), error_fingerprint("request 77ab51d0ab failed"));
         assert_eq!(error_fingerprint("No such file: '/a/b.txt' (line 3)"), error_fingerprint("no such file: '/c.txt' (line 14)"));
         assert_ne!(error_fingerprint("No such file"), error_fingerprint("Permission denied"));
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::money::NanoDollars;
+use crate::packed::{Packed, serialise_packed};
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
 use crate::prices::{Prices, UnknownModel, Usage};
 use crate::reason::{GuardName, Reason};
@@ -248,7 +249,7 @@ struct Reservation {
     expires: Timestamp,
 }
 
-/// Of equal size each and kept as plain bytes: there may be hundreds, and they are read at every step.
+/// Those that are not settled.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Reservations(Vec<Reservation>);
 
@@ -260,8 +261,8 @@ impl Reservations {
     }
 }
 
-impl Serialize for Reservations {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Packed for Reservations {
+    fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() * Self::BYTES_OF_ONE);
         for Reservation { id, cost, expires } in &self.0 {
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -269,34 +270,22 @@ impl Serialize for Reservations {
             bytes.extend_from_slice(&cost.tokens.to_le_bytes());
             bytes.extend_from_slice(&expires.as_millis().to_le_bytes());
         }
-        serializer.serialize_bytes(&bytes)
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let read = |one: &[u8]| {
+            let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
+            Some(Reservation {
+                id: number(0)?,
+                cost: Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? },
+                expires: Timestamp::from_millis(number(3)?.cast_signed()),
+            })
+        };
+        bytes.chunks(Self::BYTES_OF_ONE).take(MOST_RESERVATIONS).map(read).collect::<Option<_>>().map(Self)
     }
 }
-
-impl<'de> Deserialize<'de> for Reservations {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl serde::de::Visitor<'_> for Bytes {
-            type Value = Reservations;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("the reservations of a budget")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Reservations, E> {
-                let number =
-                    |one: &[u8], place: usize| one[place * 8..place * 8 + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
-                let read = |one: &[u8]| Reservation {
-                    id: number(one, 0),
-                    cost: Cost { usd: NanoDollars::from_nanos(number(one, 1).cast_signed()).unwrap_or_default(), tokens: number(one, 2) },
-                    expires: Timestamp::from_millis(number(one, 3).cast_signed()),
-                };
-                Ok(Reservations(bytes.chunks_exact(Reservations::BYTES_OF_ONE).take(MOST_RESERVATIONS).map(read).collect()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
+serialise_packed!(Reservations);
 
 /// One budget.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
