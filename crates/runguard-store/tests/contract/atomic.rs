@@ -52,6 +52,24 @@ async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one
 }
 
 #[test]
+fn a_thread_that_ends_its_runtime_and_starts_another_gets_its_answers() {
+    let toy = Toy::new();
+    for round in 1..=20 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answered = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), add(&toy.store, "one", 1)).await });
+        assert_eq!(answered.expect("the answer came home").unwrap(), round);
+    }
+    // Nobody waits any more for this one; it is kept all the same, and those who come later are not held up by it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = toy.store.clone();
+    runtime.spawn(async move { add(&store, "one", 1).await });
+    runtime.block_on(tokio::task::yield_now());
+    drop(runtime);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(add(&toy.store, "one", 1)).unwrap(), 22);
+}
+
+#[test]
 fn steps_that_name_their_keys_in_opposite_orders_do_not_wait_for_each_other_for_ever() {
     // On a thread of its own: those who wait for each other would hold up the runtime's clock as well.
     let (done, ended) = std::sync::mpsc::channel();
