@@ -488,7 +488,11 @@ fn deed() -> impl Strategy<Value = Deed> {
                 "action_params_hash": number.to_string(), "result_summary": text, "error": flag,
                 "step_id": if flag { "capture_email" } else { subject }, "user_utterance": text, "capture_step": subject,
                 "entity_type": if flag { "email" } else { "phone" }, "endpoint_key": "api", "outcome": if flag { "success" } else { "failure" },
+                "tool": subject, "args": number, "result": number, "window_seconds": 600, "max_calls": 3, "action_group": "orders", "parameters": number,
+                "failed": flag, "max_usd": 5, "max_tokens": 9000, "cap": 3, "usd": share, "tokens": number * 100, "key": flag.then_some(subject),
+                "parent": subject, "reservation_id": "none",
             });
+            let body = suited(ROUTES[route].path, body, text, flag);
             Deed::Ask { route, body, key, with_permit }
         });
     prop_oneof![
@@ -498,15 +502,24 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+/// The same name means another thing to some routes.
+fn suited(path: &str, mut body: Value, text: &str, flag: bool) -> Value {
+    if path == "/guard/stall" {
+        body["error"] = if flag { text.into() } else { Value::Null };
+    }
+    body
+}
+
 /// Mostly goes on, sometimes jumps by an hour either way.
 fn step() -> impl Strategy<Value = i64> {
     prop_oneof![12 => 0_i64..20_000, 2 => 0_i64..2_000_000, 1 => Just(HOUR), 1 => Just(-HOUR)]
 }
 
-/// One of the two services, with what only it knows: the permits it gave.
+/// One of the two services, with what only it knows: the permits and reservations it gave.
 struct Side {
     service: Service,
     permits: HashMap<String, Value>,
+    reservations: HashMap<String, Value>,
 }
 
 impl Side {
@@ -514,7 +527,7 @@ impl Side {
         // Tight enough that all of the rules come to bear.
         let mut settings = settings("[guards.api_circuit]\nfailure_threshold = 3\nmax_attempts_per_session = 5\nrecovery = 20\n");
         settings.store.memory_mb = memory_mb;
-        Self { service: Service::with(settings).await, permits: HashMap::new() }
+        Self { service: Service::with(settings).await, permits: HashMap::new(), reservations: HashMap::new() }
     }
 
     /// The answer, without what must differ.
@@ -524,13 +537,19 @@ impl Side {
         if let Some(permit) = self.permits.get(&session).filter(|_| with_permit && ROUTES[route].path == CIRCUIT_RECORD) {
             body["permit_id"] = permit.clone();
         }
+        if let Some(reservation) = self.reservations.get(&session).filter(|_| with_permit && body.get("reservation_id").is_some()) {
+            body["reservation_id"] = reservation.clone();
+        }
         let key = key.map(|key| format!("key {key}"));
         match ask(&self.service.engine, "acme", ROUTES[route].path, &body, now, key.as_deref()).await {
             Ok(answered) => {
                 let mut answer = json_of(&answered);
                 answer.as_object_mut().unwrap().remove("decision_id");
                 if let Some(permit) = answer.as_object_mut().unwrap().remove("permit_id") {
-                    self.permits.insert(session, permit);
+                    self.permits.insert(session.clone(), permit);
+                }
+                if let Some(reservation) = answer.as_object_mut().unwrap().remove("reservation_id") {
+                    self.reservations.insert(session, reservation);
                 }
                 let Answered { outcome, reason, retry_after_seconds, notice, replayed, .. } = answered;
                 format!("{answer} {outcome:?} {reason:?} {retry_after_seconds:?} {notice:?} {replayed}")
