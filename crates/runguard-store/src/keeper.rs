@@ -272,11 +272,10 @@ impl Round {
 
     /// Indexes the committed rows that are not indexed yet.
     fn index_rows(&mut self, pace: &mut Pace) -> Result<(), rusqlite::Error> {
-        let committed = self.inner.journal.committed();
         let fresh = self.inner.journal.take_fresh();
-        let fresh_from = fresh.first().map_or(u64::MAX, |row| row.seq);
-        // What is no longer remembered, or never was: rows from before the start.
-        let upto = committed.min(fresh_from - 1);
+        // What is no longer remembered, or never was (rows from before the start), up to the first that is: what comes
+        // before a fresh row is committed. A count read elsewhere might be older and leave a gap between the two.
+        let upto = fresh.first().map_or_else(|| self.inner.journal.committed(), |row| row.seq - 1);
         while self.indexed < upto {
             let (after, last) = (self.indexed, upto.min(self.indexed + CHUNK));
             let mut batch = IndexBatch::after(last_zone(&self.index)?);
