@@ -6,6 +6,7 @@
 //!
 //! Start with [`guard`]: one file a guard, all of it there.
 
+pub mod address;
 pub mod answer;
 pub mod breaker;
 pub mod budget;
