@@ -1,0 +1,351 @@
+//! Anthropic's messages.
+//!
+//! The service is strict where chat completions are loose: roles take turns, results come before words, no text is empty,
+//! arguments are objects. All of that is done while the body is written. The answer comes as blocks that begin, grow and end,
+//! whole or streamed; a whole answer is read as blocks that begin with all they have.
+
+use super::http::{Body, Http, below, told_error};
+use super::json::{JsonWriter, object_or_empty};
+use super::openai::{body_bytes, check_extra, secret};
+use super::sse::{Event, Parser};
+use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
+use crate::message::{Block, Message, Role};
+use crate::settings::ProviderSettings;
+use reqwest::Url;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use runguard_core::prices::Usage;
+use serde_json::{Map, Value};
+
+const DEFAULT_BASE: &str = "https://api.anthropic.com";
+const VERSION: &str = "2023-06-01";
+/// Fields that the loop answers for.
+const OWN_FIELDS: [&str; 6] = ["model", "messages", "system", "tools", "stream", "max_tokens"];
+
+#[derive(Debug)]
+pub struct Anthropic {
+    http: Http,
+    url: Url,
+    headers: HeaderMap,
+    /// The name it has at the provider.
+    model_id: String,
+    /// The name it has in the price table.
+    model: String,
+    temperature: Option<f64>,
+    streaming: bool,
+    extra: Map<String, Value>,
+}
+
+impl Anthropic {
+    pub fn new(settings: &ProviderSettings, key: Option<String>) -> Result<Self, String> {
+        check_extra(&settings.extra, OWN_FIELDS.iter().copied())?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert("anthropic-version", HeaderValue::from_static(VERSION));
+        if let Some(key) = key {
+            headers.insert("x-api-key", secret(key.trim())?);
+        }
+        let base = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE).trim_end_matches('/');
+        Ok(Self {
+            http: Http::new(settings)?,
+            // With `/v1` is how other providers have it, and what people will write.
+            url: below(base.strip_suffix("/v1").unwrap_or(base), "/v1/messages")?,
+            headers,
+            model_id: settings.model.clone(),
+            model: settings.priced_as().to_owned(),
+            temperature: settings.temperature,
+            streaming: settings.streaming,
+            extra: settings.extra.clone(),
+        })
+    }
+
+    fn body(&self, request: &Request<'_>) -> Vec<u8> {
+        let mut json = JsonWriter::with_capacity(body_bytes(request));
+        json.raw("{");
+        json.string_field("model", &self.model_id);
+        json.field("max_tokens");
+        json.value(&request.max_tokens);
+        if let Some(system) = request.system.filter(|system| !system.trim().is_empty()) {
+            json.string_field("system", system);
+        }
+        json.field("messages");
+        json.raw("[");
+        write_messages(&mut json, request.messages);
+        json.raw("]");
+        if !request.tools.is_empty() {
+            json.field("tools");
+            json.raw("[");
+            for tool in request.tools {
+                json.next();
+                json.raw("{");
+                json.string_field("name", &tool.name);
+                json.string_field("description", &tool.description);
+                json.field("input_schema");
+                json.value(&tool.input_schema);
+                json.raw("}");
+            }
+            json.raw("]");
+        }
+        json.field("stream");
+        json.value(&self.streaming);
+        if let Some(temperature) = self.temperature
+            && !self.extra.contains_key("temperature")
+        {
+            json.field("temperature");
+            json.value(&temperature);
+        }
+        for (name, value) in &self.extra {
+            json.field(name);
+            json.value(value);
+        }
+        json.raw("}");
+        json.into_bytes()
+    }
+}
+
+/// Neighbours of one role become one message; messages of which nothing can be sent are as if they were not there.
+fn write_messages(json: &mut JsonWriter, messages: &[Message]) {
+    let mut blocks: Vec<&Block> = Vec::new();
+    let mut rest = messages;
+    while let Some(first) = rest.first() {
+        let role = first.role;
+        let belongs = |message: &&Message| message.role == role || !message.content.iter().any(is_sendable);
+        let (group, after) = rest.split_at(rest.iter().take_while(belongs).count());
+        rest = after;
+        let content = || group.iter().flat_map(|message| &message.content).filter(|block| is_sendable(block));
+        let is_result = |block: &&Block| matches!(block, Block::ToolResult(_));
+        blocks.clear();
+        blocks.extend(content().filter(is_result));
+        blocks.extend(content().filter(|block| !is_result(block)));
+        let Some(last) = blocks.len().checked_sub(1) else { continue };
+        json.next();
+        json.raw(match role {
+            Role::User => r#"{"role":"user","content":["#,
+            Role::Assistant => r#"{"role":"assistant","content":["#,
+        });
+        for (number, block) in blocks.iter().enumerate() {
+            json.next();
+            match block {
+                // An answer to go on with must not end in a space.
+                Block::Text { text } if number == last && role == Role::Assistant => write_text(json, text.trim_end()),
+                Block::Text { .. } | Block::Thinking { .. } | Block::ToolCall(_) | Block::ToolResult(_) | Block::Opaque { .. } => {
+                    write_block(json, block);
+                }
+            }
+        }
+        json.raw("]}");
+    }
+}
+
+fn is_sendable(block: &Block) -> bool {
+    match block {
+        Block::Text { text } => !text.trim().is_empty(),
+        Block::Thinking { signature, .. } => signature.as_ref().is_some_and(|signature| !signature.is_empty()),
+        Block::ToolCall(_) | Block::ToolResult(_) | Block::Opaque { .. } => true,
+    }
+}
+
+fn write_text(json: &mut JsonWriter, text: &str) {
+    json.raw(r#"{"type":"text""#);
+    json.string_field("text", text);
+    json.raw("}");
+}
+
+fn write_block(json: &mut JsonWriter, block: &Block) {
+    match block {
+        Block::Text { text } => write_text(json, text),
+        Block::Thinking { text, signature } => {
+            json.raw(r#"{"type":"thinking""#);
+            json.string_field("thinking", text);
+            json.string_field("signature", signature.as_deref().unwrap_or_default());
+            json.raw("}");
+        }
+        Block::ToolCall(call) => {
+            json.raw(r#"{"type":"tool_use""#);
+            json.string_field("id", &call.id);
+            json.string_field("name", &call.name);
+            json.field("input");
+            json.raw(object_or_empty(&call.arguments));
+            json.raw("}");
+        }
+        Block::ToolResult(result) => {
+            json.raw(r#"{"type":"tool_result""#);
+            json.string_field("tool_use_id", &result.id);
+            // An error must say something.
+            let text = if result.text.is_empty() && result.is_error { "failed without a word" } else { &result.text };
+            if !text.is_empty() {
+                json.string_field("content", text);
+            }
+            if result.is_error {
+                json.raw(r#","is_error":true"#);
+            }
+            json.raw("}");
+        }
+        Block::Opaque { value } => json.value(value),
+    }
+}
+
+impl Provider for Anthropic {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(async move {
+            let built = self.http.client().post(self.url.clone()).headers(self.headers.clone()).body(self.body(&request)).build();
+            let sent = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
+            let body = self.http.send(sent).await?;
+            let mut answer = Answer::default();
+            if body.is_type("json") || !self.streaming {
+                let value = body.json().await?;
+                answer.take_whole(&value, reply)?;
+            } else if body.is_type("html") {
+                return Err(body.malformed("a page and not with events", b""));
+            } else {
+                stream(body, &mut answer, reply).await?;
+            }
+            reply.finish(answer.finish());
+            Ok(())
+        })
+    }
+}
+
+async fn stream(mut body: Body, answer: &mut Answer, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+    let mut parser = Parser::default();
+    while !answer.is_done {
+        let Some(bytes) = body.chunk().await? else { return Err(body.cut()) };
+        parser.push(&bytes, |event| {
+            if answer.is_done || event.data.is_empty() {
+                return Ok(());
+            }
+            match serde_json::from_str(event.data) {
+                Ok(value) => answer.take(event, &value, reply),
+                Err(problem) => Err(body.malformed(&format!("an event that is no JSON ({problem})"), event.data.as_bytes())),
+            }
+        })?;
+    }
+    body.drain().await;
+    Ok(())
+}
+
+/// What must be remembered from one event to the next.
+#[derive(Debug, Default)]
+struct Answer {
+    /// The largest of every count so far: the input comes first, the output at the end.
+    usage: Map<String, Value>,
+    reason: Option<Finish>,
+    has_calls: bool,
+    /// The block under way is one that only the provider understands.
+    is_opaque: bool,
+    is_done: bool,
+}
+
+impl Answer {
+    fn take(&mut self, event: Event<'_>, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let index = || value.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
+        match value.get("type").and_then(Value::as_str).unwrap_or(event.event) {
+            "message_start" => self.take_usage(value.pointer("/message/usage"), reply),
+            "content_block_start" => self.begin_block(index(), value.get("content_block").unwrap_or(&Value::Null), reply)?,
+            "content_block_delta" => self.grow_block(index(), value.get("delta").unwrap_or(&Value::Null), reply)?,
+            "message_delta" => {
+                self.take_usage(value.get("usage"), reply);
+                self.take_reason(value.pointer("/delta/stop_reason"));
+            }
+            "message_stop" => self.is_done = true,
+            "error" => return Err(told_error(value)),
+            // `content_block_stop`, `ping`, and what may be added.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_whole(&mut self, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        if value.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(told_error(value));
+        }
+        let Some(blocks) = value.get("content").and_then(Value::as_array) else {
+            return Err(ProviderError::new(ErrorKind::Malformed, "the provider's answer has no `content`: check `provider.base_url`"));
+        };
+        self.take_usage(value.get("usage"), reply);
+        for (index, block) in blocks.iter().enumerate() {
+            self.begin_block(index, block, reply)?;
+        }
+        self.take_reason(value.get("stop_reason"));
+        Ok(())
+    }
+
+    fn begin_block(&mut self, index: usize, block: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let text_of = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
+        self.is_opaque = false;
+        match text_of("type") {
+            "text" => reply.text(text_of("text")),
+            "thinking" => {
+                // Also when there is none yet: a signature alone must find its own block.
+                reply.thinking(text_of("thinking"))?;
+                if text_of("signature").is_empty() { Ok(()) } else { reply.signature(text_of("signature")) }
+            }
+            "tool_use" => {
+                self.has_calls = true;
+                reply.call(index, text_of("id"), text_of("name"))?;
+                match block.get("input") {
+                    Some(Value::Object(input)) if !input.is_empty() => reply.arguments(index, &Value::from(input.clone()).to_string()),
+                    _ => Ok(()),
+                }
+            }
+            "" => Err(ProviderError::new(ErrorKind::Malformed, "the provider began a block without saying of which type")),
+            // Redacted thinking, and what may be added.
+            _ => {
+                self.is_opaque = true;
+                reply.opaque(block.clone())
+            }
+        }
+    }
+
+    fn grow_block(&self, index: usize, delta: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let text_of = |name: &str| delta.get(name).and_then(Value::as_str).unwrap_or_default();
+        match text_of("type") {
+            "text_delta" => reply.text(text_of("text")),
+            "thinking_delta" => reply.thinking(text_of("thinking")),
+            "signature_delta" => reply.signature(text_of("signature")),
+            "input_json_delta" if !self.is_opaque => reply.arguments(index, text_of("partial_json")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A report that cannot be read is like none: the loop counts for itself then.
+    fn take_usage(&mut self, usage: Option<&Value>, reply: &mut Reply<'_>) {
+        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
+            let known = self.usage.get(name).and_then(Value::as_f64).unwrap_or(-1.0);
+            // Some write zero or null for what they have said before.
+            if value.is_object() || value.as_f64().is_some_and(|count| count >= known) {
+                self.usage.insert(name.clone(), value.clone());
+            }
+        }
+        let merged = Value::Object(std::mem::take(&mut self.usage));
+        if let Ok(usage) = Usage::from_anthropic(&merged) {
+            reply.usage(usage);
+        }
+        if let Value::Object(usage) = merged {
+            self.usage = usage;
+        }
+    }
+
+    fn take_reason(&mut self, reason: Option<&Value>) {
+        self.reason = match reason.and_then(Value::as_str) {
+            None => self.reason,
+            // Both cut the answer off.
+            Some("max_tokens" | "model_context_window_exceeded") => Some(Finish::MaxTokens),
+            Some("refusal") => Some(Finish::Refused),
+            // `end_turn`, `tool_use`, `stop_sequence`, `pause_turn`: the calls themselves decide.
+            Some(_) => Some(Finish::EndTurn),
+        };
+    }
+
+    fn finish(&self) -> Finish {
+        match self.reason.unwrap_or(Finish::EndTurn) {
+            Finish::EndTurn | Finish::ToolUse if self.has_calls => Finish::ToolUse,
+            Finish::EndTurn | Finish::ToolUse => Finish::EndTurn,
+            Finish::MaxTokens => Finish::MaxTokens,
+            Finish::Refused => Finish::Refused,
+        }
+    }
+}

@@ -1,0 +1,595 @@
+//! Bedrock's Converse API, spoken without the AWS SDK: one signed POST, and an event stream of binary frames.
+//!
+//! Only the two parts that must be exact are taken from AWS: the signature (`aws-sigv4`) and the frames
+//! (`aws-smithy-eventstream`). A frame is handed over only when all of it has come, so that its length is judged here, once,
+//! before anything is kept for it.
+//!
+//! The answer is whole at `messageStop`. The usage follows in `metadata`; if it gets lost the answer still counts, because
+//! asking again would be paid twice.
+
+use super::http::{Body, Http};
+use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
+use crate::message::{Block, Message, Role, ToolCall};
+use crate::settings::ProviderSettings;
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use aws_smithy_eventstream::frame::read_message_from;
+use aws_smithy_types::event_stream::Message as Frame;
+use bytes::{Bytes, BytesMut};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::Url;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use runguard_core::prices::Usage;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// What requests are signed with, or a Bedrock API key.
+#[derive(Clone)]
+pub struct Access(Secret);
+
+#[derive(Clone)]
+enum Secret {
+    Bearer(String),
+    Keys { id: String, secret: String, session_token: Option<String> },
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Secret::Bearer(_) => f.write_str("Access(API key)"),
+            Secret::Keys { id, .. } => write!(f, "Access(access key {id})"),
+        }
+    }
+}
+
+impl Access {
+    /// A Bedrock API key.
+    pub fn bearer(token: impl Into<String>) -> Self {
+        Self(Secret::Bearer(token.into()))
+    }
+
+    pub fn keys(id: impl Into<String>, secret: impl Into<String>, session_token: Option<String>) -> Self {
+        Self(Secret::Keys { id: id.into(), secret: secret.into(), session_token })
+    }
+
+    /// Looks where the AWS tools look first: the API key, the keys in the environment, the shared credentials file. Roles,
+    /// single sign-on and programs that give credentials are left to the AWS command line, which can put them into the
+    /// environment.
+    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let get = |name: &str| get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        if let Some(token) = get("AWS_BEARER_TOKEN_BEDROCK") {
+            return Ok(Self::bearer(token));
+        }
+        match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
+            (Some(id), Some(secret)) => return Ok(Self::keys(id, secret, get("AWS_SESSION_TOKEN"))),
+            (Some(_), None) => return Err("AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not: set both".to_owned()),
+            (None, Some(_)) => return Err("AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not: set both".to_owned()),
+            (None, None) => {}
+        }
+        let home = get("HOME").or_else(|| get("USERPROFILE")).map(PathBuf::from);
+        let file = match (get("AWS_SHARED_CREDENTIALS_FILE"), home) {
+            (Some(file), Some(home)) if file.starts_with("~/") => Some(home.join(&file[2..])),
+            (Some(file), _) => Some(PathBuf::from(file)),
+            (None, home) => home.map(|home| home.join(".aws").join("credentials")),
+        };
+        let profile = get("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
+        let place = file.as_ref().map_or_else(|| "~/.aws/credentials".to_owned(), |file| file.display().to_string());
+        let text =
+            file.ok_or_else(|| "HOME is not set".to_owned()).and_then(|file| std::fs::read_to_string(file).map_err(|p| p.to_string()));
+        let problem = match text.and_then(|text| Self::from_credentials_file(&text, &profile)) {
+            Ok(access) => return Ok(access),
+            Err(problem) => problem,
+        };
+        Err(format!(
+            "there are no AWS credentials. Looked at: AWS_BEARER_TOKEN_BEDROCK (not set); AWS_ACCESS_KEY_ID with \
+             AWS_SECRET_ACCESS_KEY (not set); the profile '{profile}' (AWS_PROFILE) in {place} ({problem}). Set one of them; for \
+             roles and single sign-on: eval \"$(aws configure export-credentials --format env)\""
+        ))
+    }
+
+    fn from_credentials_file(text: &str, profile: &str) -> Result<Self, String> {
+        let (mut is_ours, mut is_there) = (false, false);
+        let (mut id, mut secret, mut session_token) = (None, None, None);
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
+                is_ours = name.trim() == profile;
+                is_there |= is_ours;
+            } else if is_ours && let Some((key, value)) = line.split_once('=') {
+                let value = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
+                match key.trim().to_ascii_lowercase().as_str() {
+                    "aws_access_key_id" => id = value,
+                    "aws_secret_access_key" => secret = value,
+                    "aws_session_token" => session_token = value,
+                    _ => {}
+                }
+            }
+        }
+        match (id, secret) {
+            (Some(id), Some(secret)) => Ok(Self::keys(id, secret, session_token)),
+            _ if is_there => Err("it has no aws_access_key_id with aws_secret_access_key; only plain keys are read".to_owned()),
+            _ => Err("it has no such profile".to_owned()),
+        }
+    }
+}
+
+/// Everything but what AWS calls unreserved: the `/` and `:` of an ARN are part of one path segment.
+const MODEL_ID: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+#[derive(Debug)]
+pub struct Bedrock {
+    http: Http,
+    url: Url,
+    region: String,
+    access: Access,
+    model: String,
+    mode: Mode,
+    temperature: Option<f64>,
+    extra: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mode {
+    Streaming,
+    Whole,
+}
+
+impl Bedrock {
+    pub fn new(settings: &ProviderSettings, access: Access) -> Result<Self, String> {
+        let region = settings.region.clone().unwrap_or_default();
+        let is_valid = !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        // A key and an address of its own need no region; a signature always names one.
+        let is_needed = settings.base_url.is_none() || matches!(access.0, Secret::Keys { .. });
+        if is_needed && region.is_empty() {
+            return Err("Bedrock needs a region: set `provider.region`, AWS_REGION or AWS_DEFAULT_REGION, such as us-east-1".to_owned());
+        }
+        if is_needed && !is_valid {
+            return Err(format!("'{region}' is not an AWS region: `provider.region` is such as us-east-1"));
+        }
+        let base = settings.base_url.clone().unwrap_or_else(|| format!("https://bedrock-runtime.{region}.amazonaws.com"));
+        let mode = if settings.streaming { Mode::Streaming } else { Mode::Whole };
+        let operation = match mode {
+            Mode::Streaming => "converse-stream",
+            Mode::Whole => "converse",
+        };
+        let url = format!("{}/model/{}/{operation}", base.trim_end_matches('/'), utf8_percent_encode(&settings.model, MODEL_ID));
+        let url = Url::parse(&url).map_err(|problem| format!("`provider.base_url` '{base}' is not an address: {problem}"))?;
+        if url.host().is_none() || url.cannot_be_a_base() {
+            return Err(format!("`provider.base_url` '{base}' names no host"));
+        }
+        let temperature = settings.temperature;
+        let (model, extra) = (settings.model.clone(), settings.extra.clone());
+        Ok(Self { http: Http::new(settings)?, url, region, access, model, mode, temperature, extra })
+    }
+
+    async fn talk(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let signed = self.signed(self.body(&request).to_string())?;
+        let mut body = self.http.send(signed).await.map_err(sharper)?;
+        match self.mode {
+            Mode::Whole => take_whole(&body.json().await?, reply),
+            Mode::Streaming => {
+                let mut turn = Turn::default();
+                let read = read_stream(&mut body, request.max_tokens, &mut turn, reply).await;
+                match (turn.end, read) {
+                    (Some(end), _) => end.map(|finish| reply.finish(finish)),
+                    (None, Err(problem)) => Err(problem),
+                    (None, Ok(())) => {
+                        Err(ProviderError::new(ErrorKind::Cut, "Bedrock's stream ended before the answer did (no messageStop)"))
+                    }
+                }
+            }
+        }
+    }
+
+    fn body(&self, request: &Request<'_>) -> Value {
+        let messages = messages_of(request.messages);
+        let mut body = json!({ "messages": messages, "inferenceConfig": {} });
+        if let Some(system) = request.system.filter(|text| !text.trim().is_empty()) {
+            body["system"] = json!([{ "text": system }]);
+        }
+        let tools = tools_of(request);
+        if !tools.is_empty() {
+            body["toolConfig"] = json!({ "tools": tools });
+        }
+        if let Some(temperature) = self.temperature {
+            body["inferenceConfig"]["temperature"] = json!(temperature);
+        }
+        for (key, value) in &self.extra {
+            merge(&mut body[key.as_str()], value);
+        }
+        // Last, so that nothing can raise what the budget allows.
+        merge(&mut body["inferenceConfig"], &json!({ "maxTokens": request.max_tokens }));
+        body
+    }
+
+    fn signed(&self, body: String) -> Result<reqwest::Request, ProviderError> {
+        let unusable = |problem: &dyn fmt::Display| {
+            ProviderError::new(
+                ErrorKind::Unauthorised,
+                format!("the request to Bedrock cannot be signed: {problem}; check the AWS credentials"),
+            )
+        };
+        let mut request = reqwest::Request::new(reqwest::Method::POST, self.url.clone());
+        let accepted = match self.mode {
+            Mode::Streaming => "application/vnd.amazon.eventstream",
+            Mode::Whole => "application/json",
+        };
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accepted));
+        match &self.access.0 {
+            Secret::Bearer(token) => {
+                insert_secret(request.headers_mut(), AUTHORIZATION, &format!("Bearer {token}")).map_err(|p| unusable(&p))?;
+            }
+            Secret::Keys { id, secret, session_token } => {
+                let identity = Credentials::new(id, secret, session_token.clone(), None, "runguard").into();
+                let parameters = v4::SigningParams::builder()
+                    .identity(&identity)
+                    .region(&self.region)
+                    .name("bedrock")
+                    .time(SystemTime::now())
+                    .settings(SigningSettings::default())
+                    .build()
+                    .map_err(|problem| unusable(&problem))?
+                    .into();
+                // `accept` is left out: proxies may change it.
+                let headers = [(CONTENT_TYPE.as_str(), "application/json")].into_iter();
+                let signable = SignableRequest::new("POST", self.url.as_str(), headers, SignableBody::Bytes(body.as_bytes()));
+                let (instructions, _) = signable.and_then(|signable| sign(signable, &parameters)).map_err(|p| unusable(&p))?.into_parts();
+                for (name, value) in instructions.headers() {
+                    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|problem| unusable(&problem))?;
+                    insert_secret(request.headers_mut(), name, value).map_err(|problem| unusable(&problem))?;
+                }
+            }
+        }
+        *request.body_mut() = Some(body.into());
+        Ok(request)
+    }
+}
+
+impl Provider for Bedrock {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(self.talk(request, reply))
+    }
+}
+
+fn insert_secret(headers: &mut HeaderMap, name: HeaderName, value: &str) -> Result<(), reqwest::header::InvalidHeaderValue> {
+    let mut value = HeaderValue::from_str(value)?;
+    value.set_sensitive(true);
+    headers.insert(name, value);
+    Ok(())
+}
+
+/// Objects are joined, lists are added to (a `cachePoint` after the system text), all else is replaced.
+fn merge(ours: &mut Value, theirs: &Value) {
+    match (ours, theirs) {
+        (Value::Object(ours), Value::Object(theirs)) => {
+            for (key, value) in theirs {
+                merge(ours.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(ours), Value::Array(theirs)) => ours.extend(theirs.iter().cloned()),
+        (ours, theirs) => *ours = theirs.clone(),
+    }
+}
+
+/// Converse takes roles in turn only, and no empty text.
+fn messages_of(messages: &[Message]) -> Vec<Value> {
+    let mut joined: Vec<(Role, Vec<Value>)> = Vec::new();
+    for message in messages {
+        let blocks: Vec<Value> = message.content.iter().filter_map(block_of).collect();
+        if blocks.is_empty() {
+            continue;
+        }
+        match joined.last_mut() {
+            Some((role, content)) if *role == message.role => content.extend(blocks),
+            _ => joined.push((message.role, blocks)),
+        }
+    }
+    let role_of = |role| match role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    };
+    joined.into_iter().map(|(role, content)| json!({ "role": role_of(role), "content": content })).collect()
+}
+
+fn block_of(block: &Block) -> Option<Value> {
+    match block {
+        Block::Text { text } => (!text.trim().is_empty()).then(|| json!({ "text": text })),
+        // Models that sign their thoughts refuse unsigned ones, the others do not ask for them back.
+        Block::Thinking { text, signature } => {
+            signature.as_ref().map(|signature| json!({ "reasoningContent": { "reasoningText": { "text": text, "signature": signature } } }))
+        }
+        Block::ToolCall(call) => Some(json!({ "toolUse": { "toolUseId": call.id, "name": call.name, "input": input_of(call) } })),
+        Block::ToolResult(result) => {
+            let text = if result.text.trim().is_empty() { "(nothing)" } else { result.text.as_str() };
+            let status = if result.is_error { "error" } else { "success" };
+            Some(json!({ "toolResult": { "toolUseId": result.id, "content": [{ "text": text }], "status": status } }))
+        }
+        // A block of another provider would be refused.
+        Block::Opaque { value } => value.get("reasoningContent").is_some().then(|| value.clone()),
+    }
+}
+
+/// Converse takes an object and nothing else; what the model wrote instead stays readable for it.
+fn input_of(call: &ToolCall) -> Value {
+    match call.parsed() {
+        Ok(Value::Object(input)) => Value::Object(input),
+        Ok(_) | Err(_) => json!({ "arguments": call.arguments }),
+    }
+}
+
+/// A conversation with calls in it is refused without tools. When no tool is offered, those that were called stand in.
+fn tools_of(request: &Request<'_>) -> Vec<Value> {
+    let tool = |name: &str, description: &str, schema: &Value| {
+        let mut spec = json!({ "name": name, "inputSchema": { "json": schema } });
+        if !description.is_empty() {
+            spec["description"] = json!(description);
+        }
+        json!({ "toolSpec": spec })
+    };
+    if request.tools.is_empty() {
+        let called: BTreeSet<&str> = request.messages.iter().flat_map(Message::tool_calls).map(|call| call.name.as_str()).collect();
+        let schema = json!({ "type": "object" });
+        return called.into_iter().map(|name| tool(name, "Not available.", &schema)).collect();
+    }
+    request.tools.iter().map(|spec| tool(&spec.name, &spec.description, &spec.input_schema)).collect()
+}
+
+/// Frames of an answer are a few hundred bytes; the traces of guardrails make the largest.
+const LONGEST_FRAME: usize = 4 * 1024 * 1024;
+/// A prelude and two checksums.
+const SHORTEST_FRAME: usize = 16;
+/// What a token takes on the wire at most: its frame with headers and padding. Bounds streams of frames that say nothing.
+const WIRE_BYTES_A_TOKEN: usize = 1024;
+
+#[derive(Debug)]
+struct Frames {
+    buffer: BytesMut,
+    bytes_left: usize,
+}
+
+impl Frames {
+    fn new(max_tokens: u32) -> Self {
+        let bytes_left = (max_tokens as usize).saturating_mul(WIRE_BYTES_A_TOKEN).saturating_add(LONGEST_FRAME);
+        Self { buffer: BytesMut::new(), bytes_left }
+    }
+
+    fn push(&mut self, bytes: &Bytes) -> Result<(), ProviderError> {
+        let left = self.bytes_left.checked_sub(bytes.len());
+        let endless = || ProviderError::new(ErrorKind::Endless, "Bedrock's stream goes on far beyond max_tokens: it was closed");
+        self.bytes_left = left.ok_or_else(endless)?;
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The next frame, if all of it is there.
+    fn next(&mut self) -> Result<Option<Frame>, ProviderError> {
+        let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*prefix) as usize;
+        if !(SHORTEST_FRAME..=LONGEST_FRAME).contains(&length) {
+            return Err(malformed(&format!("a frame of {length} bytes")));
+        }
+        if self.buffer.len() < length {
+            return Ok(None);
+        }
+        let frame = self.buffer.split_to(length).freeze();
+        read_message_from(frame).map(Some).map_err(|problem| malformed(&format!("a broken frame: {problem}")))
+    }
+}
+
+/// Puts what comes into the turn and the reply until the stream is over or nothing more is to come.
+async fn read_stream(body: &mut Body, max_tokens: u32, turn: &mut Turn, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+    if let Some(kind) = body.header("content-type").filter(|kind| !kind.contains("eventstream")) {
+        return Err(malformed(&format!("'{kind}' instead of an event stream; is `provider.base_url` a Bedrock endpoint?")));
+    }
+    let mut frames = Frames::new(max_tokens);
+    while let Some(bytes) = body.chunk().await? {
+        frames.push(&bytes)?;
+        while let Some(frame) = frames.next()? {
+            turn.take_frame(&frame, reply)?;
+            if turn.is_over {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Redacted thoughts of one block; more is no thought.
+const MOST_REDACTED_BYTES: usize = 1024 * 1024;
+
+/// What must be kept between the events of one answer.
+#[derive(Debug, Default)]
+struct Turn {
+    has_calls: bool,
+    /// Comes in pieces that are encoded one by one.
+    redacted: Vec<u8>,
+    /// What `messageStop` said.
+    end: Option<Result<Finish, ProviderError>>,
+    /// `metadata` came after it.
+    is_over: bool,
+}
+
+impl Turn {
+    fn take_frame(&mut self, frame: &Frame, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let header = |name: &str| {
+            let header = frame.headers().iter().find(|header| header.name().as_str() == name);
+            header.and_then(|header| header.value().as_string().ok()).map_or("", |value| value.as_str())
+        };
+        match header(":message-type") {
+            "event" => self.take_event(header(":event-type"), frame.payload(), reply),
+            "exception" => {
+                let payload: Value = serde_json::from_slice(frame.payload()).unwrap_or_default();
+                Err(exception(header(":exception-type"), payload["message"].as_str().unwrap_or_default()))
+            }
+            "error" => Err(exception(header(":error-code"), header(":error-message"))),
+            other => Err(malformed(&format!("a frame of the type '{other}'"))),
+        }
+    }
+
+    /// Events of other names are of no concern: AWS adds some from time to time.
+    fn take_event(&mut self, name: &str, payload: &[u8], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let read =
+            || serde_json::from_slice::<Value>(payload).map_err(|problem| malformed(&format!("a {name} that is not JSON: {problem}")));
+        match name {
+            "contentBlockStart" => {
+                let event = read()?;
+                if let Some(call) = event["start"].get("toolUse") {
+                    self.has_calls = true;
+                    reply.call(index_of(&event), text_of(call, "toolUseId")?, text_of(call, "name")?)?;
+                }
+                Ok(())
+            }
+            "contentBlockDelta" => {
+                let event = read()?;
+                let delta = &event["delta"];
+                if let Some(text) = delta["text"].as_str() {
+                    reply.text(text)?;
+                }
+                if let Some(piece) = delta["toolUse"]["input"].as_str() {
+                    reply.arguments(index_of(&event), piece)?;
+                }
+                self.take_thoughts(&delta["reasoningContent"], reply)
+            }
+            "contentBlockStop" => self.put_redacted(reply),
+            "messageStop" => {
+                let event = read()?;
+                self.put_redacted(reply)?;
+                self.end = Some(finish_of(text_of(&event, "stopReason")?, self.has_calls));
+                Ok(())
+            }
+            "metadata" => {
+                take_usage(&read()?["usage"], reply);
+                self.is_over = self.end.is_some();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take_thoughts(&mut self, thoughts: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        let said = |key: &str| thoughts[key].as_str().filter(|text| !text.is_empty());
+        if let Some(text) = said("text") {
+            reply.thinking(text)?;
+        }
+        if let Some(signature) = said("signature") {
+            reply.signature(signature)?;
+        }
+        if let Some(piece) = said("redactedContent") {
+            let bytes = aws_smithy_types::base64::decode(piece).map_err(|problem| malformed(&format!("redacted thoughts: {problem}")))?;
+            self.redacted.extend(bytes);
+            if self.redacted.len() > MOST_REDACTED_BYTES {
+                return Err(ProviderError::new(ErrorKind::Endless, "the model's redacted thoughts have no end: the stream was closed"));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_redacted(&mut self, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        if self.redacted.is_empty() {
+            return Ok(());
+        }
+        let encoded = aws_smithy_types::base64::encode(std::mem::take(&mut self.redacted));
+        reply.opaque(json!({ "reasoningContent": { "redactedContent": encoded } }))
+    }
+}
+
+/// The answer of `/converse`: the same content, all at once.
+fn take_whole(answer: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+    let mut turn = Turn::default();
+    let content = answer["output"]["message"]["content"].as_array().ok_or_else(|| malformed("an answer without output.message.content"))?;
+    for (index, block) in content.iter().enumerate() {
+        if let Some(text) = block["text"].as_str() {
+            reply.text(text)?;
+        }
+        if let Some(call) = block.get("toolUse") {
+            turn.has_calls = true;
+            reply.call(index, text_of(call, "toolUseId")?, text_of(call, "name")?)?;
+            reply.arguments(index, &call["input"].to_string())?;
+        }
+        turn.take_thoughts(&block["reasoningContent"]["reasoningText"], reply)?;
+        turn.take_thoughts(&block["reasoningContent"], reply)?;
+        turn.put_redacted(reply)?;
+    }
+    take_usage(&answer["usage"], reply);
+    let finish = finish_of(text_of(answer, "stopReason")?, turn.has_calls)?;
+    reply.finish(finish);
+    Ok(())
+}
+
+fn take_usage(usage: &Value, reply: &mut Reply<'_>) {
+    match Usage::from_bedrock(usage) {
+        Ok(usage) => reply.usage(usage),
+        Err(problem) => tracing::warn!(%problem, "Bedrock's usage cannot be read; it is estimated"),
+    }
+}
+
+fn finish_of(reason: &str, has_calls: bool) -> Result<Finish, ProviderError> {
+    match reason {
+        "max_tokens" => Ok(Finish::MaxTokens),
+        "guardrail_intervened" | "content_filtered" => Ok(Finish::Refused),
+        "malformed_model_output" | "malformed_tool_use" => Err(malformed(&format!("what the model wrote cannot be read ({reason})"))),
+        "model_context_window_exceeded" => Err(ProviderError::new(
+            ErrorKind::ContextTooLong,
+            "the model's window was full before its answer ended: lower `context.window`",
+        )),
+        // Some models say `end_turn` although they call.
+        _ if has_calls => Ok(Finish::ToolUse),
+        _ => Ok(Finish::EndTurn),
+    }
+}
+
+/// What the service says in mid-stream, or instead of a stream.
+fn exception(name: &str, message: &str) -> ProviderError {
+    let kind = match name.to_ascii_lowercase().as_str() {
+        "throttlingexception" => ErrorKind::RateLimited,
+        "modeltimeoutexception" => ErrorKind::Timeout,
+        "accessdeniedexception" => ErrorKind::Unauthorised,
+        "validationexception" if is_too_long(message) => ErrorKind::ContextTooLong,
+        "validationexception" => ErrorKind::Rejected,
+        // internalServerException, serviceUnavailableException, modelStreamErrorException: its trouble, not the request's.
+        _ => ErrorKind::Overloaded,
+    };
+    ProviderError::new(kind, format!("Bedrock broke the answer off with {name}: {message}"))
+}
+
+/// The status alone does not tell a prompt that is too long from any other bad request.
+fn sharper(mut problem: ProviderError) -> ProviderError {
+    if problem.kind == ErrorKind::Rejected && is_too_long(&problem.message) {
+        problem.kind = ErrorKind::ContextTooLong;
+    }
+    problem
+}
+
+fn is_too_long(message: &str) -> bool {
+    const SIGNS: [&str; 7] = [
+        "input is too long",
+        "prompt is too long",
+        "context limit",
+        "context length",
+        "context window",
+        "too many input tokens",
+        "too many total text bytes",
+    ];
+    let message = message.to_ascii_lowercase();
+    SIGNS.iter().any(|sign| message.contains(sign))
+}
+
+fn malformed(what: &str) -> ProviderError {
+    ProviderError::new(ErrorKind::Malformed, format!("Bedrock sent {what}"))
+}
+
+fn index_of(event: &Value) -> usize {
+    event["contentBlockIndex"].as_u64().unwrap_or_default() as usize
+}
+
+fn text_of<'a>(value: &'a Value, key: &str) -> Result<&'a str, ProviderError> {
+    value[key].as_str().ok_or_else(|| malformed(&format!("an event without {key}")))
+}

@@ -1,0 +1,112 @@
+//! How a run ended: why, what it cost, what came of it, and how to go on.
+
+use crate::state::AgentState;
+use runguard_core::money::NanoDollars;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// Why a run stopped, for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Stop {
+    /// The model has finished.
+    Completed,
+    /// The model has finished its turn, and a person is asked.
+    WaitingForInput,
+    Cancelled,
+    TimedOut {
+        limit_ms: u64,
+    },
+    MaxSteps {
+        limit: u32,
+    },
+    TokenBudget {
+        spent: u64,
+        limit: u64,
+    },
+    CostLimit {
+        spent: NanoDollars,
+        limit: NanoDollars,
+    },
+    /// The same step again and again.
+    Repetition {
+        repeats: u32,
+    },
+    /// The same round of steps again and again, whatever it gave.
+    Cycle {
+        rounds: u32,
+        steps: u32,
+    },
+    /// No progress: the stall detector's last rung.
+    Stalled {
+        rule: String,
+        count: u32,
+    },
+    /// The provider failed for good, or too often.
+    Provider {
+        kind: String,
+        attempts: u32,
+    },
+    /// The session could not be written down, so nothing further may happen.
+    NotSaved,
+}
+
+impl Stop {
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::WaitingForInput => "waiting_for_input",
+            Self::Cancelled => "cancelled",
+            Self::TimedOut { .. } => "timed_out",
+            Self::MaxSteps { .. } => "max_steps",
+            Self::TokenBudget { .. } => "token_budget",
+            Self::CostLimit { .. } => "cost_limit",
+            Self::Repetition { .. } => "repetition",
+            Self::Cycle { .. } => "cycle",
+            Self::Stalled { .. } => "stalled",
+            Self::Provider { .. } => "provider",
+            Self::NotSaved => "not_saved",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    pub session: String,
+    pub state: AgentState,
+    pub stop: Stop,
+    /// What happened, for people.
+    pub message: String,
+    /// What to do to go on; empty when there is nothing to do.
+    pub how_to_resume: String,
+    /// The model's last words, whole or not.
+    pub text: String,
+    pub steps: u32,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    #[serde(rename = "cost_usd", serialize_with = "as_dollars")]
+    pub cost: NanoDollars,
+    /// Some of it was counted from bytes, because the provider said nothing.
+    pub estimated: bool,
+    pub tool_runs: u32,
+    pub elapsed_ms: u64,
+}
+
+impl Report {
+    pub const fn total_tokens(&self) -> u64 {
+        self.input_tokens + self.output_tokens
+    }
+}
+
+/// Money leaves as dollars: that is what a reader of JSON expects.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+pub(crate) fn as_dollars<S: Serializer>(amount: &NanoDollars, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(amount.as_dollars())
+}
+
+#[expect(clippy::ref_option, reason = "serde gives a reference")]
+pub(crate) fn as_some_dollars<S: Serializer>(amount: &Option<NanoDollars>, serializer: S) -> Result<S::Ok, S::Error> {
+    match amount {
+        Some(amount) => serializer.serialize_some(&amount.as_dollars()),
+        None => serializer.serialize_none(),
+    }
+}

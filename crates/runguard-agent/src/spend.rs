@@ -1,0 +1,258 @@
+//! What a run has used, and what the next question may cost.
+//!
+//! Before each question its highest price is set aside, and `max_tokens` is lowered until it can be paid. How many tokens a
+//! conversation has is known only afterwards, so the estimate is on the safe side: what the provider counted last time, and
+//! for what has come since a token for every two bytes.
+
+use crate::settings::{GuardrailSettings, Limits};
+use runguard_core::budget::{Budget, BudgetExceeded, Cost, Limits as BudgetLimits, Reservation};
+use runguard_core::money::NanoDollars;
+use runguard_core::prices::{Price, Usage};
+use serde::{Deserialize, Serialize};
+
+/// Everything that is counted over the life of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Counters {
+    /// Questions to the model that were answered.
+    pub steps: u32,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// In nano-dollars.
+    pub cost: NanoDollars,
+    /// Something was counted from bytes.
+    pub estimated: bool,
+    pub tool_runs: u32,
+    /// Time at work.
+    pub elapsed_ms: u64,
+    pub max_tokens_recoveries: u32,
+    /// How often the latest step was made again, in a row.
+    pub repeated_tool_steps: u32,
+    /// The latest step: its calls and their arguments.
+    pub last_signature: Option<u64>,
+    pub near_budget_said: bool,
+    /// Messages that left the window.
+    pub left_out: u64,
+    /// What the provider counted for the latest question, and how many bytes it had.
+    pub prompt_tokens: u64,
+    pub prompt_bytes: u64,
+}
+
+impl Counters {
+    pub const fn total_tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    fn spent(&self) -> Cost {
+        Cost { usd: self.cost, tokens: self.total_tokens() }
+    }
+}
+
+/// Bytes a token has at least, in text that nothing is known of.
+const FEWEST_BYTES_A_TOKEN: u64 = 2;
+/// Bytes a token has in most texts; for counting when the provider does not.
+const USUAL_BYTES_A_TOKEN: u64 = 3;
+/// What providers add around a conversation.
+const FRAME_TOKENS: u64 = 64;
+/// An answer of fewer tokens is not worth asking for.
+const SHORTEST_ANSWER: u32 = 16;
+
+/// The most tokens a question of so many bytes may have.
+pub(crate) fn highest_input(counters: &Counters, bytes: u64) -> u64 {
+    let (tokens, known) = (counters.prompt_tokens, counters.prompt_bytes);
+    if tokens == 0 || known == 0 {
+        return bytes / FEWEST_BYTES_A_TOKEN + FRAME_TOKENS;
+    }
+    match bytes.checked_sub(known) {
+        Some(grown) => tokens + grown / FEWEST_BYTES_A_TOKEN + FRAME_TOKENS,
+        // Part of it was left out; what stays may be the denser part, up to a point.
+        None => tokens.min(tokens.saturating_mul(bytes) / known * 13 / 10 + FRAME_TOKENS),
+    }
+}
+
+/// The bytes that make so many tokens, by what the provider has counted so far.
+pub(crate) fn bytes_of(counters: &Counters, tokens: u64) -> usize {
+    let bytes = if counters.prompt_tokens == 0 {
+        tokens.saturating_mul(USUAL_BYTES_A_TOKEN)
+    } else {
+        (u128::from(tokens) * u128::from(counters.prompt_bytes) / u128::from(counters.prompt_tokens)).try_into().unwrap_or(u64::MAX)
+    };
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// The money and the tokens of one run.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    budget: Budget,
+    price: Price,
+    limits: Limits,
+}
+
+/// A question that may be asked.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) reservation: Reservation,
+    /// What the answer may have at most.
+    pub(crate) max_tokens: u32,
+    pub(crate) input_tokens: u64,
+}
+
+/// What an answer cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charge {
+    pub(crate) usage: Usage,
+    pub(crate) cost: NanoDollars,
+    pub(crate) estimated: bool,
+}
+
+impl Purse {
+    /// Goes on from what the session has spent. Within `parent`, when many runs share a budget.
+    pub(crate) fn new(limits: &Limits, price: Price, spent: &Counters, parent: Option<&Budget>) -> Self {
+        let own = BudgetLimits { usd: limits.cost(), tokens: limits.tokens(), cap: None };
+        let budget = parent.map_or_else(|| Budget::new(own), |parent| parent.child(own));
+        // What is over the limit stays counted; the next question is refused.
+        let _ = budget.record(spent.spent());
+        Self { budget, price, limits: limits.clone() }
+    }
+
+    /// Sets the highest cost of a question aside, with as long an answer as can be paid.
+    pub(crate) fn grant(&self, input_tokens: u64, max_tokens: u32) -> Result<Granted, BudgetExceeded> {
+        let remaining = self.budget.remaining();
+        let fits = |output: u32| {
+            let cost = self.cost_of(&Usage::new(input_tokens, u64::from(output)));
+            remaining.usd.is_none_or(|left| cost.usd <= left) && remaining.tokens.is_none_or(|left| cost.tokens <= left)
+        };
+        // The cost grows with the answer: halve the distance.
+        let (mut low, mut high) = (0, max_tokens);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        let asked = if low >= SHORTEST_ANSWER.min(max_tokens) { low } else { SHORTEST_ANSWER.min(max_tokens) };
+        let reservation = self.budget.reserve(self.cost_of(&Usage::new(input_tokens, u64::from(asked))))?;
+        Ok(Granted { reservation, max_tokens: asked, input_tokens })
+    }
+
+    /// What an answer cost, by the provider's word or counted from bytes (`output_bytes`), and never less than nothing.
+    pub(crate) fn charge(&self, granted: &Granted, usage: Option<Usage>, prompt_bytes: u64, output_bytes: u64) -> Charge {
+        if let Some(usage) = usage {
+            return Charge { usage, cost: self.price.cost(&usage), estimated: false };
+        }
+        let input = (prompt_bytes / USUAL_BYTES_A_TOKEN).min(granted.input_tokens);
+        let output = output_bytes.div_ceil(USUAL_BYTES_A_TOKEN).min(u64::from(granted.max_tokens));
+        let usage = Usage::new(input, output);
+        Charge { usage, cost: self.price.cost(&usage), estimated: true }
+    }
+
+    fn cost_of(&self, usage: &Usage) -> Cost {
+        Cost { usd: self.price.cost(usage), tokens: usage.total_tokens() }
+    }
+
+    /// Which limit the session has passed, if any.
+    pub(crate) fn exceeded(&self, counters: &Counters) -> Option<Passed> {
+        if let Some(limit) = self.limits.tokens()
+            && counters.total_tokens() > limit
+        {
+            return Some(Passed::Tokens { limit });
+        }
+        if let Some(limit) = self.limits.cost()
+            && counters.cost > limit
+        {
+            return Some(Passed::Cost { limit });
+        }
+        None
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Tokens { limit: u64 },
+    Cost { limit: NanoDollars },
+}
+
+/// What is left of the tokens and the dollars, where they are limited.
+pub(crate) fn left(limits: &Limits, counters: &Counters) -> (Option<u64>, Option<NanoDollars>) {
+    let tokens = limits.tokens().map(|limit| limit.saturating_sub(counters.total_tokens()));
+    let cost = limits.cost().map(|limit| limit.saturating_sub(counters.cost));
+    (tokens, cost)
+}
+
+/// Whether the tokens or the dollars are used up but for the reserve.
+pub(crate) fn is_near_budget(limits: &Limits, counters: &Counters, settings: &GuardrailSettings) -> bool {
+    let (tokens_left, cost_left) = left(limits, counters);
+    let few_tokens = tokens_left.is_some_and(|left| left <= settings.reserve_tokens);
+    let little_money = match (limits.cost(), cost_left) {
+        (Some(limit), Some(left)) => left.as_nanos() as f64 <= limit.as_nanos() as f64 * settings.reserve_cost_fraction,
+        _ => false,
+    };
+    few_tokens || little_money
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use runguard_core::prices::PerMillion;
+
+    fn price(input: f64, output: f64) -> Price {
+        Price::new(PerMillion::from_dollars(input).unwrap(), PerMillion::from_dollars(output).unwrap())
+    }
+
+    fn purse(cost_limit: f64, token_budget: u64) -> Purse {
+        let limits = Limits { token_budget, cost_limit, ..Limits::default() };
+        Purse::new(&limits, price(3.0, 15.0), &Counters::default(), None)
+    }
+
+    #[test]
+    fn the_answer_is_as_long_as_can_be_paid() {
+        // 1,000 tokens in are $0.003; $0.012 more pays for 800 out.
+        let granted = purse(0.015, 0).grant(1_000, 4_096).unwrap();
+        assert_eq!(granted.max_tokens, 800);
+        assert_eq!(purse(0.015, 1_500).grant(1_000, 4_096).unwrap().max_tokens, 500);
+        assert_eq!(purse(0.0, 0).grant(1_000, 4_096).unwrap().max_tokens, 4_096, "without limits nothing is lowered");
+        assert!(purse(0.0031, 0).grant(1_000, 4_096).is_err(), "what is left does not pay for sixteen tokens");
+        assert_eq!(purse(0.0032, 0).grant(1_000, 4).unwrap().max_tokens, 4, "a short answer is asked for as it is");
+    }
+
+    #[test]
+    fn near_is_said_for_tokens_and_for_money() {
+        let settings = GuardrailSettings::default();
+        let limits = Limits { cost_limit: 1.0, token_budget: 1_000, ..Limits::default() };
+        let counters =
+            |tokens, dollars| Counters { input_tokens: tokens, cost: NanoDollars::from_dollars(dollars).unwrap(), ..Counters::default() };
+        assert!(!is_near_budget(&limits, &counters(487, 0.0), &settings));
+        assert!(is_near_budget(&limits, &counters(488, 0.0), &settings), "512 tokens are left");
+        assert!(!is_near_budget(&limits, &counters(0, 0.89), &settings));
+        assert!(is_near_budget(&limits, &counters(0, 0.9), &settings), "a tenth is left");
+        let unlimited = Limits { cost_limit: 0.0, token_budget: 0, ..Limits::default() };
+        assert!(!is_near_budget(&unlimited, &counters(1_000_000, 1_000.0), &settings));
+    }
+
+    #[test]
+    fn the_estimate_follows_what_the_provider_counted() {
+        let unknown = Counters::default();
+        assert_eq!(highest_input(&unknown, 1_000), 564);
+        let known = Counters { prompt_tokens: 250, prompt_bytes: 1_000, ..Counters::default() };
+        assert_eq!(highest_input(&known, 1_200), 250 + 100 + 64);
+        assert_eq!(highest_input(&known, 400), 100 * 13 / 10 + 64);
+        assert_eq!(highest_input(&known, 990), 250, "a part is never more than the whole");
+        assert_eq!(bytes_of(&known, 100), 400);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_granted_can_be_paid(input in 0u64..200_000, max in 1u32..100_000, dollars in 0.0f64..2.0, tokens in 0u64..300_000) {
+            let purse = purse(dollars, tokens);
+            if let Ok(granted) = purse.grant(input, max) {
+                prop_assert!(granted.max_tokens >= 1 && granted.max_tokens <= max);
+                let cost = purse.cost_of(&Usage::new(input, u64::from(granted.max_tokens)));
+                prop_assert!(purse.limits.cost().is_none_or(|limit| cost.usd <= limit));
+                prop_assert!(purse.limits.tokens().is_none_or(|limit| cost.tokens <= limit));
+            }
+        }
+    }
+}

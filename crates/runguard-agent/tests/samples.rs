@@ -1,0 +1,111 @@
+//! The sample settings: every one loads, is priced, and `everything.toml` says all there is to set.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use runguard_agent::provider::connect;
+use runguard_agent::settings::{ProviderKind, ProviderSettings, Settings};
+use runguard_core::prices::Prices;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../agents")
+}
+
+/// All sample files by name, in order.
+fn samples() -> Vec<(String, Settings)> {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|extension| extension == "toml")).collect();
+    files.sort();
+    let load = |file: &PathBuf| Settings::load(file).unwrap_or_else(|problem| panic!("{problem}"));
+    files.iter().map(|file| (file.file_stem().unwrap().to_string_lossy().into_owned(), load(file))).collect()
+}
+
+#[test]
+fn there_is_a_sample_for_every_provider() {
+    let names: Vec<String> = samples().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["anthropic", "bedrock", "deepseek", "everything", "ollama", "openai", "scripted", "vllm"]);
+    for kind in [ProviderKind::Openai, ProviderKind::Anthropic, ProviderKind::Bedrock, ProviderKind::Scripted] {
+        assert!(samples().iter().any(|(_, settings)| settings.provider.kind == kind), "{kind:?}");
+    }
+}
+
+/// A cost limit without a price would be a promise that cannot be kept.
+#[test]
+fn every_sample_with_a_cost_limit_is_priced() {
+    let mut priced = 0;
+    for (name, settings) in samples() {
+        let mut prices = Prices::bundled();
+        for (model, price) in &settings.prices {
+            prices.set(model, price.clone());
+        }
+        let model = settings.provider.priced_as();
+        if settings.limits.cost().is_some() {
+            assert!(prices.price(model).is_some(), "{name}: {model} has no price");
+            priced += 1;
+        }
+    }
+    assert_eq!(priced, 6);
+}
+
+#[test]
+fn the_scripted_sample_can_be_asked() {
+    let (_, settings) = samples().into_iter().find(|(name, _)| name == "scripted").unwrap();
+    assert_eq!(connect(&settings.provider).unwrap().model(), settings.provider.model);
+}
+
+#[test]
+fn every_sample_is_in_the_table() {
+    let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    for (name, _) in samples() {
+        assert!(readme.contains(&format!("\n| `{name}.toml` |")), "agents/README.md does not list {name}.toml");
+    }
+}
+
+#[test]
+fn everything_says_the_defaults() {
+    let settings = Settings::load(&folder().join("everything.toml")).unwrap();
+    assert_eq!(settings, Settings::new(ProviderSettings::new(ProviderKind::Openai, "gpt-4o-mini")));
+}
+
+#[test]
+fn everything_says_every_setting() {
+    let text = uncommented(&std::fs::read_to_string(folder().join("everything.toml")).unwrap());
+    // What is commented out must be right too.
+    let settings = Settings::from_toml(&text).unwrap_or_else(|problem| panic!("{problem}"));
+    let said: Value = serde_json::to_value(toml::from_str::<toml::Table>(&text).unwrap()).unwrap();
+    let mut missing = Vec::new();
+    compare(&serde_json::to_value(&settings).unwrap(), &said, "", &mut missing);
+    assert!(missing.is_empty(), "agents/everything.toml does not show: {missing:?}");
+    let unset = settings.guardrails.stall.as_ref().zip(settings.provider.temperature);
+    assert!(unset.is_some() && settings.mcp.len() == 2 && settings.prices.len() == 1, "the examples were not read");
+}
+
+/// Takes the `#` from lines that are settings: `# key = …` and `# [table]`.
+fn uncommented(text: &str) -> String {
+    let is_key =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| is_key(key)) => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Which keys of `all` are not in `said`. Entries of a list say together what one alone does not.
+fn compare(all: &Value, said: &Value, path: &str, missing: &mut Vec<String>) {
+    let joined = |list: &[Value]| Value::Object(list.iter().filter_map(Value::as_object).flat_map(Map::clone).collect());
+    match (all, said) {
+        (Value::Object(all), Value::Object(said)) => {
+            for (key, value) in all {
+                let path = format!("{path}.{key}");
+                match said.get(key) {
+                    Some(said) => compare(value, said, &path, missing),
+                    None => missing.push(path),
+                }
+            }
+        }
+        (Value::Array(all), Value::Array(said)) => compare(&joined(all), &joined(said), path, missing),
+        _ => {}
+    }
+}
