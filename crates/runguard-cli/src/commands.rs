@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub(crate) mod agent;
 pub(crate) mod circuits;
 pub(crate) mod decisions;
 pub(crate) mod key;

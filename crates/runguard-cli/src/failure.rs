@@ -11,17 +11,23 @@ pub(crate) enum Failure {
     Unreachable(String),
     Refused(String),
     OutputClosed,
+    /// Stopped by the person.
+    Cancelled,
+    /// The command has said why, in full; what is left is the code of [`Self::Failed`].
+    AlreadyTold,
 }
 
 impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::OutputClosed => 0,
-            Self::Failed(_) => 1,
+            Self::Failed(_) | Self::AlreadyTold => 1,
             Self::Usage(_) => 2,
             Self::NotFound(_) => 3,
             Self::Unreachable(_) => 4,
             Self::Refused(_) => 5,
+            // What a shell reports for a program that Ctrl-C ended.
+            Self::Cancelled => 130,
         })
     }
 }
@@ -33,6 +39,8 @@ impl fmt::Display for Failure {
                 f.write_str(text)
             }
             Self::OutputClosed => f.write_str("the output was closed"),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::AlreadyTold => f.write_str("it did not succeed"),
         }
     }
 }

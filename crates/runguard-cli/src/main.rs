@@ -28,13 +28,16 @@ First steps:
   runguard serve
   curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
   runguard decisions
+  runguard agent --demo loop
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 service not reached, 5 key refused";
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 service not reached, 5 key refused, 130 cancelled";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the guard service
     Serve(commands::serve::Serve),
+    /// Run an agent that cannot run away: in the terminal, or behind HTTP
+    Agent(commands::agent::Agent),
     /// Show the latest decisions, or follow them as they happen
     Decisions(commands::decisions::Decisions),
     /// Show one session: what happened, what is used up, what would be allowed next
@@ -50,6 +53,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Decisions(decisions) => decisions.run(),
         Command::Session(session) => session.run(),
         Command::Circuits(circuits) => circuits.run(),
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
     match result {
         // A closed output: whoever reads it has seen enough (`| head`).
         Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        // It was said where it happened, with what to do about it.
+        Err(failure @ (Failure::Cancelled | Failure::AlreadyTold)) => failure.exit_code(),
         Err(failure) => {
             anstream::eprintln!("{} {failure}", owo_colors::OwoColorize::red(&"error:"));
             failure.exit_code()

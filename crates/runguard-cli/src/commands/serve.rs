@@ -97,7 +97,7 @@ impl Serve {
     }
 }
 
-async fn stop_signal() {
+pub(crate) async fn stop_signal() {
     let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
     {

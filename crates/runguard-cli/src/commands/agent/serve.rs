@@ -1,0 +1,78 @@
+//! `runguard agent serve`: the agent behind HTTP.
+
+use crate::commands::serve::stop_signal;
+use crate::failure::Failure;
+use clap::Args;
+use runguard_agent::serve::AgentServer;
+use runguard_agent::session::disk::SessionFolder;
+use runguard_agent::{Agent, Settings};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Settings: the model, its tools and the limits no caller can raise
+    #[arg(long, short, value_name = "FILE", default_value = "agent.toml")]
+    config: PathBuf,
+    /// Address and port [default: 127.0.0.1:8101]; other machines are served only with a key (`RUNGUARD_AGENT_KEY`)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// The folder of the sessions [default: runguard-sessions]
+    #[arg(long, value_name = "DIR")]
+    sessions: Option<PathBuf>,
+    /// What the service logs: error, warn, info, debug
+    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
+    log: String,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        // What MCP servers tell their client is theirs, not ours.
+        let filter = format!("{},rmcp=warn", self.log);
+        let filter = EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("--log {}: {error}", self.log)))?;
+        let is_terminal = std::io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false).init();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let result = runtime.block_on(self.serve());
+        // A run that did not end in time is not waited for: what was recorded of it is saved.
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn serve(self) -> Result<(), Failure> {
+        let mut settings = Settings::load(&self.config).map_err(|error| Failure::Usage(error.to_string()))?;
+        if let Some(listen) = self.listen {
+            settings.serve.listen = listen;
+        }
+        if let Some(folder) = self.sessions {
+            settings.sessions.folder = folder;
+        }
+        let folder = SessionFolder::open(&settings.sessions).map_err(|error| Failure::Failed(error.to_string()))?;
+        let sessions = settings.sessions.folder.display().to_string();
+        let agent = Arc::new(Agent::build(settings).await.map_err(|error| Failure::Usage(error.to_string()))?);
+        let server = AgentServer::bind(agent.clone(), folder).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let address = server.address();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            listen = %address,
+            model = agent.settings().provider.model,
+            settings = %self.config.display(),
+            sessions,
+            key = if server.needs_key() { "required" } else { "none: open to this machine" },
+            "the agent is ready"
+        );
+        if std::io::stderr().is_terminal() {
+            anstream::eprintln!(
+                "\n  Try:  curl -N http://{address}/v1/agent/runs -d '{{\"prompt\":\"Say hello.\"}}'\n  Routes: http://{address}/\n"
+            );
+        }
+        server.run(stop_signal()).await;
+        if let Some(agent) = Arc::into_inner(agent) {
+            agent.close().await;
+        }
+        tracing::info!("stopped; every run is saved");
+        Ok(())
+    }
+}
