@@ -497,6 +497,12 @@ def measure_core(_):
     return {}
 
 
+def measure_agent(_):
+    """What the agent's loop costs beside the model, and whether a long run grows."""
+    run(["cargo", "bench", "-p", "runguard-agent", "--bench", "agent"], cwd=ROOT)
+    return {}
+
+
 def measure_python(_):
     """A call from Python, next to other packages from the index."""
     python = virtual_environment(WORK / "python", "import maturin", ["maturin>=1.9,<2", "-r", ROOT / "sdk/python/benches/requirements.txt"])
@@ -522,6 +528,7 @@ MEASUREMENTS = {
     "core": measure_core,
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
+    "agent": measure_agent,
     "python": measure_python,
     "node": measure_node,
 }
