@@ -10,7 +10,7 @@ mod tools;
 use crate::context;
 use crate::event::{Event, GuardAction, GuardEvent, Observer};
 use crate::guardrails::{Guardrails, Judgement};
-use crate::message::{Message, Tag};
+use crate::message::{Message, Role, Tag};
 use crate::provider::{self, Finish, Provider};
 use crate::report::{Report, Stop};
 use crate::session::{Record, Session};
@@ -319,8 +319,10 @@ impl Run<'_> {
             self.purse = Purse::new(&self.limits, self.agent.price.clone(), &self.counters, self.agent.budget.as_ref());
         }
         let Input::Prompt(prompt) = input else {
-            if self.session.messages().is_empty() {
-                return Err(Halt::new(End::Completed, Stop::Completed, "There is nothing to go on with: the session is empty."));
+            let model_spoke_last = self.session.messages().last().is_none_or(|last| last.role == Role::Assistant);
+            if model_spoke_last && !self.session.has_open_tools() {
+                let message = "There is nothing to go on with: the model has said what it had to say. Resume the session with a message.";
+                return Err(Halt::new(End::Completed, Stop::Completed, message));
             }
             return self.save_state(AgentState::Running, None);
         };

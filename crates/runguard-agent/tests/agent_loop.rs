@@ -163,6 +163,11 @@ async fn a_cancelled_run_stops_in_mid_stream_and_goes_on_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_cancelled_is_not_run_twice_without_being_told() {
+    cancelled_in_a_tool(false).await;
+    cancelled_in_a_tool(true).await;
+}
+
+async fn cancelled_in_a_tool(speaks: bool) {
     let mut slow = Toy::new("look", fresh);
     slow.takes = Duration::from_secs(60);
     // It does not listen.
@@ -183,7 +188,8 @@ async fn a_tool_that_is_cancelled_is_not_run_twice_without_being_told() {
     assert_eq!(outcome.report.state, AgentState::Cancelled);
     assert_eq!(outcome.report.elapsed_ms, 6_000, "a second to tidy up");
     assert!(session.has_open_tools());
-    let outcome = run(&agent, &mut session, Input::Continue).await;
+    let input = if speaks { prompt() } else { Input::Continue };
+    let outcome = run(&agent, &mut session, input).await;
     assert_eq!(outcome.report.state, AgentState::Completed);
     assert_eq!(look.runs(), 1);
     let told = session.messages().iter().any(|message| message.has_results() && format!("{message:?}").contains("was interrupted"));
@@ -448,6 +454,18 @@ async fn a_long_run_stays_small() {
             assert_eq!(session.messages()[0].text(), "Do it.");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_finished_is_not_asked_again_without_a_message() {
+    let model = model(vec![says("Done."), says("Again.")], AtEnd::Finish);
+    let agent = agent(settings(), model.clone(), &[]);
+    let mut session = Session::in_memory("s");
+    for input in [Input::Continue, prompt(), Input::Continue] {
+        let outcome = run(&agent, &mut session, input).await;
+        assert_eq!(outcome.report.state, AgentState::Completed);
+    }
+    assert_eq!(model.asked(), 1);
 }
 
 #[tokio::test(start_paused = true)]

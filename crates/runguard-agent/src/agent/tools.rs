@@ -65,10 +65,9 @@ impl Run<'_> {
         for (position, (call, progress)) in calls.iter().zip(progress).enumerate() {
             let plan = match progress {
                 Progress::Finished(_) => continue,
-                Progress::Started if self.options.interrupted == Interrupted::Tell => Plan::Answer(ToolOutput::error(format!(
-                    "{} was interrupted: the program was ended while it ran, and it is not known what it did. It was not run again. Check what has happened before you repeat it.",
-                    call.name
-                ))),
+                Progress::Started if self.options.interrupted == Interrupted::Tell => {
+                    Plan::Answer(ToolOutput::error(interrupted(&call.name)))
+                }
                 Progress::Started | Progress::Waiting => {
                     self.plan_call(call, in_this_step.insert((call.name.clone(), call.arguments.clone())))
                 }
@@ -223,7 +222,8 @@ impl Run<'_> {
     pub(super) fn answer_open_calls(&mut self, text: &str) -> Result<(), Halt> {
         for (call, (_, progress)) in self.open_calls().iter().zip(self.session.open_tools().to_vec()) {
             if !matches!(progress, Progress::Finished(_)) {
-                let result = ToolResult { id: call.id.clone(), name: call.name.clone(), text: text.to_owned(), is_error: true };
+                let text = if progress == Progress::Started { interrupted(&call.name) } else { text.to_owned() };
+                let result = ToolResult { id: call.id.clone(), name: call.name.clone(), text, is_error: true };
                 let counters = self.timed();
                 self.session.record(Record::ToolFinished { result, counters })?;
             }
@@ -241,6 +241,13 @@ impl Planned {
             Plan::Answer(_) => true,
         }
     }
+}
+
+/// What the model is told of a tool whose end nobody saw.
+fn interrupted(name: &str) -> String {
+    format!(
+        "{name} was interrupted: the program was ended while it ran, and it is not known what it did. It was not run again. Check what has happened before you repeat it."
+    )
 }
 
 /// Something that could not be written down.
