@@ -96,7 +96,9 @@ mod tests {
     #[test]
     fn what_fits_stays() {
         let messages = [Message::user("a"), Message::assistant("b")];
-        assert_eq!(fit(&messages, &settings(Strategy::SlidingWindow, 1), 10_000, 0), None);
+        let total: usize = messages.iter().map(Message::bytes).sum();
+        assert_eq!(fit(&messages, &settings(Strategy::SlidingWindow, 1), total, 0), None);
+        assert!(fit(&messages, &settings(Strategy::SlidingWindow, 1), total - 1, 0).is_some());
     }
 
     #[test]
