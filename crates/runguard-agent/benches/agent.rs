@@ -141,8 +141,9 @@ async fn overhead() {
     tools.add(Arc::new(Lookup::new())).unwrap();
     let agent = Agent::with_parts(settings.clone(), provider, tools).unwrap();
     let body = history_body();
-    let client = reqwest::Client::builder().no_proxy().build();
-    let Ok(client) = client else { panic!("no HTTP client") };
+    // Only the bare client needs a default; the agent names its own.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("{base_url}/chat/completions");
 
     println!("One step with a history of {HISTORY} messages ({} KB a question), {ROUNDS} rounds of {STEPS} steps:", body.len() / 1024);
