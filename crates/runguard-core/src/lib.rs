@@ -7,13 +7,16 @@
 //! Start with [`guard`]: one file a guard, all of it there.
 
 pub mod address;
+pub mod alert;
 pub mod answer;
 pub mod breaker;
 pub mod budget;
 pub mod detect;
+pub mod estimate;
 pub mod fingerprint;
 pub mod guard;
 pub mod input;
+pub mod insight;
 pub mod money;
 pub mod names;
 mod packed;

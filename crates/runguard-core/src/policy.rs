@@ -115,7 +115,8 @@ macro_rules! sections {
                 Ok(Self { $($field: build_section(guards, path)?),+ })
             }
 
-            fn longest_window(&self) -> crate::time::Span {
+            /// The longest window any guard counts in.
+            pub fn longest_window(&self) -> crate::time::Span {
                 [$(self.$field.longest_window()),+].into_iter().fold(crate::time::Span::ZERO, std::cmp::Ord::max)
             }
         }

@@ -437,6 +437,18 @@ enum Act {
     Release,
 }
 
+impl Act {
+    fn route(self) -> &'static Route {
+        match self {
+            Self::Check => &CHECK_ROUTE,
+            Self::Record => &RECORD_ROUTE,
+            Self::Reserve => &RESERVE_ROUTE,
+            Self::Commit => &COMMIT_ROUTE,
+            Self::Release => &RELEASE_ROUTE,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Priced {
     model: String,
@@ -455,6 +467,61 @@ pub struct Request {
     key: Option<String>,
     priced: Option<Priced>,
     reservation: Option<String>,
+}
+
+/// What a row of the log tells of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    pub session_id: &'a str,
+    pub budget: &'a str,
+    /// The last part of the route.
+    pub act: &'a str,
+    pub parent: Option<&'a str>,
+    /// Of the session's own budget.
+    pub events: Option<&'a [u8]>,
+    /// What was asked for, where nothing happened.
+    pub asked_usd: Option<f64>,
+    pub asked_tokens: Option<u64>,
+    pub limit_usd: Option<f64>,
+    pub limit_tokens: Option<u64>,
+    /// The names of reservations by their numbers.
+    pub reservations: &'a std::collections::HashMap<u64, String>,
+}
+
+/// The request that a row of the log tells of. `None` when it does not tell enough.
+pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
+    let act =
+        [Act::Check, Act::Record, Act::Reserve, Act::Commit, Act::Release].into_iter().find(|act| act.route().path.ends_with(told.act))?;
+    let events: Vec<Event> = told.events.and_then(|events| postcard::from_bytes(events).ok()).unwrap_or_default();
+    let mut request = Request {
+        act,
+        session_id: told.session_id.to_owned(),
+        budget: told.budget.to_owned(),
+        parent: told.parent.map(str::to_owned),
+        limits: Limits { usd: told.limit_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()), tokens: told.limit_tokens, cap: None },
+        usd: told.asked_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()),
+        tokens: told.asked_tokens,
+        key: None,
+        priced: None,
+        reservation: None,
+    };
+    for event in events.into_iter().filter(|event| event.level == Level::Own) {
+        match event.happened {
+            Happened::Limited(limits) => request.limits = limits,
+            Happened::Spent(cost) | Happened::Reserved { cost, .. } => {
+                (request.usd, request.tokens) = (Some(cost.usd), Some(cost.tokens));
+            }
+            Happened::Settled { id } => request.reservation = Some(told.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
+            // Its name is not kept; a name made of its number tells it from others all the same.
+            Happened::Counted { key } => request.key = Some(key.to_string()),
+        }
+    }
+    Some(Box::new(request))
+}
+
+/// The number a reservation is known by in events.
+pub fn reservation_number(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
 }
 
 #[derive(Debug)]
@@ -634,13 +701,7 @@ impl Check for Request {
     type Pass = Pass;
 
     fn route(&self) -> &'static Route {
-        match self.act {
-            Act::Check => &CHECK_ROUTE,
-            Act::Record => &RECORD_ROUTE,
-            Act::Reserve => &RESERVE_ROUTE,
-            Act::Commit => &COMMIT_ROUTE,
-            Act::Release => &RELEASE_ROUTE,
-        }
+        self.act.route()
     }
 
     fn session_id(&self) -> &str {

@@ -217,6 +217,17 @@ impl Request {
     }
 }
 
+/// The request that events of the log tell of.
+pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn super::Operation>> {
+    let events: Vec<Event> = postcard::from_bytes(events).ok()?;
+    let what = match events.first()? {
+        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args: *args, result: *result, error: *error, round: *round },
+        Event::Said { text, .. } => What::Message(*text),
+        Event::UserSpoke => What::UserMessage,
+    };
+    Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
+}
+
 fn reason(rule: StallRule) -> Reason {
     match rule {
         StallRule::Identical => Reason::StalledIdentical,

@@ -127,6 +127,8 @@ struct ToolCall {
     turn_id: String,
     tool: String,
     args: Value,
+    /// Read before, for a request that is made again from the log.
+    known: Option<Call>,
 }
 
 impl ToolCall {
@@ -137,6 +139,7 @@ impl ToolCall {
             tool: input.text("tool"),
             // What is no value in our sense (a number out of range) is compared as its text.
             args: input.json("args").map_or(Value::Null, |raw| serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().into())),
+            known: None,
         }
     }
 
@@ -146,8 +149,24 @@ impl ToolCall {
 
     /// Names and depth were checked when the request was read.
     fn call(&self, settings: &Settings) -> Option<Call> {
-        Call::read(&settings.0, &self.tool, &self.args).ok()
+        self.known.clone().or_else(|| Call::read(&settings.0, &self.tool, &self.args).ok())
     }
+}
+
+/// The request that events of the log tell of: a call that was counted, or one that was told to have failed.
+pub fn again(session_id: &str, turn_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn Operation>> {
+    let mut events: Vec<Event> = postcard::from_bytes(events).ok()?;
+    let made = |known: Call| ToolCall {
+        session_id: session_id.to_owned(),
+        turn_id: turn_id.to_owned(),
+        tool: tool.to_owned(),
+        args: Value::Null,
+        known: Some(known),
+    };
+    Some(match events.pop()? {
+        Event::Ran { call, .. } => Box::new(Request(made(call))),
+        Event::Failed { call } => Box::new(RecordRequest { call: made(call), failed: true }),
+    })
 }
 
 #[derive(Debug)]
