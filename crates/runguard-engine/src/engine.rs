@@ -1,13 +1,18 @@
 //! Runs operations: the tenant's policy, the states, the pure step, the row, in one atomic go.
 
+use crate::alerts::Alerts;
+use crate::analyst::{Analyst, AnalystOptions};
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::keys::KeyRing;
 use crate::settings::Settings;
+use crate::telemetry::Telemetry;
 use arc_swap::ArcSwap;
-use runguard_core::answer::{Envelope, Head, Shape};
+use runguard_core::answer::{Answer, Envelope, Head, Shape};
 use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
 use runguard_core::guard::{self, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_core::insight::Overview;
+use runguard_core::insight::digest::Range;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{Change, Decided, Erased, Family, Key, LogRow, Options, Order, Row, RowFilter, Store, StoreError, View, Written};
 use serde::{Deserialize, Serialize};
@@ -47,6 +52,16 @@ impl Outcome {
             Self::WouldBlock => "would_block",
             Self::Blocked => "blocked",
             Self::Recorded => "recorded",
+        }
+    }
+
+    /// How an answer ends its request.
+    pub(crate) fn of(answer: &Answer) -> Self {
+        match answer.allow {
+            None => Self::Recorded,
+            Some(false) => Self::Blocked,
+            Some(true) if answer.reason.is_some() => Self::WouldBlock,
+            Some(true) => Self::Allowed,
         }
     }
 }
@@ -114,11 +129,18 @@ pub struct EngineOptions {
 
 #[derive(Debug)]
 pub struct Engine {
+    pub analyst: Analyst,
     pub store: Store,
     pub clock: Clock,
     pub settings: ArcSwap<Settings>,
+    /// Those at the start: what needs a restart is still in force as it stands here.
+    pub started_with: Arc<Settings>,
     pub keys: ArcSwap<KeyRing>,
+    /// There when a collector is set.
+    pub telemetry: Option<Arc<Telemetry>>,
     ids: Ids,
+    /// Set once the service tells anybody.
+    pub alerts: std::sync::OnceLock<Alerts>,
 }
 
 /// Rebuilds a state from the events of the log.
@@ -141,12 +163,21 @@ impl Engine {
     pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
         let last = store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?;
         store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
+        let following = AnalystOptions {
+            folder: options.settings.store.data.clone().into(),
+            clock: options.clock,
+            retention_days: options.settings.log.retention_days,
+        };
         Ok(Self {
+            analyst: Analyst::start(&store, following).map_err(|error| StoreError::Read(error.to_string()))?,
             ids: Ids::new(last.first().map(|row| row.id.as_str())),
             store,
             clock: options.clock,
+            telemetry: (!options.settings.telemetry.otlp_endpoint.is_empty()).then(Arc::default),
+            started_with: Arc::new(options.settings.clone()),
             settings: ArcSwap::from_pointee(options.settings),
             keys: ArcSwap::from_pointee(options.keys),
+            alerts: std::sync::OnceLock::new(),
         })
     }
 
@@ -192,12 +223,7 @@ impl Engine {
         let moment = Moment { now, decision_id: &decision_id, store_text };
         let outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
         let answer = outcome.answer;
-        let ended = match answer.allow {
-            None => Outcome::Recorded,
-            Some(false) => Outcome::Blocked,
-            Some(true) if answer.reason.is_some() => Outcome::WouldBlock,
-            Some(true) => Outcome::Allowed,
-        };
+        let ended = Outcome::of(&answer);
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
         let rendered = answer.to_json(&envelope, asked.shape);
         let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() {
@@ -286,8 +312,24 @@ impl Engine {
 
     /// Removes everything known of a session.
     pub async fn erase_session(&self, tenant: &str, session_id: &str, now: Timestamp) -> Result<Option<Erased>, StoreError> {
+        self.analyst.forget(tenant, session_id).await?;
         let row = self.admin_row(tenant, now, "session_erased", "");
         self.store.erase_session(tenant, session_id, row).await
+    }
+
+    /// What happened in a range of time.
+    pub async fn overview(&self, range: Range) -> Result<Overview, StoreError> {
+        let savings = self.settings.load().savings.clone();
+        self.analyst.overview(&self.store, range, savings).await
+    }
+
+    /// Ends the threads; everything is written down.
+    pub fn stop(&self) {
+        if let Some(alerts) = self.alerts.get() {
+            alerts.stop();
+        }
+        self.analyst.stop();
+        self.store.stop();
     }
 
     fn admin_row(&self, tenant: &str, now: Timestamp, action: &'static str, subject: &str) -> Row {
@@ -362,8 +404,14 @@ impl Engine {
         if old.store != new.store {
             needs_restart.push("store");
         }
+        if old.telemetry != new.telemetry {
+            needs_restart.push("telemetry");
+        }
         if old.log.retention_days != new.log.retention_days {
             needs_restart.push("log.retention_days");
+        }
+        if old.alerts != new.alerts {
+            needs_restart.push("alerts");
         }
         self.store.keep_states_for(new.policies.longest_window().as_millis() as i64);
         self.settings.store(Arc::new(new));
@@ -392,7 +440,7 @@ pub fn forced_name(forced: Forced) -> &'static str {
 }
 
 /// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
-fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> std::borrow::Cow<'a, str> {
+pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> std::borrow::Cow<'a, str> {
     match place.scope {
         Scope::Session => std::borrow::Cow::Borrowed(place.subject),
         Scope::Endpoint => std::borrow::Cow::Owned(format!("{tenant}\0{}", place.subject)),

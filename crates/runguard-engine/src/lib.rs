@@ -1,10 +1,14 @@
 //! Between the doors and the rules: one clock reading, the tenant's policy, one atomic step, the log row.
 
+pub mod alerts;
+pub mod analyst;
 pub mod clock;
 pub mod engine;
 pub mod ids;
 pub mod keys;
+pub mod preview;
 pub mod settings;
+pub mod telemetry;
 pub mod watch;
 
 pub use clock::{Clock, ClockError};

@@ -3,6 +3,8 @@
 //! The layers are merged as trees before they become types, and each layer remembers where its keys stand. So an
 //! error names the file and the line, and `settings show` can say where every value came from.
 
+use crate::alerts::AlertSettings;
+use runguard_core::insight::digest::Savings;
 use runguard_core::policy::{self, Policies, SettingsProblem, Tree, merge};
 use runguard_core::text::StoreText;
 use runguard_store::Durability;
@@ -11,7 +13,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use toml::de::{DeTable, DeValue};
+use std::sync::Arc;
+use toml::de::{DeArray, DeTable, DeValue};
 
 /// The file that is read when none is named, if it is there.
 pub const DEFAULT_FILE: &str = "runguard.toml";
@@ -57,6 +60,33 @@ impl Default for LogSettings {
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelemetrySettings {
+    /// Empty: off.
+    pub otlp_endpoint: String,
+    pub otlp_headers_env: String,
+    pub service_name: String,
+}
+
+impl Default for TelemetrySettings {
+    fn default() -> Self {
+        Self { otlp_endpoint: String::new(), otlp_headers_env: String::new(), service_name: "runguard".into() }
+    }
+}
+
+impl TelemetrySettings {
+    fn check(&self) -> Result<(), SettingsProblem> {
+        let endpoint = &self.otlp_endpoint;
+        let named = endpoint.split_once("://").is_some_and(|(scheme, rest)| matches!(scheme, "http" | "https") && !rest.is_empty());
+        if endpoint.is_empty() || (named && !endpoint.contains('@')) {
+            return Ok(());
+        }
+        let problem = "must be the address of an OTLP/HTTP collector, like http://127.0.0.1:4318; a key goes into the variable that otlp_headers_env names";
+        Err(SettingsProblem::new(&["telemetry", "otlp_endpoint"], problem))
+    }
+}
+
 /// Key, what it is for, whether it is taken over without a restart.
 pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("server", "listen", "Address and port. Any address but loopback needs a key (`runguard key create`).", false),
@@ -71,6 +101,30 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("store", "memory_mb", "Memory for states; the least recently used ones leave it and come back from disk when asked for.", false),
     ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers) or \"full\".", true),
     ("log", "retention_days", "Decisions older than this are removed.", false),
+    ("alerts", "enabled", "Whether targets are told of what the rules see. Without a target nothing is watched.", false),
+    ("alerts", "max_attempts", "Attempts for one message, over about a day; then it is a dead letter.", false),
+    ("alerts", "backoff", "The first wait between attempts; it doubles, with jitter.", false),
+    (
+        "savings",
+        "operations.kb_requery",
+        "Billed operations that one block of this guard spares; so for every guard (`operations.handoff = 1`), 1 for those not named.",
+        true,
+    ),
+    ("savings", "credits_per_operation", "Credits that one operation costs.", true),
+    ("savings", "usd_per_operation", "Dollars that one operation costs; 0 while you have not said: no price is made up.", true),
+    (
+        "telemetry",
+        "otlp_endpoint",
+        "An OpenTelemetry collector that gets every decision as a span (OTLP/HTTP, like http://127.0.0.1:4318); empty is off.",
+        false,
+    ),
+    (
+        "telemetry",
+        "otlp_headers_env",
+        "The environment variable that holds headers for it: name=value,name=value. Keys stand there and in no file.",
+        false,
+    ),
+    ("telemetry", "service_name", "What the service is called there.", false),
 ];
 
 /// All settings in force.
@@ -79,7 +133,55 @@ pub struct Settings {
     pub server: ServerSettings,
     pub store: StoreSettings,
     pub log: LogSettings,
+    pub alerts: AlertSettings,
+    pub savings: Savings,
+    pub telemetry: TelemetrySettings,
     pub policies: Policies,
+    pub history: Arc<History>,
+}
+
+/// What the settings were made of.
+#[derive(Debug)]
+pub struct History {
+    /// Every value with where it came from.
+    pub values: Vec<(Vec<String>, Value, SettingsSource)>,
+    /// What is set, without defaults: a default that is written down would hide what it inherits.
+    tree: Tree,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::of(&[])
+    }
+}
+
+impl History {
+    fn of(layers: &[Layer]) -> Self {
+        let (mut whole, mut tree) = (default_tree(), Tree::new());
+        for layer in layers {
+            merge(&mut whole, &layer.tree);
+            merge(&mut tree, &layer.tree);
+        }
+        let mut values = Vec::new();
+        flatten(&whole, &mut Vec::new(), &mut values);
+        let source = |path: &Vec<String>| layers.iter().rev().find_map(|layer| layer.sources.get(path)).cloned();
+        let values = values.into_iter().map(|(path, value)| {
+            let source = source(&path).unwrap_or(SettingsSource::Default);
+            (path, value, source)
+        });
+        Self { values: values.collect(), tree }
+    }
+}
+
+impl Settings {
+    /// What is set under `[guards]` for a tenant.
+    pub fn guard_tree(&self, tenant: &str) -> Tree {
+        let table = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut guards = table(self.history.tree.get("guards"));
+        let own = self.history.tree.get("tenants").and_then(|tenants| tenants.get(tenant)).and_then(|tenant| tenant.get("guards"));
+        merge(&mut guards, &table(own));
+        guards
+    }
 }
 
 /// Where a value came from.
@@ -135,7 +237,6 @@ struct Layer {
 pub struct Loaded {
     pub settings: Settings,
     pub file: Option<PathBuf>,
-    layers: Vec<Layer>,
 }
 
 /// What settings are made of.
@@ -185,7 +286,7 @@ impl Loaded {
             merge(&mut tree, &layer.tree);
         }
         match typed(&tree) {
-            Ok(settings) => Ok(Self { settings, file, layers }),
+            Ok(settings) => Ok(Self { settings: Settings { history: Arc::new(History::of(&layers)), ..settings }, file }),
             Err(problem) => {
                 Err(SettingsError { source: source_of(&layers, &problem.path), key: problem.path.join("."), problem: problem.problem })
             }
@@ -194,20 +295,7 @@ impl Loaded {
 
     /// Every value in force: key, value, where it came from.
     pub fn values(&self) -> Vec<(String, Value, SettingsSource)> {
-        let mut tree = default_tree();
-        for layer in &self.layers {
-            merge(&mut tree, &layer.tree);
-        }
-        let mut values = Vec::new();
-        flatten(&tree, &mut Vec::new(), &mut values);
-        values
-            .into_iter()
-            .map(|(path, value)| {
-                let source =
-                    self.layers.iter().rev().find_map(|layer| layer.sources.get(&path)).cloned().unwrap_or(SettingsSource::Default);
-                (path.join("."), value, source)
-            })
-            .collect()
+        self.settings.history.values.iter().map(|(path, value, source)| (path.join("."), value.clone(), source.clone())).collect()
     }
 }
 
@@ -253,12 +341,15 @@ fn default_tree() -> Tree {
         ("server".to_owned(), to_value(serde_json::to_value(ServerSettings::default()))),
         ("store".to_owned(), to_value(serde_json::to_value(StoreSettings::default()))),
         ("log".to_owned(), to_value(serde_json::to_value(LogSettings::default()))),
+        ("alerts".to_owned(), to_value(serde_json::to_value(AlertSettings::default()))),
+        ("savings".to_owned(), to_value(serde_json::to_value(Savings::default()))),
+        ("telemetry".to_owned(), to_value(serde_json::to_value(TelemetrySettings::default()))),
         ("guards".to_owned(), Value::Object(guards)),
     ])
 }
 
 fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
-    const TOP: [&str; 5] = ["server", "store", "log", "guards", "tenants"];
+    const TOP: [&str; 8] = ["server", "store", "log", "savings", "alerts", "telemetry", "guards", "tenants"];
     let empty = Tree::new();
     let mut tables: HashMap<&str, &Tree> = HashMap::new();
     for (key, value) in tree {
@@ -288,7 +379,20 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     if !(1..=3650).contains(&log.retention_days) {
         return Err(SettingsProblem::new(&["log", "retention_days"], "must be from 1 to 3650"));
     }
-    Ok(Settings { server, store, log, policies: Policies::build(table("guards"), table("tenants"))? })
+    let alerts = AlertSettings::read(table("alerts"))?;
+    let savings: Savings = policy::read_table(table("savings"), &["savings"], &[])?;
+    for (key, value) in [("credits_per_operation", savings.credits_per_operation), ("usd_per_operation", savings.usd_per_operation)] {
+        if !(0.0..=1_000_000.0).contains(&value) {
+            return Err(SettingsProblem::new(&["savings", key], "must be from 0 to 1000000"));
+        }
+    }
+    if let Some((guard, _)) = savings.operations.iter().find(|(_, operations)| **operations > 1_000_000) {
+        return Err(SettingsProblem::new(&["savings", "operations", guard.code()], "must be at most 1000000"));
+    }
+    let telemetry: TelemetrySettings = policy::read_table(table("telemetry"), &["telemetry"], &[])?;
+    telemetry.check()?;
+    let policies = Policies::build(table("guards"), table("tenants"))?;
+    Ok(Settings { server, store, log, savings, alerts, telemetry, policies, history: Arc::default() })
 }
 
 fn file_layer(path: &Path, text: &str) -> Result<Layer, SettingsError> {
@@ -316,12 +420,36 @@ fn walk(
         sources.insert(path.clone(), at(key.span().start));
         let converted = match value.get_ref() {
             DeValue::Table(inner) => Value::Object(walk(inner, path, sources, at)?),
+            DeValue::Array(items) if items.iter().any(|item| matches!(item.get_ref(), DeValue::Table(_))) => {
+                walk_list(items, path, sources, at)?
+            }
             other => scalar(other).map_err(|problem| SettingsError { source: at(value.span().start), key: path.join("."), problem })?,
         };
         tree.insert(key.get_ref().to_string(), converted);
         path.pop();
     }
     Ok(tree)
+}
+
+/// A list of tables: each is walked under its number, so that an error in it has its line.
+fn walk_list(
+    items: &DeArray<'_>,
+    path: &mut Vec<String>,
+    sources: &mut HashMap<Vec<String>, SettingsSource>,
+    at: &dyn Fn(usize) -> SettingsSource,
+) -> Result<Value, SettingsError> {
+    let mut list = Vec::new();
+    for (number, item) in items.iter().enumerate() {
+        let DeValue::Table(table) = item.get_ref() else {
+            let problem = "tables and other values do not mix in a list".into();
+            return Err(SettingsError { source: at(item.span().start), key: path.join("."), problem });
+        };
+        path.push(number.to_string());
+        sources.insert(path.clone(), at(item.span().start));
+        list.push(Value::Object(walk(table, path, sources, at)?));
+        path.pop();
+    }
+    Ok(Value::Array(list))
 }
 
 fn scalar(value: &DeValue<'_>) -> Result<Value, String> {
@@ -377,13 +505,14 @@ pub fn example() -> String {
     use std::fmt::Write as _;
     let mut out = String::from(
         "# RunGuard settings. Every line that is commented out shows a default.\n\
-         # Changes to [guards], [tenants] and log.store_text are taken over without a restart.\n\
+         # Changes to [guards], [tenants], [savings] and log.store_text are taken over without a restart.\n\
          # Any key can come from the environment: RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8\n",
     );
     let defaults = default_tree();
     let shown = |path: &[&str]| {
         path.iter()
-            .try_fold(Value::Object(defaults.clone()), |value, part| value.get(*part).cloned())
+            .flat_map(|part| part.split('.'))
+            .try_fold(Value::Object(defaults.clone()), |value, part| value.get(part).cloned())
             .map_or_else(String::new, |value| toml_text(&value))
     };
     let mut current = "";
@@ -394,6 +523,7 @@ pub fn example() -> String {
         }
         let _ = write!(out, "# {about}{}\n# {key} = {}\n", if *live { "" } else { " (Needs a restart.)" }, shown(&[table, key]));
     }
+    out.push_str(ALERTS_EXAMPLE);
     let _ = write!(
         out,
         "\n# Guards. Each takes mode = \"enforce\" | \"observe\" (decide and log, but allow) | \"off\",\n# and a table `rules` with a mode for each of its reasons.\n"
@@ -424,6 +554,26 @@ pub fn example() -> String {
     out.push_str("\n# Overrides for one tenant (the tenant of the API key):\n# [tenants.acme.guards.handoff]\n# max_handoffs = 10\n");
     out
 }
+
+/// Who is told, and of what: lists, so they stand apart from the keys with defaults.
+const ALERTS_EXAMPLE: &str = r#"# Who is told. kind = "slack" | "pagerduty" | "teams" | "webhook"; secrets come from environment variables:
+#   [[alerts.target]]
+#     name = "ops"
+#     kind = "slack"
+#     url_env = "SLACK_WEBHOOK_URL"
+#   [[alerts.target]]
+#     name = "on-call"
+#     kind = "pagerduty"
+#     routing_key_env = "PAGERDUTY_ROUTING_KEY"
+# Of what; without a rule: circuit trips, 20 blocks of a reason in 5 minutes, budgets at 50, 80, 95 and 100 %, degraded answers.
+#   [[alerts.rule]]
+#     name = "many-handoff-cycles"
+#     when = "blocks"
+#     reason = "cycle_detected"
+#     count = 50
+#     window = "10m"
+#     to = ["ops"]
+"#;
 
 fn toml_key(key: &str) -> String {
     let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
@@ -481,6 +631,8 @@ mod tests {
             ("[guards.handoff]\nwindow = \"soon\"\n", 2, "not a length of time"),
             ("[log]\nretention_days = 0\n", 2, "must be from 1 to 3650"),
             ("[sever]\n", 1, "did you mean `server`?"),
+            ("[savings]\nusd_per_operation = -1\n", 2, "must be from 0"),
+            ("[savings.operations]\nhandof = 2\n", 2, "unknown variant `handof`"),
             ("[server]\nlisten = \"here\"\n", 2, "no address"),
             ("a = \n", 1, "not TOML"),
             ("[guards.ai_task_retry]\nmax_retries = 1\n\n[tenants.t.guards.ai_task_retry.tasks.x]\nmax_retries = -1\n", 5, "max_retries"),

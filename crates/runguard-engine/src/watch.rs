@@ -19,10 +19,16 @@ fn stamp(path: Option<&PathBuf>) -> Stamp {
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// Runs until the task is dropped.
-pub async fn watch(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, folder: PathBuf) {
+/// Runs until the task is dropped. What is there when this is called is what is in force: a change from then on is seen,
+/// however late the task begins.
+pub fn watch(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, folder: PathBuf) -> impl Future<Output = ()> + Send {
     let key_file = folder.join(KEY_FILE);
-    let (mut settings_seen, mut keys_seen) = (stamp(file.as_ref()), stamp(Some(&key_file)));
+    let seen = (stamp(file.as_ref()), stamp(Some(&key_file)));
+    follow(engine, origin, file, folder, key_file, seen)
+}
+
+async fn follow(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, folder: PathBuf, key_file: PathBuf, seen: (Stamp, Stamp)) {
+    let (mut settings_seen, mut keys_seen) = seen;
     let mut pulse = tokio::time::interval(LOOK_EVERY);
     loop {
         pulse.tick().await;

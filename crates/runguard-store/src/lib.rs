@@ -23,6 +23,6 @@ mod store;
 
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};
-pub use query::{LogRow, Order, RowFilter, StatRow};
+pub use query::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
 pub use schema::create_private_folder;
 pub use store::{Change, Decided, Durability, Erased, Labelled, Options, Replay, Row, SlotState, Store, View, Written};

@@ -5,13 +5,15 @@
 //! behind the index are looked at one by one. Every query reads both in one snapshot, index first.
 
 use crate::error::StoreError;
-use crate::key::{mask, session_number};
+use crate::journal::Effect;
+use crate::key::{Family, Key, mask, session_number};
 use crate::schema::Folder;
-use crate::store::Store;
+use crate::store::{Inner, Store};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections for reading, made when needed and kept.
 #[derive(Debug, Default)]
@@ -88,6 +90,23 @@ pub struct LogRow {
     pub input: String,
 }
 
+/// A row with what it did to states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deed {
+    pub row: LogRow,
+    pub effects: Vec<Happened>,
+}
+
+/// What happened to one state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Happened {
+    pub key: Key,
+    pub slot: u8,
+    /// What the state is filed under within its entry.
+    pub label: String,
+    pub events: Vec<u8>,
+}
+
 /// Decisions counted: minute (since the epoch), guard, outcome, reason, count.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StatRow {
@@ -115,6 +134,19 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<LogRow, rusqlite::Error> {
         answer: row.get(10)?,
         input: row.get(11)?,
     })
+}
+
+const DEED_COLUMNS: &str =
+    "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
+
+fn read_deed(row: &rusqlite::Row<'_>) -> Result<Deed, rusqlite::Error> {
+    let bytes: Option<Vec<u8>> = row.get(12)?;
+    let effects: Vec<Effect<'_>> = bytes.as_deref().and_then(|bytes| postcard::from_bytes(bytes).ok()).unwrap_or_default();
+    let happened = effects.into_iter().filter_map(|effect| {
+        let key = Key { family: Family::from_number(effect.family)?, hash: effect.hash };
+        Some(Happened { key, slot: effect.slot, label: effect.subject.to_owned(), events: effect.events.to_vec() })
+    });
+    Ok(Deed { row: read_row(row)?, effects: happened.collect() })
 }
 
 impl RowFilter {
@@ -166,16 +198,18 @@ impl RowFilter {
     }
 }
 
-/// The rows of a range of numbers that pass the filter.
-struct Search<'a> {
+/// The rows of a range of numbers that pass the filter, each read in one of several ways.
+struct Search<'a, T> {
     connection: &'a Connection,
     filter: &'a RowFilter,
     order: Order,
     limit: usize,
-    found: Vec<LogRow>,
+    columns: &'static str,
+    read: fn(&rusqlite::Row<'_>) -> Result<T, rusqlite::Error>,
+    found: Vec<T>,
 }
 
-impl Search<'_> {
+impl<T> Search<'_, T> {
     fn direction(&self) -> &'static str {
         match self.order {
             Order::NewestFirst => "DESC",
@@ -192,11 +226,14 @@ impl Search<'_> {
             return Ok(());
         }
         let (conditions, values) = self.filter.conditions();
-        let sql =
-            format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq BETWEEN ? AND ?{conditions} ORDER BY l.seq {} LIMIT ?", self.direction());
+        let sql = format!(
+            "SELECT {} FROM main.log l WHERE l.seq BETWEEN ? AND ?{conditions} ORDER BY l.seq {} LIMIT ?",
+            self.columns,
+            self.direction()
+        );
         let values = [vec![Value::from(from as i64), Value::from(upto as i64)], values, vec![Value::from(self.missing() as i64)]].concat();
         let mut select = self.connection.prepare_cached(&sql)?;
-        for row in select.query_map(params_from_iter(values), read_row)? {
+        for row in select.query_map(params_from_iter(values), self.read)? {
             self.found.push(row?);
         }
         Ok(())
@@ -208,13 +245,14 @@ impl Search<'_> {
         }
         let (conditions, values) = self.filter.conditions();
         let sql = format!(
-            "SELECT {COLUMNS} FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ? AND s.seq BETWEEN ? AND ?{conditions} ORDER BY s.seq {} LIMIT ?",
+            "SELECT {} FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ? AND s.seq BETWEEN ? AND ?{conditions} ORDER BY s.seq {} LIMIT ?",
+            self.columns,
             self.direction()
         );
         let head = vec![Value::from(session_number(tenant, session)), Value::from(from as i64), Value::from(upto as i64)];
         let values = [head, values, vec![Value::from(self.missing() as i64)]].concat();
         let mut select = self.connection.prepare_cached(&sql)?;
-        for row in select.query_map(params_from_iter(values), read_row)? {
+        for row in select.query_map(params_from_iter(values), self.read)? {
             self.found.push(row?);
         }
         Ok(())
@@ -242,7 +280,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn run(mut self, from: u64, upto: u64) -> Result<Vec<LogRow>, rusqlite::Error> {
+    fn run(mut self, from: u64, upto: u64) -> Result<Vec<T>, rusqlite::Error> {
         let indexed = indexed_upto(self.connection)?;
         let last = i64::MAX as u64;
         let upto = upto.min(last);
@@ -265,27 +303,82 @@ impl Search<'_> {
 impl Store {
     /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        self.search(filter, order, after, limit, COLUMNS, read_row).await
+    }
+
+    /// The same rows with what each did to states.
+    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
+    }
+
+    /// The numbers of the same rows.
+    pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
+        self.search(filter, order, after, limit, "l.seq", |row| row.get(0)).await
+    }
+
+    async fn search<T: Send + 'static>(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+        columns: &'static str,
+        read: fn(&rusqlite::Row<'_>) -> Result<T, rusqlite::Error>,
+    ) -> Result<Vec<T>, StoreError> {
         let (from, upto) = match (order, after) {
             (_, None) => (0, u64::MAX),
             (Order::NewestFirst, Some(seq)) => (0, seq.saturating_sub(1)),
             (Order::OldestFirst, Some(seq)) => (seq.saturating_add(1), u64::MAX),
         };
-        self.blocking(move |connection| Search { connection, filter: &filter, order, limit, found: Vec::new() }.run(from, upto)).await
+        self.blocking(move |connection| {
+            Search { connection, filter: &filter, order, limit, columns, read, found: Vec::new() }.run(from, upto)
+        })
+        .await
     }
 
     /// Decisions counted by minute, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes).
     pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<StatRow>, StoreError> {
+        self.stats_by(tenant, guard, since, until, 1).await
+    }
+
+    /// The same by several minutes; `minute` is the first of them.
+    pub async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        let minutes = minutes.max(1);
         self.blocking(move |connection| {
-            let mut counts: BTreeMap<(i64, String, String, String), u64> = BTreeMap::new();
+            // One bucket at a time: minutes come in order, and a bucket has few combinations.
+            let mut counts: BTreeMap<i64, Vec<StatRow>> = BTreeMap::new();
             let mut add = |row: &rusqlite::Row<'_>| -> Result<(), rusqlite::Error> {
-                let reason: Option<String> = row.get(3)?;
-                *counts.entry((row.get(0)?, row.get(1)?, row.get(2)?, reason.unwrap_or_default())).or_default() += row.get::<_, u64>(4)?;
+                let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
+                let bucket = row.get::<_, i64>(0)?.div_euclid(minutes) * minutes;
+                let (guard, outcome, reason) = (text(1)?, text(2)?, text(3)?);
+                let count: u64 = row.get(4)?;
+                let counted = counts.entry(bucket).or_default();
+                let same = |known: &&mut StatRow| {
+                    known.guard == guard && known.outcome == outcome && known.reason.as_deref().unwrap_or_default() == reason
+                };
+                match counted.iter_mut().find(same) {
+                    Some(known) => known.count += count,
+                    None => counted.push(StatRow {
+                        minute: bucket,
+                        guard: guard.to_owned(),
+                        outcome: outcome.to_owned(),
+                        reason: (!reason.is_empty()).then(|| reason.to_owned()),
+                        count,
+                    }),
+                }
                 Ok(())
             };
             let indexed = indexed_upto(connection)?;
             let mut select = connection.prepare_cached(
-                "SELECT minute, guard, outcome, reason, sum(count) FROM idx.rollup
-                 WHERE minute >= ?1 AND minute < ?2 AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR guard = ?4) GROUP BY 1, 2, 3, 4",
+                "SELECT minute, guard, outcome, reason, count FROM idx.rollup
+                 WHERE minute >= ?1 AND minute < ?2 AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR guard = ?4)",
             )?;
             let (first, last) = (since.div_euclid(60_000), until.saturating_add(59_999).div_euclid(60_000));
             let mut rows = select.query(rusqlite::params![first, last, tenant, guard])?;
@@ -300,12 +393,16 @@ impl Store {
             while let Some(row) = rows.next()? {
                 add(row)?;
             }
-            Ok(counts
-                .into_iter()
-                .map(|((minute, guard, outcome, reason), count)| StatRow { minute, guard, outcome, reason: (!reason.is_empty()).then_some(reason), count })
-                .collect())
+            let mut counts: Vec<StatRow> = counts.into_values().flatten().collect();
+            counts.sort_unstable();
+            Ok(counts)
         })
         .await
+    }
+
+    /// For a thread of its own that reads the log as it grows.
+    pub fn follower(&self) -> Follower {
+        Follower(self.inner.clone())
     }
 
     async fn blocking<R: Send + 'static>(
@@ -316,5 +413,69 @@ impl Store {
         tokio::task::spawn_blocking(move || inner.readers.read(&inner.folder, run))
             .await
             .map_err(|error| StoreError::Read(error.to_string()))?
+    }
+}
+
+/// Reads the log in the order of its rows. As long as it lives the folder stays locked.
+#[derive(Debug, Clone)]
+pub struct Follower(Arc<Inner>);
+
+/// A row as it stands in the log: `answer` is the rest that the columns do not say.
+#[derive(Debug, Clone, Copy)]
+pub struct FollowedRow<'a> {
+    pub seq: u64,
+    pub at: i64,
+    pub tenant: &'a str,
+    pub guard: &'a str,
+    pub kind: &'a str,
+    pub session: &'a str,
+    pub subject: &'a str,
+    pub outcome: &'a str,
+    pub reason: Option<&'a str>,
+    pub answer: &'a str,
+    pub input: &'a str,
+}
+
+impl Follower {
+    /// The number of the last row that is safe.
+    pub fn committed(&self) -> u64 {
+        self.0.journal.committed()
+    }
+
+    /// Shows the rows after `after` up to `upto`, until there are no more or `visit` has seen enough. A snapshot is held as
+    /// long as it takes, so a visit is short.
+    pub fn follow(
+        &self,
+        after: u64,
+        upto: u64,
+        mut visit: impl FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        self.0.readers.read(&self.0.folder, |connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input FROM main.log
+                 WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
+            )?;
+            let mut rows = select.query([after, upto])?;
+            while let Some(row) = rows.next()? {
+                let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str()?));
+                let followed = FollowedRow {
+                    seq: row.get(0)?,
+                    at: row.get(1)?,
+                    tenant: text(2)?,
+                    guard: text(3)?,
+                    kind: text(4)?,
+                    session: text(5)?,
+                    subject: text(6)?,
+                    outcome: text(7)?,
+                    reason: row.get_ref(8)?.as_str_or_null()?,
+                    answer: text(9)?,
+                    input: text(10)?,
+                };
+                if visit(followed).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
     }
 }

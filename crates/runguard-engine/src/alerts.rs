@@ -1,0 +1,574 @@
+//! Tells people about what the log shows: follows it, asks the rules, and delivers what they say.
+//!
+//! All of it runs on one thread of its own with a small runtime: the follower, which reads rows behind the log's writer at a
+//! modest pace, and one task a target ([`delivery`]). No decision waits for any of it. What is fired is in the
+//! [`outbox`] before anyone is told, together with how far the log was read, so a crash neither loses an alert nor invents one.
+
+mod delivery;
+mod outbox;
+mod targets;
+
+pub use outbox::{OutboxError, Status};
+pub use targets::{Again, Failed, Parcel, Target, TargetKind, TargetSettings};
+
+use crate::clock::system_now;
+use crate::engine::Engine;
+use outbox::{Outbox, Posting};
+use runguard_core::alert::{self, Alert, AlertState, Firing, Rule, Severity, State};
+use runguard_core::policy::{self, SettingsProblem, Tree};
+use runguard_core::{Span, Timestamp};
+use runguard_store::{LogRow, Order, RowFilter};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+
+/// Rows read at a time; a rest follows, so that answers come first.
+const CHUNK: usize = 128;
+const REST: Duration = Duration::from_millis(1);
+/// Rows gather for this long before they are looked at: a busy service wakes the thread twenty times a second, not a thousand.
+const GATHER: Duration = Duration::from_millis(50);
+/// How far the log was read is written down this often when there is nothing to tell. After a crash those rows are read again.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// When the log or the file cannot be used.
+const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+const MOST_TARGETS: usize = 20;
+const MOST_RULES: usize = 50;
+/// Messages of a kind in one answer.
+const MOST_SHOWN: usize = 100;
+
+/// `[alerts]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertSettings {
+    pub enabled: bool,
+    pub max_attempts: u32,
+    pub backoff: Span,
+    pub target: Vec<TargetSettings>,
+    /// Empty: the usual ones.
+    pub rule: Vec<Rule>,
+}
+
+impl Default for AlertSettings {
+    fn default() -> Self {
+        Self { enabled: true, max_attempts: 32, backoff: Span::from_seconds(5), target: Vec::new(), rule: Vec::new() }
+    }
+}
+
+impl AlertSettings {
+    /// Reads the table; a problem names the key it stands at.
+    pub fn read(table: &Tree) -> Result<Self, SettingsProblem> {
+        let plain: Tree =
+            table.iter().filter(|(key, _)| !["target", "rule"].contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut settings: Self = policy::read_table(&plain, &["alerts"], &[])?;
+        if !(1..=1000).contains(&settings.max_attempts) {
+            return Err(SettingsProblem::new(&["alerts", "max_attempts"], "must be from 1 to 1000"));
+        }
+        if settings.backoff == Span::ZERO {
+            return Err(SettingsProblem::new(&["alerts", "backoff"], "must be longer than nothing"));
+        }
+        settings.target = read_list(table, "target", MOST_TARGETS, &["name", "kind"], TargetSettings::check)?;
+        settings.rule = read_list(table, "rule", MOST_RULES, &["name", "when"], Rule::check)?;
+        unique("target", settings.target.iter().map(|target| target.name.as_str()))?;
+        unique("rule", settings.rule.iter().map(|rule| rule.name.as_str()))?;
+        for (number, rule) in settings.rule.iter().enumerate() {
+            if let Some(stranger) = rule.to.iter().find(|name| !settings.target.iter().any(|target| target.name == **name)) {
+                return Err(SettingsProblem::new(
+                    &["alerts", "rule", &number.to_string(), "to"],
+                    format!("there is no target `{stranger}`"),
+                ));
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Vec<Rule> {
+        if self.rule.is_empty() { alert::default_rules() } else { self.rule.clone() }
+    }
+
+    fn is_on(&self) -> bool {
+        self.enabled && !self.target.is_empty()
+    }
+
+    /// The receivers, with their secrets from the environment.
+    pub fn targets(&self) -> Result<Vec<Target>, String> {
+        self.target.iter().map(|settings| Target::new(settings, &|name| std::env::var(name).ok())).collect()
+    }
+}
+
+fn read_list<S: Serialize + serde::de::DeserializeOwned + Default>(
+    table: &Tree,
+    name: &str,
+    most: usize,
+    needed: &[&str],
+    check: impl Fn(&S) -> Result<(), (&'static str, String)>,
+) -> Result<Vec<S>, SettingsProblem> {
+    let list = match table.get(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) if list.len() <= most => list,
+        Some(Value::Array(_)) => return Err(SettingsProblem::new(&["alerts", name], format!("at most {most} are taken"))),
+        Some(_) => return Err(SettingsProblem::new(&["alerts", name], format!("must be a list: write [[alerts.{name}]]"))),
+    };
+    let mut read = Vec::new();
+    for (number, item) in list.iter().enumerate() {
+        let number = number.to_string();
+        let path = ["alerts", name, number.as_str()];
+        let item = item.as_object().ok_or_else(|| SettingsProblem::new(&path, "must be a table"))?;
+        if let Some(missing) = needed.iter().find(|key| !item.contains_key(**key)) {
+            return Err(SettingsProblem::new(&path, format!("`{missing}` is missing")));
+        }
+        let one: S = policy::read_table(item, &path, &[])?;
+        check(&one).map_err(|(key, problem)| SettingsProblem::new(&[&path[..], &[key]].concat(), problem))?;
+        read.push(one);
+    }
+    Ok(read)
+}
+
+fn unique<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Result<(), SettingsProblem> {
+    let mut seen = std::collections::HashSet::new();
+    for (number, name) in names.enumerate() {
+        if !seen.insert(name) {
+            return Err(SettingsProblem::new(&["alerts", list, &number.to_string(), "name"], format!("`{name}` is there twice")));
+        }
+    }
+    Ok(())
+}
+
+/// What is counted, by kind of target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    Fired,
+    Delivered,
+    Failed,
+    Dead,
+}
+
+impl Count {
+    pub const ALL: [Self; 4] = [Self::Fired, Self::Delivered, Self::Failed, Self::Dead];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Fired => "fired",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// What the thread and the doors share.
+#[derive(Debug)]
+struct Shared {
+    settings: AlertSettings,
+    rules: Vec<Rule>,
+    targets: Vec<Target>,
+    outbox: Mutex<Outbox>,
+    /// One a target: there is something for it.
+    woken: Vec<Notify>,
+    /// The last failure of each target; none after a success.
+    problems: Mutex<Vec<Option<String>>>,
+    /// By rule.
+    firing: Mutex<Vec<Vec<Firing>>>,
+    counts: [[AtomicU64; Count::ALL.len()]; TargetKind::ALL.len()],
+    read_upto: AtomicU64,
+    /// Tenants and sessions that were erased; the follower forgets them.
+    erased: Mutex<Vec<(String, String)>>,
+    erasing: Notify,
+}
+
+impl Shared {
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, kind: TargetKind, count: Count, times: usize) {
+        self.counts[kind as usize][count as usize].fetch_add(times as u64, Ordering::Relaxed);
+    }
+
+    fn set_problem(&self, number: usize, problem: Option<String>) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)[number] = problem;
+    }
+
+    fn set_firing(&self, rules: &[(Rule, State)]) {
+        *self.firing.lock().unwrap_or_else(PoisonError::into_inner) = rules.iter().map(|(_, state)| state.firing().collect()).collect();
+    }
+}
+
+/// The alerts of a running service.
+#[derive(Debug)]
+pub struct Alerts {
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How a test alert went.
+#[derive(Debug)]
+pub struct Tested {
+    pub target: String,
+    pub kind: TargetKind,
+    pub problem: Option<String>,
+}
+
+impl Alerts {
+    /// Starts the thread; `None` when there is nobody to tell.
+    pub fn start(engine: &Arc<Engine>) -> Result<Option<Self>, String> {
+        let settings = engine.settings.load();
+        if !settings.alerts.is_on() {
+            return Ok(None);
+        }
+        let targets = settings.alerts.targets()?;
+        let mut outbox = Outbox::open(Path::new(&settings.store.data)).map_err(|error| error.to_string())?;
+        let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
+        let strangers = outbox.give_up_strangers(&names, system_now().as_millis()).map_err(|error| error.to_string())?;
+        if strangers > 0 {
+            tracing::warn!(alerts = strangers, "alerts wait for targets that the settings do not have; they are dead letters");
+        }
+        let rules = settings.alerts.rules();
+        let shared = Arc::new(Shared {
+            settings: settings.alerts.clone(),
+            firing: Mutex::new(vec![Vec::new(); rules.len()]),
+            rules,
+            woken: targets.iter().map(|_| Notify::new()).collect(),
+            problems: Mutex::new(vec![None; targets.len()]),
+            targets,
+            outbox: Mutex::new(outbox),
+            counts: Default::default(),
+            read_upto: AtomicU64::new(0),
+            erased: Mutex::default(),
+            erasing: Notify::new(),
+        });
+        let follower = Follower::new(engine.clone(), shared.clone()).map_err(|error| error.to_string())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+        let (stop, stopping) = watch::channel(false);
+        let thread = std::thread::Builder::new().name("alerts".into());
+        let thread = thread.spawn(move || runtime.block_on(run(follower, stopping))).map_err(|error| error.to_string())?;
+        Ok(Some(Self { shared, stop, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Ends the thread. What was not delivered is delivered after the next start.
+    pub fn stop(&self) {
+        let _ = self.stop.send(true);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the alerts' thread ended in a panic");
+        }
+    }
+
+    /// A session was erased: it leaves the rules and the messages as well, in a moment.
+    pub fn forget_session(&self, tenant: &str, session: &str) {
+        self.shared.erased.lock().unwrap_or_else(PoisonError::into_inner).push((tenant.to_owned(), session.to_owned()));
+        self.shared.erasing.notify_one();
+    }
+
+    /// Kind of target, what is counted, how often since the start.
+    pub fn counts(&self) -> impl Iterator<Item = (TargetKind, Count, u64)> {
+        TargetKind::ALL.into_iter().flat_map(move |kind| {
+            Count::ALL
+                .into_iter()
+                .map(move |count| (kind, count, self.shared.counts[kind as usize][count as usize].load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Puts a dead letter back into the queue; whether there was one.
+    pub fn retry(&self, id: i64, tenant: Option<&str>) -> Result<bool, OutboxError> {
+        let target = self.shared.outbox().retry(id, tenant)?;
+        if let Some(number) = self.shared.targets.iter().position(|known| Some(&known.name) == target.as_ref()) {
+            self.shared.woken[number].notify_one();
+        }
+        Ok(target.is_some())
+    }
+
+    /// Sends a test alert past the queue, to one target or to all. `None`: there is no such target.
+    pub async fn test(&self, name: Option<&str>) -> Option<Vec<Tested>> {
+        test(&self.shared.targets, name).await
+    }
+
+    /// Everything, as the API shows it: of one tenant, or of all.
+    pub fn view(&self, engine: &Engine, tenant: Option<&str>) -> Result<Value, OutboxError> {
+        let shared = &self.shared;
+        let firing = shared.firing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules: Vec<Value> = shared.rules.iter().zip(firing).map(|(rule, firing)| show_rule(rule, &firing, tenant)).collect();
+        let problems = shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let outbox = shared.outbox();
+        let mut targets = Vec::new();
+        for (target, problem) in shared.targets.iter().zip(problems) {
+            let count = |status| outbox.count(Some(&target.name), status);
+            targets.push(json!({
+                "name": target.name,
+                "kind": target.kind,
+                "host": if tenant.is_none() { Some(target.host()) } else { None },
+                "queued": count(Status::Queued)?,
+                "dead": count(Status::Dead)?,
+                "problem": problem,
+            }));
+        }
+        let newest = *engine.store.committed().borrow();
+        Ok(json!({
+            "enabled": true,
+            "behind_rows": newest.saturating_sub(shared.read_upto.load(Ordering::Relaxed)),
+            "rules": rules,
+            "targets": targets,
+            "queued": outbox.list(Status::Queued, tenant, MOST_SHOWN)?,
+            "delivered": outbox.list(Status::Delivered, tenant, MOST_SHOWN)?,
+            "dead": outbox.list(Status::Dead, tenant, MOST_SHOWN)?,
+            "queue_limit": outbox::MOST_QUEUED,
+            "dropped": outbox.dropped()?,
+        }))
+    }
+}
+
+/// What the API shows of a service that tells nobody.
+pub fn view_of_none(settings: &AlertSettings) -> Value {
+    let rules: Vec<Value> = settings.rules().iter().map(|rule| show_rule(rule, &[], None)).collect();
+    json!({"enabled": false, "behind_rows": 0, "rules": rules, "targets": [], "queued": [], "delivered": [], "dead": [],
+        "queue_limit": outbox::MOST_QUEUED, "dropped": 0})
+}
+
+fn show_rule(rule: &Rule, firing: &[Firing], tenant: Option<&str>) -> Value {
+    let firing: Vec<Value> = firing
+        .iter()
+        .filter(|firing| tenant.is_none_or(|tenant| tenant == firing.tenant))
+        .map(|firing| {
+            let since = firing.since.as_millis();
+            json!({"dedup_key": firing.dedup_key, "tenant": firing.tenant, "title": firing.title, "since": targets::time_text(since), "since_ms": since})
+        })
+        .collect();
+    let mut shown = json!(rule);
+    shown["window_seconds"] = json!(rule.window.as_seconds());
+    shown["cooldown_seconds"] = json!(rule.cooldown.as_seconds());
+    shown["firing"] = json!(firing);
+    shown
+}
+
+/// Sends a test alert to one target or to all, each by itself. `None`: there is no such target.
+pub async fn test(targets: &[Target], name: Option<&str>) -> Option<Vec<Tested>> {
+    let chosen: Vec<&Target> = targets.iter().filter(|target| name.is_none_or(|name| name == target.name)).collect();
+    if chosen.is_empty() && name.is_some() {
+        return None;
+    }
+    let now = system_now().as_millis();
+    let number = getrandom::u64().unwrap_or(0);
+    let mut waiting: Vec<_> = chosen.iter().map(|target| Box::pin(test_one(target, number, now))).collect();
+    let mut tested = Vec::new();
+    // All of them are under way at once: the slowest decides how long it takes.
+    std::future::poll_fn(|context| {
+        waiting.retain_mut(|test| match test.as_mut().poll(context) {
+            std::task::Poll::Ready(done) => {
+                tested.push(done);
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if waiting.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    tested.sort_by(|left, right| left.target.cmp(&right.target));
+    Some(tested)
+}
+
+async fn test_one(target: &Target, number: u64, now: i64) -> Tested {
+    let alert = |state: AlertState| Alert {
+        rule: "test".into(),
+        dedup_key: format!("test-{number:016x}"),
+        state,
+        severity: Severity::Info,
+        at: Timestamp::from_millis(now),
+        tenant: String::new(),
+        guard: String::new(),
+        reason: String::new(),
+        subject: String::new(),
+        session: String::new(),
+        decision_id: String::new(),
+        title: "A test alert of RunGuard".into(),
+        text: "Alerts arrive here. Nothing is wrong.".into(),
+    };
+    let parcel = |state: AlertState| Parcel { id: format!("msg_test_{number:016x}_{}", state.code()), alerts: vec![alert(state)] };
+    let mut sent = target.send(&parcel(AlertState::Firing), now / 1000).await;
+    // A test must leave no incident open.
+    if sent.is_ok() && target.kind == TargetKind::Pagerduty {
+        sent = target.send(&parcel(AlertState::Resolved), now / 1000).await;
+    }
+    Tested { target: target.name.clone(), kind: target.kind, problem: sent.err().map(|failed| failed.message) }
+}
+
+async fn run(mut follower: Follower, stopping: watch::Receiver<bool>) {
+    let shared = follower.shared.clone();
+    for number in 0..shared.targets.len() {
+        tokio::spawn(delivery::deliver(shared.clone(), number, stopping.clone()));
+    }
+    let mut stopped = stopping;
+    tokio::select! {
+        () = follower.follow() => {}
+        _ = stopped.changed() => {}
+    }
+    if follower.save() {
+        follower.forget();
+    }
+}
+
+/// Reads the log and asks the rules.
+struct Follower {
+    engine: Arc<Engine>,
+    shared: Arc<Shared>,
+    rules: Vec<(Rule, State)>,
+    /// What the rules have said and is not written down.
+    pending: Vec<Alert>,
+    /// The last row that was looked at, and the last that is written down.
+    read_upto: u64,
+    saved_upto: u64,
+    saved_at: Instant,
+}
+
+impl Follower {
+    fn new(engine: Arc<Engine>, shared: Arc<Shared>) -> Result<Self, OutboxError> {
+        let newest = *engine.store.committed().borrow();
+        let found = shared.outbox().watermark()?;
+        let (read_upto, is_first) = match found {
+            Some(seq) if seq <= newest => (seq, false),
+            // Another log than the one the file knows.
+            Some(_) | None => (newest, true),
+        };
+        let mut rules = Vec::new();
+        for rule in &shared.rules {
+            rules.push((rule.clone(), if is_first { State::default() } else { shared.outbox().state(rule)? }));
+        }
+        if is_first {
+            tracing::info!(row = newest, "alerts begin at the end of the log");
+            shared.outbox().commit(newest, &rules, &[], system_now().as_millis())?;
+        }
+        shared.set_firing(&rules);
+        shared.read_upto.store(read_upto, Ordering::Relaxed);
+        Ok(Self { engine, shared, rules, pending: Vec::new(), read_upto, saved_upto: read_upto, saved_at: Instant::now() })
+    }
+
+    async fn follow(&mut self) {
+        let mut committed = self.engine.store.committed();
+        loop {
+            let newest = *committed.borrow_and_update();
+            while self.read_upto < newest {
+                let rows = match self.engine.store.rows(RowFilter::default(), Order::OldestFirst, Some(self.read_upto), CHUNK).await {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        tracing::error!(%error, "the log cannot be read for alerts");
+                        tokio::time::sleep(AFTER_TROUBLE).await;
+                        continue;
+                    }
+                };
+                let rules = &mut self.rules;
+                self.pending.extend(rows.iter().flat_map(|row| judge(rules, row)));
+                // Rows that were erased leave gaps.
+                self.read_upto = if rows.len() < CHUNK {
+                    newest.max(rows.last().map_or(0, |row| row.seq))
+                } else {
+                    rows.last().map_or(newest, |row| row.seq)
+                };
+                self.shared.read_upto.store(self.read_upto, Ordering::Relaxed);
+                let is_due = self.saved_at.elapsed() >= SAVE_EVERY;
+                // What the rules have said they do not say again: it is kept before anything else is read.
+                while (is_due || !self.pending.is_empty()) && !self.save() {
+                    tokio::time::sleep(AFTER_TROUBLE).await;
+                }
+                tokio::time::sleep(REST).await;
+            }
+            tokio::select! {
+                changed = committed.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(GATHER).await;
+                }
+                () = self.shared.erasing.notified() => self.forget(),
+                () = tokio::time::sleep(SAVE_EVERY), if self.saved_upto < self.read_upto => {
+                    self.save();
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let erased = std::mem::take(&mut *self.shared.erased.lock().unwrap_or_else(PoisonError::into_inner));
+        if erased.is_empty() {
+            return;
+        }
+        for (tenant, session) in &erased {
+            for (_, state) in &mut self.rules {
+                state.forget(tenant, session);
+            }
+        }
+        self.shared.set_firing(&self.rules);
+        let mut outbox = self.shared.outbox();
+        let written = erased
+            .iter()
+            .try_for_each(|(tenant, session)| outbox.forget(tenant, session))
+            .and_then(|()| outbox.commit(self.read_upto, &self.rules, &[], system_now().as_millis()))
+            .and_then(|_| outbox.tidy());
+        if let Err(error) = written {
+            tracing::error!(%error, "an erased session may still be named in the alerts file");
+        }
+    }
+
+    /// Writes alerts, states and the place in the log down; whether it worked.
+    fn save(&mut self) -> bool {
+        let alerts = &self.pending;
+        if alerts.is_empty() && self.saved_upto == self.read_upto {
+            return true;
+        }
+        let targets = &self.shared.targets;
+        let receives = |alert: &Alert, target: &Target| {
+            let rule = self.rules.iter().find(|(rule, _)| rule.name == alert.rule).map(|(rule, _)| rule);
+            rule.is_none_or(|rule| rule.to.is_empty() || rule.to.contains(&target.name))
+        };
+        let postings: Vec<Posting<'_>> = alerts
+            .iter()
+            .flat_map(|alert| {
+                targets.iter().filter(|target| receives(alert, target)).map(move |target| Posting { alert, target: &target.name })
+            })
+            .collect();
+        if let Err(error) = self.shared.outbox().commit(self.read_upto, &self.rules, &postings, system_now().as_millis()) {
+            tracing::error!(%error, "alerts cannot be written down");
+            return false;
+        }
+        (self.saved_upto, self.saved_at) = (self.read_upto, Instant::now());
+        if !alerts.is_empty() {
+            self.shared.set_firing(&self.rules);
+        }
+        for (number, target) in targets.iter().enumerate() {
+            let fired = postings.iter().filter(|posting| posting.target == target.name).count();
+            if fired > 0 {
+                self.shared.count(target.kind, Count::Fired, fired);
+                self.shared.woken[number].notify_one();
+            }
+        }
+        for alert in alerts {
+            tracing::info!(rule = alert.rule, state = alert.state.code(), severity = alert.severity.code(), key = alert.dedup_key, "alert");
+        }
+        self.pending.clear();
+        true
+    }
+}
+
+fn judge(rules: &mut [(Rule, State)], row: &LogRow) -> Vec<Alert> {
+    let row = alert::Row {
+        at: Timestamp::from_millis(row.at),
+        id: &row.id,
+        tenant: &row.tenant,
+        guard: &row.guard,
+        kind: &row.kind,
+        session: &row.session,
+        subject: &row.subject,
+        outcome: &row.outcome,
+        reason: row.reason.as_deref(),
+        answer: &row.answer,
+        input: &row.input,
+    };
+    rules.iter_mut().flat_map(|(rule, state)| rule.judge(state, &row)).collect()
+}
+
+#[cfg(test)]
+mod tests;

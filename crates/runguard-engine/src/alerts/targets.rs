@@ -1,0 +1,594 @@
+//! Where alerts go: what each receiver wants to read, and one attempt to give it to it.
+//!
+//! What a payload says is pure and tested without a socket. The way to the receiver is narrow on purpose: the name is resolved
+//! by us and every address it has must be public, the connection goes to exactly those addresses, redirects and proxies are
+//! not followed, and secrets come from the environment and are in no error, log line or answer.
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{StatusCode, Url};
+use runguard_core::Span;
+use runguard_core::address::is_public;
+use runguard_core::alert::{Alert, AlertState, Severity};
+use runguard_core::text::cut;
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::error::Error as _;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For one attempt, from the name to the end of the answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// What is read of a refusal.
+const MOST_ANSWER_BYTES: usize = 2048;
+const MOST_SHOWN_CHARS: usize = 200;
+/// However long a receiver asks us to wait.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(6 * 3600);
+/// Alerts that a digest names; the rest is counted.
+const MOST_LISTED: usize = 10;
+
+const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
+/// Limits of the receivers, in characters.
+const PAGERDUTY_SUMMARY: usize = 1024;
+const SLACK_HEADER: usize = 150;
+const SLACK_SECTION: usize = 2900;
+const SLACK_TEXT: usize = 3000;
+const TEAMS_TEXT: usize = 1500;
+/// Bytes of a signing secret, as Standard Webhooks has it.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetKind {
+    Slack,
+    Pagerduty,
+    Teams,
+    #[default]
+    Webhook,
+}
+
+impl TargetKind {
+    pub const ALL: [Self; 4] = [Self::Slack, Self::Pagerduty, Self::Teams, Self::Webhook];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Slack => "slack",
+            Self::Pagerduty => "pagerduty",
+            Self::Teams => "teams",
+            Self::Webhook => "webhook",
+        }
+    }
+
+    /// What the receiver takes: the least time between two messages.
+    pub(super) const fn interval(self) -> Duration {
+        match self {
+            Self::Slack | Self::Teams => Duration::from_secs(1),
+            Self::Pagerduty => Duration::from_millis(500),
+            Self::Webhook => Duration::from_millis(100),
+        }
+    }
+
+    /// People read these: many alerts at once become one message.
+    pub(super) const fn digests(self) -> bool {
+        match self {
+            Self::Slack | Self::Teams => true,
+            Self::Pagerduty | Self::Webhook => false,
+        }
+    }
+}
+
+/// One `[[alerts.target]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSettings {
+    pub name: String,
+    pub kind: TargetKind,
+    pub url: Option<String>,
+    /// Slack's and Teams' addresses are secrets: this names the variable that holds it.
+    pub url_env: Option<String>,
+    pub routing_key_env: Option<String>,
+    pub secret_env: Option<String>,
+    pub allow_private: bool,
+}
+
+impl TargetSettings {
+    /// What can be said without the environment: the key and what is wrong with it.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_name_char) {
+            return Err(("name", "must be 1 to 64 letters, digits, - _ or .".into()));
+        }
+        if self.url.is_some() && self.url_env.is_some() {
+            return Err(("url_env", "url and url_env say the same; keep one".into()));
+        }
+        if self.kind != TargetKind::Pagerduty && self.url.is_none() && self.url_env.is_none() {
+            return Err(("url", "is needed; or url_env, the variable that holds it".into()));
+        }
+        if self.kind == TargetKind::Pagerduty && self.routing_key_env.is_none() {
+            return Err(("routing_key_env", "is needed: the variable that holds the integration key".into()));
+        }
+        if self.kind == TargetKind::Webhook && self.secret_env.is_none() {
+            return Err(("secret_env", "is needed: the variable that holds the signing secret (whsec_…)".into()));
+        }
+        self.url.as_deref().map_or(Ok(()), |url| self.parse(url).map(drop).map_err(|problem| ("url", problem)))
+    }
+
+    /// Says nothing of the address itself: it may be a secret.
+    fn parse(&self, text: &str) -> Result<Url, String> {
+        let url = Url::parse(text.trim()).map_err(|problem| format!("is no address: {problem}"))?;
+        match url.scheme() {
+            "https" => {}
+            "http" if self.allow_private => {}
+            _ => return Err("must begin with https:// (http:// goes with allow_private = true)".into()),
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("must not carry a user or a password".into());
+        }
+        url.host_str().map(drop).ok_or("has no host")?;
+        Ok(url)
+    }
+}
+
+/// What a receiver checks us by.
+enum Secret {
+    None,
+    RoutingKey(String),
+    /// Each gives a signature: while keys change, the receiver knows one of them.
+    Signing(Vec<Vec<u8>>),
+}
+
+/// A receiver.
+pub struct Target {
+    pub name: String,
+    pub kind: TargetKind,
+    url: Url,
+    secret: Secret,
+    allow_private: bool,
+    client: reqwest::Client,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// One message: an alert, or several that came at once.
+#[derive(Debug, Clone)]
+pub struct Parcel {
+    /// The same on every attempt.
+    pub id: String,
+    pub alerts: Vec<Alert>,
+}
+
+/// Whether another attempt makes sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    Later,
+    Never,
+}
+
+/// Why a message did not arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub again: Again,
+    pub retry_after: Option<Duration>,
+    pub message: String,
+}
+
+impl Failed {
+    fn later(message: String) -> Self {
+        Self { again: Again::Later, retry_after: None, message }
+    }
+
+    fn never(message: String) -> Self {
+        Self { again: Again::Never, retry_after: None, message }
+    }
+}
+
+impl Target {
+    /// `environment` gives the value of a variable.
+    pub fn new(settings: &TargetSettings, environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let at = |problem: String| format!("alert target `{}`: {problem}", settings.name);
+        settings.check().map_err(|(key, problem)| at(format!("`{key}` {problem}")))?;
+        let variable = |key: &str, name: &Option<String>| match name {
+            None => Ok(None),
+            Some(name) => match environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()) {
+                Some(value) => Ok(Some(value)),
+                None => Err(at(format!("the environment variable {name} (`{key}`) is not set; set it, or take the target out"))),
+            },
+        };
+        let url = match (&settings.url, variable("url_env", &settings.url_env)?) {
+            (_, Some(url)) => url,
+            (Some(url), None) => url.clone(),
+            (None, None) => PAGERDUTY_URL.to_owned(),
+        };
+        let secret = match settings.kind {
+            TargetKind::Slack | TargetKind::Teams => Secret::None,
+            TargetKind::Pagerduty => Secret::RoutingKey(variable("routing_key_env", &settings.routing_key_env)?.unwrap_or_default()),
+            TargetKind::Webhook => {
+                let secrets = variable("secret_env", &settings.secret_env)?.unwrap_or_default();
+                Secret::Signing(secrets.split_whitespace().map(signing_key).collect::<Result<_, _>>().map_err(at)?)
+            }
+        };
+        Ok(Self {
+            url: settings.parse(&url).map_err(|problem| at(format!("its address {problem}")))?,
+            client: client(settings).map_err(at)?,
+            name: settings.name.clone(),
+            kind: settings.kind,
+            allow_private: settings.allow_private,
+            secret,
+        })
+    }
+
+    /// Who receives; the rest of the address may be a secret.
+    pub fn host(&self) -> &str {
+        self.url.host_str().unwrap_or_default()
+    }
+
+    /// What is sent, for a parcel.
+    pub fn body(&self, parcel: &Parcel) -> String {
+        let body = match (self.kind, &self.secret) {
+            (TargetKind::Slack, _) => slack(parcel),
+            (TargetKind::Teams, _) => teams(parcel),
+            (TargetKind::Pagerduty, Secret::RoutingKey(key)) => pagerduty(parcel, key),
+            (TargetKind::Pagerduty, Secret::None | Secret::Signing(_)) => pagerduty(parcel, ""),
+            (TargetKind::Webhook, _) => webhook(parcel),
+        };
+        body.to_string()
+    }
+
+    /// What goes with the body. Standard Webhooks has names for it; others take no harm.
+    pub fn headers(&self, id: &str, now_seconds: i64, body: &str) -> Vec<(&'static str, String)> {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        if let Secret::Signing(keys) = &self.secret {
+            let signed = format!("{id}.{now_seconds}.{body}");
+            let signatures: Vec<String> = keys.iter().map(|key| format!("v1,{}", signature(key, signed.as_bytes()))).collect();
+            headers.extend([
+                ("webhook-id", id.to_owned()),
+                ("webhook-timestamp", now_seconds.to_string()),
+                ("webhook-signature", signatures.join(" ")),
+            ]);
+        }
+        headers
+    }
+
+    /// One attempt. Takes ten seconds at most, and reads little of what is answered.
+    pub async fn send(&self, parcel: &Parcel, now_seconds: i64) -> Result<(), Failed> {
+        if !self.allow_private
+            && let Ok(address) = self.host().trim_matches(['[', ']']).parse::<IpAddr>()
+            && !is_public(address)
+        {
+            return Err(Failed::never(private(self.host(), address)));
+        }
+        let body = self.body(parcel);
+        let mut request = self.client.post(self.url.clone());
+        for (name, value) in self.headers(&parcel.id, now_seconds, &body) {
+            request = request.header(name, value);
+        }
+        let response = request.body(body).send().await.map_err(|error| self.unreached(error))?;
+        let status = response.status();
+        if status.is_success() { Ok(()) } else { Err(self.refused(response).await) }
+    }
+
+    fn unreached(&self, error: reqwest::Error) -> Failed {
+        // The address may be a secret.
+        let error = error.without_url();
+        let mut text = String::new();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            if let Some(Private(refusal)) = inner.downcast_ref() {
+                return Failed::never(refusal.clone());
+            }
+            text.push_str(&format!(": {inner}"));
+            source = inner.source();
+        }
+        let what = if error.is_timeout() {
+            format!("{} did not answer within {} s", self.host(), TIMEOUT.as_secs())
+        } else if error.is_connect() {
+            format!("cannot connect to {}", self.host())
+        } else {
+            format!("{} closed the connection without a proper answer", self.host())
+        };
+        Failed::later(format!("{what}{}", shown(&text)))
+    }
+
+    async fn refused(&self, mut response: reqwest::Response) -> Failed {
+        let status = response.status();
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let retry_after = header("retry-after").and_then(|text| read_retry_after(text, crate::clock::system_now().as_millis()));
+        let mut text = Vec::new();
+        while let Ok(Some(piece)) = response.chunk().await {
+            text.extend_from_slice(&piece[..piece.len().min(MOST_ANSWER_BYTES - text.len())]);
+            if text.len() == MOST_ANSWER_BYTES {
+                break;
+            }
+        }
+        let said = shown(&String::from_utf8_lossy(&text));
+        let advice = match status.as_u16() {
+            300..=399 => " (redirects are not followed: give the final address)",
+            401 | 403 => " (check the key or the secret)",
+            404 | 410 => " (check the address)",
+            _ => "",
+        };
+        let message = format!("{} answered {}{}{said}{advice}", self.host(), status.as_u16(), if said.is_empty() { "" } else { ": " });
+        Failed { again: again(status), retry_after, message }
+    }
+}
+
+/// A receiver that does not understand us will not understand us tomorrow.
+fn again(status: StatusCode) -> Again {
+    match status.as_u16() {
+        408 | 409 | 421 | 423 | 425 | 429 => Again::Later,
+        300..=499 => Again::Never,
+        _ => Again::Later,
+    }
+}
+
+/// Seconds or a date.
+fn read_retry_after(text: &str, now_millis: i64) -> Option<Duration> {
+    let text = text.trim();
+    let wait = if let Ok(seconds) = text.parse::<u64>() {
+        Duration::from_secs(seconds)
+    } else {
+        let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+        Duration::from_millis(date.as_millisecond().saturating_sub(now_millis).max(0) as u64)
+    };
+    Some(wait.min(LONGEST_RETRY_AFTER))
+}
+
+/// One line without what could steer a terminal.
+fn shown(text: &str) -> String {
+    cut(text.trim(), MOST_SHOWN_CHARS).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn private(host: &str, address: IpAddr) -> String {
+    format!(
+        "{host} is {address}, not an address of the public internet; nothing was sent. For a receiver of your own set allow_private = true"
+    )
+}
+
+fn client(settings: &TargetSettings) -> Result<reqwest::Client, String> {
+    let builder = || {
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|problem| format!("cannot set up TLS: {problem}"))
+    };
+    let tls = match builder()?.with_platform_verifier() {
+        Ok(config) => config.with_no_client_auth(),
+        // A receiver on this machine is reached without TLS: a system without certificates must not stand in its way.
+        Err(_) if settings.allow_private => builder()?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth(),
+        Err(problem) => return Err(format!("cannot load this system's certificates: {problem}; install its package `ca-certificates`")),
+    };
+    let mut client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        // Alerts are rare: a kept connection would be dead by the next, and each attempt shall see a checked address.
+        .pool_max_idle_per_host(0)
+        .timeout(TIMEOUT)
+        .user_agent(concat!("runguard/", env!("CARGO_PKG_VERSION")));
+    if !settings.allow_private {
+        client = client.dns_resolver(Arc::new(PublicOnly));
+    }
+    client.build().map_err(|problem| format!("cannot set up the HTTP client: {problem}"))
+}
+
+/// Gives out addresses if all of a name's are public: one private address among public ones is no accident.
+struct PublicOnly;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Private(String);
+
+fn all_public(host: &str, addresses: &[SocketAddr]) -> Result<(), Private> {
+    addresses.iter().find(|address| !is_public(address.ip())).map_or(Ok(()), |address| Err(Private(private(host, address.ip()))))
+}
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            all_public(name.as_str(), &addresses)?;
+            Ok(Box::new(addresses.into_iter()) as Addrs)
+        })
+    }
+}
+
+fn signing_key(secret: &str) -> Result<Vec<u8>, String> {
+    use base64::Engine as _;
+    let text = secret.strip_prefix("whsec_").unwrap_or(secret);
+    let key =
+        base64::engine::general_purpose::STANDARD.decode(text).map_err(|_| "its signing secret is not base64 (whsec_…)".to_owned())?;
+    if SECRET_BYTES.contains(&key.len()) {
+        return Ok(key);
+    }
+    let (least, most) = (SECRET_BYTES.start(), SECRET_BYTES.end());
+    Err(format!("its signing secret has {} bytes; {least} to {most} are asked for (`openssl rand -base64 32`)", key.len()))
+}
+
+fn signature(key: &[u8], signed: &[u8]) -> String {
+    use base64::Engine as _;
+    use hmac::{KeyInit as _, Mac as _};
+    // HMAC takes keys of any length.
+    let Ok(mut mac) = hmac::Hmac::<sha2::Sha256>::new_from_slice(key) else { return String::new() };
+    mac.update(signed);
+    base64::engine::general_purpose::STANDARD.encode(mac.finalize().into_bytes())
+}
+
+pub(super) fn time_text(millis: i64) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string())
+}
+
+/// What an alert is about, by name; without what it does not have.
+fn facts(alert: &Alert) -> Vec<(&'static str, String)> {
+    [
+        ("Severity", alert.severity.code()),
+        ("Tenant", &alert.tenant),
+        ("Guard", &alert.guard),
+        ("Reason", &alert.reason),
+        ("Subject", &alert.subject),
+        ("Session", &alert.session),
+    ]
+    .into_iter()
+    .filter(|(_, value)| !value.is_empty())
+    .map(|(name, value)| (name, shown(value)))
+    .chain([("Time", time_text(alert.at.as_millis()))])
+    .collect()
+}
+
+fn mark(alert: &Alert) -> &'static str {
+    match (alert.state, alert.severity) {
+        (AlertState::Resolved, _) => "✅",
+        (AlertState::Firing, Severity::Info) => "ℹ️",
+        (AlertState::Firing, Severity::Warning) => "⚠️",
+        (AlertState::Firing, Severity::Error | Severity::Critical) => "🚨",
+    }
+}
+
+/// "and 37 more" and what they are about.
+fn the_rest(alerts: &[Alert]) -> Option<String> {
+    let rest = alerts.get(MOST_LISTED..).filter(|rest| !rest.is_empty())?;
+    Some(format!("and {} more", rest.len()))
+}
+
+fn headline(parcel: &Parcel) -> String {
+    match parcel.alerts.as_slice() {
+        [alert] => format!("{} {}", mark(alert), alert.title),
+        alerts => format!("{} alerts at once", alerts.len()),
+    }
+}
+
+/// Slack's three special characters as it wants them, within a length that does not cut one in half.
+fn slack_text(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for c in text.chars() {
+        let escaped = match c {
+            '&' => "&amp;".to_owned(),
+            '<' => "&lt;".to_owned(),
+            '>' => "&gt;".to_owned(),
+            c => c.to_string(),
+        };
+        length += escaped.chars().count();
+        if length > most {
+            break;
+        }
+        out.push_str(&escaped);
+    }
+    out
+}
+
+fn slack(parcel: &Parcel) -> Value {
+    let title = headline(parcel);
+    let mut blocks =
+        vec![json!({"type": "header", "text": {"type": "plain_text", "text": slack_text(&title, SLACK_HEADER), "emoji": true}})];
+    let section = |text: &str| json!({"type": "section", "text": {"type": "mrkdwn", "text": slack_text(text, SLACK_SECTION)}});
+    match parcel.alerts.as_slice() {
+        [alert] => {
+            blocks.push(section(&alert.text));
+            let fields: Vec<Value> = facts(alert)
+                .iter()
+                .map(|(name, value)| json!({"type": "mrkdwn", "text": format!("*{name}*\n{}", slack_text(value, 1900))}))
+                .collect();
+            blocks.push(json!({"type": "section", "fields": fields}));
+        }
+        alerts => {
+            let mut lines: Vec<String> = alerts.iter().take(MOST_LISTED).map(|alert| format!("{} {}", mark(alert), alert.title)).collect();
+            lines.extend(the_rest(alerts));
+            blocks.push(section(&lines.join("\n")));
+        }
+    }
+    blocks.push(json!({"type": "context", "elements": [{"type": "mrkdwn", "text": format!("RunGuard · {}", parcel.id)}]}));
+    json!({"text": slack_text(&title, SLACK_TEXT), "blocks": blocks})
+}
+
+/// A run of text is shown as it is: in a plain text block, Teams would read it as Markdown.
+fn teams(parcel: &Parcel) -> Value {
+    let block = |text: &str, weight: &str, size: &str| json!({"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": cut(text, TEAMS_TEXT), "weight": weight, "size": size}]});
+    let mut body = vec![block(&headline(parcel), "Bolder", "Large")];
+    match parcel.alerts.as_slice() {
+        [alert] => {
+            body.push(block(&alert.text, "Default", "Default"));
+            body.extend(facts(alert).iter().map(|(name, value)| block(&format!("{name}: {value}"), "Default", "Small")));
+        }
+        alerts => {
+            body.extend(
+                alerts.iter().take(MOST_LISTED).map(|alert| block(&format!("{} {}", mark(alert), alert.title), "Default", "Default")),
+            );
+            body.extend(the_rest(alerts).map(|rest| block(&rest, "Default", "Default")));
+        }
+    }
+    body.push(block(&format!("RunGuard · {}", parcel.id), "Lighter", "Small"));
+    let card = json!({
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "fallbackText": cut(&headline(parcel), TEAMS_TEXT),
+        "body": body,
+    });
+    json!({"type": "message", "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": null, "content": card}]})
+}
+
+fn pagerduty(parcel: &Parcel, routing_key: &str) -> Value {
+    let Some(alert) = parcel.alerts.first() else { return Value::Null };
+    match alert.state {
+        AlertState::Resolved => json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": alert.dedup_key}),
+        AlertState::Firing => json!({
+            "routing_key": routing_key,
+            "event_action": "trigger",
+            "dedup_key": alert.dedup_key,
+            "client": "RunGuard",
+            "payload": {
+                "summary": cut(&format!("{}. {}", alert.title, alert.text), PAGERDUTY_SUMMARY),
+                "source": if alert.tenant.is_empty() { "runguard".to_owned() } else { format!("runguard/{}", shown(&alert.tenant)) },
+                "severity": alert.severity.code(),
+                "timestamp": time_text(alert.at.as_millis()),
+                "component": alert.subject,
+                "group": alert.guard,
+                "class": alert.rule,
+                "custom_details": {"reason": alert.reason, "session_id": alert.session, "decision_id": alert.decision_id, "message_id": parcel.id},
+            },
+        }),
+    }
+}
+
+fn webhook(parcel: &Parcel) -> Value {
+    let Some(alert) = parcel.alerts.first() else { return Value::Null };
+    let mut data = shown_alert(alert);
+    data["id"] = json!(parcel.id);
+    json!({"type": format!("alert.{}", alert.state.code()), "timestamp": time_text(alert.at.as_millis()), "data": data})
+}
+
+/// An alert as programs read it.
+pub(super) fn shown_alert(alert: &Alert) -> Value {
+    json!({
+        "rule": alert.rule,
+        "dedup_key": alert.dedup_key,
+        "state": alert.state,
+        "severity": alert.severity,
+        "title": alert.title,
+        "text": alert.text,
+        "tenant": alert.tenant,
+        "guard": alert.guard,
+        "reason": alert.reason,
+        "subject": alert.subject,
+        "session_id": alert.session,
+        "decision_id": alert.decision_id,
+        "time": time_text(alert.at.as_millis()),
+        "time_ms": alert.at.as_millis(),
+    })
+}
+
+/// How long to wait before another attempt: full jitter, so that receivers that come back are not met by everyone at once.
+/// `random` is any number.
+pub(super) fn back_off(first: Span, most: Duration, attempts: u32, random: u64) -> Duration {
+    let ceiling = (first.as_millis().max(1)).saturating_mul(1_u64 << attempts.min(32)).min(most.as_millis() as u64).max(1);
+    Duration::from_millis(random % ceiling + 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,476 @@
+//! Follows the log and keeps hourly cells of it, for overviews and advice.
+//!
+//! What it derives stands in a file of its own, `insight.db`, with the number of the last row it rests on, in one
+//! transaction: a crash neither loses a row nor counts it twice, and a file that is lost or damaged is built anew. It
+//! works in one thread, half a millisecond at a time: an overview may be seconds behind, an answer never waits. Whoever
+//! asks gets the cells and, when they are few, the rows that came after them.
+//!
+//! A session that is erased leaves the cells before it leaves the log, and is not taken as an example for a while: so no
+//! row of it that was just being read brings it back.
+
+mod cells;
+
+use crate::clock::Clock;
+use cells::{Cells, Marks};
+use runguard_core::insight::Overview;
+use runguard_core::insight::digest::{self, Cell, Count, Digest, Place, Range, Row, Savings};
+use runguard_store::{FollowedRow, Follower, Store, StoreError};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+pub const INSIGHT_FILE: &str = "insight.db";
+
+/// Rows of one transaction, and how long fewer may wait.
+const BATCH_ROWS: u64 = 20_000;
+const BATCH_EVERY: Duration = Duration::from_secs(2);
+/// How often it looks whether there is something to do.
+const PULSE: Duration = Duration::from_millis(250);
+/// So many rows behind the cells are looked at when somebody asks.
+const FEW_ROWS: u64 = 2_000;
+const RETENTION_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone)]
+pub struct AnalystOptions {
+    pub folder: PathBuf,
+    pub clock: Clock,
+    pub retention_days: u32,
+}
+
+#[derive(Debug)]
+struct Forget {
+    tenant: String,
+    session: String,
+    done: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// What others want of the thread.
+#[derive(Debug, Default)]
+struct Asked {
+    forget: Vec<Forget>,
+    catch_up: Vec<oneshot::Sender<()>>,
+    /// The file could not be read.
+    is_damaged: bool,
+    stop: bool,
+}
+
+impl Asked {
+    fn is_empty(&self) -> bool {
+        self.forget.is_empty() && self.catch_up.is_empty() && !self.is_damaged && !self.stop
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    log: Follower,
+    asked: Mutex<Asked>,
+    woken: Condvar,
+    /// Somebody waits: no rests.
+    hurried: AtomicBool,
+    stopping: AtomicBool,
+    digested: AtomicU64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, change: impl FnOnce(&mut Asked)) -> Result<(), StoreError> {
+        let mut asked = self.lock();
+        // Asked under the lock: what is put there before the stop is taken by the thread's last round, and dropped.
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(StoreError::Stopping);
+        }
+        change(&mut asked);
+        self.hurried.store(true, Ordering::Release);
+        self.woken.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self) -> Asked {
+        let mut asked = self.lock();
+        if asked.is_empty() {
+            asked = self.woken.wait_timeout(asked, PULSE).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.hurried.store(!asked.is_empty(), Ordering::Release);
+        std::mem::take(&mut *asked)
+    }
+}
+
+/// The thread that follows the log.
+#[derive(Debug)]
+pub struct Analyst {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Analyst {
+    pub fn start(store: &Store, options: AnalystOptions) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            path: options.folder.join(INSIGHT_FILE),
+            log: store.follower(),
+            asked: Mutex::default(),
+            woken: Condvar::new(),
+            hurried: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            digested: AtomicU64::new(0),
+        });
+        let desk = Desk::new(shared.clone(), options);
+        let thread = std::thread::Builder::new().name("analyst".into()).spawn(move || desk.run())?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Rows that are logged and in no cell yet.
+    pub fn rows_behind(&self) -> u64 {
+        self.shared.log.committed().saturating_sub(self.shared.digested.load(Ordering::Acquire))
+    }
+
+    /// Waits until every row that is logged when this is called is in the cells.
+    pub async fn catch_up(&self) -> Result<(), StoreError> {
+        let (done, caught_up) = oneshot::channel();
+        self.shared.ask(|asked| asked.catch_up.push(done))?;
+        caught_up.await.map_err(|_| StoreError::Stopping)
+    }
+
+    /// Takes a session out of the cells, for good: called before its rows leave the log.
+    pub async fn forget(&self, tenant: &str, session: &str) -> Result<(), StoreError> {
+        let (done, forgotten) = oneshot::channel();
+        let forget = Forget { tenant: tenant.to_owned(), session: session.to_owned(), done };
+        self.shared.ask(|asked| asked.forget.push(forget))?;
+        forgotten.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    /// What happened in the range, by the counts of the store and the cells.
+    pub async fn overview(&self, store: &Store, range: Range, savings: Savings) -> Result<Overview, StoreError> {
+        let minutes = (range.bucket_seconds / 60) as i64;
+        let filters = &range.filters;
+        let stats = store.stats_by(filters.tenant.clone(), filters.guard.clone(), range.since_ms, range.until_ms, minutes).await?;
+        let shared = self.shared.clone();
+        let make = move || {
+            let (cells, behind_rows) = shared.cells(&range)?;
+            let counts: Vec<Count> = stats
+                .into_iter()
+                .map(|row| Count {
+                    start_ms: row.minute.saturating_mul(60_000),
+                    guard: row.guard,
+                    outcome: row.outcome,
+                    reason: row.reason,
+                    count: row.count,
+                })
+                .collect();
+            Ok(Overview { behind_rows, ..digest::overview(&range, &counts, cells, &savings) })
+        };
+        tokio::task::spawn_blocking(make).await.map_err(|error| StoreError::Read(error.to_string()))?
+    }
+
+    /// Ends the thread; what is not written down is read again at the next start.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.lock().stop = true;
+        self.shared.woken.notify_all();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the analyst ended in a panic");
+        }
+    }
+}
+
+impl Drop for Analyst {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    /// The cells of a range, with the rows behind them when they are few, and how many rows are missing.
+    fn cells(&self, range: &Range) -> Result<(Vec<(Place, Cell)>, u64), StoreError> {
+        let (digested, mut found) = cells::read(&self.path, range).map_err(|error| {
+            if cells::is_damage(&error) {
+                let _ = self.ask(|asked| asked.is_damaged = true);
+            }
+            StoreError::Read(error.to_string())
+        })?;
+        let committed = self.log.committed();
+        let behind = committed.saturating_sub(digested);
+        if behind > FEW_ROWS {
+            return Ok((found, behind));
+        }
+        if behind > 0 {
+            let mut digest = Digest::default();
+            let _ = self.log.follow(digested, committed, |row| {
+                digest.fold(&as_row(&row));
+                ControlFlow::Continue(())
+            })?;
+            found.extend(digest.into_cells());
+        }
+        Ok((found, 0))
+    }
+}
+
+fn as_row<'a>(row: &FollowedRow<'a>) -> Row<'a> {
+    Row {
+        at: row.at,
+        tenant: row.tenant,
+        guard: row.guard,
+        kind: row.kind,
+        session: row.session,
+        subject: row.subject,
+        outcome: row.outcome,
+        reason: row.reason,
+        answer: row.answer,
+        input: row.input,
+    }
+}
+
+/// Makes long work a row of short ones. While the service decides, the analyst takes about a tenth of a core; when nobody
+/// asks, it may hurry.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    shared: Arc<Shared>,
+    since: Instant,
+    steps: u32,
+    committed: u64,
+    /// When the last decision was seen.
+    busy_at: Instant,
+}
+
+impl Pace {
+    const STEPS: u32 = 16;
+    const WORK: Duration = Duration::from_micros(500);
+    const REST_BUSY: Duration = Duration::from_millis(5);
+    const REST_IDLE: Duration = Duration::from_micros(100);
+    const IDLE_AFTER: Duration = Duration::from_millis(100);
+
+    fn new(shared: Arc<Shared>) -> Self {
+        let (committed, now) = (shared.log.committed(), Instant::now());
+        Self { shared, since: now, steps: 0, committed, busy_at: now }
+    }
+
+    /// Whether it has worked long enough.
+    fn is_over(&mut self) -> bool {
+        self.steps += 1;
+        self.steps.is_multiple_of(Self::STEPS) && self.since.elapsed() >= Self::WORK
+    }
+
+    /// One step of work that may rest after it; breaks when the service stops.
+    pub(crate) fn step(&mut self) -> ControlFlow<()> {
+        if self.is_over() { self.rest() } else { ControlFlow::Continue(()) }
+    }
+
+    fn rest(&mut self) -> ControlFlow<()> {
+        if self.shared.stopping.load(Ordering::Acquire) {
+            return ControlFlow::Break(());
+        }
+        let committed = self.shared.log.committed();
+        if committed != self.committed {
+            (self.committed, self.busy_at) = (committed, Instant::now());
+        }
+        if !self.shared.hurried.load(Ordering::Acquire) {
+            let is_busy = self.busy_at.elapsed() < Self::IDLE_AFTER;
+            std::thread::sleep(if is_busy { Self::REST_BUSY } else { Self::REST_IDLE });
+        }
+        self.since = Instant::now();
+        ControlFlow::Continue(())
+    }
+}
+
+/// Why a piece of work ended early.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Stopping,
+    File(rusqlite::Error),
+    Log(StoreError),
+}
+
+impl From<rusqlite::Error> for Ended {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+/// The thread's own.
+#[derive(Debug)]
+struct Desk {
+    shared: Arc<Shared>,
+    options: AnalystOptions,
+    pace: Pace,
+    cells: Option<Cells>,
+    marks: Marks,
+    last_batch: Instant,
+    last_retention: Option<(Instant, i64)>,
+    /// Said once, not four times a second.
+    troubled: bool,
+}
+
+impl Desk {
+    fn new(shared: Arc<Shared>, options: AnalystOptions) -> Self {
+        let pace = Pace::new(shared.clone());
+        Self {
+            shared,
+            options,
+            pace,
+            cells: None,
+            marks: Marks::default(),
+            last_batch: Instant::now(),
+            last_retention: None,
+            troubled: false,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let asked = self.shared.wait();
+            if asked.stop {
+                return;
+            }
+            if asked.is_damaged {
+                self.cells = None;
+                self.throw_away("it could not be read");
+            }
+            for Forget { tenant, session, done } in asked.forget {
+                let _ = done.send(self.forget(&tenant, &session));
+            }
+            let worked = self.work(!asked.catch_up.is_empty());
+            // Whoever waits for more than could be done hears nothing, and that is an answer too.
+            for done in asked.catch_up.into_iter().filter(|_| worked) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    /// Says whether all went well.
+    fn work(&mut self, all: bool) -> bool {
+        match self.try_work(all) {
+            Ok(()) => {
+                self.troubled = false;
+                return true;
+            }
+            Err(Ended::Stopping) => {}
+            Err(Ended::File(error)) if cells::is_damage(&error) => {
+                self.cells = None;
+                self.throw_away(&error.to_string());
+            }
+            Err(Ended::File(error)) => self.trouble(&error.to_string()),
+            Err(Ended::Log(error)) => self.trouble(&error.to_string()),
+        }
+        false
+    }
+
+    /// A connection that failed once is not trusted with the rest.
+    fn trouble(&mut self, error: &str) {
+        self.cells = None;
+        if !self.troubled {
+            self.troubled = true;
+            tracing::error!(error, "insights cannot be written; answers go on, and they are caught up when the disk allows");
+        }
+    }
+
+    fn throw_away(&mut self, detail: &str) {
+        let path = &self.shared.path;
+        tracing::warn!(file = %path.display(), detail, "the insights are damaged; they are thrown away and built anew from the log");
+        self.shared.digested.store(0, Ordering::Release);
+        if let Err(error) = cells::remove(path) {
+            self.trouble(&error.to_string());
+        }
+    }
+
+    fn open(&mut self) -> Result<&mut Cells, Ended> {
+        if self.cells.is_none() {
+            let mut cells = Cells::open(&self.shared.path)?;
+            if cells.digested() > self.shared.log.committed() {
+                // Rows that were counted are gone, as after a power cut, and their numbers may come again.
+                drop(cells);
+                self.throw_away("it counts rows that are not in the log");
+                cells = Cells::open(&self.shared.path)?;
+            }
+            self.shared.digested.store(cells.digested(), Ordering::Release);
+            self.cells = Some(cells);
+        }
+        self.cells.as_mut().ok_or(Ended::Stopping)
+    }
+
+    fn try_work(&mut self, all: bool) -> Result<(), Ended> {
+        let goal = self.shared.log.committed();
+        loop {
+            let digested = self.open()?.digested();
+            let behind = goal.saturating_sub(digested);
+            if behind == 0 || !(all || behind >= BATCH_ROWS || self.last_batch.elapsed() >= BATCH_EVERY) {
+                break;
+            }
+            self.digest(goal)?;
+        }
+        self.retire()
+    }
+
+    /// One batch.
+    fn digest(&mut self, goal: u64) -> Result<(), Ended> {
+        let Self { shared, pace, cells: Some(cells), marks, .. } = self else { return Ok(()) };
+        let mut digest = Digest::default();
+        let (mut reached, mut rows) = (cells.digested(), 0);
+        marks.expire();
+        while reached < goal && rows < BATCH_ROWS {
+            let flow = shared.log.follow(reached, goal, |row| {
+                let mut folded = as_row(&row);
+                if marks.has(row.tenant, row.session) {
+                    folded.session = "";
+                }
+                digest.fold(&folded);
+                reached = row.seq;
+                rows += 1;
+                if rows >= BATCH_ROWS || pace.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            if flow.map_err(Ended::Log)?.is_continue() {
+                reached = goal;
+            }
+            // Not with the log's snapshot held: it would keep the write-ahead log from starting over.
+            if pace.rest().is_break() {
+                return Err(Ended::Stopping);
+            }
+        }
+        cells.write(digest, reached, pace)?;
+        shared.digested.store(reached, Ordering::Release);
+        self.last_batch = Instant::now();
+        Ok(())
+    }
+
+    /// Lets go of hours that the log has let go of.
+    fn retire(&mut self) -> Result<(), Ended> {
+        let Self { options, pace, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
+        let now = match options.clock {
+            Clock::System => crate::clock::system_now().as_millis(),
+            Clock::Virtual => cells.newest_hour().saturating_mul(digest::HOUR_MILLIS),
+        };
+        let hour = now.div_euclid(digest::HOUR_MILLIS);
+        if last_retention.is_some_and(|(at, seen)| seen == hour && at.elapsed() < RETENTION_EVERY) {
+            return Ok(());
+        }
+        cells.retire(hour.saturating_sub(i64::from(options.retention_days) * 24), pace)?;
+        *last_retention = Some((Instant::now(), hour));
+        Ok(())
+    }
+
+    /// A file that cannot be changed is thrown away: an erasure is done or it is refused.
+    fn forget(&mut self, tenant: &str, session: &str) -> Result<(), StoreError> {
+        self.marks.add(tenant, session);
+        let forgotten = match self.open() {
+            Ok(cells) => cells.forget(tenant, session),
+            Err(Ended::File(error)) => Err(error),
+            Err(Ended::Stopping) => return Err(StoreError::Stopping),
+            Err(Ended::Log(error)) => return Err(error),
+        };
+        if let Err(error) = forgotten {
+            self.cells = None;
+            self.throw_away(&error.to_string());
+            if self.shared.path.exists() {
+                return Err(StoreError::Write(error.to_string()));
+            }
+        }
+        Ok(())
+    }
+}

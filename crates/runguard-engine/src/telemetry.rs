@@ -1,0 +1,465 @@
+//! Decisions as OpenTelemetry spans and metrics, sent to a collector over OTLP/HTTP.
+//!
+//! The sender follows the log by row number, as event streams do: an answer waits for nothing here, and what is sent is
+//! what was decided. It is a small JSON writer over the HTTP client that is in the tree anyway: the official crates would
+//! bring several others, their own batching and their own clock, for two kinds of message whose shape is fixed.
+//!
+//! When the collector is away, spans wait in a bounded queue and the oldest are dropped, counted. Metrics are running
+//! totals: nothing is lost by sending them late. Nothing that a user said is sent: ids, names, numbers.
+//!
+//! A caller's `traceparent` is not in the log. The door notes it beside the decision's id, only while telemetry is on and
+//! only for requests that bring one; the sender looks a quarter of a second after the commit, when it has been noted.
+
+use crate::engine::Engine;
+use crate::settings::TelemetrySettings;
+use runguard_store::{LogRow, Order, RowFilter};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Spans that wait for the collector; of more, the oldest are dropped.
+const MOST_WAITING: usize = 8192;
+/// Spans in one message.
+const BATCH: usize = 512;
+/// Rows read at a time.
+const PAGE: usize = 500;
+/// Notes of callers' traces kept until their rows are read.
+const MOST_NOTES: usize = 16_384;
+/// By then a decision's note is there.
+const SETTLE: Duration = Duration::from_millis(250);
+const ROUND: Duration = Duration::from_millis(750);
+const METRICS_EVERY: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// A stop waits no longer than this for the last spans.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A caller's trace, from its `traceparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceContext {
+    trace: u128,
+    parent: u64,
+    sampled: bool,
+}
+
+impl TraceContext {
+    /// `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, as W3C Trace Context writes it. Later versions may
+    /// carry more; what does not look like one is as if it were not there.
+    pub fn parse(header: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(header).ok()?;
+        let mut parts = text.split('-');
+        let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let is_hex = |part: &str, length: usize| part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let well_formed = is_hex(version, 2) && is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2) && version != "ff";
+        if !well_formed || (version == "00" && parts.next().is_some()) {
+            return None;
+        }
+        let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
+        let parent = u64::from_str_radix(parent, 16).ok().filter(|parent| *parent != 0)?;
+        Some(Self { trace, parent, sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1 })
+    }
+}
+
+/// What the door and the sender share.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    notes: Mutex<VecDeque<(String, TraceContext)>>,
+    exported: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Telemetry {
+    /// Notes whose trace a decision belongs to.
+    pub fn note(&self, decision_id: &str, context: TraceContext) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() >= MOST_NOTES {
+            notes.pop_front();
+        }
+        notes.push_back((decision_id.to_owned(), context));
+    }
+
+    fn take_notes(&self) -> VecDeque<(String, TraceContext)> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn spans_exported(&self) -> u64 {
+        self.exported.load(Ordering::Relaxed)
+    }
+
+    pub fn spans_dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends until `stopping` turns true, then once more. What is decided from this call on is sent, also when the task that
+/// runs it begins later.
+pub fn export(
+    engine: Arc<Engine>,
+    telemetry: Arc<Telemetry>,
+    settings: TelemetrySettings,
+    mut stopping: watch::Receiver<bool>,
+) -> impl Future<Output = ()> + Send {
+    let committed = engine.store.committed();
+    let mut exporter = Exporter {
+        wire: Arc::new(Wire::new(&settings)),
+        after: *committed.borrow(),
+        notes: HashMap::new(),
+        waiting: VecDeque::new(),
+        totals: BTreeMap::new(),
+        began: nanos(crate::clock::system_now().as_millis()),
+        resource: resource(&settings),
+        next_metrics: Instant::now() + METRICS_EVERY,
+        pause: Pause::default(),
+        telemetry,
+        engine,
+    };
+    tracing::info!(endpoint = settings.otlp_endpoint, "decisions are sent to an OpenTelemetry collector");
+    async move {
+        while !*stopping.borrow() {
+            let newest = *committed.borrow();
+            tokio::select! {
+                () = tokio::time::sleep(SETTLE) => {}
+                _ = stopping.changed() => {}
+            }
+            exporter.read(newest).await;
+            exporter.send(TIMEOUT).await;
+            tokio::select! {
+                () = tokio::time::sleep(ROUND) => {}
+                _ = stopping.changed() => {}
+            }
+        }
+        let newest = *committed.borrow();
+        exporter.read(newest).await;
+        exporter.pause = Pause::default();
+        exporter.next_metrics = Instant::now();
+        exporter.send(LAST_TIMEOUT).await;
+    }
+}
+
+/// How long to leave a collector alone that does not answer.
+#[derive(Debug, Default)]
+struct Pause {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.until = Some(Instant::now() + LONGEST_PAUSE.min(Duration::from_secs(1 << self.failures.min(6))));
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() >= until)
+    }
+}
+
+struct Exporter {
+    engine: Arc<Engine>,
+    telemetry: Arc<Telemetry>,
+    wire: Arc<Wire>,
+    after: u64,
+    notes: HashMap<String, TraceContext>,
+    waiting: VecDeque<Value>,
+    /// Decisions since the start by guard, outcome and reason.
+    totals: BTreeMap<(String, String, String), u64>,
+    began: String,
+    resource: Value,
+    next_metrics: Instant,
+    pause: Pause,
+}
+
+impl Exporter {
+    /// Everything up to a row becomes spans and totals.
+    async fn read(&mut self, newest: u64) {
+        self.notes.extend(self.telemetry.take_notes());
+        while self.after < newest {
+            let Ok(rows) = self.engine.rows(RowFilter::default(), Order::OldestFirst, Some(self.after), PAGE).await else { return };
+            let Some(last) = rows.last() else {
+                self.after = newest;
+                break;
+            };
+            self.after = last.seq;
+            for row in rows.iter().filter(|row| row.kind != "admin") {
+                let key = (row.guard.clone(), row.outcome.clone(), row.reason.clone().unwrap_or_default());
+                *self.totals.entry(key).or_default() += 1;
+                let context = self.notes.remove(&row.id);
+                // The caller decided that this trace is not looked at.
+                if context.is_none_or(|context| context.sampled) {
+                    self.waiting.push_back(span(row, context));
+                }
+            }
+            let excess = self.waiting.len().saturating_sub(MOST_WAITING);
+            self.waiting.drain(..excess);
+            self.telemetry.dropped.fetch_add(excess as u64, Ordering::Relaxed);
+        }
+        // Of rows that are never read (an erased session's), the notes stay; they go before they gather.
+        if self.notes.len() > MOST_NOTES {
+            self.notes.clear();
+        }
+    }
+
+    async fn send(&mut self, timeout: Duration) {
+        while self.pause.is_over() && !self.waiting.is_empty() {
+            let count = self.waiting.len().min(BATCH);
+            let spans: Vec<Value> = self.waiting.iter().take(count).cloned().collect();
+            let body = json!({"resourceSpans": [{"resource": self.resource, "scopeSpans": [{"scope": scope(), "spans": spans}]}]});
+            let delivery = self.post("/v1/traces", body, timeout).await;
+            let rejected = match delivery {
+                Delivery::Later => return self.pause.failed(),
+                Delivery::Taken { rejected } => rejected.min(count as u64),
+                Delivery::Refused => count as u64,
+            };
+            self.waiting.drain(..count);
+            self.telemetry.dropped.fetch_add(rejected, Ordering::Relaxed);
+            self.telemetry.exported.fetch_add(count as u64 - rejected, Ordering::Relaxed);
+            self.pause = Pause::default();
+        }
+        if Instant::now() >= self.next_metrics && self.pause.is_over() {
+            let body = self.metrics();
+            match self.post("/v1/metrics", body, timeout).await {
+                Delivery::Later => self.pause.failed(),
+                Delivery::Taken { .. } | Delivery::Refused => self.next_metrics = Instant::now() + METRICS_EVERY,
+            }
+        }
+    }
+
+    async fn post(&self, path: &'static str, body: Value, timeout: Duration) -> Delivery {
+        let wire = self.wire.clone();
+        tokio::task::spawn_blocking(move || wire.post(path, &body, timeout)).await.unwrap_or(Delivery::Later)
+    }
+
+    fn metrics(&self) -> Value {
+        let now = nanos(crate::clock::system_now().as_millis());
+        let point = |attributes: Vec<Value>, value: u64| {
+            // Whole numbers are texts in this format, which not every collector reads back; these are read by all.
+            json!({"attributes": attributes, "startTimeUnixNano": self.began, "timeUnixNano": now, "asDouble": value as f64})
+        };
+        let decisions: Vec<Value> = self
+            .totals
+            .iter()
+            .map(|((guard, outcome, reason), count)| {
+                let mut attributes = vec![text("runguard.guard", guard), text("runguard.outcome", outcome)];
+                if !reason.is_empty() {
+                    attributes.push(text("runguard.reason", reason));
+                }
+                point(attributes, *count)
+            })
+            .collect();
+        let spans = [("exported", self.telemetry.spans_exported()), ("dropped", self.telemetry.spans_dropped())];
+        let spans: Vec<Value> = spans.into_iter().map(|(result, count)| point(vec![text("runguard.result", result)], count)).collect();
+        let store = &self.engine.store;
+        let sum = |name: &str, about: &str, points: Vec<Value>| json!({"name": name, "description": about, "unit": "1", "sum": {"dataPoints": points, "aggregationTemporality": 2, "isMonotonic": true}});
+        let gauge = |name: &str, about: &str, unit: &str, value: u64| json!({"name": name, "description": about, "unit": unit, "gauge": {"dataPoints": [point(Vec::new(), value)]}});
+        let mut metrics = vec![
+            sum("runguard.telemetry.spans", "Spans sent to the collector, or dropped.", spans),
+            gauge("runguard.store.entries", "Sessions, endpoints and kept answers in memory.", "1", store.entries_in_memory() as u64),
+            gauge("runguard.store.memory", "About the memory they take.", "By", store.bytes_in_memory() as u64),
+            gauge("runguard.store.rows_behind_index", "Log rows not yet indexed.", "1", store.rows_behind()),
+        ];
+        if !decisions.is_empty() {
+            metrics.insert(0, sum("runguard.decisions", "Decisions and records by guard, outcome and reason.", decisions));
+        }
+        json!({"resourceMetrics": [{"resource": self.resource, "scopeMetrics": [{"scope": scope(), "metrics": metrics}]}]})
+    }
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    Taken {
+        rejected: u64,
+    },
+    /// Nobody there, or too busy.
+    Later,
+    /// Sending it again would not help.
+    Refused,
+}
+
+struct Wire {
+    endpoint: String,
+    headers: Vec<(String, String)>,
+    agent: ureq::Agent,
+}
+
+impl Wire {
+    fn new(settings: &TelemetrySettings) -> Self {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).timeout_connect(Some(Duration::from_secs(2))).build().into();
+        Self { endpoint: settings.otlp_endpoint.trim_end_matches('/').to_owned(), headers: headers(settings), agent }
+    }
+
+    fn post(&self, path: &str, body: &Value, timeout: Duration) -> Delivery {
+        let mut request = self.agent.post(format!("{}{path}", self.endpoint)).config().timeout_global(Some(timeout)).build();
+        request = request.header("content-type", "application/json");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        match request.send(body.to_string()) {
+            Ok(mut response) if response.status().is_success() => {
+                let answer = response.body_mut().with_config().limit(64 * 1024).read_to_string().unwrap_or_default();
+                Delivery::Taken { rejected: rejected(&answer) }
+            }
+            Ok(response) if matches!(response.status().as_u16(), 429 | 502 | 503 | 504) => Delivery::Later,
+            Ok(response) => {
+                tracing::warn!(status = response.status().as_u16(), path, "the collector refuses what it is sent; it is dropped");
+                Delivery::Refused
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the collector does not answer");
+                Delivery::Later
+            }
+        }
+    }
+}
+
+/// `{"partialSuccess": {"rejectedSpans": "3"}}`, the number as text or as a number.
+fn rejected(answer: &str) -> u64 {
+    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let count = &answer["partialSuccess"]["rejectedSpans"];
+    count.as_u64().or_else(|| count.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+/// `name=value,name=value` from the environment variable that the settings name: what is secret is in no file.
+fn headers(settings: &TelemetrySettings) -> Vec<(String, String)> {
+    let Some(text) = Some(&settings.otlp_headers_env).filter(|name| !name.is_empty()).and_then(|name| std::env::var(name).ok()) else {
+        return Vec::new();
+    };
+    text.split(',').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+}
+
+fn resource(settings: &TelemetrySettings) -> Value {
+    json!({"attributes": [text("service.name", &settings.service_name), text("service.version", env!("CARGO_PKG_VERSION"))]})
+}
+
+fn scope() -> Value {
+    json!({"name": "runguard", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
+fn nanos(millis: i64) -> String {
+    (i128::from(millis.max(0)) * 1_000_000).to_string()
+}
+
+/// What the guarded step is, in the words of the conventions for generative AI, and the attribute that names it.
+fn operation(guard: &str) -> (&'static str, Option<&'static str>) {
+    match guard {
+        "handoff" => ("invoke_agent", Some("gen_ai.agent.name")),
+        "agent_action" | "loop" | "stall" | "tool_call" | "action_group" | "api_circuit" => ("execute_tool", Some("gen_ai.tool.name")),
+        "kb_requery" => ("retrieval", None),
+        _ => ("chat", None),
+    }
+}
+
+/// One decision. A decision is a moment: the span has a place and no length.
+fn span(row: &LogRow, context: Option<TraceContext>) -> Value {
+    let (operation, names) = operation(&row.guard);
+    let mut attributes = vec![
+        text("gen_ai.operation.name", operation),
+        text("gen_ai.conversation.id", &row.session),
+        text("runguard.guard", &row.guard),
+        text("runguard.kind", &row.kind),
+        text("runguard.outcome", &row.outcome),
+        text("runguard.decision_id", &row.id),
+        text("runguard.tenant", &row.tenant),
+        text("runguard.subject", &row.subject),
+    ];
+    if let Some(name) = names.filter(|_| !row.subject.is_empty()) {
+        attributes.push(text(name, &row.subject));
+    }
+    if let Some(reason) = &row.reason {
+        attributes.push(text("runguard.reason", reason));
+    }
+    if row.guard == "budget" {
+        let (input, answer): (Value, Value) =
+            (serde_json::from_str(&row.input).unwrap_or_default(), serde_json::from_str(&row.answer).unwrap_or_default());
+        if let Some(model) = input["model"].as_str() {
+            attributes.push(text("gen_ai.request.model", model));
+        }
+        for (from, name) in [("cost_usd", "runguard.cost_usd"), ("spent_usd", "runguard.spent_usd"), ("limit_usd", "runguard.limit_usd")] {
+            if let Some(usd) = answer[from].as_f64() {
+                attributes.push(json!({"key": name, "value": {"doubleValue": usd}}));
+            }
+        }
+    }
+    let at = nanos(row.at);
+    let mut span = json!({
+        "traceId": format!("{:032x}", context.map_or_else(|| xxh3_128(row.id.as_bytes()).max(1), |context| context.trace)),
+        "spanId": format!("{:016x}", xxh3_64(row.id.as_bytes()).max(1)),
+        "name": format!("guard {}", row.guard), "kind": 1, "startTimeUnixNano": at, "endTimeUnixNano": at,
+        "attributes": attributes, "flags": 1,
+    });
+    if let Some(context) = context {
+        span["parentSpanId"] = format!("{:016x}", context.parent).into();
+    }
+    span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_callers_trace_is_read_as_the_standard_writes_it() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let context = TraceContext::parse(good.as_bytes()).unwrap();
+        assert_eq!(
+            (context.trace, context.parent, context.sampled),
+            (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7, true)
+        );
+        assert!(!TraceContext::parse(good.replace("-01", "-00").as_bytes()).unwrap().sampled);
+        assert!(TraceContext::parse(good.replacen("00-", "01-", 1).as_bytes()).is_some());
+        assert!(TraceContext::parse(format!("{}-more", good.replacen("00-", "01-", 1)).as_bytes()).is_some());
+        for bad in [
+            String::new(),
+            format!("{good}-more"),
+            good.to_uppercase(),
+            good.replacen("00-", "ff-", 1),
+            good.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            good.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            good.replace("b7-01", "b7"),
+        ] {
+            assert_eq!(TraceContext::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn notes_are_bounded_and_the_oldest_go_first() {
+        let telemetry = Telemetry::default();
+        let context = TraceContext { trace: 1, parent: 2, sampled: true };
+        for number in 0..=MOST_NOTES {
+            telemetry.note(&number.to_string(), context);
+        }
+        let notes = telemetry.take_notes();
+        assert_eq!((notes.len(), notes[0].0.as_str()), (MOST_NOTES, "1"));
+        assert!(telemetry.take_notes().is_empty());
+    }
+
+    #[test]
+    fn a_collector_that_fails_is_left_alone_longer_and_longer() {
+        let mut pause = Pause::default();
+        assert!(pause.is_over());
+        let mut last = Duration::ZERO;
+        for _ in 0..8 {
+            pause.failed();
+            let wait = pause.until.unwrap() - Instant::now();
+            assert!(!pause.is_over() && wait + Duration::from_millis(50) >= last && wait <= LONGEST_PAUSE);
+            last = wait;
+        }
+        assert!(last > Duration::from_secs(50));
+    }
+
+    #[test]
+    fn partly_refused_messages_are_counted() {
+        assert_eq!(rejected(r#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
+        assert_eq!(rejected(r#"{"partialSuccess":{"rejectedSpans":4}}"#), 4);
+        assert_eq!((rejected("{}"), rejected("")), (0, 0));
+    }
+}
