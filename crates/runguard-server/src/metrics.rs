@@ -5,11 +5,14 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use runguard_core::guard::{Notice, ROUTES, Route};
 use runguard_core::{GuardName, Reason};
-use runguard_engine::{Answered, Outcome};
-use std::sync::atomic::AtomicU64;
+use runguard_engine::alerts::Alerts;
+use runguard_engine::telemetry::Telemetry;
+use runguard_engine::{Answered, Circuit, Outcome};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DecisionLabels {
@@ -23,6 +26,29 @@ struct RequestLabels {
     route: &'static str,
     status: u16,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AlertLabels {
+    target: &'static str,
+    event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GuardLabel {
+    guard: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+const PHASES: [&str; 3] = ["closed", "half_open", "open"];
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -38,6 +64,12 @@ pub(crate) struct Metrics {
     unmatched_results: Counter,
     circuit_trips: Counter,
     store_errors: Counter,
+    alerts: Family<AlertLabels, Counter>,
+    /// By guard, found once.
+    saved: Vec<Counter>,
+    circuits: Family<PhaseLabel, Gauge>,
+    log_rows: Gauge<u64, AtomicU64>,
+    spans: [Counter; 2],
     event_streams: Gauge,
     entries: Gauge,
     state_bytes: Gauge,
@@ -57,7 +89,17 @@ impl Metrics {
         let guard_requests = ROUTES.iter().map(found).collect();
         let seconds = Histogram::new(exponential_buckets(0.000_05, 2.0, 16));
         registry.register("decision_seconds", "Time from a guard request's arrival to its answer, commit included", seconds.clone());
+        let saved = Family::<GuardLabel, Counter>::default();
+        registry.register("operations_saved", "Billed operations that refusals spared, by guard", saved.clone());
+        let spans = Family::<ResultLabel, Counter>::default();
+        registry.register("telemetry_spans", "Spans for the OpenTelemetry collector: sent, or dropped because it was away", spans.clone());
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "Which version runs", Info::new(version));
         let metrics = Self {
+            saved: GuardName::ALL.iter().map(|guard| saved.get_or_create_owned(&GuardLabel { guard: guard.code() })).collect(),
+            spans: ["exported", "dropped"].map(|result| spans.get_or_create_owned(&ResultLabel { result })),
+            circuits: Family::default(),
+            log_rows: Gauge::default(),
             decisions,
             allowed,
             requests,
@@ -67,6 +109,7 @@ impl Metrics {
             unmatched_results: Counter::default(),
             circuit_trips: Counter::default(),
             store_errors: Counter::default(),
+            alerts: Family::default(),
             event_streams: Gauge::default(),
             entries: Gauge::default(),
             state_bytes: Gauge::default(),
@@ -77,6 +120,17 @@ impl Metrics {
         registry.register("unmatched_results", "Action results that belong to no call", metrics.unmatched_results.clone());
         registry.register("circuit_trips", "Circuits that opened", metrics.circuit_trips.clone());
         registry.register("store_errors", "Requests answered 503 because the store failed", metrics.store_errors.clone());
+        registry.register(
+            "alerts",
+            "Alert messages by kind of target: fired, delivered, failed attempts, dead letters",
+            metrics.alerts.clone(),
+        );
+        registry.register("circuits", "Endpoints by the phase of their circuit", metrics.circuits.clone());
+        registry.register(
+            "log_newest_row",
+            "Number of the newest row in the log: its growth is the rows written",
+            metrics.log_rows.clone(),
+        );
         registry.register("event_streams", "Open event streams", metrics.event_streams.clone());
         registry.register("entries_in_memory", "Sessions, endpoints and kept answers in memory", metrics.entries.clone());
         registry.register("state_bytes_in_memory", "About the memory they take", metrics.state_bytes.clone());
@@ -84,7 +138,8 @@ impl Metrics {
         Self { registry, ..metrics }
     }
 
-    pub(crate) fn answered(&self, guard: GuardName, answered: &Answered, elapsed: f64) {
+    /// `spares` says how many billed operations a refusal of this guard spares.
+    pub(crate) fn answered(&self, guard: GuardName, answered: &Answered, elapsed: f64, spares: impl FnOnce() -> u32) {
         self.seconds.observe(elapsed);
         if answered.replayed {
             self.replayed.inc();
@@ -96,6 +151,9 @@ impl Metrics {
             let labels =
                 DecisionLabels { guard: guard.code(), outcome: answered.outcome.code(), reason: answered.reason.map_or("", Reason::code) };
             self.decisions.get_or_create(&labels).inc();
+            if answered.outcome == Outcome::Blocked {
+                self.saved[guard.index()].inc_by(u64::from(spares()));
+            }
         }
         match answered.notice {
             Some(Notice::UnmatchedResult) => drop(self.unmatched_results.inc()),
@@ -128,7 +186,29 @@ impl Metrics {
         self.event_streams.dec();
     }
 
+    /// The alerts keep count themselves: they run without the doors.
+    pub(crate) fn set_alerts(&self, alerts: &Alerts) {
+        for (kind, count, value) in alerts.counts() {
+            let labels = AlertLabels { target: kind.code(), event: count.code() };
+            self.alerts.get_or_create(&labels).inner().store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set_circuits(&self, circuits: &[Circuit]) {
+        for phase in PHASES {
+            let count = circuits.iter().filter(|circuit| circuit.view.phase == phase).count();
+            self.circuits.get_or_create(&PhaseLabel { phase }).set(count as i64);
+        }
+    }
+
+    pub(crate) fn set_spans(&self, telemetry: &Telemetry) {
+        for (counter, count) in self.spans.iter().zip([telemetry.spans_exported(), telemetry.spans_dropped()]) {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+
     pub(crate) fn text(&self, store: &runguard_store::Store) -> String {
+        self.log_rows.set(*store.committed().borrow());
         self.entries.set(store.entries_in_memory() as i64);
         self.state_bytes.set(store.bytes_in_memory() as i64);
         self.rows_behind.set(store.rows_behind());
@@ -136,5 +216,41 @@ impl Metrics {
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
+    }
+}
+
+/// The same in the older text format, for readers that do not take the newer one: there a counter's name is its sample's.
+pub(crate) fn as_plain_text(metrics: &str) -> String {
+    let mut out = String::with_capacity(metrics.len());
+    let kind = |name: &str| metrics.lines().find_map(|line| line.strip_prefix("# TYPE ")?.strip_prefix(name)?.strip_prefix(' '));
+    for line in metrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), _) => continue,
+            (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name)) => {
+                let rest = words.next().unwrap_or_default();
+                match (what, kind(name)) {
+                    (_, Some("counter")) => out.push_str(&format!("# {what} {name}_total {rest}")),
+                    ("TYPE", Some("info")) => out.push_str(&format!("# TYPE {name}_info gauge")),
+                    (_, Some("info")) => out.push_str(&format!("# {what} {name}_info {rest}")),
+                    _ => out.push_str(line),
+                }
+            }
+            _ => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_by_their_samples() {
+        let open = "# HELP runguard_x Counts.\n# TYPE runguard_x counter\nrunguard_x_total{a=\"b c\"} 1\n# HELP runguard_g Is.\n# TYPE runguard_g gauge\nrunguard_g 2\n# EOF\n";
+        let plain = "# HELP runguard_x_total Counts.\n# TYPE runguard_x_total counter\nrunguard_x_total{a=\"b c\"} 1\n# HELP runguard_g Is.\n# TYPE runguard_g gauge\nrunguard_g 2\n";
+        assert_eq!(as_plain_text(open), plain);
     }
 }

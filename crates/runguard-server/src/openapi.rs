@@ -100,6 +100,44 @@ fn circuit_schema() -> Value {
     })
 }
 
+fn settings_schema() -> Value {
+    json!({"type": "object", "required": ["tenant", "admin", "settings"], "properties": {
+        "tenant": {"type": ["string", "null"], "description": "Whose; null: all."},
+        "admin": {"type": "boolean", "description": "Whether the caller may change things."},
+        "settings": {"type": "object", "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
+    }})
+}
+
+fn preview_operation() -> Value {
+    let time = json!({"type": ["string", "integer", "null"], "examples": ["7d", "2026-11-15T08:00:00Z"]});
+    let name = |about: &str| json!({"type": ["string", "null"], "maxLength": MAX_ID_CHARS, "description": about});
+    let counts = json!({"type": "object", "required": ["allowed", "would_block", "blocked"], "properties": {"allowed": {"type": "integer"}, "would_block": {"type": "integer"}, "blocked": {"type": "integer"}}});
+    let body = json!({"type": "object", "required": ["guard"], "additionalProperties": false, "properties": {
+        "guard": {"enum": GuardName::ALL.iter().map(|guard| guard.code()).collect::<Vec<_>>()},
+        "settings": {"type": ["object", "null"], "description": "Changed settings, as they would stand below the guard's table.", "examples": [{"max_visits_per_bot": 3}]},
+        "since": time, "until": time, "tenant": name("Another tenant than the key's own; needs an admin key."), "subject": name("Count only what is about this."),
+    }, "examples": [{"guard": "handoff", "settings": {"max_visits_per_bot": 3}, "since": "7d"}]});
+    let changed = json!({"type": "object", "required": ["decision_id", "session_id", "subject", "before", "after", "reason"], "properties": {
+        "decision_id": {"type": "string"}, "time": {"type": "string"}, "tenant": {"type": "string"}, "session_id": {"type": "string"}, "subject": {"type": "string"},
+        "before": {"type": "string"}, "after": {"type": "string"}, "reason": {"type": ["string", "null"]}}});
+    let schema = json!({"type": "object", "required": ["guard", "rows", "truncated", "before", "after", "changed_total", "changed", "inexact"], "properties": {
+        "guard": {"type": "string"}, "tenant": {"type": ["string", "null"]}, "since": {"type": "string"}, "until": {"type": "string"},
+        "rows": {"type": "integer", "description": "Decisions looked at."}, "warm_up_rows": {"type": "integer", "description": "Decisions before them, for the states they met."},
+        "truncated": {"type": "boolean", "description": "There are more rows than are looked at; these are the newest."},
+        "before": counts, "after": counts, "changed_total": {"type": "integer"}, "changed": {"type": "array", "maxItems": 50, "items": changed},
+        "inexact": {"type": "array", "items": {"type": "string"}, "description": "What keeps it from being exact, with numbers."}}});
+    let mut operation = operation(
+        "log",
+        "preview",
+        "What changed settings would have done to the logged requests.",
+        &[],
+        (200, json_response("What would have changed.", &schema)),
+        &[400, 401, 403, 413, 422, 429, 503],
+    );
+    operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": body}}});
+    operation
+}
+
 fn problems(statuses: &[u16]) -> Map<String, Value> {
     statuses.iter().map(|status| (status.to_string(), json!({"$ref": "#/components/responses/Problem"}))).collect()
 }
@@ -248,6 +286,99 @@ fn filters() -> Vec<Value> {
     ]
 }
 
+fn overview_schema() -> Value {
+    let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
+    let maybe = |kind: &str| json!({"type": [kind, "null"]});
+    let object = |fields: &[(&str, &Value)]| {
+        let properties: serde_json::Map<String, Value> =
+            fields.iter().map(|(name, schema)| ((*name).to_owned(), (*schema).clone())).collect();
+        json!({"type": "object", "required": fields.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "properties": properties})
+    };
+    let list = |items: &Value| json!({"type": "array", "items": items});
+    let few = |fields: &[(&str, &Value)]| json!({"type": "array", "maxItems": 50, "items": object(fields)});
+    let (texts, wholes) = (list(&text), list(&whole));
+    let outcomes = [("allowed", &whole), ("would_block", &whole), ("blocked", &whole)];
+    let over_time = object(&[("allowed", &wholes), ("would_block", &wholes), ("blocked", &wholes)]);
+    let counted = object(&[("subject", &text), ("count", &whole)]);
+    let totals =
+        [&[("decisions", &whole)], &outcomes[..], &[("operations_saved", &whole), ("credits_saved", &number), ("usd_saved", &number)]]
+            .concat();
+    let subjects = [&[("guard", &text), ("subject", &text)], &outcomes[..], &[("sessions", &texts)]].concat();
+    let time = json!({"type": "integer"});
+    object(&[
+        ("since", &text),
+        ("until", &text),
+        ("since_ms", &time),
+        ("until_ms", &time),
+        ("bucket_seconds", &whole),
+        ("filters", &object(&[("tenant", &maybe("string")), ("guard", &maybe("string")), ("reason", &maybe("string"))])),
+        ("behind_rows", &json!({"type": "integer", "minimum": 0, "description": "Decisions that are logged and not yet in the lists."})),
+        ("totals", &object(&totals)),
+        ("series", &object(&[("starts_ms", &list(&time)), ("by_guard", &json!({"type": "object", "additionalProperties": over_time}))])),
+        (
+            "reasons",
+            &few(&[
+                ("guard", &text),
+                ("reason", &text),
+                ("blocked", &whole),
+                ("would_block", &whole),
+                ("subjects", &list(&counted)),
+                ("sessions", &texts),
+            ]),
+        ),
+        ("subjects", &few(&subjects)),
+        (
+            "handoffs",
+            &object(&[
+                ("edges", &few(&[("source", &text), ("target", &text), ("allowed", &whole), ("blocked", &whole)])),
+                ("chains", &few(&[("chain", &texts), ("count", &whole), ("sessions", &texts)])),
+            ]),
+        ),
+        (
+            "topics",
+            &few(&[
+                ("topic", &text),
+                ("label", &text),
+                ("queries", &whole),
+                ("blocked", &whole),
+                ("best_confidence", &number),
+                ("mean_confidence", &number),
+                ("histogram", &wholes),
+                ("is_gap", &json!({"type": "boolean"})),
+                ("sessions", &texts),
+            ]),
+        ),
+        ("actions", &few(&[("action", &text), ("runs", &whole), ("blocked", &whole), ("share", &number)])),
+        ("action_skew", &number),
+        (
+            "endpoints",
+            &few(&[
+                ("endpoint", &text),
+                ("calls", &whole),
+                ("failures", &whole),
+                ("failure_rate", &number),
+                ("mean_ms", &maybe("number")),
+                ("max_ms", &maybe("number")),
+                ("blocked", &whole),
+                ("failures_over_time", &wholes),
+            ]),
+        ),
+        ("entities", &few(&[("entity", &text), ("hints", &whole), ("blocked", &whole), ("sessions", &texts)])),
+        (
+            "budgets",
+            &few(&[
+                ("budget", &text),
+                ("spent_usd", &number),
+                ("limit_usd", &maybe("number")),
+                ("tokens", &whole),
+                ("token_limit", &maybe("integer")),
+                ("refused", &whole),
+            ]),
+        ),
+        ("hours", &few(&[("guard", &text), ("subject", &text), ("by_hour_of_day", &wholes), ("total", &whole)])),
+    ])
+}
+
 fn paging() -> Vec<Value> {
     vec![
         query("limit", "Rows, at most 1000.", &json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})),
@@ -311,6 +442,30 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": ["minute", "hour", "day"]}))],
     ]
     .concat();
+    let insight_schema = json!({"type": "object", "required": ["id", "title", "advice", "severity", "score", "guard", "subject", "setting", "evidence", "sessions", "saves"], "properties": {
+        "id": {"type": "string", "description": "The kind of advice."}, "title": {"type": "string"}, "advice": {"type": "string", "description": "What to do, and why."},
+        "severity": {"enum": ["low", "medium", "high"]}, "score": {"type": "number", "description": "What it is sorted by."},
+        "guard": {"type": ["string", "null"]}, "subject": {"type": ["string", "null"], "description": "The flow it is about."},
+        "setting": {"type": ["string", "null"], "description": "The setting to change, as a path in the settings file."},
+        "evidence": {"type": "object", "description": "The numbers behind it."}, "sessions": {"type": "array", "items": {"type": "string"}, "description": "Sessions to look at."},
+        "saves": {"type": "object", "required": ["operations", "usd"], "properties": {"operations": {"type": "integer"}, "usd": {"type": "number"}}}}});
+    let insights_schema = json!({"type": "object", "required": ["since", "until", "behind_rows", "insights"], "properties": {
+        "since": {"type": "string"}, "until": {"type": "string"}, "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
+        "insights": {"type": "array", "items": insight_schema}}});
+    let insights_parameters: Vec<Value> =
+        filters().into_iter().filter(|filter| ["tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect();
+    let overview_parameters = [
+        filters()
+            .into_iter()
+            .filter(|filter| ["guard", "reason", "tenant", "since", "until"].iter().any(|name| filter["name"] == *name))
+            .collect(),
+        vec![query(
+            "bucket",
+            "Steps of the series: minute (default up to 3 hours), hour (up to 14 days) or day.",
+            &json!({"enum": ["minute", "hour", "day"]}),
+        )],
+    ]
+    .concat();
     let status_schema = json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}});
     let text = |kind: &str, description: &str| json!({"description": description, "content": {kind: {"schema": {"type": "string"}}}});
     let control = |verb: &str, summary: &str| {
@@ -336,6 +491,16 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             json!({"get": operation("log", "stats", "Decisions counted by guard, reason and time.", &stats_parameters, (200, json_response("Counts.", &stats_schema)), READ)}),
         ),
         (
+            "/v1/insights",
+            json!({"get": operation("log", "insights", "What the log advises, the weightiest first, each with its evidence; the last 7 days unless told.", &insights_parameters, (200, json_response("Advice.", &insights_schema)), READ)}),
+        ),
+        (
+            "/v1/overview",
+            json!({"get": operation("log", "overview",
+                "Everything a dashboard shows of a time (default the last day). Totals, series and reasons are exact to the minute; the other lists are of every hour the range touches.",
+                &overview_parameters, (200, json_response("The overview.", &overview_schema())), READ)}),
+        ),
+        (
             "/v1/circuits",
             json!({"get": operation("log", "circuits", "The circuits of all endpoints.", std::slice::from_ref(&tenant),
                 (200, json_response("Circuits.", &json!({"type": "object", "required": ["circuits"], "properties": {"circuits": {"type": "array", "items": circuit}}}))), READ)}),
@@ -343,6 +508,21 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ("/v1/circuits/{endpoint_key}/open", control("open", "Refuse every call until reset.")),
         ("/v1/circuits/{endpoint_key}/close", control("close", "Let every call pass until reset.")),
         ("/v1/circuits/{endpoint_key}/reset", control("reset", "Back to closed and automatic, failures forgotten.")),
+        (
+            "/v1/alerts",
+            json!({"get": operation("operations", "alerts", "Rules with what is firing, targets, messages that wait, were delivered, or were given up.", &[], (200, json_response("Alerts.", &alerts_schema())), READ)}),
+        ),
+        ("/v1/alerts/test", json!({"post": test_alerts()})),
+        (
+            "/v1/alerts/dead/{id}/retry",
+            json!({"post": operation("operations", "retry_alert", "Puts a dead letter back into the queue.", &[in_path("id", "Its id.")],
+                (200, json_response("It is tried again.", &json!({"type": "object", "required": ["queued"], "properties": {"queued": {"const": true}}}))), FIND)}),
+        ),
+        (
+            "/v1/settings",
+            json!({"get": operation("log", "settings", "The settings in force, each value with where it came from.", std::slice::from_ref(&tenant), (200, json_response("A tree; its leaves are values.", &settings_schema())), READ)}),
+        ),
+        ("/v1/preview", json!({"post": preview_operation()})),
         (
             "/v1/events",
             json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), READ)}),
@@ -367,8 +547,49 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             "/docs",
             json!({"get": operation("operations", "docs", "This document, readable.", &[], (200, text("text/html", "A page.")), &[])}),
         ),
-        ("/", json!({"get": operation("operations", "front", "Where to go from here.", &[], (200, text("text/html", "A page.")), &[])})),
+        ("/", json!({"get": operation("operations", "dashboard", "The dashboard.", &[], (200, text("text/html", "A page.")), &[])})),
+        (
+            "/dashboard/{file}",
+            json!({"get": operation("operations", "dashboard_file", "A file of the dashboard.", &[in_path("file", "Its name.")], (200, text("text/javascript", "The file.")), &[404])}),
+        ),
     ]
+}
+
+fn alerts_schema() -> Value {
+    let objects = json!({"type": "array", "items": {"type": "object"}});
+    json!({
+        "type": "object",
+        "required": ["enabled", "behind_rows", "rules", "targets", "queued", "delivered", "dead", "queue_limit", "dropped"],
+        "properties": {
+            "enabled": {"type": "boolean", "description": "Whether there is a target to tell."},
+            "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
+            "rules": objects,
+            "targets": objects,
+            "queued": objects,
+            "delivered": objects,
+            "dead": objects,
+            "queue_limit": {"type": "integer"},
+            "dropped": {"type": "integer", "description": "Messages lost to the limit of the queue."},
+        },
+    })
+}
+
+fn test_alerts() -> Value {
+    let tested = json!({"type": "object", "required": ["target", "kind", "delivered", "problem"], "properties": {
+        "target": {"type": "string"}, "kind": {"type": "string"}, "delivered": {"type": "boolean"}, "problem": {"type": ["string", "null"]}}});
+    let schema = json!({"type": "object", "required": ["tested"], "properties": {"tested": {"type": "array", "items": tested}}});
+    let mut operation = operation(
+        "operations",
+        "test_alerts",
+        "Sends a test alert to one target or to all, and says how it went.",
+        &[query("target", "Its name; without it all are tested.", &json!({"type": "string"}))],
+        (200, json_response("How it went.", &schema)),
+        &[400, 401, 403, 404, 422, 503],
+    );
+    let body = json!({"type": "object", "properties": {"target": {"type": ["string", "null"]}}, "additionalProperties": false});
+    operation["requestBody"] = json!({"required": false, "content": {"application/json": {"schema": body}}});
+    operation["description"] = json!("The message goes past the queue. A PagerDuty incident is resolved at once.");
+    operation
 }
 
 fn escape(text: &str) -> String {

@@ -103,6 +103,12 @@ impl Problem {
         problem
     }
 
+    pub(crate) fn busy(detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail);
+        problem.retry_after_seconds = Some(1);
+        problem
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "type": format!("https://runguard.invalid/problems/{}", self.kind),

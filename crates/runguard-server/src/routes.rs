@@ -1,12 +1,18 @@
 //! The table of routes, and nothing else.
 
+pub(crate) mod alerts;
 pub(crate) mod circuits;
+pub(crate) mod dashboard;
 pub(crate) mod decisions;
 pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod guards;
 pub(crate) mod health;
+pub(crate) mod insights;
+pub(crate) mod overview;
+pub(crate) mod preview;
 pub(crate) mod sessions;
+pub(crate) mod settings;
 pub(crate) mod stats;
 
 use crate::problem::Problem;
@@ -27,17 +33,25 @@ fn table() -> Vec<(&'static str, MethodRouter<Arc<App>>, &'static str)> {
         ("/v1/decisions/{decision_id}", get(decisions::one), "GET"),
         ("/v1/sessions/{session_id}", delete(sessions::erase).get(sessions::show), "GET, DELETE"),
         ("/v1/stats", get(stats::show), "GET"),
+        ("/v1/insights", get(insights::show), "GET"),
+        ("/v1/overview", get(overview::show), "GET"),
         ("/v1/circuits", get(circuits::list), "GET"),
         ("/v1/circuits/{endpoint_key}/open", post(circuits::open), "POST"),
         ("/v1/circuits/{endpoint_key}/close", post(circuits::close), "POST"),
         ("/v1/circuits/{endpoint_key}/reset", post(circuits::reset), "POST"),
+        ("/v1/alerts", get(alerts::show), "GET"),
+        ("/v1/alerts/test", post(alerts::test), "POST"),
+        ("/v1/alerts/dead/{id}/retry", post(alerts::retry), "POST"),
+        ("/v1/settings", get(settings::show), "GET"),
+        ("/v1/preview", post(preview::run), "POST"),
         ("/v1/events", get(events::stream), "GET"),
         ("/healthz", get(health::alive), "GET"),
         ("/readyz", get(health::ready), "GET"),
         ("/metrics", get(health::metrics), "GET"),
         ("/openapi.json", get(docs::openapi), "GET"),
         ("/docs", get(docs::page), "GET"),
-        ("/", get(docs::front), "GET"),
+        ("/", get(dashboard::page), "GET"),
+        ("/dashboard/{file}", get(dashboard::file), "GET"),
     ]
 }
 
@@ -74,10 +88,17 @@ const PATHS: &[&str] = &[
     "/v1/decisions/{decision_id}",
     "/v1/sessions/{session_id}",
     "/v1/stats",
+    "/v1/insights",
+    "/v1/overview",
     "/v1/circuits",
     "/v1/circuits/{endpoint_key}/open",
     "/v1/circuits/{endpoint_key}/close",
     "/v1/circuits/{endpoint_key}/reset",
+    "/v1/alerts",
+    "/v1/alerts/test",
+    "/v1/alerts/dead/{id}/retry",
+    "/v1/settings",
+    "/v1/preview",
     "/v1/events",
     "/healthz",
     "/readyz",
@@ -85,6 +106,7 @@ const PATHS: &[&str] = &[
     "/openapi.json",
     "/docs",
     "/",
+    "/dashboard/{file}",
 ];
 
 pub(crate) fn into_axum(reply: Reply) -> Response {

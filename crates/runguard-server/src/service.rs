@@ -13,7 +13,7 @@ use runguard_engine::Engine;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt;
 
 const REQUEST_ID: &str = "x-request-id";
@@ -25,6 +25,8 @@ pub(crate) struct App {
     pub(crate) openness: Openness,
     /// Turns true when the service stops: streams end then.
     pub(crate) stopping: watch::Receiver<bool>,
+    /// Who may make a preview: one at a time.
+    pub(crate) previews: Semaphore,
     request_prefix: u32,
     requests: AtomicU64,
 }
@@ -35,7 +37,15 @@ impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
         // Tells the request ids of one start from those of another.
         let request_prefix = runguard_engine::clock::system_now().as_millis() as u32;
-        Self { engine, metrics: Metrics::new(), openness, stopping, request_prefix, requests: AtomicU64::new(0) }
+        Self {
+            engine,
+            metrics: Metrics::new(),
+            openness,
+            stopping,
+            previews: Semaphore::new(1),
+            request_prefix,
+            requests: AtomicU64::new(0),
+        }
     }
 
     fn request_id(&self, given: Option<&HeaderValue>) -> HeaderValue {

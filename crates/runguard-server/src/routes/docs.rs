@@ -11,18 +11,12 @@ use std::sync::LazyLock;
 static OPENAPI: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
 static PAGE: LazyLock<String> = LazyLock::new(openapi::page);
 
-const FRONT: &str = include_str!("../front.html");
-
 pub(crate) async fn openapi() -> Response {
     answer(Ok(reply(StatusCode::OK, JSON, OPENAPI.clone())))
 }
 
 pub(crate) async fn page() -> Response {
     answer(Ok(html(PAGE.clone())))
-}
-
-pub(crate) async fn front() -> Response {
-    answer(Ok(html(FRONT.to_owned())))
 }
 
 fn html(body: String) -> Reply {

@@ -8,11 +8,12 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_core::answer::Shape;
 use runguard_core::guard::{Notice, ROUTES, Route, RouteKind};
 use runguard_core::input::{Input, MAX_ID_CHARS};
 use runguard_engine::clock::NOW_HEADER;
+use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<In
     let started = Instant::now();
     match decide(app, route, request).await {
         Ok((answered, softly)) => {
-            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64());
+            let spares = || app.engine.settings.load().savings.operations_of(route.guard);
+            app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), spares);
             match answered.notice {
                 Some(Notice::CircuitTripped) => {
                     tracing::warn!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit opened");
@@ -78,7 +80,20 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     let operation = (route.read)(&input);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
     let asked = Asked { tenant: &caller.tenant, operation: &*operation, warnings: &input.warnings, now, shape, idempotency };
-    Ok((app.engine.ask(asked).await?, refusal))
+    let answered = app.engine.ask(asked).await?;
+    if let Some(telemetry) = &app.engine.telemetry {
+        note_trace(telemetry, &parts.headers, &answered);
+    }
+    Ok((answered, refusal))
+}
+
+/// The log does not keep whose trace a decision belongs to; whoever exports it is told.
+fn note_trace(telemetry: &Telemetry, headers: &HeaderMap, answered: &Answered) {
+    let Some(context) = headers.get("traceparent").and_then(|value| TraceContext::parse(value.as_bytes())) else { return };
+    let decision_id = answered.body.split_once("\"decision_id\":\"").and_then(|(_, rest)| rest.split_once('"'));
+    if let Some((decision_id, _)) = decision_id.filter(|_| !answered.replayed) {
+        telemetry.note(decision_id, context);
+    }
 }
 
 fn header_key(value: &HeaderValue) -> Result<String, Problem> {

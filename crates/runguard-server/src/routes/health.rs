@@ -2,13 +2,15 @@
 
 use super::{State, answer};
 use crate::auth;
+use crate::metrics::as_plain_text;
 use crate::problem::Problem;
 use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use axum::response::Response;
-use hyper::header::HeaderValue;
+use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::Role;
+use runguard_engine::clock::NOW_HEADER;
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
@@ -26,12 +28,28 @@ async fn probe(app: &App) -> Result<Reply, Problem> {
 }
 
 pub(crate) async fn metrics(app: State, headers: HeaderMap) -> Response {
-    answer(exposition(&app, &headers))
+    answer(exposition(&app, &headers).await)
 }
 
-fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
+async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
     let caller = auth::caller(&app.engine, app.openness, headers)?;
     auth::require(&caller, Role::Read)?;
+    if let Some(alerts) = app.engine.alerts.get() {
+        app.metrics.set_alerts(alerts);
+    }
+    // On the virtual clock a scraper may not know the time; then the phases stay as they were last seen.
+    if let Ok(now) = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes)) {
+        app.metrics.set_circuits(&app.engine.circuits(None, now).await?);
+    }
+    if let Some(telemetry) = &app.engine.telemetry {
+        app.metrics.set_spans(telemetry);
+    }
+    let text = app.metrics.text(&app.engine.store);
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/plain") && !accept.contains("openmetrics") {
+        let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        return Ok(reply(StatusCode::OK, content_type, as_plain_text(&text)));
+    }
     let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    Ok(reply(StatusCode::OK, content_type, app.metrics.text(&app.engine.store)))
+    Ok(reply(StatusCode::OK, content_type, text))
 }

@@ -67,6 +67,9 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
     let values = query(raw, &["tenant"])?;
     let tenant = values.get("tenant").map_or(&*caller.tenant, String::as_str);
     let erased = app.engine.erase_session(tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
+    if let Some(alerts) = app.engine.alerts.get() {
+        alerts.forget_session(tenant, session_id);
+    }
     tracing::info!(rows = erased.log_rows, "a session was erased");
     Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": erased.log_rows}).to_string()))
 }

@@ -1,0 +1,162 @@
+//! The dashboard: a page and its files, inside the binary.
+//!
+//! Nothing is loaded from elsewhere and the policy lets nothing in: no inline script or style, no other host. What a user
+//! wrote reaches the page only as text, through the public API. Files are asked for again each time and answered
+//! `304` while they are the same, so a page never mixes files of two versions for longer than one load.
+
+use super::into_axum;
+use crate::problem::Problem;
+use crate::respond::Reply;
+use axum::extract::Path;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY};
+use hyper::{HeaderMap, StatusCode};
+use runguard_core::fingerprint;
+use std::sync::LazyLock;
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
+                      frame-ancestors 'none'; form-action 'self'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+macro_rules! files {
+    ($($name:literal, $kind:ident, $path:literal;)+) => {
+        /// Name in the address, content type, content.
+        const FILES: &[(&str, &str, &str)] = &[$(($name, $kind, include_str!(concat!("../../../../dashboard/", $path)))),+];
+    };
+}
+
+files! {
+    "index.html", HTML, "index.html";
+    "style.css", CSS, "style.css";
+    "theme.js", SCRIPT, "theme.js";
+    "app.js", SCRIPT, "app.js";
+    "api.js", SCRIPT, "api.js";
+    "charts.js", SCRIPT, "charts.js";
+    "dom.js", SCRIPT, "dom.js";
+    "words.js", SCRIPT, "words.js";
+    "view-alerts.js", SCRIPT, "view-alerts.js";
+    "view-decisions.js", SCRIPT, "view-decisions.js";
+    "view-insights.js", SCRIPT, "view-insights.js";
+    "view-overview.js", SCRIPT, "view-overview.js";
+    "view-session.js", SCRIPT, "view-session.js";
+    "view-settings.js", SCRIPT, "view-settings.js";
+    "uPlot.iife.min.js", SCRIPT, "vendor/uplot/uPlot.iife.min.js";
+    "uPlot.min.css", CSS, "vendor/uplot/uPlot.min.css";
+    "uPlot-LICENSE.txt", TEXT, "vendor/uplot/LICENSE";
+}
+
+struct File {
+    name: &'static str,
+    content_type: HeaderValue,
+    body: Bytes,
+    tag: HeaderValue,
+}
+
+static SERVED: LazyLock<Vec<File>> = LazyLock::new(|| {
+    let file = |(name, kind, text): &(&'static str, &'static str, &'static str)| File {
+        name,
+        content_type: HeaderValue::from_static(kind),
+        body: Bytes::from_static(text.as_bytes()),
+        tag: HeaderValue::try_from(format!("\"{}\"", fingerprint::hex16(text.as_bytes()))).unwrap_or(HeaderValue::from_static("\"\"")),
+    };
+    FILES.iter().map(file).collect()
+});
+
+pub(crate) async fn page(headers: HeaderMap) -> Response {
+    into_axum(find("index.html", &headers))
+}
+
+pub(crate) async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
+    into_axum(find(&name, &headers))
+}
+
+fn find(name: &str, headers: &HeaderMap) -> Reply {
+    let Some(file) = SERVED.iter().find(|file| file.name == name) else {
+        return Problem::unknown("file").into_reply();
+    };
+    let known = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
+    let same = known.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/").as_bytes() == file.tag.as_bytes()));
+    let mut response = Reply::new(Either::Left(Full::new(if same { Bytes::new() } else { file.body.clone() })));
+    if same {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, file.content_type.clone());
+    headers.insert(ETAG, file.tag.clone());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runguard_core::{GuardName, Reason};
+
+    fn text(name: &str) -> &'static str {
+        FILES.iter().find(|(own, ..)| *own == name).map(|(.., text)| *text).unwrap()
+    }
+
+    #[test]
+    fn the_page_is_light() {
+        let bytes: usize = FILES.iter().map(|(.., text)| text.len()).sum();
+        assert!(bytes <= 250 * 1024, "{bytes} bytes");
+    }
+
+    #[test]
+    fn every_file_that_is_asked_for_is_there() {
+        let names: Vec<&str> = FILES.iter().map(|(name, ..)| *name).collect();
+        for (name, _, text) in FILES.iter().filter(|(name, ..)| !name.starts_with("uPlot")) {
+            let imports = text.split("from './").chain(text.split("\"dashboard/")).filter_map(|rest| rest.split(['\'', '"']).next());
+            for import in imports.filter(|import| import.len() < 40 && [".js", ".css"].iter().any(|end| import.ends_with(end))) {
+                assert!(names.contains(&import), "{name} asks for {import}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_turns_text_into_markup_or_code() {
+        for (name, _, text) in FILES.iter().filter(|(name, ..)| !name.starts_with("uPlot")) {
+            for danger in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "javascript:",
+                " style=\"",
+                "http://",
+                "https://",
+            ] {
+                let text = text.replace("http://www.w3.org/2000/svg", "");
+                assert!(!text.contains(danger), "{name} has {danger}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_knows_every_guard_and_reason() {
+        for code in GuardName::ALL.iter().map(|guard| guard.code()).chain(Reason::ALL.iter().map(|reason| reason.code())) {
+            assert!(text("words.js").contains(&format!("{code}:")), "words.js lacks {code}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_known_is_not_sent_again() {
+        let first = find("app.js", &HeaderMap::new());
+        assert_eq!(first.status(), StatusCode::OK);
+        let tag = first.headers()[ETAG].clone();
+        assert_eq!(find("app.js", &HeaderMap::from_iter([(IF_NONE_MATCH, tag.clone())])).status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(find("style.css", &HeaderMap::from_iter([(IF_NONE_MATCH, tag)])).status(), StatusCode::OK);
+        assert_eq!(find("../Cargo.toml", &HeaderMap::new()).status(), StatusCode::NOT_FOUND);
+    }
+}

@@ -1,0 +1,123 @@
+//! `GET /v1/overview`: everything a dashboard shows of a time, in one answer.
+//!
+//! Totals, series and reasons are exact to the minute. The other lists are of whole hours: of every hour the range touches.
+
+use super::decisions::{query, reader};
+use super::{State, answer};
+use crate::auth;
+use crate::problem::Problem;
+use crate::respond::{JSON, Reply, reply};
+use crate::service::App;
+use crate::time;
+use axum::extract::RawQuery;
+use axum::response::Response;
+use hyper::{HeaderMap, StatusCode};
+use runguard_core::insight::digest::Range;
+use runguard_core::insight::{Filters, Overview};
+use runguard_core::{GuardName, Reason, Timestamp};
+use runguard_engine::Caller;
+use std::collections::HashMap;
+
+const MINUTE_SECONDS: u64 = 60;
+const HOUR_SECONDS: u64 = 3600;
+const DAY_SECONDS: u64 = 86_400;
+const DAY_MILLIS: i64 = 86_400_000;
+/// Buckets in one answer: more than a screen has points.
+const MAX_BUCKETS: i64 = 2_000;
+/// Longer than this, the series goes by hours; longer than the other, by days.
+const BY_MINUTE_MILLIS: i64 = 3 * 3_600_000;
+const BY_HOUR_MILLIS: i64 = 14 * DAY_MILLIS;
+
+pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(overview(&app, raw.as_deref(), &headers).await)
+}
+
+async fn overview(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = reader(app, headers)?;
+    let values = query(raw, &["tenant", "guard", "reason", "since", "until", "bucket"])?;
+    let shown = of_range(app, range(&values, &caller, now)?).await?;
+    let body = serde_json::to_string(&shown).unwrap_or_default();
+    Ok(reply(StatusCode::OK, JSON, body))
+}
+
+/// The overview of a range, with its times written out.
+pub(crate) async fn of_range(app: &App, range: Range) -> Result<Overview, Problem> {
+    let mut shown = app.engine.overview(range).await?;
+    shown.since = time::format(shown.since_ms);
+    shown.until = time::format(shown.until_ms);
+    Ok(shown)
+}
+
+/// The range a query asks for: the last day, if it does not say.
+pub(crate) fn range(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<Range, Problem> {
+    let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
+    let (guard, reason) = (values.get("guard").cloned(), values.get("reason").cloned());
+    if guard.as_deref().is_some_and(|guard| GuardName::from_code(guard).is_none()) {
+        return Err(Problem::query("guard", "is no guard"));
+    }
+    if reason.as_deref().is_some_and(|reason| Reason::from_code(reason).is_none()) {
+        return Err(Problem::query("reason", "is no reason"));
+    }
+    let at = |name: &str, default: i64| match values.get(name) {
+        Some(text) => time::parse(text, now).map_err(|problem| Problem::query(name, problem)),
+        None => Ok(default),
+    };
+    let until_ms = at("until", now.as_millis().saturating_add(1))?;
+    let since_ms = at("since", until_ms.saturating_sub(DAY_MILLIS))?;
+    // The end is not in it, and the last hour ends just after this moment.
+    let span = until_ms.saturating_sub(since_ms).saturating_sub(1);
+    let bucket_seconds = match values.get("bucket").map(String::as_str) {
+        None => fitting_bucket(span),
+        Some("minute") => MINUTE_SECONDS,
+        Some("hour") => HOUR_SECONDS,
+        Some("day") => DAY_SECONDS,
+        Some(_) => return Err(Problem::query("bucket", "must be minute, hour or day")),
+    };
+    let range = Range { since_ms, until_ms, bucket_seconds, filters: Filters { tenant, guard, reason } };
+    if range.buckets() > MAX_BUCKETS {
+        return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));
+    }
+    Ok(range)
+}
+
+fn fitting_bucket(span_millis: i64) -> u64 {
+    if span_millis <= BY_MINUTE_MILLIS {
+        MINUTE_SECONDS
+    } else if span_millis <= BY_HOUR_MILLIS {
+        HOUR_SECONDS
+    } else {
+        DAY_SECONDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_700_000_000_000;
+
+    fn asked(pairs: &[(&str, &str)]) -> Result<Range, Problem> {
+        let values = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        range(&values, &Caller::open(), Timestamp::from_millis(NOW))
+    }
+
+    #[test]
+    fn the_bucket_goes_by_the_length_of_the_range() {
+        let seconds = |since: &str| asked(&[("since", since)]).unwrap().bucket_seconds;
+        assert_eq!((seconds("15m"), seconds("3h"), seconds("181m")), (60, 60, 3600));
+        assert_eq!((seconds("14d"), seconds("15d"), seconds("30d")), (3600, 86_400, 86_400));
+        let day = asked(&[]).unwrap();
+        assert_eq!((day.until_ms, day.since_ms, day.bucket_seconds), (NOW + 1, NOW + 1 - DAY_MILLIS, 3600));
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_refused() {
+        for bad in [("bucket", "week"), ("guard", "nobody"), ("reason", "because"), ("since", "soon"), ("until", "x")] {
+            assert!(asked(&[bad]).is_err(), "{bad:?}");
+        }
+        assert!(asked(&[("since", "1d"), ("bucket", "minute")]).is_ok());
+        assert!(asked(&[("since", "2d"), ("bucket", "minute")]).is_err());
+        assert!(asked(&[("since", "-9223372036854775808"), ("until", "9223372036854775807")]).is_err());
+        assert_eq!(asked(&[("since", "5"), ("until", "1")]).unwrap().buckets(), 0);
+    }
+}

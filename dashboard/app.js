@@ -1,0 +1,369 @@
+// The frame around the views: where we are (all of it in the address), the filters, the stream, the key.
+
+import { Problem, follow, get, key } from './api.js';
+import { address, el, plain } from './dom.js';
+import { alerts } from './view-alerts.js';
+import { decisions } from './view-decisions.js';
+import { insights } from './view-insights.js';
+import { overview } from './view-overview.js';
+import { session } from './view-session.js';
+import { settings } from './view-settings.js';
+import { GUARDS, REASONS, guardName, moment, reasonName } from './words.js';
+
+const VIEWS = { overview, decisions, insights, session, settings, alerts };
+const NAMES = { overview: 'Overview', decisions: 'Decisions', insights: 'Insights', settings: 'Settings', alerts: 'Alerts' };
+const FILTERS = ['since', 'until', 'guard', 'reason', 'tenant'];
+const RANGES = { '15m': 'Last 15 minutes', '1h': 'Last hour', '6h': 'Last 6 hours', '24h': 'Last 24 hours', '7d': 'Last 7 days', '30d': 'Last 30 days' };
+const DEFAULT_RANGE = '24h';
+/// Tenants offered in the filter.
+const MAX_TENANTS = 50;
+/// Time between two looks at the numbers: with few decisions, and with many.
+const CALM_MILLIS = 1000;
+const BUSY_MILLIS = 5000;
+const BUSY_DECISIONS = 20;
+
+const at = (id) => document.getElementById(id);
+const main = at('view');
+const tenants = new Set();
+let where = read();
+let view;
+let admin = false;
+let stopStream;
+let paused = false;
+let rounds = 0;
+
+function read() {
+  const parameters = Object.fromEntries(new URLSearchParams(location.search));
+  return { ...parameters, view: Object.hasOwn(VIEWS, parameters.view) ? parameters.view : 'overview' };
+}
+
+/// The filters as the API takes them.
+const filters = () => ({ since: where.since ?? DEFAULT_RANGE, until: where.until, guard: where.guard, reason: where.reason, tenant: where.tenant });
+/// The filters as an address keeps them.
+const kept = () => Object.fromEntries(FILTERS.filter((name) => where[name]).map((name) => [name, where[name]]));
+
+const to = (name, more = {}) => ({ view: name === 'overview' ? undefined : name, ...kept(), ...more });
+
+function go(parameters) {
+  history.pushState(null, '', address(parameters));
+  arrive(true);
+}
+
+function say(text) {
+  at('said').textContent = text;
+}
+
+// --- what the views get
+
+const frame = {
+  get where() {
+    return where;
+  },
+  get admin() {
+    return admin;
+  },
+  filters,
+  to,
+  go,
+  say,
+  knowTenants(rows) {
+    for (const row of rows) if (row.tenant && tenants.size < MAX_TENANTS && !tenants.has(row.tenant)) {
+      tenants.add(row.tenant);
+      at('tenants')?.append(el('option', { value: row.tenant }));
+    }
+  },
+  tenants: () => [...tenants],
+  zoom: (since, until) => go({ ...where, view: where.view === 'overview' ? undefined : where.view, since: String(since), until: String(Math.max(until, since + 1000)) }),
+  /// Asks before something is changed.
+  confirm(title, text, yes) {
+    at('confirm-title').textContent = plain(title);
+    at('confirm-text').textContent = text;
+    at('confirm-yes').textContent = yes;
+    const dialog = at('confirm');
+    dialog.returnValue = '';
+    dialog.showModal();
+    return new Promise((resolve) => { dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true }); });
+  },
+  /// A part that could not be had: what happened, and what to do.
+  failed(part, error) {
+    if (error.name === 'AbortError') return;
+    if (error.status === 401) {
+      askForKey(key.get() ? 'This key is wrong or was revoked.' : '');
+      part.say('A key is needed.');
+    } else if (error.status === 403 && /role/.test(error.message)) {
+      askForKey(`This key may not look at the log. ${error.message}`);
+      part.say(error.message);
+    } else if (error.status === 404) part.say('Not available in this version of the service.');
+    else part.say(el('strong', null, error instanceof Problem ? error.title : 'Something went wrong'), el('br'), error.message, ' ',
+      el('button', { type: 'button', class: 'quiet', on: { click: () => refresh() } }, 'Try again'));
+  },
+};
+
+// --- the key
+
+function askForKey(problem) {
+  const dialog = at('ask');
+  if (problem) at('ask-problem').textContent = problem;
+  if (dialog.open) return;
+  leaveStream();
+  dialog.showModal();
+}
+
+at('ask').addEventListener('cancel', (event) => event.preventDefault());
+at('ask-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const value = at('ask-key').value.trim();
+  if (!value) return;
+  key.set(value);
+  at('ask-problem').textContent = 'Checking…';
+  get('v1/decisions', { limit: 1 }).then(() => {
+    at('ask').close();
+    at('ask-key').value = '';
+    at('ask-problem').textContent = '';
+    start();
+  }, (error) => {
+    key.set('');
+    at('ask-problem').textContent = error.status === 401 ? 'This key is wrong or was revoked. Paste it whole; it begins with rg_.' : error.message;
+    at('ask-key').select();
+  });
+});
+at('forget').addEventListener('click', () => {
+  key.set('');
+  location.reload();
+});
+
+/// Without keys, everyone who reaches the service is an admin.
+async function learnRole() {
+  if (!key.get()) return true;
+  try {
+    return (await get('v1/settings')).admin === true;
+  } catch {
+    return false;
+  }
+}
+
+// --- where we are
+
+function arrive(moved) {
+  const before = where.view;
+  where = read();
+  view?.end?.();
+  rounds += 1;
+  drawFilters();
+  for (const link of document.querySelectorAll('#nav a')) {
+    link.setAttribute('href', address(to(link.dataset.nav)));
+    const here = link.dataset.nav === where.view;
+    if (here) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  document.querySelector('.brand').setAttribute('href', address(to('overview')));
+  main.replaceChildren();
+  const title = el('h1', { tabindex: -1 }, NAMES[where.view] ?? 'Session');
+  const head = el('div', { class: 'title' }, title);
+  main.append(head);
+  view = VIEWS[where.view](frame, main, head);
+  document.title = `${title.textContent} · RunGuard`;
+  if (moved) {
+    if (before !== where.view) {
+      window.scrollTo(0, 0);
+      title.focus({ preventScroll: true });
+    }
+    say(`${title.textContent} shown`);
+  }
+  refresh();
+  enterStream();
+}
+
+addEventListener('popstate', () => arrive(true));
+document.addEventListener('click', (event) => {
+  const link = event.target.closest?.('a[href^="?"]');
+  if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(Object.fromEntries(new URLSearchParams(link.getAttribute('href'))));
+});
+
+at('nav').append(...Object.entries(NAMES).map(([name, label]) => el('a', { to: { view: name }, 'data-nav': name }, label)));
+at('find').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const id = event.target.elements.session.value.trim();
+  if (id) go(to('session', { session: id }));
+  event.target.reset();
+});
+
+// --- filters
+
+const local = (ms) => {
+  const date = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);
+  return date.toISOString().slice(0, 16);
+};
+const absolute = (text) => (/^\d{9,}$/.test(text ?? '') ? Number(text) : Date.parse(text ?? ''));
+
+function drawFilters() {
+  const form = at('filters');
+  const wanted = { overview: 'all', decisions: 'all', insights: 'guard', settings: 'time' }[where.view];
+  form.hidden = !wanted;
+  const focused = form.contains(document.activeElement) ? document.activeElement.name : '';
+  const custom = Boolean(where.until) || (where.since && !Object.hasOwn(RANGES, where.since));
+  const choice = (value, label, chosen) => el('option', { value, selected: value === chosen }, label);
+  const change = (more) => go({ ...where, view: where.view === 'overview' ? undefined : where.view, cursor: undefined, ...more });
+  const range = el('select', { name: 'range', on: { change: (event) => {
+    if (event.target.value === 'custom') {
+      const now = Date.now();
+      change({ since: String(now - 86_400_000), until: String(now) });
+    } else change({ since: event.target.value === DEFAULT_RANGE ? undefined : event.target.value, until: undefined });
+  } } }, Object.entries(RANGES).map(([value, label]) => choice(value, label, custom ? 'custom' : where.since ?? DEFAULT_RANGE)), choice('custom', 'Custom range', custom ? 'custom' : ''));
+  const field = (label, control) => {
+    control.id = `filter-${control.name}`;
+    return el('div', { class: 'field' }, el('label', { for: control.id }, label), control);
+  };
+  const parts = [field('Time', range)];
+  if (custom) {
+    const [from, until] = [absolute(where.since), absolute(where.until)];
+    const edge = (name, value) => el('input', { type: 'datetime-local', name, value: Number.isFinite(value) ? local(value) : '', on: { change: (event) => {
+      const picked = Date.parse(event.target.value);
+      change({ [name]: Number.isFinite(picked) ? String(picked) : undefined });
+    } } });
+    parts.push(field('From', edge('since', from)), field('Until', edge('until', until)));
+  }
+  if (wanted === 'all' || wanted === 'guard') {
+    parts.push(field('Guard', el('select', { name: 'guard', on: { change: (event) => change({ guard: event.target.value, reason: undefined }) } },
+      choice('', 'All guards', where.guard ?? ''), Object.keys(GUARDS).map((code) => choice(code, guardName(code), where.guard)))));
+  }
+  if (wanted === 'all') {
+    const groups = Object.entries(REASONS).filter(([guard]) => !where.guard || guard === where.guard);
+    parts.push(field('Reason', el('select', { name: 'reason', on: { change: (event) => change({ reason: event.target.value }) } },
+      choice('', 'All reasons', where.reason ?? ''),
+      groups.map(([guard, reasons]) => {
+        const group = el('optgroup', null, Object.keys(reasons).map((code) => choice(code, reasonName(code), where.reason)));
+        group.label = guardName(guard);
+        return group;
+      }))));
+  }
+  if (admin || where.tenant) parts.push(field('Tenant', el('input', { name: 'tenant', list: 'tenants', value: where.tenant ?? '', placeholder: 'All', maxlength: 256, autocomplete: 'off', spellcheck: 'false', on: { change: (event) => change({ tenant: event.target.value.trim() }) } })));
+  if (FILTERS.some((name) => where[name])) {
+    const cleared = Object.fromEntries(FILTERS.map((name) => [name, undefined]));
+    parts.push(el('button', { type: 'button', class: 'quiet clear', name: 'clear', on: { click: () => change(cleared) } }, 'Clear filters'));
+  }
+  form.replaceChildren(...parts, el('datalist', { id: 'tenants' }, [...tenants].map((tenant) => el('option', { value: tenant }))));
+  if (focused) form.elements[focused]?.focus?.();
+}
+at('filters').addEventListener('submit', (event) => event.preventDefault());
+
+// --- looking again, and the stream
+
+let latest = 0;
+let planned = 0;
+let recent = [];
+
+async function refresh() {
+  clearTimeout(planned);
+  planned = 0;
+  latest = Date.now();
+  const round = rounds;
+  const again = await view.refresh();
+  at('foot-note').textContent = `Updated ${moment(Date.now())}`;
+  // The numbers are made a moment after the decisions: look again until they are all in.
+  if (again && round === rounds) plan(CALM_MILLIS);
+}
+
+function plan(gap) {
+  if (planned || document.hidden || paused) return;
+  planned = setTimeout(refresh, Math.max(0, latest + gap - Date.now()));
+}
+
+function onBatch(batch) {
+  const now = Date.now();
+  recent = [...recent.filter(([time]) => now - time < BUSY_MILLIS), [now, batch.count]];
+  frame.knowTenants(batch.decisions);
+  view.live?.(batch);
+  if (view.follows) plan(recent.reduce((sum, [, number]) => sum + number, 0) > BUSY_DECISIONS ? BUSY_MILLIS : CALM_MILLIS);
+}
+
+const STATES = { live: 'Live', waiting: 'Reconnecting…', refused: 'Not live', paused: 'Paused', 'caught-up': 'Reconnecting…' };
+let state = '';
+
+function onState(next) {
+  const came = next === 'live' && (state === 'waiting' || state === 'caught-up');
+  state = next;
+  at('live').dataset.state = next;
+  at('live').setAttribute('aria-pressed', String(next !== 'paused'));
+  at('live-text').textContent = STATES[next];
+  at('live').title = next === 'paused' ? 'Go on following decisions' : 'Pause';
+  if (came) refresh();
+}
+
+function leaveStream() {
+  stopStream?.();
+  stopStream = undefined;
+}
+
+function enterStream() {
+  leaveStream();
+  if (paused || document.hidden || at('ask').open) return;
+  const { guard, reason, tenant } = filters();
+  stopStream = follow({ ...(view.follows ? { guard, reason } : {}), tenant, kind: 'all', ...view.follow }, { onBatch, onState });
+}
+
+at('live').addEventListener('click', () => {
+  paused = !paused;
+  if (paused) {
+    leaveStream();
+    clearTimeout(planned);
+    planned = 0;
+    onState('paused');
+  } else {
+    refresh();
+    enterStream();
+  }
+});
+// A tab that nobody looks at holds no stream and piles nothing up; when it is looked at again it asks anew.
+document.addEventListener('visibilitychange', () => {
+  if (paused) return;
+  if (document.hidden) {
+    leaveStream();
+    clearTimeout(planned);
+    planned = 0;
+  } else {
+    refresh();
+    enterStream();
+  }
+});
+
+// --- countdowns: <time data-until="ms">
+
+setInterval(() => {
+  if (document.hidden) return;
+  let over = false;
+  for (const node of document.querySelectorAll('[data-until]')) over = view.tick?.(node) || over;
+  if (over) plan(CALM_MILLIS);
+}, 1000);
+
+// --- theme
+
+const dark = matchMedia('(prefers-color-scheme: dark)');
+const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? 'dark' : 'light')) === 'dark';
+function themed() {
+  at('theme').setAttribute('aria-pressed', String(isDark()));
+  view?.redraw?.();
+}
+at('theme').addEventListener('click', () => {
+  const next = isDark() ? 'light' : 'dark';
+  document.documentElement.dataset.theme = next;
+  try {
+    localStorage.setItem('runguard.theme', next);
+  } catch {
+    // The choice lasts as long as the page.
+  }
+  themed();
+});
+dark.addEventListener('change', themed);
+
+async function start() {
+  at('forget').hidden = !key.get();
+  at('metrics').hidden = Boolean(key.get());
+  admin = await learnRole();
+  arrive(false);
+  themed();
+}
+
+start();
