@@ -27,7 +27,7 @@ impl Client {
             .into()
     }
 
-    fn address(&self, path: &str) -> String {
+    pub(crate) fn address(&self, path: &str) -> String {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
 
@@ -65,6 +65,15 @@ impl Client {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         self.json(request.send_empty().map_err(|error| self.unreachable(&error))?)
+    }
+
+    /// With a JSON body; for answers that take their time.
+    pub(crate) fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let mut request = Self::agent(Some(Duration::from_secs(300))).post(self.address(path)).header("content-type", "application/json");
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        self.json(request.send(body.to_string()).map_err(|error| self.unreachable(&error))?)
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Failure {

@@ -1,9 +1,15 @@
 //! One file a verb.
 
 pub(crate) mod agent;
+pub(crate) mod alerts;
 pub(crate) mod circuits;
 pub(crate) mod decisions;
+pub(crate) mod demo;
+pub(crate) mod estimate;
+pub(crate) mod insights;
 pub(crate) mod key;
+pub(crate) mod preview;
+pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod settings;

@@ -25,6 +25,7 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 First steps:
+  runguard demo
   runguard serve
   curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
   runguard decisions
@@ -36,6 +37,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 service 
 enum Command {
     /// Run the guard service
     Serve(commands::serve::Serve),
+    /// Watch the guards at work on simulated traffic: no keys, no accounts
+    Demo(commands::demo::Demo),
+    /// Work out what loops cost you, and what the guards would leave of it
+    Estimate(commands::estimate::Estimate),
     /// Run an agent that cannot run away: in the terminal, or behind HTTP
     Agent(commands::agent::Agent),
     /// Show the latest decisions, or follow them as they happen
@@ -44,6 +49,14 @@ enum Command {
     Session(commands::session::Session),
     /// Show the circuits of all endpoints; force or reset one
     Circuits(commands::circuits::Circuits),
+    /// Show what the log advises: what to change, why, and what it would save
+    Insights(commands::insights::Insights),
+    /// Write a report: a page with plots, or totals as a table
+    Report(commands::report::Report),
+    /// Show what was alerted, test the targets, retry a dead letter
+    Alerts(commands::alerts::Alerts),
+    /// What changed settings would have done, from the log
+    Preview(commands::preview::Preview),
     /// Make, list and revoke API keys
     Key(commands::key::Key),
     /// Print an example settings file, check one, or show what is in force
@@ -53,10 +66,16 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Demo(demo) => demo.run(),
+        Command::Estimate(estimate) => estimate.run(),
         Command::Agent(agent) => agent.run(),
         Command::Decisions(decisions) => decisions.run(),
         Command::Session(session) => session.run(),
         Command::Circuits(circuits) => circuits.run(),
+        Command::Insights(insights) => insights.run(),
+        Command::Report(report) => report.run(),
+        Command::Alerts(alerts) => alerts.run(),
+        Command::Preview(preview) => preview.run(),
         Command::Key(key) => key.run(),
         Command::Settings(settings) => settings.run(),
     };

@@ -1,6 +1,7 @@
 use super::SettingsArgs;
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
+use runguard_engine::alerts::Alerts;
 use runguard_engine::engine::open_store;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_server::Server;
@@ -68,6 +69,9 @@ impl Serve {
         let options =
             EngineOptions { clock: if self.virtual_clock { Clock::Virtual } else { Clock::System }, settings: loaded.settings, keys };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
+        if let Some(alerts) = Alerts::start(&engine).map_err(Failure::Usage)? {
+            let _ = engine.alerts.set(alerts);
+        }
         let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let address = server.address().map(|address| address.to_string()).unwrap_or_default();
         tracing::info!(
@@ -87,11 +91,21 @@ impl Serve {
             );
         }
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
+        let (stop_telemetry, stopping) = tokio::sync::watch::channel(false);
+        let telemetry = engine.telemetry.clone().map(|telemetry| {
+            let settings = engine.settings.load().telemetry.clone();
+            tokio::spawn(runguard_engine::telemetry::export(engine.clone(), telemetry, settings, stopping))
+        });
         server.run(stop_signal()).await;
         watcher.abort();
+        let _ = stop_telemetry.send(true);
+        if let Some(telemetry) = telemetry {
+            // The last spans are worth a moment, not more.
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(6), telemetry).await;
+        }
         let closing = engine.clone();
         // Joins threads that write; not on a thread that serves.
-        tokio::task::spawn_blocking(move || closing.store.stop()).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        tokio::task::spawn_blocking(move || closing.stop()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         tracing::info!("stopped; everything is written down");
         Ok(())
     }

@@ -1,0 +1,357 @@
+//! `runguard estimate`: what a loop costs and what the guard leaves of it, for the reader's own numbers.
+
+use crate::failure::Failure;
+use crate::output;
+use clap::{Args, ValueEnum};
+use comfy_table::{Cell, CellAlignment};
+use runguard_core::GuardName;
+use runguard_core::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
+use runguard_core::money::NanoDollars;
+use serde_json::{Value, json};
+use std::io::{BufRead, IsTerminal, Write};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Per {
+    Day,
+    Month,
+    /// One event, or one conversation
+    Once,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  runguard estimate --conversations 10000 --affected 30 --attempts 5 --hopeless 100 --usd-per-operation 0.01
+  runguard estimate --guard kb_requery --conversations 5000 --per once --affected 100
+  runguard estimate --example botpress-launch
+  runguard estimate --examples")]
+pub(crate) struct Estimate {
+    /// The guard whose ceilings are taken, and whose usual loop; on a terminal without any option, you are asked
+    #[arg(long, value_name = "GUARD")]
+    guard: Option<String>,
+    /// Conversations in a period
+    #[arg(long, value_name = "NUMBER")]
+    conversations: Option<String>,
+    /// The period
+    #[arg(long)]
+    per: Option<Per>,
+    /// Percent of them that get into the loop
+    #[arg(long, value_name = "PERCENT")]
+    affected: Option<String>,
+    /// Rounds of the loop in each, on average, with nobody to stop it
+    #[arg(long, value_name = "NUMBER")]
+    attempts: Option<String>,
+    /// Billed operations of one round
+    #[arg(long, value_name = "NUMBER")]
+    operations_per_attempt: Option<u64>,
+    /// Billed operations of every conversation besides
+    #[arg(long, value_name = "NUMBER")]
+    base_operations: Option<u64>,
+    /// Rounds the guard lets pass in one conversation
+    #[arg(long, value_name = "NUMBER")]
+    allowed: Option<u64>,
+    /// Percent of the affected in which the guard sees at once that no round can help
+    #[arg(long, value_name = "PERCENT")]
+    hopeless: Option<String>,
+    /// Credits of one operation
+    #[arg(long, value_name = "CREDITS")]
+    credits_per_operation: Option<String>,
+    /// Dollars of one operation
+    #[arg(long, value_name = "DOLLARS")]
+    usd_per_operation: Option<String>,
+    #[arg(long, value_name = "DAYS")]
+    days_per_month: Option<u64>,
+    /// A worked example of the documents; other options change its numbers
+    #[arg(long, value_name = "NAME")]
+    example: Option<String>,
+    /// All of them, with what the documents say and what is right
+    #[arg(long)]
+    examples: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Estimate {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.examples {
+            return self.all_examples();
+        }
+        let example = self.example()?;
+        let inputs = match example {
+            Some(example) => {
+                let Some(inputs) = (example.inputs)() else {
+                    return if self.json { output::json(&example_json(example, None)) } else { figures(example) };
+                };
+                self.changed(inputs)?
+            }
+            None if self.is_silent() && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
+                questions(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())?
+            }
+            None => self.changed(self.of_guard()?)?,
+        };
+        let lines = estimate(&inputs).map_err(|(name, problem)| Failure::Usage(format!("--{name} {problem}")))?;
+        if self.json {
+            return output::json(&match example {
+                Some(example) => example_json(example, Some((&inputs, &lines))),
+                None => estimate_json(&inputs, &lines),
+            });
+        }
+        print(&inputs, &lines)?;
+        example.map_or(Ok(()), figures)
+    }
+
+    fn is_silent(&self) -> bool {
+        let texts = [
+            &self.guard,
+            &self.conversations,
+            &self.affected,
+            &self.attempts,
+            &self.hopeless,
+            &self.credits_per_operation,
+            &self.usd_per_operation,
+        ];
+        let numbers = [self.operations_per_attempt, self.base_operations, self.allowed, self.days_per_month];
+        texts.iter().all(|text| text.is_none()) && numbers.iter().all(Option::is_none) && self.per.is_none() && !self.json
+    }
+
+    fn example(&self) -> Result<Option<&'static Example>, Failure> {
+        let Some(name) = &self.example else { return Ok(None) };
+        let names = || EXAMPLES.iter().map(|example| example.name);
+        EXAMPLES.iter().find(|example| example.name == name).map(Some).ok_or_else(|| {
+            let hint = runguard_core::input::closest(name, names())
+                .map_or_else(|| format!("known are {}", names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean `{near}`?"));
+            Failure::Usage(format!("--example: there is no example `{name}`; {hint}"))
+        })
+    }
+
+    fn of_guard(&self) -> Result<Inputs, Failure> {
+        let name = self.guard.as_deref().unwrap_or(GuardName::AiTaskRetry.code());
+        usual(name).map_err(|problem| Failure::Usage(format!("--guard: {problem}")))
+    }
+
+    fn changed(&self, mut inputs: Inputs) -> Result<Inputs, Failure> {
+        fn wrong(name: &str) -> impl Fn(String) -> Failure {
+            move |problem| Failure::Usage(format!("--{name}: {problem}"))
+        }
+        if let Some(text) = &self.conversations {
+            inputs.conversations = whole(text).map_err(wrong("conversations"))?;
+        }
+        if let Some(per) = self.per {
+            inputs.period = match per {
+                Per::Day => Period::Day,
+                Per::Month => Period::Month,
+                Per::Once => Period::Once,
+            };
+        }
+        if let Some(text) = &self.affected {
+            inputs.affected = Millionths::parse_percent(text).map_err(wrong("affected"))?;
+        }
+        if let Some(text) = &self.attempts {
+            inputs.attempts = Millionths::parse(text).map_err(wrong("attempts"))?;
+        }
+        if let Some(text) = &self.hopeless {
+            inputs.hopeless = Millionths::parse_percent(text).map_err(wrong("hopeless"))?;
+        }
+        if let Some(text) = &self.credits_per_operation {
+            inputs.credits_per_operation = Millionths::parse(text).map_err(wrong("credits-per-operation"))?;
+        }
+        if let Some(text) = &self.usd_per_operation {
+            inputs.usd_per_operation = NanoDollars::parse(text).map_err(|error| wrong("usd-per-operation")(error.to_string()))?;
+        }
+        inputs.operations_per_attempt = self.operations_per_attempt.unwrap_or(inputs.operations_per_attempt);
+        inputs.base_operations = self.base_operations.unwrap_or(inputs.base_operations);
+        inputs.allowed = self.allowed.unwrap_or(inputs.allowed);
+        inputs.days_per_month = self.days_per_month.unwrap_or(inputs.days_per_month);
+        Ok(inputs)
+    }
+
+    fn all_examples(&self) -> Result<(), Failure> {
+        if self.json {
+            let all: Vec<Value> = EXAMPLES
+                .iter()
+                .map(|example| {
+                    let inputs = (example.inputs)();
+                    let lines = inputs.and_then(|inputs| estimate(&inputs).ok()).unwrap_or_default();
+                    example_json(example, inputs.as_ref().map(|inputs| (inputs, lines.as_slice())))
+                })
+                .collect();
+            return output::json(&json!({ "examples": all }));
+        }
+        let mut table = output::table(&["example", "what", "the page says", "right"]);
+        for example in EXAMPLES {
+            for figure in (example.figures)() {
+                let said = figure.document.map(grouped).unwrap_or_default();
+                let right = if figure.agrees() { grouped(figure.right) } else { format!("{} (!)", grouped(figure.right)) };
+                table.add_row([example.name.to_owned(), figure.what.to_owned(), said, right]);
+            }
+        }
+        output::line(&table.to_string())?;
+        output::line("(!) the page has miscounted; `runguard estimate --example NAME` says where")
+    }
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.trim().replace([',', '_'], "").parse().map_err(|_| format!("`{text}` is no whole number"))
+}
+
+fn usual(guard: &str) -> Result<Inputs, String> {
+    GuardName::from_code(&guard.trim().replace('-', "_")).and_then(Inputs::of).ok_or_else(|| {
+        let known: Vec<&str> = GuardName::ALL.iter().filter(|guard| Inputs::of(**guard).is_some()).map(|guard| guard.code()).collect();
+        format!("there are no usual numbers for `{guard}`; known are {}", known.join(", "))
+    })
+}
+
+/// Asks for the numbers that matter most, each with what is usual.
+fn questions(input: &mut dyn BufRead, out: &mut dyn Write) -> Result<Inputs, Failure> {
+    let mut inputs = ask(input, out, "Guard", GuardName::AiTaskRetry.code(), usual)?;
+    inputs.conversations = ask(input, out, "Conversations a day", &inputs.conversations.to_string(), whole)?;
+    inputs.affected = ask(input, out, "Percent of them that get into the loop", "30", Millionths::parse_percent)?;
+    inputs.attempts = ask(input, out, "Rounds of the loop in each", &inputs.attempts.to_string(), Millionths::parse)?;
+    inputs.hopeless = ask(input, out, "Percent of those in which no round can help", "0", Millionths::parse_percent)?;
+    inputs.operations_per_attempt = ask(input, out, "Billed operations of one round", &inputs.operations_per_attempt.to_string(), whole)?;
+    let dollars = |text: &str| NanoDollars::parse(text).map_err(|error| error.to_string());
+    inputs.usd_per_operation = ask(input, out, "Dollars of one operation", "0.01", dollars)?;
+    Ok(inputs)
+}
+
+/// Until the answer can be read; an empty one is what is usual.
+fn ask<T>(
+    input: &mut dyn BufRead,
+    out: &mut dyn Write,
+    question: &str,
+    usual: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, Failure> {
+    loop {
+        write!(out, "{question} [{usual}]: ")?;
+        out.flush()?;
+        let mut line = String::new();
+        if input.read_line(&mut line)? == 0 {
+            return Err(Failure::Cancelled);
+        }
+        let given = line.trim();
+        match read(if given.is_empty() { usual } else { given }) {
+            Ok(value) => return Ok(value),
+            Err(problem) => writeln!(out, "  {}", output::clean(&problem))?,
+        }
+    }
+}
+
+fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
+    let per = |period: Period| match period {
+        Period::Day => " a day",
+        Period::Month => " a month",
+        Period::Once => "",
+    };
+    let has_dollars = !inputs.usd_per_operation.is_zero();
+    let mut table = output::table(&["", "without a guard", "with it", "saved"]);
+    for line in lines {
+        let amounts = [line.without, line.with, line.saved];
+        let mut row = |what: &str, text: &dyn Fn(&Amount) -> String| {
+            let cells = amounts.iter().map(|amount| Cell::new(text(amount)).set_alignment(CellAlignment::Right));
+            table.add_row(std::iter::once(Cell::new(format!("{what}{}", per(line.period)))).chain(cells));
+        };
+        row("operations", &|amount| grouped(amount.operations));
+        row("credits", &Amount::credits);
+        if has_dollars {
+            row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
+        }
+    }
+    output::line(&table.to_string())?;
+    if let Some(line) = lines.first() {
+        let share = (u128::from(line.saved.operations) * 1000).checked_div(u128::from(line.without.operations)).unwrap_or(0);
+        output::line(&format!("{}.{} % of the loop's operations are saved.", share / 10, share % 10))?;
+        if line.base.operations > 0 {
+            output::line(&format!("The conversations' own operations{}: {}.", per(line.period), grouped(line.base.operations)))?;
+        }
+    }
+    Ok(())
+}
+
+fn figures(example: &Example) -> Result<(), Failure> {
+    output::line(&format!("\n{}: {}", example.page, example.about))?;
+    for Figure { what, document, right, note } in (example.figures)() {
+        let said = match document {
+            Some(document) if document == right => format!("{}, as the page says", grouped(right)),
+            Some(document) => format!("{}; the page says {}", grouped(right), grouped(document)),
+            None => grouped(right),
+        };
+        let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
+        output::line(&format!("  {what}: {said}{note}"))?;
+    }
+    Ok(())
+}
+
+fn estimate_json(inputs: &Inputs, lines: &[Line]) -> Value {
+    let amount = |amount: &Amount| json!({"operations": amount.operations, "credits": amount.credits(), "usd": amount.usd.as_dollars(), "usd_nanos": amount.usd.as_nanos()});
+    let of = |line: &Line| json!({"base": amount(&line.base), "without": amount(&line.without), "with": amount(&line.with), "saved": amount(&line.saved)});
+    let periods: serde_json::Map<String, Value> = lines.iter().map(|line| (line.period.code().to_owned(), of(line))).collect();
+    json!({
+        "inputs": {
+            "conversations": inputs.conversations,
+            "per": inputs.period.code(),
+            "days_per_month": inputs.days_per_month,
+            "affected": inputs.affected.to_string(),
+            "attempts": inputs.attempts.to_string(),
+            "operations_per_attempt": inputs.operations_per_attempt,
+            "base_operations": inputs.base_operations,
+            "allowed": inputs.allowed,
+            "allowed_in_all": inputs.allowed_in_all,
+            "refused_operations": inputs.refused_operations,
+            "hopeless": inputs.hopeless.to_string(),
+            "credits_per_operation": inputs.credits_per_operation.to_string(),
+            "usd_per_operation": inputs.usd_per_operation.as_dollars(),
+        },
+        "estimate": periods,
+    })
+}
+
+fn example_json(example: &Example, worked: Option<(&Inputs, &[Line])>) -> Value {
+    let figures: Vec<Value> = (example.figures)()
+        .iter()
+        .map(|figure| {
+            json!({"what": figure.what, "document": figure.document, "right": figure.right, "agrees": figure.agrees(), "note": figure.note})
+        })
+        .collect();
+    let mut value = worked.map_or_else(|| json!({}), |(inputs, lines)| estimate_json(inputs, lines));
+    value["example"] = json!({"name": example.name, "page": example.page, "about": example.about, "figures": figures});
+    value
+}
+
+/// 15000 as 15,000.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_take_what_is_usual_and_ask_again_when_it_cannot_be_read() {
+        let mut shown = Vec::new();
+        let inputs = questions(&mut "kb_requery\n20000\n12.5%\nmany\n4\n\n\n0.002\n".as_bytes(), &mut shown).unwrap();
+        assert_eq!((inputs.conversations, inputs.operations_per_attempt), (20_000, 2));
+        assert_eq!((inputs.affected.to_string().as_str(), inputs.attempts.to_string().as_str()), ("0.125", "4"));
+        assert_eq!(inputs.usd_per_operation.to_string(), "$0.002");
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains("`many` is no number"), "{shown}");
+        assert!(matches!(questions(&mut "".as_bytes(), &mut Vec::new()), Err(Failure::Cancelled)));
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_three() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (75_000, "75,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

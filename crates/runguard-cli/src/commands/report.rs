@@ -1,0 +1,104 @@
+//! A report of a time, to send around: a page that needs nothing but a browser, or a table.
+
+mod page;
+
+use crate::client::{Client, Query};
+use crate::failure::Failure;
+use clap::Args;
+use runguard_core::insight::{Insight, Overview};
+use serde_json::Value;
+use std::io::Write;
+
+#[derive(Debug, Args)]
+#[group(id = "form", required = true, multiple = true, args = ["html", "csv"])]
+pub(crate) struct Report {
+    #[command(flatten)]
+    client: Client,
+    /// A page with plots and advice, self-contained; - writes it to the output
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
+    /// Totals by day, guard, outcome and reason; - writes them to the output
+    #[arg(long, value_name = "FILE")]
+    csv: Option<String>,
+    /// From then on: a time, or how long ago (24h, 7d)
+    #[arg(long, default_value = "7d")]
+    since: String,
+    /// Before then
+    #[arg(long)]
+    until: Option<String>,
+    /// Of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.html.as_deref() == Some("-") && self.csv.as_deref() == Some("-") {
+            return Err(Failure::Usage("only one of --html and --csv can go to the output; give the other a file".into()));
+        }
+        let filters = [("since", Some(&self.since)), ("until", self.until.as_ref()), ("tenant", self.tenant.as_ref())];
+        let query: Query = filters.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+        if let Some(target) = &self.html {
+            let overview: Overview = serde_json::from_value(self.client.get("/v1/overview", &query)?).map_err(other_version)?;
+            let mut answer = self.client.get("/v1/insights", &query)?;
+            let insights: Vec<Insight> = serde_json::from_value(answer["insights"].take()).map_err(other_version)?;
+            write(target, &page::page(&overview, &insights, &self.client.address("")))?;
+        }
+        if let Some(target) = &self.csv {
+            let stats = self.client.get("/v1/stats", &[query, vec![("bucket", "day".into())]].concat())?;
+            write(target, &table(&stats))?;
+        }
+        Ok(())
+    }
+}
+
+fn other_version(error: serde_json::Error) -> Failure {
+    Failure::Failed(format!("the service's answer is of another version than this program: {error}"))
+}
+
+fn write(target: &str, content: &str) -> Result<(), Failure> {
+    if target == "-" {
+        // Bytes as they are: colours are none, and a pipe gets exactly the page.
+        std::io::stdout().lock().write_all(content.as_bytes())?;
+        return Ok(());
+    }
+    std::fs::write(target, content).map_err(|error| Failure::Failed(format!("cannot write {target}: {error}")))
+}
+
+/// Totals by day, guard, outcome and reason.
+fn table(stats: &Value) -> String {
+    let mut out = String::from("day,guard,outcome,reason,count\r\n");
+    for bucket in stats["buckets"].as_array().into_iter().flatten() {
+        let day: String = bucket["start"].as_str().unwrap_or_default().chars().take(10).collect();
+        for count in bucket["counts"].as_array().into_iter().flatten() {
+            let texts = ["guard", "outcome", "reason"].map(|name| cell(count[name].as_str().unwrap_or_default()));
+            out.push_str(&format!("{},{},{}\r\n", cell(&day), texts.join(","), count["count"].as_u64().unwrap_or_default()));
+        }
+    }
+    out
+}
+
+/// Quoted where needed. A text that a spreadsheet would run as a formula gets an apostrophe: it is data.
+fn cell(text: &str) -> String {
+    let text = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_table_is_data() {
+        let counts = json!([
+            {"guard": "handoff", "outcome": "blocked", "reason": "cycle_detected", "count": 3},
+            {"guard": "=cmd|' /C calc'!A0", "outcome": "@a,\"b\"", "reason": null, "count": 1},
+        ]);
+        let stats = json!({"buckets": [{"start": "2027-01-15T00:00:00.000Z", "counts": counts}]});
+        assert_eq!(
+            table(&stats),
+            "day,guard,outcome,reason,count\r\n2027-01-15,handoff,blocked,cycle_detected,3\r\n2027-01-15,'=cmd|' /C calc'!A0,\"'@a,\"\"b\"\"\",,1\r\n"
+        );
+    }
+}

@@ -1,0 +1,481 @@
+//! The page: one file without script, its plots drawn here as SVG.
+//!
+//! It is sent around and opened where nobody knows what wrote it. So everything that users, bots or callers named goes through
+//! [`text`], which leaves no markup and nothing that turns the direction of writing, and the page forbids itself all but its own style.
+
+use crate::client::segment;
+use crate::commands::insights;
+use crate::output;
+use runguard_core::insight::{Endpoint, Insight, Overview, Severity, Topic};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("report.css");
+/// SHA-256 of the style, so that no other can be slipped in.
+const STYLE_HASH: &str = "YCt+a6gnSRV5Kj4DXYTfae1zFJUEqq9gp/GpWhD9SfM=";
+
+/// Rows of one table.
+const MAX_ROWS: usize = 15;
+/// Pieces of advice; those who want all of them have the service.
+const MAX_ADVICE: usize = 10;
+/// Bars of the plot over time; more are thinner than a line.
+const MAX_BARS: usize = 84;
+/// Characters shown of a name.
+const MAX_SHOWN: usize = 80;
+/// A longer address is not made a link: a page of them would not stay small.
+const MAX_LINK: usize = 320;
+
+pub(super) fn page(overview: &Overview, insights: &[Insight], service: &str) -> String {
+    let links = Links { service, tenant: overview.filters.tenant.as_deref() };
+    let range = format!("{} to {}", day(overview.since_ms), day(overview.until_ms));
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"referrer\" content=\"no-referrer\">\
+         <title>RunGuard report, {range}</title><style>{STYLE}</style></head><body>\n<header><h1>RunGuard report</h1><p class=\"soft\">{range} (UTC){}</p></header>\n<main>",
+        overview.filters.tenant.as_deref().map(|tenant| format!(", tenant {}", text(tenant))).unwrap_or_default()
+    );
+    out.push_str(&tiles(overview));
+    section(&mut out, "Decisions over time", &over_time(overview));
+    section(&mut out, "What to do", &advice(insights, &links));
+    section(&mut out, "Why steps were refused", &reasons(overview, &links));
+    section(&mut out, "Saved, by guard", &savings(overview));
+    section(&mut out, "Handoff chains", &chains(overview, &links));
+    section(&mut out, "Knowledge base topics", &topics(overview, &links));
+    section(&mut out, "Endpoints", &endpoints(overview));
+    section(&mut out, "Actions of agents", &actions(overview));
+    section(&mut out, "Budgets", &budgets(overview));
+    let behind = match overview.behind_rows {
+        0 => String::new(),
+        rows => format!(" {} decisions were not looked at yet.", grouped(rows)),
+    };
+    let _ = write!(out, "</main>\n<footer>Made by RunGuard {}.{behind}</footer></body></html>\n", env!("CARGO_PKG_VERSION"));
+    out
+}
+
+/// A part of the page; one that has nothing to show is left out.
+fn section(out: &mut String, title: &str, body: &str) {
+    if !body.is_empty() {
+        let _ = write!(out, "\n<section><h2>{title}</h2>{body}</section>");
+    }
+}
+
+// -- text -----------------------------------------------------------------------------------------
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Text from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
+fn text(foreign: &str) -> String {
+    let mut cut: String = foreign.chars().take(MAX_SHOWN).collect();
+    if cut.len() < foreign.len() {
+        cut.push('…');
+    }
+    format!("<bdi>{}</bdi>", escaped(&output::clean(&cut)))
+}
+
+/// Sentences of advice: they carry names from outside, and are longer than a name.
+fn sentences(foreign: &str) -> String {
+    const MAX_SENTENCES: usize = 500;
+    escaped(&output::clean(&foreign.chars().take(MAX_SENTENCES).collect::<String>()))
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn moment(millis: i64, form: &str) -> String {
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime(form).to_string())
+}
+
+fn day(millis: i64) -> String {
+    moment(millis, "%Y-%m-%d %H:%M")
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0)
+}
+
+/// Where sessions are shown.
+struct Links<'a> {
+    service: &'a str,
+    tenant: Option<&'a str>,
+}
+
+impl Links<'_> {
+    fn session(&self, id: &str) -> String {
+        let tenant = self.tenant.map(|tenant| format!("&tenant={}", segment(tenant))).unwrap_or_default();
+        let address = format!("{}/?view=session&session={}{tenant}", self.service, segment(id));
+        let web = self.service.starts_with("http://") || self.service.starts_with("https://");
+        if web && address.len() <= MAX_LINK { format!("<a href=\"{}\">{}</a>", escaped(&address), text(id)) } else { text(id) }
+    }
+
+    fn sessions(&self, ids: &[String]) -> String {
+        ids.iter().take(5).map(|id| self.session(id)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+// -- pieces ---------------------------------------------------------------------------------------
+
+/// A table: headings (those that begin with # are of numbers) and rows of ready cells.
+fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let class = |heading: &str| match heading.chars().next() {
+        Some('#') => " class=\"number\"",
+        Some('%') => " class=\"half\"",
+        _ => "",
+    };
+    let mut out = String::from("<div class=\"wide card\"><table><thead><tr>");
+    for heading in headings {
+        let _ = write!(out, "<th scope=\"col\"{}>{}</th>", class(heading), heading.trim_start_matches(['#', '%']));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        out.push_str("<tr>");
+        for (position, (cell, heading)) in row.iter().zip(headings).enumerate() {
+            let (tag, scope) = if position == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
+            let _ = write!(out, "<{tag}{scope}{}>{cell}</{tag}>", class(heading));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+/// A bar of parts side by side, in shares of `most`. The number stands beside it, so it is decoration to a reader.
+fn bar(parts: &[(&str, u64)], most: u64) -> String {
+    let mut out = String::from("<svg class=\"bar\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    let mut left = 0.0;
+    for (class, count) in parts {
+        let width = *count as f64 / most.max(1) as f64 * 100.0;
+        let _ = write!(out, "<rect class=\"{class}\" x=\"{left:.2}\" y=\"1\" width=\"{width:.2}\" height=\"8\"/>");
+        left += width;
+    }
+    out.push_str("</svg>");
+    out
+}
+
+/// Small columns, one a number.
+fn columns(class: &str, counts: &[u64], label: &str) -> String {
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let step = 100.0 / counts.len().max(1) as f64;
+    let mut out =
+        format!("<svg class=\"small\" viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">", escaped(label));
+    for (position, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let height = (*count as f64 / most as f64 * 20.0).max(1.0);
+        let _ = write!(
+            out,
+            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+            position as f64 * step,
+            20.0 - height,
+            (step * 0.85).max(0.4)
+        );
+    }
+    out.push_str("<line class=\"g\" x1=\"0\" y1=\"20\" x2=\"100\" y2=\"20\"/></svg>");
+    out
+}
+
+/// Neighbours added up until there are few enough.
+fn thinned(counts: &[u64], most: usize) -> Vec<u64> {
+    counts
+        .chunks(counts.len().div_ceil(most).max(1))
+        .map(|chunk| chunk.iter().fold(0, |sum: u64, count| sum.saturating_add(*count)))
+        .collect()
+}
+
+// -- the parts of the page --------------------------------------------------------------------------
+
+fn tiles(overview: &Overview) -> String {
+    let totals = &overview.totals;
+    let mut tiles = vec![
+        ("decisions", grouped(totals.decisions)),
+        ("refused", grouped(totals.blocked)),
+        ("only watched", grouped(totals.would_block)),
+        ("operations saved", grouped(totals.operations_saved)),
+    ];
+    if totals.credits_saved > 0.0 {
+        tiles.push(("credits saved", grouped(totals.credits_saved.round() as u64)));
+    }
+    if totals.usd_saved > 0.0 {
+        tiles.push(("dollars saved", format!("{:.2}", totals.usd_saved)));
+    }
+    let items: Vec<String> =
+        tiles.into_iter().map(|(name, number)| format!("<li><b>{number}</b><span class=\"soft\">{name}</span></li>")).collect();
+    format!("<ul class=\"tiles\">{}</ul>", items.concat())
+}
+
+fn advice(insights: &[Insight], links: &Links<'_>) -> String {
+    if insights.is_empty() {
+        return "<p class=\"card\">Nothing stands out in this time.</p>".into();
+    }
+    let mut out = String::from("<ol class=\"advice\">");
+    for insight in insights.iter().take(MAX_ADVICE) {
+        let severity = match insight.severity {
+            Severity::High => "high",
+            Severity::Medium => "medium",
+            Severity::Low => "low",
+        };
+        let _ = write!(
+            out,
+            "<li class=\"{severity}\"><h3>{} <span class=\"badge\">{severity}</span></h3><p>{}</p>",
+            sentences(&insight.title),
+            sentences(&insight.advice)
+        );
+        let mut rest = Vec::new();
+        if let Some(setting) = &insight.setting {
+            rest.push(format!("Setting: <code>{}</code>", text(setting)));
+        }
+        if !insight.sessions.is_empty() {
+            rest.push(format!("Sessions: {}", links.sessions(&insight.sessions)));
+        }
+        let saves = insights::saves(&json!(insight.saves));
+        if !saves.is_empty() {
+            rest.push(format!("Would save {saves}"));
+        }
+        if !rest.is_empty() {
+            let _ = write!(out, "<p>{}</p>", rest.join(" · "));
+        }
+        let _ = write!(out, "<p class=\"soft\">Seen: {}</p></li>", sentences(&insights::evidence(&json!(insight.evidence))));
+    }
+    out.push_str("</ol>");
+    if insights.len() > MAX_ADVICE {
+        let _ = write!(out, "<p class=\"soft\">{} more: <code>runguard insights</code> shows them all.</p>", insights.len() - MAX_ADVICE);
+    }
+    out
+}
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 230.0;
+/// Room for the numbers at the left, and for the days below.
+const LEFT: f64 = 52.0;
+const FOOT: f64 = 24.0;
+const HEAD: f64 = 10.0;
+
+fn over_time(overview: &Overview) -> String {
+    let length = overview.series.starts_ms.len();
+    let mut sums = [vec![0_u64; length], vec![0; length], vec![0; length]];
+    for outcomes in overview.series.by_guard.values() {
+        for (sum, counts) in sums.iter_mut().zip([&outcomes.allowed, &outcomes.would_block, &outcomes.blocked]) {
+            for (total, count) in sum.iter_mut().zip(counts) {
+                *total = total.saturating_add(*count);
+            }
+        }
+    }
+    let stacks = sums.map(|counts| thinned(&counts, MAX_BARS));
+    let bars = stacks[0].len();
+    let total = |index: usize| stacks.iter().fold(0_u64, |sum, counts| sum.saturating_add(counts[index]));
+    let most = (0..bars).map(total).max().unwrap_or(0);
+    if most == 0 {
+        return String::new();
+    }
+    let ceiling = rounded_up(most);
+    let (step, scale) = ((WIDTH - LEFT) / bars as f64, (HEIGHT - HEAD - FOOT) / ceiling as f64);
+    let every = length.div_ceil(bars).max(1);
+    let label = format!("Decisions by outcome, {bars} bars, at most {} in one.", grouped(most));
+    let mut out = format!("<div class=\"card\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">");
+    for part in 0..=2_u64 {
+        let value = ceiling * part / 2;
+        let y = HEIGHT - FOOT - value as f64 * scale;
+        let _ = write!(
+            out,
+            "<line class=\"g\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{WIDTH}\" y2=\"{y:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            y + 4.0,
+            grouped(value)
+        );
+    }
+    for index in 0..bars {
+        let mut y = HEIGHT - FOOT;
+        for (class, counts) in ["a", "w", "b"].into_iter().zip(&stacks) {
+            let height = counts[index] as f64 * scale;
+            if height > 0.0 {
+                y -= height;
+                let _ = write!(
+                    out,
+                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+                    LEFT + index as f64 * step,
+                    (step * 0.86).max(0.5)
+                );
+            }
+        }
+    }
+    // Where a day begins, or where there is room again if all of it is a day or two.
+    let by_day = overview.until_ms.saturating_sub(overview.since_ms) > 3 * 86_400_000;
+    let (form, apart) = if by_day { ("%b %-d", 60.0) } else { ("%b %-d %H:%M", 110.0) };
+    let (mut day, mut free) = (None, 0.0);
+    for index in 0..bars {
+        let (start, x) = (overview.series.starts_ms.get(index * every).copied().unwrap_or_default(), LEFT + index as f64 * step);
+        let begins = day != Some(start.div_euclid(86_400_000));
+        day = Some(start.div_euclid(86_400_000));
+        if (begins || !by_day) && x >= free && x + apart <= WIDTH {
+            let _ = write!(out, "<text x=\"{x:.1}\" y=\"{:.1}\">{}</text>", HEIGHT - 7.0, moment(start, form));
+            free = x + apart;
+        }
+    }
+    out.push_str("</svg>");
+    out.push_str(&legend());
+    out.push_str("</div>");
+    out
+}
+
+fn legend() -> String {
+    let one = |(class, name): (&str, &str)| {
+        format!("<span><svg viewBox=\"0 0 8 8\" aria-hidden=\"true\"><rect class=\"{class}\" width=\"8\" height=\"8\"/></svg>{name}</span>")
+    };
+    format!("<p class=\"legend soft\">{}</p>", [("a", "allowed"), ("w", "would have been refused"), ("b", "refused")].map(one).concat())
+}
+
+/// The next number with one digit and zeros that is even, so that its half is whole.
+fn rounded_up(number: u64) -> u64 {
+    let mut unit = 1_u64;
+    while number / unit >= 10 {
+        unit = unit.saturating_mul(10);
+    }
+    let digit = number.div_ceil(unit);
+    unit.saturating_mul(digit + digit % 2).max(2)
+}
+
+fn reasons(overview: &Overview, links: &Links<'_>) -> String {
+    let shown: Vec<_> =
+        overview.reasons.iter().filter(|reason| reason.blocked.saturating_add(reason.would_block) > 0).take(MAX_ROWS).collect();
+    let most = shown.iter().map(|reason| reason.blocked.saturating_add(reason.would_block)).max().unwrap_or(0);
+    let row = |reason: &&runguard_core::insight::ReasonCount| {
+        let subjects: Vec<String> =
+            reason.subjects.iter().take(3).map(|counted| format!("{} ({})", text(&counted.subject), grouped(counted.count))).collect();
+        vec![
+            format!("<code>{}</code><br><span class=\"soft\">{}</span>", text(&reason.reason), text(&reason.guard)),
+            bar(&[("b", reason.blocked), ("w", reason.would_block)], most),
+            grouped(reason.blocked.saturating_add(reason.would_block)),
+            subjects.join(", "),
+            links.sessions(&reason.sessions),
+        ]
+    };
+    if shown.is_empty() {
+        String::new()
+    } else {
+        table(&["reason", "%", "#times", "mostly", "sessions"], &shown.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+fn savings(overview: &Overview) -> String {
+    let sum = |counts: &[u64]| counts.iter().fold(0, |total: u64, count| total.saturating_add(*count));
+    let by_guard: BTreeMap<&String, (u64, u64)> =
+        overview.series.by_guard.iter().map(|(guard, outcomes)| (guard, (sum(&outcomes.blocked), sum(&outcomes.would_block)))).collect();
+    let mut rows: Vec<(&String, (u64, u64))> =
+        by_guard.into_iter().filter(|(_, (blocked, would))| blocked.saturating_add(*would) > 0).collect();
+    rows.sort_by_key(|(_, (blocked, would))| std::cmp::Reverse(blocked.saturating_add(*would)));
+    rows.truncate(MAX_ROWS);
+    let most = rows.iter().map(|(_, (blocked, would))| blocked.saturating_add(*would)).max().unwrap_or(0);
+    let row = |(guard, (blocked, would)): &(&String, (u64, u64))| {
+        vec![text(guard), bar(&[("b", *blocked), ("w", *would)], most), grouped(*blocked), grouped(*would)]
+    };
+    if rows.is_empty() {
+        return String::new();
+    }
+    let totals = &overview.totals;
+    let mut worth = format!("{} refused steps saved {} billed operations", grouped(totals.blocked), grouped(totals.operations_saved));
+    if totals.usd_saved > 0.0 {
+        let _ = write!(worth, ", {:.2} dollars", totals.usd_saved);
+    }
+    format!("<p>{worth}.</p>{}", table(&["guard", "%", "#refused", "#only watched"], &rows.iter().map(row).collect::<Vec<_>>()))
+}
+
+fn chains(overview: &Overview, links: &Links<'_>) -> String {
+    let row = |chain: &runguard_core::insight::Chain| {
+        const MAX_BOTS: usize = 12;
+        let mut bots: Vec<String> = chain.chain.iter().take(MAX_BOTS).map(|bot| text(bot)).collect();
+        if chain.chain.len() > MAX_BOTS {
+            bots.push("…".into());
+        }
+        vec![bots.join(" → "), grouped(chain.count), links.sessions(&chain.sessions)]
+    };
+    let rows: Vec<Vec<String>> = overview.handoffs.chains.iter().take(MAX_ROWS).map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["chain", "#conversations", "sessions"], &rows) }
+}
+
+fn topics(overview: &Overview, links: &Links<'_>) -> String {
+    let row = |topic: &Topic| {
+        let name = if topic.label.trim().is_empty() { &topic.topic } else { &topic.label };
+        let gap = if topic.is_gap { " <span class=\"badge\">gap</span>" } else { "" };
+        vec![
+            format!("{}{gap}", text(name)),
+            grouped(topic.queries),
+            grouped(topic.blocked),
+            columns(
+                if topic.is_gap { "b" } else { "n" },
+                &topic.histogram,
+                &format!("answers by confidence, in tenths: {:?}", topic.histogram),
+            ),
+            format!("{:.2}", topic.best_confidence),
+            links.sessions(&topic.sessions),
+        ]
+    };
+    let rows: Vec<Vec<String>> = overview.topics.iter().take(MAX_ROWS).map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["topic", "#asked", "#refused", "confidence, 0 to 1", "#best", "sessions"], &rows) }
+}
+
+fn endpoints(overview: &Overview) -> String {
+    let millis =
+        |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{} ms", grouped(value.round().max(0.0) as u64)));
+    let row = |endpoint: &Endpoint| {
+        let failures = thinned(&endpoint.failures_over_time, MAX_BARS / 2);
+        vec![
+            text(&endpoint.endpoint),
+            grouped(endpoint.calls),
+            format!("{} ({})", grouped(endpoint.failures), percent(endpoint.failures, endpoint.calls)),
+            columns("b", &failures, "failures over time"),
+            millis(endpoint.mean_ms),
+            millis(endpoint.max_ms),
+            grouped(endpoint.blocked),
+        ]
+    };
+    let rows: Vec<Vec<String>> = overview.endpoints.iter().take(MAX_ROWS).map(row).collect();
+    if rows.is_empty() {
+        String::new()
+    } else {
+        table(&["endpoint", "#calls", "#failures", "over time", "#mean", "#slowest", "#refused"], &rows)
+    }
+}
+
+fn actions(overview: &Overview) -> String {
+    let most = overview.actions.iter().map(|action| action.runs).max().unwrap_or(0);
+    let row = |action: &runguard_core::insight::Action| {
+        vec![text(&action.action), bar(&[("n", action.runs)], most), grouped(action.runs), grouped(action.blocked)]
+    };
+    let rows: Vec<Vec<String>> = overview.actions.iter().take(MAX_ROWS).map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["action", "%", "#runs", "#refused"], &rows) }
+}
+
+fn budgets(overview: &Overview) -> String {
+    let row = |budget: &runguard_core::insight::BudgetSeen| {
+        let limit = budget.limit_usd.map_or_else(|| "–".to_owned(), |limit| format!("{limit:.2}"));
+        let tokens =
+            budget.token_limit.map_or_else(|| grouped(budget.tokens), |limit| format!("{} of {}", grouped(budget.tokens), grouped(limit)));
+        vec![text(&budget.budget), format!("{:.2}", budget.spent_usd), limit, tokens, grouped(budget.refused)]
+    };
+    let rows: Vec<Vec<String>> = overview.budgets.iter().take(MAX_ROWS).map(row).collect();
+    if rows.is_empty() { String::new() } else { table(&["budget", "#spent ($)", "#limit ($)", "#tokens", "#refused"], &rows) }
+}
+
+#[cfg(test)]
+mod tests;
