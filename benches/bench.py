@@ -44,6 +44,9 @@ MAX_P99_TIMES_BARE = 3.0
 MIN_SHARE_AT_MANY_SESSIONS = 0.90
 MAX_RESIDENT_MB = 600
 MAX_COLD_START_SECONDS = 1.0
+MAX_OVERVIEW_MS = 300
+MAX_PAGE_KB = 250
+DAY_MS = 86_400_000
 
 
 # --- what a measurement needs: programs, servers, load ---------------------------------------
@@ -130,9 +133,10 @@ def free_port():
 class Server:
     """A server process that answers the guard's route on `port`."""
 
-    def __init__(self, command, port, log_file):
-        """Runs in the log file's folder, where no settings file lies about."""
+    def __init__(self, command, port, log_file, now_ms=None):
+        """Runs in the log file's folder, where no settings file lies about. With `now_ms` on the caller's clock."""
         self.port = port
+        self.headers = {"content-type": "application/json"} | ({"x-runguard-now": str(now_ms)} if now_ms else {})
         self.log_file = log_file
         self.started_at = time.perf_counter()
         with open(log_file, "ab") as log:
@@ -152,7 +156,7 @@ class Server:
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)
-                connection.request("POST", ROUTE, QUESTION, {"content-type": "application/json"})
+                connection.request("POST", ROUTE, QUESTION, self.headers)
                 if connection.getresponse().status in (200, 429):
                     return time.perf_counter() - self.started_at
             if self.process.poll() is not None or time.perf_counter() - self.started_at > timeout_seconds:
@@ -183,13 +187,15 @@ class Server:
         raise SystemExit("the server is gone")
 
 
-def serve_runguard(binary, directory, settings=None):
+def serve_runguard(binary, directory, settings=None, now_ms=None):
     port = free_port()
     command = [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data", directory / "data"]
+    if now_ms:
+        command += ["--virtual-clock"]
     if settings:
         (directory / "runguard.toml").write_text(settings)
         command += ["--config", directory / "runguard.toml"]
-    return Server(command, port, directory / "server.log")
+    return Server(command, port, directory / "server.log", now_ms)
 
 
 def busy_seconds():
@@ -212,10 +218,12 @@ class Load:
     others_cpu: float
 
 
-def load(server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None):
+def load(
+    server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None, script="load.lua", more=()
+):
     """Drives `server` with wrk for `seconds`, or until `limit` answers have come."""
-    command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / "load.lua"]
-    command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit, next(SEEDS)]
+    command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / script]
+    command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit, next(SEEDS), *more]
     cpu_before, busy_before = server.cpu_seconds(), busy_seconds()
     wrk = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -491,6 +499,63 @@ def measure_cold_start(options):
     return {"bars": bars, "data_mb": size_mb, "seconds": seconds}
 
 
+def timed_get(server, path):
+    """Milliseconds until the whole answer is there, its status and its body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    begun = time.perf_counter()
+    connection.request("GET", path, headers=server.headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    elapsed = (time.perf_counter() - begun) * 1000
+    connection.close()
+    return elapsed, answer.status, body
+
+
+def measure_dashboard(options):
+    """What the dashboard asks for first, on a log of 1,000,000 decisions of many guards."""
+    need_wrk()
+    runguard = build_runguard(options)
+    end_ms = int(time.time() * 1000)
+    figures, bars, rows = {}, [], []
+    with scratch_directory() as directory, serve_runguard(runguard, directory, now_ms=end_ms) as server:
+
+        def behind():
+            return json.loads(timed_get(server, "/v1/overview?since=15m")[2])["behind_rows"]
+
+        say(f"making {LOG_DECISIONS:,} decisions of a day …")
+        load(
+            server, 1800, sessions=LOG_DECISIONS // 12, limit=LOG_DECISIONS, script="mixed.lua", more=(end_ms - DAY_MS, DAY_MS),
+            progress=lambda answered: say(f"  {answered:>9,} decisions, {behind():>9,} not digested yet"),
+        )
+        left, begun = behind(), time.perf_counter()
+        while behind():
+            time.sleep(0.05)
+        figures["behind_rows_after_the_load"], figures["catching_up_seconds"] = left, time.perf_counter() - begun
+        say(f"{left:,} rows were behind after the load; caught up {figures['catching_up_seconds']:.1f} s later")
+        insight_mb = sum(path.stat().st_size for path in (directory / "data").glob("insight.db*")) / 2**20
+        say(f"insight.db and its write-ahead log have {insight_mb:.1f} MB\n")
+        for path in ("/v1/overview", "/v1/overview?since=7d", "/v1/overview?guard=handoff", "/v1/insights", "/"):
+            asked = [timed_get(server, path) for _ in range(20)]
+            status, body = asked[0][1:]
+            milliseconds = [elapsed for elapsed, *_ in asked]
+            shown = path if status == 200 else f"{path} ({status})"
+            rows.append([shown, *(f"{value:.0f}" for value in (milliseconds[0], statistics.median(milliseconds), max(milliseconds))), f"{len(body) / 1024:.0f}"])
+            figures[path] = {"status": status, "milliseconds": milliseconds}
+            if status == 200:
+                slowest = max(milliseconds)
+                bars.append((slowest <= MAX_OVERVIEW_MS, f"{path}: slowest of 20 is {slowest:.0f} ms (≤ {MAX_OVERVIEW_MS} ms)"))
+        panels = json.loads(timed_get(server, "/v1/overview")[2])
+        empty = [name for name, value in panels.items() if isinstance(value, list) and not value]
+        if empty:
+            say(f"  note: nothing to show in {', '.join(empty)}")
+    table(["", "first ms", "median ms", "slowest ms", "KB"], rows)
+    bars = [bar(*outcome) for outcome in bars]
+    if (page := ROOT / "dashboard").is_dir():
+        weight = sum(path.stat().st_size for path in page.rglob("*") if path.is_file()) / 1024
+        bars.append(bar(weight <= MAX_PAGE_KB, f"the page weighs {weight:.0f} KB (≤ {MAX_PAGE_KB} KB)"))
+    return {"bars": bars, "insight_mb": insight_mb, **figures}
+
+
 def measure_core(_):
     """The pure decision of every guard, and the detectors, without server and store."""
     run(["cargo", "bench", "-p", "runguard-core", "--bench", "decide", "--bench", "detect"], cwd=ROOT)
@@ -528,6 +593,7 @@ MEASUREMENTS = {
     "core": measure_core,
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
+    "dashboard": measure_dashboard,
     "agent": measure_agent,
     "python": measure_python,
     "node": measure_node,
@@ -540,7 +606,7 @@ def main():
     for name, measurement in MEASUREMENTS.items():
         command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
-        if name in ("http", "sessions", "cold-start"):
+        if name in ("http", "sessions", "cold-start", "dashboard"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
         if name in ("http", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")

@@ -1,0 +1,295 @@
+"""Advice from real traffic: `GET /v1/insights`, `runguard insights`, `runguard report`."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from catalogue import AI_TASK_RETRY, CAPTURE, CIRCUIT_CHECK, CIRCUIT_RECORD, HANDOFF, KB_CHECK, KB_RECORD, NO_MATCH
+from runguard_http import T0_MS
+from runguard_process import run_cli
+
+HOUR = 3600
+HOSTILE = "</style><script>alert(1)</script>\"'\u202e"
+
+
+def insights(flow, query=""):
+    """The advice, once everything that is logged was looked at."""
+    deadline = time.monotonic() + 20
+    while True:
+        response = flow.get(f"/v1/insights{query}")
+        assert response.status == 200, response
+        if response.json["behind_rows"] == 0:
+            return response.json["insights"]
+        assert time.monotonic() < deadline, "the log is not caught up with"
+        time.sleep(0.02)
+
+
+def of_kind(advice, kind):
+    return [insight for insight in advice if insight["id"] == kind]
+
+
+def only(advice, kind):
+    [insight] = of_kind(advice, kind)
+    return insight
+
+
+# -- traffic --------------------------------------------------------------------------------------
+
+
+def healthy(flow):
+    for number in range(30):
+        flow.at(number).allowed(AI_TASK_RETRY, session_id=f"h{number}", task_name="classify", user_message="hello")
+        flow.allowed(HANDOFF, session_id=f"h{number}", source_bot="front", target_bot="sales")
+        flow.allowed(KB_CHECK, session_id=f"h{number}", query=f"where is store {number}")
+        flow.recorded(KB_RECORD, session_id=f"h{number}", query=f"where is store {number}", confidence_score=0.93, retrieved_chunks=4)
+
+
+def orders_without_number(flow, sessions=12):
+    for number in range(sessions):
+        flow.at(100 + number).refused(AI_TASK_RETRY, "input_missing_prerequisite_signal", session_id=f"o{number}",
+                                      task_name="extract_order_number", user_message="where is my parcel")
+
+
+def circles(flow, sessions=4):
+    for number in range(sessions):
+        flow.at(200 + number)
+        for source, target in [("orders", "billing"), ("billing", "returns"), ("returns", "billing"), ("billing", "returns")]:
+            flow.allowed(HANDOFF, session_id=f"c{number}", source_bot=source, target_bot=target)
+        flow.refused(HANDOFF, "cycle_detected", session_id=f"c{number}", source_bot="returns", target_bot="billing")
+
+
+def undocumented(flow, sessions=6):
+    for number in range(sessions):
+        flow.at(300 + number).allowed(KB_CHECK, session_id=f"k{number}", query="how do I return a gift")
+        flow.recorded(KB_RECORD, session_id=f"k{number}", query="how do I return a gift", confidence_score=0.31, retrieved_chunks=3)
+        flow.refused(KB_CHECK, "low_confidence_re_query_blocked", session_id=f"k{number}", query="how do I return a gift")
+
+
+def dates_in_words(flow, sessions=11):
+    for number in range(sessions):
+        flow.at(400 + number).refused(CAPTURE, "colloquial_format_detected", session_id=f"d{number}",
+                                      capture_step="ask_date", entity_type="date", user_utterance="next Saturday")
+
+
+def all_of_it(flow):
+    healthy(flow)
+    orders_without_number(flow)
+    circles(flow)
+    undocumented(flow)
+    dates_in_words(flow)
+    return flow.at(600)
+
+
+# -- the route ------------------------------------------------------------------------------------
+
+
+def test_healthy_traffic_gets_no_advice(flow):
+    healthy(flow)
+    assert insights(flow.at(600)) == []
+
+
+def test_each_kind_of_traffic_gets_its_advice(flow):
+    advice = insights(all_of_it(flow))
+
+    missing = only(advice, "missing_signal")
+    assert missing["guard"] == "ai_task_retry" and missing["subject"] == "extract_order_number"
+    assert missing["setting"] == "guards.ai_task_retry.patterns.extract_order_number"
+    assert missing["evidence"] == {"refused": 12, "decisions": 12, "share": 1.0}
+    assert set(missing["sessions"]) <= {f"o{number}" for number in range(12)} and missing["sessions"]
+
+    gap = only(advice, "handoff_gap")
+    assert gap["evidence"]["conversations"] == 4
+    assert gap["evidence"]["chain"].count("billing") >= 2
+    assert set(gap["sessions"]) <= {f"c{number}" for number in range(4)}
+
+    topic = only(advice, "documentation_gap")
+    assert "how do I return a gift" in topic["title"]
+    assert topic["evidence"]["best_confidence"] == pytest.approx(0.31)
+    assert topic["saves"]["operations"] == 2 * topic["evidence"]["queries"]
+
+    words = only(advice, "colloquial_format")
+    assert words["subject"] == "date" and words["setting"] == "guards.capture_slot_fill.entities.date.hint"
+    assert words["evidence"]["hints"] == 11
+
+    assert [insight["score"] for insight in advice] == sorted((insight["score"] for insight in advice), reverse=True)
+
+
+def test_a_little_less_gets_none(flow):
+    orders_without_number(flow, 9)
+    circles(flow, 2)
+    undocumented(flow, 2)
+    dates_in_words(flow, 9)
+    assert insights(flow.at(600)) == []
+
+
+def test_a_guard_that_only_watches_says_what_it_would_have_saved(serve):
+    server = serve("[guards.no_match_reprompt]\nmode = \"observe\"\n")
+    flow = server.client()
+    for number in range(10):
+        flow.at(number).allowed(NO_MATCH, session_id=f"n{number}", step_id="capture_email", user_utterance="no thanks")
+    watching = only(insights(flow.at(60)), "observe_would_save")
+    assert watching["setting"] == "guards.no_match_reprompt.mode"
+    assert watching["evidence"]["would_block"] == 10 and watching["saves"]["operations"] == 10
+    # Once it is enforced there is nothing left to say of it.
+    server.config_file.write_text("[guards.no_match_reprompt]\nmode = \"enforce\"\n")
+    deadline = time.monotonic() + 20
+    while of_kind(insights(flow), "observe_would_save"):
+        assert time.monotonic() < deadline, "the settings were not taken over"
+        time.sleep(0.05)
+
+
+def test_an_upstream_that_gets_worse_is_told_before_it_trips(flow):
+    """Ten hours of calls; in the last two every third fails, too slowly for the circuit."""
+    for hour in range(10):
+        for number in range(12):
+            session = f"u{hour}-{number}"
+            flow.at(hour * HOUR + number * 240).allowed(CIRCUIT_CHECK, session_id=session, endpoint_key="orders")
+            failed = hour >= 8 and number % 3 == 0
+            flow.recorded(CIRCUIT_RECORD, session_id=session, endpoint_key="orders", attempt=1,
+                          outcome="failure" if failed else "success")
+    worse = only(insights(flow.at(10 * HOUR - 1), f"?since={T0_MS}"), "upstream_degrades")
+    assert worse["subject"] == "orders" and worse["severity"] == "high"
+    assert worse["evidence"]["failures_late"] == 8 and worse["evidence"]["failures_before"] == 0
+
+
+def test_the_range_is_the_last_seven_days(flow):
+    orders_without_number(flow)
+    assert only(insights(flow.at(6 * 24 * HOUR)), "missing_signal")
+    assert insights(flow.at(8 * 24 * HOUR)) == []
+    assert only(insights(flow.at(8 * 24 * HOUR), "?since=9d"), "missing_signal")
+    assert insights(flow.at(8 * 24 * HOUR), f"?since=9d&until={T0_MS}") == []
+
+
+@pytest.mark.parametrize("query", ["?since=yesterday", "?sinse=7d", "?since=900d", "?guard=handoff"])
+def test_wrong_queries_are_told(flow, query):
+    response = flow.get(f"/v1/insights{query}")
+    assert response.status == 422 and response.content_type == "application/problem+json", response
+
+
+# -- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(serve):
+    """A server on the real clock, with traffic of every kind."""
+    server = serve(virtual_clock=False)
+    flow = server.client()
+    for number in range(12):
+        flow.refused(AI_TASK_RETRY, "input_missing_prerequisite_signal", session_id=f"o{number}",
+                     task_name="extract_order_number", user_message="where is my parcel")
+    for number in range(4):
+        bots = [("orders", "billing"), ("billing", HOSTILE), (HOSTILE, "billing"), ("billing", HOSTILE)]
+        for source, target in bots:
+            flow.allowed(HANDOFF, session_id=f"<b>{number}", source_bot=source, target_bot=target)
+        flow.refused(HANDOFF, "cycle_detected", session_id=f"<b>{number}", source_bot=HOSTILE, target_bot="billing")
+    insights(flow)
+    return server
+
+
+def test_insights_in_the_terminal(told):
+    shown = run_cli("insights", "--url", told.url)
+    assert shown.returncode == 0, shown
+    assert "extract_order_number" in shown.stdout and "Ask for the value before this step" in shown.stdout
+    assert "guards.ai_task_retry.patterns.extract_order_number" in shown.stdout
+    assert "refused 12" in shown.stdout and "\u202e" not in shown.stdout
+    as_json = run_cli("insights", "--url", told.url, "--since", "1h", "--json")
+    assert {insight["id"] for insight in json.loads(as_json.stdout)["insights"]} >= {"missing_signal", "handoff_gap"}
+
+
+def test_exit_codes_are_those_of_every_command(told):
+    assert run_cli("insights", "--url", told.url, "--since", "soon").returncode == 2
+    assert run_cli("insights", "--url", "http://127.0.0.1:9").returncode == 4
+    assert run_cli("report", "--url", told.url).returncode == 2
+    assert run_cli("report", "--url", told.url, "--html", "-", "--csv", "-").returncode == 2
+    assert run_cli("report", "--url", told.url, "--csv", "/nonexistent/report.csv").returncode == 1
+
+
+def test_no_advice_is_said_so(server):
+    shown = run_cli("insights", "--url", server.url)
+    # The virtual clock is the caller's to tell; without it the service has no time.
+    assert shown.returncode == 2 and "time" in shown.stderr
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.style, self.policy, self.text = set(), [], "", "", ""
+        self._in_style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        assert not any(name.startswith("on") or name == "style" for name in attributes), attributes
+        self.tags.add(tag)
+        self._in_style = tag == "style"
+        if tag == "a":
+            self.links.append(attributes["href"])
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            self.policy = attributes["content"]
+
+    def handle_endtag(self, tag):
+        self._in_style = False
+
+    def handle_data(self, data):
+        if self._in_style:
+            self.style += data
+        else:
+            self.text += data
+
+
+def test_the_page_is_self_contained_and_inert(told, tmp_path):
+    file = tmp_path / "report.html"
+    made = run_cli("report", "--url", told.url, "--html", file)
+    assert made.returncode == 0 and made.stdout == "", made
+    raw = file.read_text()
+    assert len(raw.encode()) <= 300 * 1024
+    page = Page(raw)
+    assert not page.tags & {"script", "img", "iframe", "object", "embed", "link", "form"} and "\u202e" not in raw
+    hash_of_style = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    assert page.policy == f"default-src 'none'; style-src 'sha256-{hash_of_style}'; base-uri 'none'; form-action 'none'"
+    assert page.links and all(link.startswith(f"{told.url}/?view=session&session=") for link in page.links)
+    for said in ("What to do", "Decisions over time", "Handoff chains", "cycle_detected", "<script>alert(1)</script>"):
+        assert said in page.text, said
+    assert re.search(r"<svg [^>]*role=\"img\"", raw)
+    to_output = run_cli("report", "--url", told.url, "--html", "-", "--since", "1h")
+    assert to_output.stdout.startswith("<!doctype html>") and to_output.stdout.endswith("</html>\n")
+
+
+def test_the_table_has_the_totals(told):
+    made = run_cli("report", "--url", told.url, "--csv", "-")
+    assert made.returncode == 0, made
+    rows = list(csv.DictReader(io.StringIO(made.stdout)))
+    totals = {(row["guard"], row["outcome"], row["reason"]): 0 for row in rows}
+    for row in rows:
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", row["day"])
+        totals[row["guard"], row["outcome"], row["reason"]] += int(row["count"])
+    assert totals == {
+        ("ai_task_retry", "blocked", "input_missing_prerequisite_signal"): 12,
+        ("handoff", "allowed", ""): 16,
+        ("handoff", "blocked", "cycle_detected"): 4,
+    }
+
+
+def test_a_tenant_sees_its_own(serve):
+    server = serve(start=False)
+    keys = {}
+    for tenant in ("acme", "zen"):
+        made = run_cli("key", "create", "--tenant", tenant, "--role", "admin" if tenant == "zen" else "guard", "--data", server.data)
+        assert made.returncode == 0, made
+        keys[tenant] = re.search(r"rg_\S+", made.stdout + made.stderr).group(0)
+    server.start()
+    acme = server.client(key=keys["acme"])
+    orders_without_number(acme)
+    assert acme.get("/v1/insights").status in (200, 403)
+    zen = server.client(key=keys["zen"]).at(600)
+    assert only(insights(zen), "missing_signal")
+    assert insights(zen, "?tenant=zen") == []
+    assert only(insights(zen, "?tenant=acme"), "missing_signal")
+    assert server.client().get("/v1/insights").status == 401

@@ -1,0 +1,414 @@
+// The dashboard in Chromium, on a real service with real decisions.
+
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+import { PICTURES, audit, launch, open, picture, settled } from './browser.mjs';
+import { Service } from './service.mjs';
+
+let browser;
+before(async () => { browser = await launch(); });
+after(() => browser.close());
+
+const close = async (page) => {
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+};
+const part = (page, name) => page.getByRole('region', { name, exact: true });
+const tile = async (page, name) => (await page.locator('.tile', { has: page.locator('dt', { hasText: new RegExp(`^${name}$`) }) }).locator('.value').textContent()).trim();
+const isWide = (page) => page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+
+describe('a service with a day of traffic', () => {
+  const service = new Service();
+  let looped;
+  const views = () => ({
+    overview: '/', decisions: '/?view=decisions', insights: '/?view=insights', settings: '/?view=settings', alerts: '/?view=alerts',
+    session: `/?view=session&session=${looped}`,
+  });
+
+  before(async () => {
+    await service.start('--virtual-clock');
+    await service.day(Date.now());
+    await service.stop();
+    await service.start();
+    looped = (await service.ask('/v1/decisions?reason=cycle_detected&limit=1')).decisions[0].session_id;
+  });
+  after(() => service.end());
+
+  test('loads everything from its own origin, without an error', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    const heads = await page.locator('main h2').allTextContents();
+    for (const head of ['Decisions by outcome', 'Why blocked', 'Circuits', 'Handoffs', 'Knowledge base topics', 'Agent actions', 'Endpoints', 'Budgets', 'Latest decisions']) assert.ok(heads.includes(head), head);
+    const { totals } = await service.ask('/v1/stats');
+    const blocked = totals.filter((one) => one.outcome === 'blocked').reduce((sum, one) => sum + one.count, 0);
+    assert.ok(blocked > 20);
+    assert.equal(await tile(page, 'Blocked'), String(blocked));
+    assert.equal(await page.locator('figure.chart canvas').count(), 2);
+    await close(page);
+  });
+
+  test('the files are small, cached by tag, and say what may run', async () => {
+    const index = await fetch(`${service.origin}/`);
+    const names = [...(await index.text()).matchAll(/(?:src|href)="(dashboard\/[^"]+)"/g)].map((match) => match[1]);
+    assert.ok(names.length >= 10);
+    let bytes = 0;
+    for (const name of ['', ...names]) {
+      const first = await fetch(`${service.origin}/${name}`);
+      assert.equal(first.status, 200, name);
+      bytes += (await first.arrayBuffer()).byteLength;
+      assert.match(first.headers.get('content-security-policy'), /^default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'$/);
+      assert.equal(first.headers.get('x-content-type-options'), 'nosniff');
+      assert.equal(first.headers.get('referrer-policy'), 'no-referrer');
+      assert.equal((await fetch(`${service.origin}/${name}`, { headers: { 'if-none-match': first.headers.get('etag') } })).status, 304);
+    }
+    assert.ok(bytes <= 250 * 1024, `${bytes} bytes`);
+    assert.equal((await fetch(`${service.origin}/dashboard/..%2fCargo.toml`)).status, 404);
+    assert.equal((await fetch(`${service.origin}/docs`)).status, 200);
+  });
+
+  for (const scheme of ['light', 'dark']) {
+    test(`no serious finding of the accessibility audit, ${scheme}`, async () => {
+      for (const [name, address] of Object.entries(views())) {
+        const page = await open(browser, service, address, { colorScheme: scheme });
+        await settled(page);
+        await picture(page, `${name}-${scheme}`);
+        assert.deepEqual(await audit(page), [], name);
+        await close(page);
+      }
+    });
+  }
+
+  test('a phone of 360 pixels needs no sideways scrolling', async () => {
+    for (const [name, address] of Object.entries(views())) {
+      const page = await open(browser, service, address, { viewport: { width: 360, height: 740 } });
+      await settled(page);
+      await picture(page, `${name}-phone`);
+      assert.equal(await isWide(page), false, name);
+      await close(page);
+    }
+    console.log(`pictures are in ${PICTURES}`);
+  });
+
+  test('from a reason to its decisions to a session, and back again', async () => {
+    await service.circle('round-and-round');
+    const page = await open(browser, service);
+    await settled(page);
+    await part(page, 'Why blocked').getByRole('link', { name: /Handed round in a circle/ }).click();
+    await page.getByRole('heading', { level: 1, name: 'Decisions' }).waitFor();
+    assert.equal(new URL(page.url()).searchParams.get('reason'), 'cycle_detected');
+    const rows = part(page, 'Log').locator('tbody tr');
+    await rows.first().waitFor();
+    for (const text of await rows.allTextContents()) assert.match(text, /Handed round in a circle/);
+    await rows.first().locator('td:last-child a').click();
+    await page.getByRole('heading', { level: 1, name: 'Session' }).waitFor();
+    const last = part(page, 'Timeline').locator('.step.blocked').last();
+    await last.getByText('Why was this blocked?').waitFor();
+    const text = await last.textContent();
+    assert.match(text, /cycle_detected/);
+    assert.match(text, /already visited 2 times/);
+    assert.match(text, /Ceiling2/);
+    assert.match(await part(page, 'What would be allowed next').textContent(), /2 of 2.*Handed round in a circle allowed in (30 min|29 min)/);
+    await page.goBack();
+    await page.getByRole('heading', { level: 1, name: 'Decisions' }).waitFor();
+    assert.equal(new URL(page.url()).searchParams.get('reason'), 'cycle_detected');
+    await page.goBack();
+    await page.getByRole('heading', { level: 1, name: 'Overview' }).waitFor();
+    assert.equal(new URL(page.url()).search, '');
+    await close(page);
+  });
+
+  test('filters are in the address, and the address brings them back', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    const all = await tile(page, 'Decisions');
+    await page.getByLabel('Guard', { exact: true }).selectOption('handoff');
+    await page.waitForFunction((before) => document.querySelector('.tile .value')?.textContent !== before, all);
+    await page.getByLabel('Time', { exact: true }).selectOption('7d');
+    await settled(page);
+    const parameters = new URL(page.url()).searchParams;
+    assert.deepEqual([parameters.get('guard'), parameters.get('since')], ['handoff', '7d']);
+    await page.waitForFunction((before) => document.querySelector('.tile .value') && document.querySelector('.tile .value').textContent !== before, all);
+    const handoffs = await tile(page, 'Decisions');
+    const other = await open(browser, service, new URL(page.url()).search);
+    await settled(other);
+    assert.equal(await tile(other, 'Decisions'), handoffs);
+    assert.equal(await other.getByLabel('Guard', { exact: true }).inputValue(), 'handoff');
+    assert.equal(await other.getByLabel('Time', { exact: true }).inputValue(), '7d');
+    await other.getByRole('button', { name: 'Clear filters' }).click();
+    await other.waitForFunction((before) => document.querySelector('.tile .value')?.textContent === before, all);
+    await close(other);
+    await close(page);
+  });
+
+  test('dragging over a chart sets the time', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    const box = await page.locator('.u-over').first().boundingBox();
+    await page.mouse.move(box.x + box.width * 0.25, box.y + 60);
+    await page.mouse.down();
+    await page.mouse.move(box.x + box.width * 0.5, box.y + 70, { steps: 5 });
+    assert.equal(await page.locator('.tip').first().isVisible(), true);
+    await page.mouse.up();
+    await page.waitForURL(/until=/);
+    const { since, until } = Object.fromEntries(new URL(page.url()).searchParams);
+    const hours = (Number(until) - Number(since)) / 3_600_000;
+    assert.ok(hours > 5 && hours < 7, `${hours} hours`);
+    await settled(page);
+    await page.goBack();
+    await page.waitForURL((url) => url.search === '');
+    await close(page);
+  });
+
+  test('a session is reached with the keyboard alone', async () => {
+    const page = await open(browser, service, '/?view=decisions&outcome=blocked');
+    await settled(page);
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to content');
+    await page.keyboard.press('Enter');
+    for (let presses = 0; presses < 30; presses += 1) {
+      await page.keyboard.press('Tab');
+      if (await page.evaluate(() => document.activeElement.getAttribute('href')?.includes('view=session'))) break;
+    }
+    assert.notEqual(await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle), 'none');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { level: 1, name: 'Session' }).waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1');
+    await close(page);
+  });
+
+  test('a circuit counts down, and an admin forces and resets it', async () => {
+    await service.trip('ledger');
+    const page = await open(browser, service);
+    await settled(page);
+    const row = part(page, 'Circuits').locator('tr', { hasText: 'ledger' });
+    const left = async () => Number(/(\d+) s/.exec(await row.locator('[data-until]').textContent())[1]);
+    const first = await left();
+    assert.ok(first > 0 && first <= 45);
+    await page.waitForFunction((start) => [...document.querySelectorAll('tr')].some((line) => line.textContent.includes('ledger') && Number(/in (\d+) s/.exec(line.textContent)?.[1]) < start), first);
+    await row.getByRole('button', { name: 'Close ledger' }).click();
+    await page.getByRole('button', { name: 'Cancel' }).click();
+    assert.equal((await service.ask('/v1/circuits')).circuits.find((one) => one.endpoint_key === 'ledger').phase, 'open');
+    await row.getByRole('button', { name: 'Close ledger' }).click();
+    await page.getByRole('button', { name: 'Force closed' }).click();
+    await row.getByText('held by an operator').waitFor();
+    assert.equal((await service.ask('/v1/circuits')).circuits.find((one) => one.endpoint_key === 'ledger').forced, 'closed');
+    await row.getByRole('button', { name: 'Reset ledger' }).click();
+    await page.locator('#confirm').getByRole('button', { name: 'Reset' }).click();
+    await row.getByText('Closed', { exact: true }).waitFor();
+    await page.waitForFunction(() => ![...document.querySelectorAll('tr')].some((line) => line.textContent.includes('ledger') && line.textContent.includes('operator')));
+    await close(page);
+  });
+
+  test('a changed threshold is previewed', async () => {
+    const page = await open(browser, service, '/?view=settings&guard=handoff');
+    await settled(page);
+    await page.getByRole('button', { name: 'Preview' }).click();
+    await page.getByText('Change at least one value').waitFor();
+    await page.getByLabel('Max visits per bot').fill('6');
+    await page.getByRole('button', { name: 'Preview' }).click();
+    await page.getByText(/would have been another/).first().waitFor();
+    await part(page, 'In force').getByText('[guards.handoff]').waitFor();
+    await close(page);
+  });
+
+  test('nothing moves for those who asked for it', async () => {
+    const page = await open(browser, service, '/', { reducedMotion: 'reduce' });
+    await settled(page);
+    await page.locator('.live[data-state="live"]').waitFor();
+    assert.equal(await page.evaluate(() => document.getAnimations().length), 0);
+    await close(page);
+    const other = await open(browser, service);
+    await other.locator('.live[data-state="live"]').waitFor();
+    assert.ok(await other.evaluate(() => document.getAnimations().length) > 0);
+    await close(other);
+  });
+
+  test('the theme is a choice that stays', async () => {
+    const page = await open(browser, service, '/', { colorScheme: 'light' });
+    await settled(page);
+    const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = await ground();
+    await page.getByRole('button', { name: 'Dark theme' }).click();
+    const dark = await ground();
+    assert.notEqual(light, dark);
+    await page.reload();
+    await page.locator('#view h1').waitFor();
+    assert.equal(await ground(), dark);
+    await close(page);
+  });
+});
+
+describe('an empty service', () => {
+  const service = new Service();
+  before(() => service.start());
+  after(() => service.end());
+
+  test('says how to begin, and shows the first decision as it comes', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    await page.getByText('No decisions yet.').waitFor();
+    assert.match(await part(page, 'Latest decisions').textContent(), /curl -s http:\/\/127\.0\.0\.1:\d+\/guard\/ai-task-retry/);
+    await picture(page, 'empty-light');
+    assert.deepEqual(await audit(page), []);
+    await page.locator('.live[data-state="live"]').waitFor();
+    await service.circle('first-of-all');
+    await part(page, 'Latest decisions').getByText('first-of-all').first().waitFor();
+    await page.waitForFunction(() => document.querySelector('.tile.is-blocked .value')?.textContent === '1');
+    await page.waitForFunction(() => document.querySelector('.tile .value')?.textContent === '5');
+    // It goes on when the connection is lost.
+    await page.context().setOffline(true);
+    await page.context().setOffline(false);
+    await service.circle('second');
+    await page.waitForFunction(() => document.querySelector('.tile.is-blocked .value')?.textContent === '2');
+    await close(page);
+  });
+
+  test('a pause holds the page still', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    await page.locator('.live[data-state="live"]').waitFor();
+    await page.getByRole('button', { name: 'Live' }).click();
+    const before = await tile(page, 'Decisions');
+    await service.circle('while-paused');
+    await page.waitForTimeout(1500);
+    assert.equal(await tile(page, 'Decisions'), before);
+    assert.equal(await page.getByText('while-paused').count(), 0);
+    await page.getByRole('button', { name: 'Paused' }).click();
+    await page.getByText('while-paused').first().waitFor();
+    await close(page);
+  });
+
+  test('a session that nobody knows', async () => {
+    const page = await open(browser, service, '/?view=session&session=nobody', { expect: [/404/] });
+    await page.getByText('Nothing is known of this session.').waitFor();
+    await close(page);
+  });
+});
+
+describe('text that wants to be more than text', () => {
+  const service = new Service();
+  const hostile = [
+    '<img src=x onerror="window.harmed=1">', '</script><script>window.harmed=1</script>', '"><svg onload=window.harmed=1>', 'javascript:window.harmed=1',
+    '\u202Egnp.exe\u202C\u2066', '{{constructor.constructor("window.harmed=1")()}}', "'-window.harmed-'", `${'x'.repeat(200)}<b>`,
+  ];
+  before(async () => {
+    await service.start();
+    const long = `<img src=x onerror=window.harmed=1>${'y'.repeat(10_000)}`;
+    for (const text of hostile) {
+      for (let step = 0; step < 4; step += 1) {
+        await service.ask('/guard/ai-task-retry', { session_id: text, task_name: text, user_message: long, validation_error: text });
+        await service.ask('/guard/handoff', { session_id: text, source_bot: text, target_bot: `${text.slice(0, 200)}2` });
+        await service.ask('/guard/kb-requery/check', { session_id: text, query: text });
+        await service.ask('/guard/kb-requery/record', { session_id: text, query: text + long, confidence_score: 0.2, retrieved_chunks: 1 });
+        await service.ask('/guard/agent-action', { session_id: text, action_name: text, action_params: { [text]: long } });
+        await service.ask('/guard/no-match-reprompt', { session_id: text, step_id: text, user_utterance: long });
+        await service.ask('/guard/capture-slot-fill', { session_id: text, capture_step: text, entity_type: 'date', user_utterance: `next Saturday ${text}` });
+        await service.ask('/guard/budget/record', { session_id: text, budget: text, usd: 0.4, max_usd: 1 });
+        await service.ask('/guard/tool-call', { session_id: text, tool: text, args: { query: text } });
+      }
+      await service.ask('/guard/api-circuit/record', { session_id: text, endpoint_key: text, attempt: 1, outcome: 'failure' });
+    }
+  });
+  after(() => service.end());
+
+  test('is shown as text everywhere, and nothing runs', async () => {
+    const addresses = ['/', '/?view=decisions', '/?view=insights', '/?view=settings', '/?view=alerts',
+      ...hostile.map((text) => `/?${new URLSearchParams({ view: 'session', session: text })}`),
+      `/?${new URLSearchParams({ view: hostile[0], guard: hostile[1], tenant: hostile[0], since: hostile[2], try: hostile[0], insight: hostile[0] })}`];
+    for (const address of addresses) {
+      const page = await open(browser, service, address, { expect: address.includes('tenant') || address.includes('guard=') ? [/422/] : [] });
+      await settled(page);
+      await page.evaluate(() => { for (const details of document.querySelectorAll('details')) details.open = true; });
+      await page.waitForTimeout(100);
+      assert.equal(await page.evaluate(() => window.harmed), undefined, address);
+      assert.equal(await page.evaluate(() => document.querySelectorAll('main img, main script, main b:not(.legend b), main [onerror], main [onload], main a[href^="javascript"]').length), 0, address);
+      assert.equal(await isWide(page), false, address);
+      await close(page);
+    }
+    const page = await open(browser, service);
+    await settled(page);
+    const shown = await page.locator('main').textContent();
+    assert.match(shown, /<img src=x onerror="window\.harmed=1">/);
+    assert.match(shown, /⟨U\+202E⟩gnp\.exe⟨U\+202C⟩/);
+    assert.doesNotMatch(shown, /[\u202A-\u202E\u2066-\u2069]/);
+    await picture(page, 'hostile-light');
+    for (const link of await page.locator('main a').evaluateAll((links) => links.map((one) => one.getAttribute('href')))) assert.match(link, /^\?/);
+    await page.getByRole('button', { name: `Open ${hostile[0]}` }).click();
+    await page.locator('#confirm').getByText(hostile[0]).waitFor();
+    await page.getByRole('button', { name: 'Force open' }).click();
+    await part(page, 'Circuits').getByText('held by an operator').waitFor();
+    assert.equal(await page.evaluate(() => window.harmed), undefined);
+    await close(page);
+  });
+
+  test('is shown as text when it comes live', async () => {
+    const page = await open(browser, service, '/?view=decisions', { viewport: { width: 360, height: 740 } });
+    await page.locator('.live[data-state="live"]').waitFor();
+    await service.ask('/guard/handoff', { session_id: `${hostile[0]}live`, source_bot: 'a', target_bot: hostile[1] });
+    await page.locator('tbody tr', { hasText: '</script><script>window.harmed' }).first().waitFor();
+    assert.equal(await page.evaluate(() => window.harmed), undefined);
+    assert.equal(await isWide(page), false);
+    await close(page);
+  });
+});
+
+describe('a service with keys', () => {
+  const service = new Service();
+  const keys = {};
+  before(async () => {
+    for (const role of ['admin', 'read', 'guard']) keys[role] = service.key(role);
+    keys.other = service.key('read', 'acme');
+    await service.start();
+    await service.circle('with-a-key', { key: keys.guard });
+    await service.trip('crm', { key: keys.guard });
+  });
+  after(() => service.end());
+
+  test('asks for a key, refuses a wrong one, opens with a right one', async () => {
+    const page = await open(browser, service, '/', { expect: [/401/] , headers: { authorization: `Bearer ${keys.admin}` } });
+    await page.getByRole('heading', { name: 'This service needs a key' }).waitFor();
+    await picture(page, 'key-light');
+    assert.deepEqual(await audit(page), []);
+    await page.getByLabel('API key').fill('rg_wrong_key');
+    await page.getByRole('button', { name: 'Open the dashboard' }).click();
+    await page.getByText('This key is wrong or was revoked. Paste it whole').waitFor();
+    await page.getByLabel('API key').fill(keys.admin);
+    await page.keyboard.press('Enter');
+    await part(page, 'Latest decisions').getByText('with-a-key').first().waitFor();
+    assert.equal(await page.locator('#ask').isVisible(), false);
+    assert.equal(await page.evaluate(() => JSON.stringify(localStorage).includes('rg_') || document.cookie.includes('rg_') || location.href.includes('rg_')), false);
+    await page.locator('.live[data-state="live"]').waitFor();
+    await service.circle('with-a-key-live', { key: keys.guard });
+    await part(page, 'Latest decisions').getByText('with-a-key-live').first().waitFor();
+    await part(page, 'Circuits').getByRole('button', { name: 'Reset crm' }).waitFor();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    await page.getByRole('heading', { name: 'This service needs a key' }).waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+    await close(page);
+  });
+
+  test('one who may only read sees no button to change', async () => {
+    const page = await open(browser, service, '/', { key: keys.read, expect: [/403/] });
+    await settled(page);
+    await part(page, 'Circuits').getByText('crm').waitFor();
+    assert.equal(await part(page, 'Circuits').getByRole('button').count(), 0);
+    assert.equal(await page.getByLabel('Tenant').count(), 0);
+    await close(page);
+  });
+
+  test('another tenant sees nothing of it', async () => {
+    const page = await open(browser, service, '/', { key: keys.other, expect: [/403/] });
+    await settled(page);
+    await page.getByText('No decisions yet.').waitFor();
+    assert.equal(await page.getByText('with-a-key').count(), 0);
+    await close(page);
+  });
+
+  test('a key that may only ask guards is told so', async () => {
+    const page = await open(browser, service, '/', { expect: [/401/, /403/], headers: { authorization: `Bearer ${keys.admin}` } });
+    await page.getByLabel('API key').fill(keys.guard);
+    await page.keyboard.press('Enter');
+    await page.locator('#ask-problem', { hasText: 'runguard key create --role read' }).waitFor();
+    await close(page);
+  });
+});
