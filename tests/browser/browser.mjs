@@ -5,7 +5,6 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
-import { standIn } from './stand_in.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 export const PICTURES = process.env.RUNGUARD_SCREENSHOTS ?? join(tmpdir(), 'runguard-screenshots');
@@ -30,7 +29,6 @@ export async function open(browser, service, address = '/', { key, headers, expe
     addEventListener('securitypolicyviolation', (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
   });
   if (key) await page.addInitScript((value) => sessionStorage.setItem('runguard.key', value), key);
-  await standIn(page, service, key ? { authorization: `Bearer ${key}` } : headers);
   await page.goto(service.origin + address);
   await page.locator('#view h1').waitFor();
   return page;
