@@ -18,7 +18,7 @@ use runguard_store::{Order, RowFilter};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Rows read at a time.
@@ -43,8 +43,11 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         Some(Some(seq)) => Some(seq),
         Some(None) => return Err(Problem::query("Last-Event-ID", "must be the id of an earlier event")),
     };
+    // Where the stream begins is fixed before the caller hears of it: what is decided from its answer on is in the stream.
+    let mut committed = app.engine.store.committed();
+    let at = last_id.unwrap_or(*committed.borrow_and_update());
     let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(follow(app.clone(), filter, last_id, sender));
+    tokio::spawn(follow(app.clone(), filter, committed, at, sender));
     let mut response = Reply::new(Either::Right(axum::body::Body::from_stream(ReceiverStream::new(receiver))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -54,11 +57,9 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
 
 type Chunk = Result<Bytes, Infallible>;
 
-async fn follow(app: Arc<App>, filter: RowFilter, last_id: Option<u64>, sender: mpsc::Sender<Chunk>) {
+async fn follow(app: Arc<App>, filter: RowFilter, mut committed: watch::Receiver<u64>, mut at: u64, sender: mpsc::Sender<Chunk>) {
     app.metrics.stream_opened();
-    let mut committed = app.engine.store.committed();
     let mut stopping = app.stopping.clone();
-    let mut at = last_id.unwrap_or(*committed.borrow_and_update());
     let mut alive = send(&sender, ": connected\n\n".into()).await;
     while alive && !*stopping.borrow() {
         let newest = *committed.borrow_and_update();
