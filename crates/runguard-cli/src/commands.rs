@@ -14,6 +14,7 @@ pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod settings;
 
+use crate::client::Query;
 use clap::Args;
 use runguard_engine::settings::Origin;
 use std::path::PathBuf;
@@ -36,6 +37,28 @@ impl SettingsArgs {
             origin.flags.push((vec!["store", "data"], data.clone().into(), "--data"));
         }
         origin
+    }
+}
+
+/// Which part of the log, for every command that looks back.
+#[derive(Debug, Args)]
+pub(crate) struct RangeArgs {
+    /// From then on: a time, or how long ago (15m, 24h, 7d)
+    #[arg(long, default_value = "7d")]
+    since: String,
+    /// Before then
+    #[arg(long)]
+    until: Option<String>,
+    /// Of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+impl RangeArgs {
+    /// As a query string has it.
+    pub(crate) fn query(&self) -> Query {
+        let filters = [("since", Some(&self.since)), ("until", self.until.as_ref()), ("tenant", self.tenant.as_ref())];
+        filters.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect()
     }
 }
 

@@ -1,4 +1,5 @@
-use crate::client::{Client, Query};
+use super::RangeArgs;
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
@@ -9,15 +10,8 @@ use serde_json::Value;
 pub(crate) struct Insights {
     #[command(flatten)]
     client: Client,
-    /// From then on: a time, or how long ago (24h, 7d)
-    #[arg(long, default_value = "7d")]
-    since: String,
-    /// Before then
-    #[arg(long)]
-    until: Option<String>,
-    /// Of this tenant
-    #[arg(long)]
-    tenant: Option<String>,
+    #[command(flatten)]
+    range: RangeArgs,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -25,8 +19,7 @@ pub(crate) struct Insights {
 
 impl Insights {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let filters = [("since", Some(&self.since)), ("until", self.until.as_ref()), ("tenant", self.tenant.as_ref())];
-        let query: Query = filters.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+        let query = self.range.query();
         let answer = self.client.get("/v1/insights", &query)?;
         if self.json {
             return output::json(&answer);

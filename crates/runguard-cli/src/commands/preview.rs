@@ -1,3 +1,4 @@
+use super::RangeArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
@@ -13,15 +14,8 @@ pub(crate) struct Preview {
     /// A changed setting; can be given several times (`max_visits_per_bot=3`, `voiceflow.max_queries=4`, `window=30m`)
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, Value)>,
-    /// From then on: a time, or how long ago (15m, 24h, 7d)
-    #[arg(long, default_value = "7d")]
-    since: String,
-    /// Before then
-    #[arg(long)]
-    until: Option<String>,
-    /// Of this tenant
-    #[arg(long)]
-    tenant: Option<String>,
+    #[command(flatten)]
+    range: RangeArgs,
     /// Count only what is about this task, bot, topic, action, step or endpoint
     #[arg(long)]
     subject: Option<String>,
@@ -40,7 +34,7 @@ impl Preview {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let settings: Map<String, Value> = self.settings.into_iter().collect();
         let body = json!({
-            "guard": self.guard, "settings": settings, "since": self.since, "until": self.until, "tenant": self.tenant, "subject": self.subject,
+            "guard": self.guard, "settings": settings, "since": self.range.since, "until": self.range.until, "tenant": self.range.tenant, "subject": self.subject,
         });
         let report = self.client.post_json("/v1/preview", &body)?;
         if self.json {

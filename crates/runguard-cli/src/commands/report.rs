@@ -2,7 +2,8 @@
 
 mod page;
 
-use crate::client::{Client, Query};
+use super::RangeArgs;
+use crate::client::Client;
 use crate::failure::Failure;
 use clap::Args;
 use runguard_core::insight::{Insight, Overview};
@@ -20,15 +21,8 @@ pub(crate) struct Report {
     /// Totals by day, guard, outcome and reason; - writes them to the output
     #[arg(long, value_name = "FILE")]
     csv: Option<String>,
-    /// From then on: a time, or how long ago (24h, 7d)
-    #[arg(long, default_value = "7d")]
-    since: String,
-    /// Before then
-    #[arg(long)]
-    until: Option<String>,
-    /// Of this tenant
-    #[arg(long)]
-    tenant: Option<String>,
+    #[command(flatten)]
+    range: RangeArgs,
 }
 
 impl Report {
@@ -36,8 +30,7 @@ impl Report {
         if self.html.as_deref() == Some("-") && self.csv.as_deref() == Some("-") {
             return Err(Failure::Usage("only one of --html and --csv can go to the output; give the other a file".into()));
         }
-        let filters = [("since", Some(&self.since)), ("until", self.until.as_ref()), ("tenant", self.tenant.as_ref())];
-        let query: Query = filters.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+        let query = self.range.query();
         if let Some(target) = &self.html {
             let overview: Overview = serde_json::from_value(self.client.get("/v1/overview", &query)?).map_err(other_version)?;
             let mut answer = self.client.get("/v1/insights", &query)?;
