@@ -46,6 +46,10 @@ MAX_RESIDENT_MB = 600
 MAX_COLD_START_SECONDS = 1.0
 MAX_OVERVIEW_MS = 300
 MAX_PAGE_KB = 250
+MAX_FALSE_STOPS = 0.01
+MIN_STUCK_RECALL = 0.95
+MIN_INTERCODE_SAVED = 0.30
+MAX_INTERCODE_FALSE_STOPS = 0.005
 DAY_MS = 86_400_000
 
 
@@ -562,6 +566,58 @@ def measure_core(_):
     return {}
 
 
+def measure_detection(options):
+    """How well stalled runs are told from good ones, on recorded runs, next to the rules of other agents."""
+    traces = options.traces or os.environ.get("RUNGUARD_TRACES")
+    if not traces:
+        sys.exit("where are the traces? Give --traces DIR or set RUNGUARD_TRACES")
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+    example = ["-p", "runguard-replay", "--example", "detection"]
+    run(["cargo", "build", "--release", "--locked", "-q", *example, "--target-dir", target], cwd=ROOT)
+    with scratch_directory() as directory:
+        figures_file = directory / "detection.json"
+        run([target / "release" / "examples" / "detection", "--cross-validate", "--json", figures_file, Path(traces).resolve()])
+        figures = json.loads(figures_file.read_text())
+    return {"bars": detection_bars(figures["groups"]), **figures}
+
+
+def detection_bars(groups):
+    """A group is judged when the traces have it. A rule competes for savings where it keeps the same price."""
+    ours = "RunGuard"
+    bars = []
+
+    def rate(group, rule, figure):
+        return groups.get(group, {}).get(rule, {}).get(figure, {}).get("value")
+
+    def judge(group, figure, passes, text):
+        if (value := rate(group, ours, figure)) is not None:
+            bars.append(bar(passes(value), f"{group}: {text.format(100 * value)}"))
+
+    limit = 100 * MAX_FALSE_STOPS
+    for group in ("openhands, native tools", "frontier models", "native tools or frontier"):
+        judge(group, "false_stops", lambda value: value <= MAX_FALSE_STOPS, f"{{:.2f}} % of the good runs stopped (≤ {limit:g} %)")
+        judge(group, "costly_stops", lambda value: value <= MAX_FALSE_STOPS, f"{{:.2f}} % of the good runs cut short (≤ {limit:g} %)")
+    least = 100 * MIN_STUCK_RECALL
+    judge("all", "recall", lambda value: value >= MIN_STUCK_RECALL, f"{{:.1f}} % of the stuck runs found (≥ {least:g} %)")
+    for group in ("all", "openhands, native tools", "frontier models", "native tools or frontier", "intercode"):
+        if (saved := rate(group, ours, "failed_steps_saved")) is None:
+            continue
+        price = max(MAX_FALSE_STOPS, rate(group, ours, "false_stops") or 0)
+        others = [
+            (rate(group, rule, "failed_steps_saved") or 0, rule)
+            for rule in groups[group]
+            if rule != ours and (rate(group, rule, "false_stops") or 0) <= price
+        ]
+        best, rule = max(others, default=(0, "nobody"))
+        bars.append(bar(saved > best, f"{group}: {100 * saved:.2f} % of failed steps saved, at this price next {rule} {100 * best:.2f} %"))
+    least, limit = 100 * MIN_INTERCODE_SAVED, 100 * MAX_INTERCODE_FALSE_STOPS
+    saved_enough = f"{{:.1f}} % of failed steps saved (≥ {least:g} %)"
+    judge("intercode", "failed_steps_saved", lambda value: value >= MIN_INTERCODE_SAVED, saved_enough)
+    stopped_few = f"{{:.2f}} % of the good runs stopped (≤ {limit:g} %)"
+    judge("intercode", "false_stops", lambda value: value <= MAX_INTERCODE_FALSE_STOPS, stopped_few)
+    return bars
+
+
 def measure_agent(_):
     """What the agent's loop costs beside the model, and whether a long run grows."""
     run(["cargo", "bench", "-p", "runguard-agent", "--bench", "agent"], cwd=ROOT)
@@ -594,6 +650,7 @@ MEASUREMENTS = {
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
     "dashboard": measure_dashboard,
+    "detection": measure_detection,
     "agent": measure_agent,
     "python": measure_python,
     "node": measure_node,
@@ -608,6 +665,8 @@ def main():
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
         if name in ("http", "sessions", "cold-start", "dashboard"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
+        if name == "detection":
+            command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
         if name in ("http", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
             command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")

@@ -326,12 +326,12 @@ BLOCKS = (
           before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4))), numbers=(1,)),
     Block("stall: the same error with other arguments", "stalled_same_error", STALL,
           {"session_id": "s", "tool": "sql", "args": 9, "error": "no such column: c9"},
-          {"rung": "stop", "rule": "same_error", "count": 6},
+          {"rung": "stop", "rule": "same_error", "count": 5},
           before=tuple((n, STALL, {"session_id": "s", "tool": "sql", "args": n, "error": f"no such column: c{n}"})
-                       for n in range(5)), numbers=(6,)),
-    Block("stall: the same words four times", "stalled_messages", STALL, {"session_id": "s", "message": "Let me think."},
-          {"rung": "stop", "rule": "messages", "count": 4},
-          before=tuple((n, STALL, {"session_id": "s", "message": "Let me think."}) for n in range(3)), numbers=(4,)),
+                       for n in range(4)), numbers=(5,)),
+    Block("stall: the same words three times", "stalled_messages", STALL, {"session_id": "s", "message": "Let me think."},
+          {"rung": "stop", "rule": "messages", "count": 3},
+          before=tuple((n, STALL, {"session_id": "s", "message": "Let me think."}) for n in range(2)), numbers=(3,)),
 
     Block("budget: more than is left", "budget_exceeded", BUDGET_CHECK,
           {"session_id": "s", "max_usd": 1, "usd": "0.41"},

@@ -46,8 +46,8 @@ inBoth('StallDetector', ({ StallDetector, InvalidInputError }) => {
   it('watches messages without a call', () => {
     const detector = new StallDetector()
     assert.deepEqual(
-      [1, 2, 3, 4].map(() => detector.message('I will look into it.').rung),
-      ['go_on', 'go_on', 'steer', 'stop'],
+      [1, 2, 3].map(() => detector.message('I will look into it.').rung),
+      ['go_on', 'steer', 'stop'],
     )
   })
 

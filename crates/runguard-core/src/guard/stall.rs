@@ -334,7 +334,7 @@ mod tests {
     fn repeated_messages_are_refused() {
         let mut story = Story::default();
         let message = operation("/guard/stall", json!({"session_id": "s", "message": "Let me think."}));
-        for _ in 0..3 {
+        for _ in 0..2 {
             assert!(story.at(0).allows(&*message));
         }
         assert_eq!(story.at(0).refuses(&*message), Reason::StalledMessages);

@@ -1,0 +1,141 @@
+//! Detection quality on recorded runs: `detection [--json FILE] [--cross-validate] [FOLDER]`; the folder can be told by
+//! `RUNGUARD_TRACES`.
+
+use runguard_replay::evaluate::{Report, Share, Tally, evaluate, files_of};
+use runguard_replay::rules::{Contender, contenders};
+use runguard_replay::tune::{Thresholds, cross_validate, held_out};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use std::{env, fs, thread};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let (mut folder, mut json_file, mut validate) = (env::var_os("RUNGUARD_TRACES").map(PathBuf::from), None, false);
+    let mut arguments = env::args_os().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--json") => json_file = Some(arguments.next().ok_or("--json needs a file")?),
+            Some("--cross-validate") => validate = true,
+            _ => folder = Some(argument.into()),
+        }
+    }
+    let folder = folder.ok_or("where are the traces? Give their folder or set RUNGUARD_TRACES")?;
+    let files = files_of(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    if files.is_empty() {
+        return Err(format!("{}: no .jsonl or .jsonl.gz in it", folder.display()).into());
+    }
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let rules = contenders()?;
+    let started = Instant::now();
+    let report = evaluate(&files, &rules, threads);
+    let seconds = started.elapsed().as_secs_f64();
+    println!("{} runs, {} steps, {} rules in {seconds:.2} s\n", report.runs, report.steps, rules.len());
+    tell_broken(&report);
+    print_tables(&report, &rules);
+    let validation = if validate { Some(cross_validation(&files, threads)?) } else { None };
+    if let Some(file) = json_file {
+        write_json(Path::new(&file), &report, &rules, validation)?;
+    }
+    Ok(())
+}
+
+fn tell_broken(report: &Report) {
+    for broken in &report.broken {
+        eprintln!("{broken}");
+    }
+    if report.broken_lines > 0 {
+        eprintln!("{} lines could not be read and are not in the figures\n", report.broken_lines);
+    }
+}
+
+fn percent(share: Share) -> String {
+    share.value.map_or_else(String::new, |value| format!("{:.2} % [{:.2}–{:.2}]", 100.0 * value, 100.0 * share.low, 100.0 * share.high))
+}
+
+fn of(part: u64, whole: u64, share: Share) -> String {
+    if whole == 0 { String::new() } else { format!("{part}/{whole} {}", percent(share)) }
+}
+
+const COLUMNS: [&str; 7] =
+    ["", "false stops", "of them costly", "failed stopped", "precision", "recall (stuck in loop)", "failed steps saved"];
+
+fn cells(name: &str, tally: &Tally) -> [String; 7] {
+    [
+        name.to_owned(),
+        of(tally.false_stops, tally.successful, tally.false_stop_rate()),
+        of(tally.costly_stops, tally.successful, tally.costly_stop_rate()),
+        of(tally.stopped, tally.failed, tally.stop_rate()),
+        percent(tally.precision()),
+        of(tally.stuck_found, tally.stuck, tally.recall()),
+        percent(tally.saved()),
+    ]
+}
+
+fn print_table(title: &str, rows: &[[String; 7]]) {
+    let header = COLUMNS.map(str::to_owned);
+    let used: Vec<usize> = (0..COLUMNS.len()).filter(|column| rows.iter().any(|row| !row[*column].is_empty())).collect();
+    println!("{title}");
+    for row in [&header].into_iter().chain(rows) {
+        let mut line = String::from(" ");
+        for column in &used {
+            let width = rows.iter().chain([&header]).map(|row| row[*column].chars().count()).max().unwrap_or(0);
+            line.push_str(&format!(" {:width$} ", row[*column]));
+        }
+        println!("{}", line.trim_end());
+    }
+    println!();
+}
+
+fn print_tables(report: &Report, rules: &[Contender]) {
+    println!("A false stop is a stop of a successful run; a costly one was followed by more steps. In brackets: 95 % confidence.\n");
+    for group in report.groups() {
+        let rows: Vec<_> = rules.iter().enumerate().map(|(index, rule)| cells(&rule.name, &report.tally(group, index, |_| true))).collect();
+        print_table(group, &rows);
+    }
+}
+
+/// Tunes on four fifths of the tasks and measures on the last, five times.
+fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure> {
+    let grid = Thresholds::grid();
+    let candidates = grid.iter().map(|thresholds| thresholds.contender()).collect::<Result<Vec<_>, _>>()?;
+    let report = evaluate(files, &candidates, threads);
+    let chosen = cross_validate(&report, candidates.len());
+    println!("chosen without each fifth of the tasks, of {} candidates:", candidates.len());
+    for held in &chosen {
+        println!("  without {}: {:?}", held.fold + 1, grid[held.chosen]);
+    }
+    println!();
+    let groups: Vec<&str> = report.groups().collect();
+    let rows: Vec<_> = groups.iter().map(|group| cells(group, &held_out(&report, &chosen, group))).collect();
+    print_table("what the chosen ones do on the fifths they were chosen without", &rows);
+    let picks: Vec<String> = chosen.iter().map(|held| format!("{:?}", grid[held.chosen])).collect();
+    let held: serde_json::Map<String, Value> =
+        groups.iter().map(|group| ((*group).to_owned(), figures(&held_out(&report, &chosen, group)))).collect();
+    Ok(json!({"chosen": picks, "held_out": held}))
+}
+
+fn figures(tally: &Tally) -> Value {
+    json!({
+        "sums": tally,
+        "false_stops": tally.false_stop_rate(),
+        "costly_stops": tally.costly_stop_rate(),
+        "failed_stopped": tally.stop_rate(),
+        "precision": tally.precision(),
+        "recall": tally.recall(),
+        "failed_steps_saved": tally.saved(),
+    })
+}
+
+fn write_json(file: &Path, report: &Report, rules: &[Contender], validation: Option<Value>) -> Result<(), Failure> {
+    let group = |group: &str| -> serde_json::Map<String, Value> {
+        rules.iter().enumerate().map(|(index, rule)| (rule.name.clone(), figures(&report.tally(group, index, |_| true)))).collect()
+    };
+    let groups: serde_json::Map<String, Value> = report.groups().map(|name| (name.to_owned(), group(name).into())).collect();
+    let all = json!({
+        "runs": report.runs, "steps": report.steps, "broken_lines": report.broken_lines, "groups": groups, "cross_validation": validation,
+    });
+    fs::write(file, serde_json::to_string_pretty(&all)? + "\n")?;
+    Ok(())
+}

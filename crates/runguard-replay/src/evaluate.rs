@@ -1,0 +1,394 @@
+//! What rules did to runs, added up.
+
+use crate::rules::Contender;
+use crate::trace::{Broken, Line, Lines, Run, parse};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Parts the tasks are dealt into; all runs of a task fall into the same one.
+pub const FOLDS: usize = 5;
+/// Lines waiting for a thread: enough to keep all busy, few enough to cost no memory.
+const WAITING: usize = 64;
+/// Broken lines that are told one by one; all are counted.
+const TOLD: usize = 100;
+/// Of a normal distribution 95 % lie within this many deviations.
+const Z: f64 = 1.959_964;
+
+/// Sums over runs. A successful run that is stopped at all counts as a false stop, even where nothing followed.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Tally {
+    pub successful: u64,
+    pub false_stops: u64,
+    /// Of the false stops those after which the run did something: the others took nothing away.
+    pub costly_stops: u64,
+    pub lost_steps: u64,
+    pub failed: u64,
+    pub stopped: u64,
+    pub failed_steps: u64,
+    pub saved_steps: u64,
+    pub saved_tokens: u64,
+    pub saved_dollars: f64,
+    /// Runs that the agent's own detector ended, whatever became of them.
+    pub stuck: u64,
+    pub stuck_found: u64,
+    /// Neither known to have succeeded nor to have failed.
+    pub unknown: u64,
+    /// For the deviation of the share of steps saved: sums of saved², saved × steps and steps².
+    squares: [f64; 3],
+}
+
+impl Tally {
+    /// What stopping a run after the step `at` comes to.
+    pub fn of(run: &Run, at: Option<usize>) -> Self {
+        let mut tally = Self::default();
+        let steps = run.steps.len() as u64;
+        let after = at.map_or(&[][..], |at| run.steps.get(at + 1..).unwrap_or_default());
+        let stopped = u64::from(at.is_some());
+        match run.success {
+            Some(true) => {
+                tally.successful = 1;
+                tally.false_stops = stopped;
+                tally.costly_stops = u64::from(!after.is_empty());
+                tally.lost_steps = after.len() as u64;
+            }
+            Some(false) => {
+                tally.failed = 1;
+                tally.stopped = stopped;
+                tally.failed_steps = steps;
+                tally.saved_steps = after.len() as u64;
+                tally.saved_tokens = after.iter().map(|step| step.tokens).sum();
+                tally.saved_dollars = after.iter().map(|step| step.dollars).sum();
+                let (saved, steps) = (tally.saved_steps as f64, steps as f64);
+                tally.squares = [saved * saved, saved * steps, steps * steps];
+            }
+            None => tally.unknown = 1,
+        }
+        if run.stuck == Some(true) {
+            tally.stuck = 1;
+            tally.stuck_found = stopped;
+        }
+        tally
+    }
+
+    pub fn false_stop_rate(&self) -> Share {
+        Share::of(self.false_stops, self.successful)
+    }
+
+    pub fn costly_stop_rate(&self) -> Share {
+        Share::of(self.costly_stops, self.successful)
+    }
+
+    pub fn stop_rate(&self) -> Share {
+        Share::of(self.stopped, self.failed)
+    }
+
+    /// Of the runs it stopped, those that failed.
+    pub fn precision(&self) -> Share {
+        Share::of(self.stopped, self.stopped + self.false_stops)
+    }
+
+    pub fn recall(&self) -> Share {
+        Share::of(self.stuck_found, self.stuck)
+    }
+
+    /// Of the steps of failed runs, those that would not have been made. The steps of one run hang together, so the
+    /// deviation is that of a ratio over runs.
+    pub fn saved(&self) -> Share {
+        let Some(value) = ratio(self.saved_steps, self.failed_steps) else { return Share::default() };
+        let (runs, steps) = (self.failed as f64, self.failed_steps as f64);
+        let [saved_saved, saved_steps, steps_steps] = self.squares;
+        let residual = (saved_saved - 2.0 * value * saved_steps + value * value * steps_steps).max(0.0);
+        let deviation = if self.failed > 1 { (residual * runs / (runs - 1.0)).sqrt() / steps } else { 1.0 };
+        Share { value: Some(value), low: (value - Z * deviation).max(0.0), high: (value + Z * deviation).min(1.0) }
+    }
+}
+
+impl AddAssign<&Self> for Tally {
+    fn add_assign(&mut self, other: &Self) {
+        self.successful += other.successful;
+        self.false_stops += other.false_stops;
+        self.costly_stops += other.costly_stops;
+        self.lost_steps += other.lost_steps;
+        self.failed += other.failed;
+        self.stopped += other.stopped;
+        self.failed_steps += other.failed_steps;
+        self.saved_steps += other.saved_steps;
+        self.saved_tokens += other.saved_tokens;
+        self.saved_dollars += other.saved_dollars;
+        self.stuck += other.stuck;
+        self.stuck_found += other.stuck_found;
+        self.unknown += other.unknown;
+        for (sum, more) in self.squares.iter_mut().zip(other.squares) {
+            *sum += more;
+        }
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// A share with its 95 % confidence interval; no value when it is of nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Share {
+    pub value: Option<f64>,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Share {
+    /// With Wilson's interval, which holds for few runs and near 0 and 1.
+    pub fn of(part: u64, whole: u64) -> Self {
+        let Some(value) = ratio(part, whole) else { return Self::default() };
+        let count = whole as f64;
+        let spread = Z * Z / count;
+        let middle = (value + spread / 2.0) / (1.0 + spread);
+        let half = Z / (1.0 + spread) * (value * (1.0 - value) / count + spread / (4.0 * count)).sqrt();
+        Self { value: Some(value), low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
+    }
+}
+
+/// Runs that are looked at together. A run can be in several groups.
+pub fn groups(run: &Run) -> Vec<&str> {
+    let mut groups = vec![ALL, run.source.as_str()];
+    let native = run.native_tools == Some(true);
+    let frontier = FRONTIER.contains(&run.model.as_str());
+    match run.native_tools {
+        Some(true) => groups.push(NATIVE),
+        Some(false) => groups.push(TEXT),
+        None => {}
+    }
+    if frontier {
+        groups.push(FRONTIER_RUNS);
+    }
+    if native || frontier {
+        groups.push(NATIVE_OR_FRONTIER);
+    }
+    groups
+}
+
+pub const ALL: &str = "all";
+pub const NATIVE: &str = "openhands, native tools";
+pub const TEXT: &str = "openhands, calls in text";
+pub const FRONTIER_RUNS: &str = "frontier models";
+pub const NATIVE_OR_FRONTIER: &str = "native tools or frontier";
+
+/// Models that were among the best when they were recorded, with tools of their own; by name, so that no label is needed.
+const FRONTIER: [&str; 6] =
+    ["claude-3-5-sonnet-20241022", "claude-sonnet-4-20250514", "gemini-3-pro-preview", "gpt-4.1", "o1_high_fc", "o4-mini"];
+
+fn fold_of(task: &str) -> usize {
+    (xxh3_64(task.as_bytes()) % FOLDS as u64) as usize
+}
+
+/// What every contender did to every group.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// By group, then by contender in the order they came, then by fold.
+    tallies: BTreeMap<String, Vec<[Tally; FOLDS]>>,
+    pub runs: u64,
+    pub steps: u64,
+    /// The first of them.
+    pub broken: Vec<Broken>,
+    pub broken_lines: u64,
+}
+
+impl Report {
+    fn add(&mut self, contenders: &[Contender], run: &Run) {
+        self.runs += 1;
+        self.steps += run.steps.len() as u64;
+        let fold = fold_of(&run.task);
+        let outcomes: Vec<Tally> = contenders.iter().map(|contender| Tally::of(run, contender.stop(run))).collect();
+        for group in groups(run) {
+            if !self.tallies.contains_key(group) {
+                self.tallies.insert(group.to_owned(), vec![Default::default(); contenders.len()]);
+            }
+            let Some(tallies) = self.tallies.get_mut(group) else { continue };
+            for (folds, outcome) in tallies.iter_mut().zip(&outcomes) {
+                folds[fold] += outcome;
+            }
+        }
+    }
+
+    fn tell_broken(&mut self, broken: Broken) {
+        self.broken_lines += 1;
+        if self.broken.len() < TOLD {
+            self.broken.push(broken);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.broken_lines += other.broken_lines;
+        self.broken.extend(other.broken);
+        self.broken.truncate(TOLD);
+        for (group, tallies) in other.tallies {
+            let mine = self.tallies.entry(group).or_insert_with(|| vec![Default::default(); tallies.len()]);
+            for (mine, theirs) in mine.iter_mut().flatten().zip(tallies.iter().flatten()) {
+                *mine += theirs;
+            }
+        }
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.tallies.keys().map(String::as_str)
+    }
+
+    /// Of a contender on a group, over the folds that are wanted.
+    pub fn tally(&self, group: &str, contender: usize, wanted: impl Fn(usize) -> bool) -> Tally {
+        let mut sum = Tally::default();
+        let folds = self.tallies.get(group).and_then(|contenders| contenders.get(contender));
+        for (_, tally) in folds.into_iter().flatten().enumerate().filter(|(fold, _)| wanted(*fold)) {
+            sum += tally;
+        }
+        sum
+    }
+}
+
+/// Runs every contender over every run of the files, on so many threads.
+pub fn evaluate(files: &[PathBuf], contenders: &[Contender], threads: usize) -> Report {
+    let (lines, waiting) = sync_channel::<(PathBuf, Line)>(WAITING);
+    let waiting = Mutex::new(waiting);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| work(&waiting, contenders))).collect();
+        let mut report = Report::default();
+        for file in files {
+            let unreadable = |problem: String| Broken { file: file.clone(), line: 0, problem };
+            match Lines::open(file) {
+                Ok(read) => {
+                    for line in read {
+                        match line {
+                            Ok(line) => {
+                                if lines.send((file.clone(), line)).is_err() {
+                                    report.tell_broken(unreadable("nobody is left to take its lines".into()));
+                                }
+                            }
+                            Err(broken) => report.tell_broken(broken),
+                        }
+                    }
+                }
+                Err(error) => report.tell_broken(unreadable(error.to_string())),
+            }
+        }
+        drop(lines);
+        for worker in workers {
+            match worker.join() {
+                Ok(part) => report.merge(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        report.broken.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
+        report
+    })
+}
+
+fn work(waiting: &Mutex<Receiver<(PathBuf, Line)>>, contenders: &[Contender]) -> Report {
+    let mut report = Report::default();
+    loop {
+        // Held only while taking a line, so a panic elsewhere leaves the queue whole.
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((file, line)) = next else { return report };
+        match parse(&line.bytes) {
+            Ok(run) => report.add(contenders, &run),
+            Err(problem) => report.tell_broken(Broken { file, line: line.number, problem }),
+        }
+    }
+}
+
+/// The files of a folder, or the file itself.
+pub fn files_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if path.is_file() { Ok(vec![path.to_owned()]) } else { crate::trace::files(path) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::contenders;
+    use crate::rules::tests::{call, run};
+    use std::io::Write;
+
+    fn story(success: Option<bool>, length: u64) -> Run {
+        Run { success, ..run("s", (0..length).map(|_| call(1, 1)).collect()) }
+    }
+
+    #[test]
+    fn a_failed_run_saves_what_follows_its_stop() {
+        let tally = Tally::of(&story(Some(false), 10), Some(3));
+        assert_eq!((tally.failed, tally.stopped, tally.failed_steps, tally.saved_steps), (1, 1, 10, 6));
+        assert_eq!((tally.saved_tokens, tally.saved_dollars), (60, 3.0));
+        assert_eq!(Tally::of(&story(Some(false), 10), None).saved_steps, 0);
+    }
+
+    #[test]
+    fn a_successful_run_loses_what_follows_and_a_stop_at_its_end_is_false_all_the_same() {
+        let tally = Tally::of(&story(Some(true), 10), Some(3));
+        assert_eq!((tally.false_stops, tally.costly_stops, tally.lost_steps), (1, 1, 6));
+        let tally = Tally::of(&story(Some(true), 10), Some(9));
+        assert_eq!((tally.false_stops, tally.costly_stops, tally.lost_steps), (1, 0, 0));
+        let tally = Tally::of(&Run { stuck: Some(true), ..story(None, 4) }, Some(3));
+        assert_eq!((tally.unknown, tally.stuck, tally.stuck_found, tally.failed, tally.successful), (1, 1, 1, 0, 0));
+    }
+
+    #[test]
+    fn shares_come_with_their_intervals() {
+        let share = Share::of(1, 186);
+        assert!((share.value.unwrap() - 0.005_376).abs() < 1e-5);
+        assert!((share.low - 0.000_950).abs() < 1e-5 && (share.high - 0.029_83).abs() < 1e-4, "{share:?}");
+        assert_eq!(Share::of(0, 0).value, None);
+        let all = Share::of(40, 40);
+        assert!(all.low > 0.9 && (all.high - 1.0).abs() < 1e-12);
+        let mut tally = Tally::default();
+        for at in [Some(3), None, Some(3), None] {
+            tally += &Tally::of(&story(Some(false), 10), at);
+        }
+        // Saved 6, 0, 6, 0 of 10 each: the deviation of the mean of 0.6, 0, 0.6, 0.
+        let saved = tally.saved();
+        assert_eq!(saved.value, Some(0.3));
+        assert!((saved.low - (0.3 - Z * 0.173_205).max(0.0)).abs() < 1e-4, "{saved:?}");
+        assert!((saved.high - (0.3 + Z * 0.173_205)).abs() < 1e-4, "{saved:?}");
+        assert_eq!(tally.precision().value, Some(1.0));
+    }
+
+    #[test]
+    fn runs_are_grouped_by_what_is_known_of_their_agent() {
+        let native = Run { native_tools: Some(true), ..story(None, 1) };
+        assert_eq!(groups(&native), ["all", "s", NATIVE, NATIVE_OR_FRONTIER]);
+        let frontier = Run { model: "gpt-4.1".into(), ..story(None, 1) };
+        assert_eq!(groups(&frontier), ["all", "s", FRONTIER_RUNS, NATIVE_OR_FRONTIER]);
+        assert_eq!(groups(&Run { native_tools: Some(false), ..story(None, 1) }), ["all", "s", TEXT]);
+    }
+
+    #[test]
+    fn threads_add_up_to_the_same_and_broken_lines_are_counted() {
+        let step = r#"{"kind":"call","tool":"sh","args_hash":"1","result":"x","result_hash":"2","result_len":1,"error":false}"#;
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for index in 0..300 {
+            let steps = vec![step; 1 + index % 7].join(",");
+            let success = index % 3 == 0;
+            writeln!(file, r#"{{"run_id":"{index}","source":"s","task":"t{}","success":{success},"steps":[{steps}]}}"#, index % 20)
+                .unwrap();
+        }
+        writeln!(file, "{{").unwrap();
+        let files = [file.path().to_owned(), PathBuf::from("/nowhere/x.jsonl")];
+        let contenders = contenders().unwrap();
+        let one = evaluate(&files, &contenders, 1);
+        let many = evaluate(&files, &contenders, 4);
+        assert_eq!((one.runs, one.broken_lines, one.broken[1].line), (300, 2, 301));
+        assert_eq!((many.runs, many.steps, &many.broken), (one.runs, one.steps, &one.broken));
+        for contender in 0..contenders.len() {
+            assert_eq!(one.tally("s", contender, |_| true), many.tally("s", contender, |_| true));
+        }
+        let tally = one.tally(ALL, 0, |_| true);
+        assert_eq!((tally.successful, tally.failed), (100, 200));
+        assert_eq!((tally.false_stops, tally.stopped), (57, 114), "runs of four equal steps and more");
+        let folds: u64 = (0..FOLDS).map(|fold| one.tally(ALL, 0, |at| at == fold).failed).sum();
+        assert_eq!(folds, 200);
+    }
+}

@@ -1,0 +1,335 @@
+//! Reads recorded runs: one run a line of JSON, plain or gzipped.
+//!
+//! Files are streamed, a line at a time, so their size does not matter. A line that cannot be read is handed out as a
+//! [`Broken`] with its place and reading goes on: what is missing from a measurement must be seen.
+
+use flate2::read::MultiGzDecoder;
+use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use serde::Deserialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A longer line is no run; it is skipped without being held.
+const MAX_LINE: u64 = 256 << 20;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Texts in the traces are cut to this many characters.
+const WHOLE_TEXT: u64 = 300;
+
+/// A recorded run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    pub id: String,
+    pub source: String,
+    pub task: String,
+    pub model: String,
+    pub agent: String,
+    /// Whether it solved its task, where that is known.
+    pub success: Option<bool>,
+    /// What the agent's own detector said of it, where it has one.
+    pub stuck: Option<bool>,
+    /// Whether the model called tools natively, where that is known; otherwise calls were read from its text.
+    pub native_tools: Option<bool>,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Call,
+    /// A turn of the model without a call.
+    Message,
+}
+
+/// One step of a run, as fingerprints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    pub kind: Kind,
+    pub tool: String,
+    /// Of the arguments, or of what was said.
+    pub args: u64,
+    /// Of the result or the reply; `None` when the source has none.
+    pub result: Option<u64>,
+    /// Of the normalised error, when the call failed.
+    pub error: Option<u64>,
+    pub tokens: u64,
+    pub dollars: f64,
+}
+
+impl Step {
+    /// What was done, whatever came of it.
+    pub fn action(&self) -> (&str, u64) {
+        (&self.tool, self.args)
+    }
+}
+
+/// A line that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    pub file: PathBuf,
+    /// From 1.
+    pub line: u64,
+    pub problem: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file.display(), self.line, self.problem)
+    }
+}
+
+/// A line as it stands in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    pub number: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// The lines of a file, unpacked.
+pub struct Lines {
+    file: PathBuf,
+    input: Box<dyn BufRead + Send>,
+    number: u64,
+    ended: bool,
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").field("file", &self.file).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    /// Whether a file is gzipped is read from its first bytes, not from its name.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
+        let packed = file.fill_buf()?.starts_with(&GZIP);
+        let input: Box<dyn BufRead + Send> =
+            if packed { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))) } else { Box::new(file) };
+        Ok(Self { file: path.to_owned(), input, number: 0, ended: false })
+    }
+
+    fn broken(&self, problem: String) -> Broken {
+        Broken { file: self.file.clone(), line: self.number, problem }
+    }
+
+    fn next_line(&mut self) -> io::Result<Option<Result<Line, Broken>>> {
+        let mut bytes = Vec::new();
+        if self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(None);
+        }
+        if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
+            drop(bytes);
+            self.skip_line()?;
+            return Ok(Some(Err(self.broken(format!("longer than {} MB", MAX_LINE >> 20)))));
+        }
+        Ok(Some(Ok(Line { number: self.number, bytes })))
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        loop {
+            let buffer = self.input.fill_buf()?;
+            let (length, found) = match buffer.iter().position(|byte| *byte == b'\n') {
+                Some(end) => (end + 1, true),
+                None => (buffer.len(), buffer.is_empty()),
+            };
+            self.input.consume(length);
+            if found {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Line, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            self.number += 1;
+            match self.next_line() {
+                Ok(Some(Ok(line))) if line.bytes.trim_ascii().is_empty() => {}
+                Ok(Some(outcome)) => return Some(outcome),
+                Ok(None) => self.ended = true,
+                // What follows a break in a packed file cannot be unpacked.
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(self.broken(format!("{error}; the rest of the file is not read"))));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The runs of a file.
+pub fn runs(path: &Path) -> io::Result<impl Iterator<Item = Result<Run, Broken>> + use<>> {
+    let file = path.to_owned();
+    Ok(Lines::open(path)?.map(move |line| {
+        let line = line?;
+        parse(&line.bytes).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
+    }))
+}
+
+/// The trace files of a folder, by name.
+pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let ends = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
+    let is_trace = |path: &Path| path.is_file() && (ends(path, "jsonl") || (ends(path, "gz") && ends(&path.with_extension(""), "jsonl")));
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    files.retain(|path| is_trace(path));
+    files.sort();
+    Ok(files)
+}
+
+/// A run from its line, or what is wrong with it.
+pub fn parse(line: &[u8]) -> Result<Run, String> {
+    let Recorded { run_id, source, task, model, agent, success, labels, steps } =
+        serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    Ok(Run {
+        id: run_id,
+        source,
+        task,
+        model: model.unwrap_or_default(),
+        agent: agent.unwrap_or_default(),
+        success,
+        stuck: labels.as_ref().and_then(|labels| labels.openhands_stuck_in_loop),
+        native_tools: labels.as_ref().and_then(|labels| labels.native_tool_calls),
+        steps: steps.into_iter().map(RecordedStep::into_step).collect(),
+    })
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    run_id: String,
+    source: String,
+    task: String,
+    model: Option<String>,
+    agent: Option<String>,
+    success: Option<bool>,
+    labels: Option<Labels>,
+    steps: Vec<RecordedStep>,
+}
+
+#[derive(Deserialize)]
+struct Labels {
+    openhands_stuck_in_loop: Option<bool>,
+    native_tool_calls: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct RecordedStep {
+    kind: RecordedKind,
+    tool: String,
+    args_hash: String,
+    result: Option<String>,
+    result_hash: Option<String>,
+    result_len: Option<u64>,
+    error: Option<bool>,
+    tokens_in: Option<u64>,
+    tokens_out: Option<u64>,
+    cost_usd: Option<f64>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum RecordedKind {
+    Call,
+    Message,
+}
+
+impl RecordedStep {
+    fn into_step(self) -> Step {
+        let text = self.result.as_deref().unwrap_or_default();
+        let whole = self.result.is_some() && self.result_len.is_some_and(|length| length <= WHOLE_TEXT);
+        Step {
+            kind: match self.kind {
+                RecordedKind::Call => Kind::Call,
+                RecordedKind::Message => Kind::Message,
+            },
+            args: of_hash(&self.args_hash),
+            // The text, where it is not cut, is compared as it is live: without times and durations.
+            result: self.result_hash.as_deref().map(|hash| if whole { result_fingerprint(text) } else { of_hash(hash) }),
+            error: (self.error == Some(true)).then(|| error_fingerprint(text)),
+            tokens: self.tokens_in.unwrap_or(0) + self.tokens_out.unwrap_or(0),
+            dollars: self.cost_usd.unwrap_or(0.0),
+            tool: self.tool,
+        }
+    }
+}
+
+fn of_hash(hash: &str) -> u64 {
+    u64::from_str_radix(hash, 16).unwrap_or_else(|_| xxh3_64(hash.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use std::io::Write;
+
+    const RUN: &str = r#"{"run_id":"r","source":"s","task":"t","model":"m","agent":"a","success":false,"labels":{"openhands_stuck_in_loop":true,"native_tool_calls":false,"attempts":1},"totals":{},"steps":[{"i":0,"kind":"call","tool":"sh","args":{"c":"ls"},"args_hash":"00000000000000ff","result":"3 passed in 0.5s","result_hash":"ab","result_len":16,"error":false,"tokens_in":10,"tokens_out":5,"cost_usd":0.25},{"i":1,"kind":"message","tool":"__message__","args":{},"args_hash":"zz","result":null,"result_hash":null,"result_len":null,"error":null,"tokens_in":null,"tokens_out":null,"cost_usd":null}]}"#;
+
+    fn packed(text: &str) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Vec<Result<Run, Broken>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        runs(file.path()).unwrap().collect()
+    }
+
+    #[test]
+    fn a_line_is_a_run() {
+        let run = parse(RUN.as_bytes()).unwrap();
+        assert_eq!((run.success, run.stuck, run.native_tools, run.steps.len()), (Some(false), Some(true), Some(false), 2));
+        let [call, message] = &run.steps[..] else { panic!("two steps") };
+        assert_eq!((call.kind, call.args, call.tokens, call.dollars), (Kind::Call, 255, 15, 0.25));
+        assert_eq!((message.kind, message.result, message.error), (Kind::Message, None, None));
+    }
+
+    #[test]
+    fn a_whole_text_is_compared_without_its_durations_and_a_cut_one_by_its_hash() {
+        let result = |line: &str| parse(line.as_bytes()).unwrap().steps[0].result.unwrap();
+        let later = RUN.replace("0.5s", "9.7s").replace("\"ab\"", "\"cd\"");
+        assert_eq!(result(RUN), result(&later));
+        assert_eq!(result(&RUN.replace("\"result_len\":16", "\"result_len\":900")), 0xab);
+        assert_eq!(result(&later.replace("\"result_len\":16", "\"result_len\":900")), 0xcd);
+    }
+
+    #[test]
+    fn broken_lines_are_told_with_their_place_and_reading_goes_on() {
+        let text = format!("{RUN}\nnot json\n\n{RUN}\n{{\"run_id\":\"only\"}}\n{RUN}");
+        for bytes in [text.clone().into_bytes(), packed(&text)] {
+            let read = read(&bytes);
+            let broken: Vec<u64> = read.iter().filter_map(|run| run.as_ref().err().map(|broken| broken.line)).collect();
+            assert_eq!((read.len(), broken), (5, vec![2, 5]), "an empty line is none");
+            assert!(read[3].as_ref().unwrap_err().to_string().contains(":5: missing field `source`"), "{:?}", read[3]);
+        }
+    }
+
+    #[test]
+    fn joined_and_cut_off_packed_files() {
+        let twice = [packed(&format!("{RUN}\n")), packed(&format!("{RUN}\n"))].concat();
+        assert_eq!(read(&twice).iter().filter(|run| run.is_ok()).count(), 2);
+        let long = packed(&(0..500).map(|index| RUN.replace("\"r\"", &format!("\"r{index}\"")) + "\n").collect::<String>());
+        let cut = read(&long[..long.len() - 40]);
+        assert!(cut.len() > 1 && cut.last().unwrap().as_ref().is_err_and(|broken| broken.problem.contains("not read")), "{}", cut.len());
+        assert_eq!(cut.iter().filter(|run| run.is_err()).count(), 1);
+    }
+
+    #[test]
+    fn only_traces_are_files_of_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.jsonl", "a.jsonl.gz", "README.md"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let names: Vec<_> = files(folder.path()).unwrap().iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+        assert_eq!(names, ["a.jsonl.gz", "b.jsonl"]);
+        assert!(files(&folder.path().join("missing")).is_err());
+    }
+}
