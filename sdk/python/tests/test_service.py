@@ -215,6 +215,10 @@ def test_every_flow_guard_can_be_asked(url: str) -> None:
     assert client.decision(decision)["decision_id"] == decision
     assert client.decisions(limit=2)["decisions"] and client.session("s")["session_id"] == "s"
     client.stats()
+    assert client.overview(since="1h")["totals"]["decisions"] > 0
+    assert isinstance(client.insights()["insights"], list)
+    assert client.preview("handoff", {"max_handoffs": 3}, since="1h")["guard"] == "handoff"
+    assert client.settings()["admin"] is True and "rules" in client.alerts()
     client.forget_session("s")
     with pytest.raises(InvalidInputError) as caught:
         client.handoff("", "a", "b")

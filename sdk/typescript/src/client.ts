@@ -326,6 +326,35 @@ export class GuardClient {
     return this.#json('GET', '/v1/stats', query)
   }
 
+  /** Everything a dashboard shows of a time; the last day unless told. */
+  overview(
+    query: { guard?: string; reason?: string; tenant?: string; since?: string; until?: string; bucket?: string } = {},
+  ): Promise<Fields> {
+    return this.#json('GET', '/v1/overview', query)
+  }
+
+  /** What the log advises, the weightiest first; the last 7 days unless told. */
+  insights(query: { tenant?: string; since?: string; until?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/insights', query)
+  }
+
+  /** What other settings of a guard would have answered, from the log. */
+  preview(request: {
+    guard: string
+    settings: Fields
+    since?: string
+    until?: string
+    tenant?: string
+    subject?: string
+  }): Promise<Fields> {
+    return this.#json('POST', '/v1/preview', {}, request)
+  }
+
+  /** The settings in force, each value with where it came from. */
+  settings(query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/settings', query)
+  }
+
   /** Decisions as they are made. Ends when the service ends it, or `signal` is aborted; `lastEventId` goes on where another stream ended. */
   async *events(
     filter: DecisionFilter = {},
@@ -358,6 +387,23 @@ export class GuardClient {
 
   circuitReset(endpointKey: string, query: { tenant?: string } = {}): Promise<Fields> {
     return this.#json('POST', `/v1/circuits/${segment('endpointKey', endpointKey)}/reset`, query)
+  }
+
+  // Alerts.
+
+  /** Rules with what is firing, targets, and what waits, was delivered or was given up. */
+  alerts(): Promise<Fields> {
+    return this.#json('GET', '/v1/alerts')
+  }
+
+  /** Sends a test message, to one target or to all. */
+  alertsTest(request: { target?: string } = {}): Promise<Fields> {
+    return this.#json('POST', '/v1/alerts/test', {}, request)
+  }
+
+  /** Puts a message that was given up back into the queue. */
+  alertsDeadRetry(id: string): Promise<Fields> {
+    return this.#json('POST', `/v1/alerts/dead/${segment('id', id)}/retry`)
   }
 
   // The service itself.
@@ -423,8 +469,9 @@ export class GuardClient {
     }
   }
 
-  async #json(method: string, path: string, query: object = {}): Promise<Fields> {
-    const response = await this.#send(method, withQuery(path, query))
+  async #json(method: string, path: string, query: object = {}, body?: object): Promise<Fields> {
+    const extra = body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
+    const response = await this.#send(method, withQuery(path, query), extra)
     if (!response.ok) throw await problemOf(response)
     return (await response.json()) as Fields
   }

@@ -19,9 +19,9 @@ async function answering(handler) {
 }
 
 inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
-  it('has a method for every route of the service but its two pages', async () => {
+  it('has a method for every route of the service but its pages', async () => {
     const { paths } = await new GuardClient(service.url).openapi()
-    const pages = new Set(['/', '/docs'])
+    const pages = new Set(['/', '/docs', '/dashboard/{file}'])
     const named = (path) =>
       path
         .replace(/^\/(guard|v1)\//, '')
@@ -42,6 +42,15 @@ inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
         if (!pages.has(path)) assert.equal(typeof GuardClient.prototype[name], 'function', `${method} ${path}: ${name}`)
       }
     }
+  })
+
+  it('asks what the log teaches', async () => {
+    const client = new GuardClient(service.url)
+    assert.ok(Array.isArray((await client.overview({ since: '1h' })).reasons))
+    assert.ok(Array.isArray((await client.insights()).insights))
+    assert.equal((await client.settings()).admin, true)
+    assert.equal((await client.preview({ guard: 'handoff', settings: { max_handoffs: 3 }, since: '1h' })).guard, 'handoff')
+    assert.equal(typeof (await client.alerts()), 'object')
   })
 
   it('a block is an answer, not an error', async () => {

@@ -183,6 +183,34 @@ class Client:
         """Counts of decisions by guard and reason."""
         return self.get("/v1/stats", query)
 
+    def overview(self, **query: Any) -> Answer:
+        """Everything a dashboard shows of a time; the last day unless told."""
+        return self.get("/v1/overview", query)
+
+    def insights(self, **query: Any) -> Answer:
+        """What the log advises, the weightiest first; the last 7 days unless told."""
+        return self.get("/v1/insights", query)
+
+    def preview(self, guard: str, settings: dict[str, Any], **query: Any) -> Answer:
+        """What other settings of a guard would have answered, from the log."""
+        return self.post("/v1/preview", guard=guard, settings=settings, **query)
+
+    def settings(self, **query: Any) -> Answer:
+        """The settings in force, each value with where it came from."""
+        return self.get("/v1/settings", query)
+
+    def alerts(self) -> Answer:
+        """Rules with what is firing, targets, and what waits, was delivered or was given up."""
+        return self.get("/v1/alerts")
+
+    def test_alerts(self, target: str | None = None) -> Answer:
+        """Sends a test message, to one target or to all."""
+        return self.post("/v1/alerts/test", target=target)
+
+    def retry_alert(self, id: str) -> Answer:
+        """Puts a message that was given up back into the queue."""
+        return self.request("POST", f"/v1/alerts/dead/{_segment(id)}/retry", {})
+
     def circuits(self) -> Answer:
         """The circuits and their phases."""
         return self.get("/v1/circuits")
