@@ -594,7 +594,7 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
         };
         talk.decide_and_ask("/guard/stall", body, 0);
     }
-    talk.stops_after([3, 5, 7, 5, 3][variant as usize]);
+    talk.stops_after([3, 5, 7, 4, 2][variant as usize]);
 }
 
 fn agent_budget(talk: &mut Talk<'_>, variant: u32) {
