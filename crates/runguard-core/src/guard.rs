@@ -148,6 +148,16 @@ pub enum Slot {
     ActionGroup = 14,
 }
 
+/// What a state is asked together with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LivesWith {
+    Session,
+    /// A session's retries with the endpoint's phase; the subject names the endpoint.
+    Endpoint,
+    /// A budget with its parent of the same name; the subject is that name.
+    Budget,
+}
+
 impl Slot {
     const ALL: [Self; 14] = [
         Self::AiTaskRetry,
@@ -168,6 +178,41 @@ impl Slot {
 
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|slot| *slot as u8 == number)
+    }
+
+    /// States that one step touches must live together, wherever they are kept.
+    pub const fn lives_with(self) -> LivesWith {
+        match self {
+            Self::CircuitEndpoint | Self::CircuitSession => LivesWith::Endpoint,
+            Self::Budget => LivesWith::Budget,
+            Self::AiTaskRetry
+            | Self::Handoff
+            | Self::KbBotpress
+            | Self::KbVoiceflow
+            | Self::AgentAction
+            | Self::NoMatchReprompt
+            | Self::CaptureSlotFill
+            | Self::Loop
+            | Self::Stall
+            | Self::ToolCall
+            | Self::ActionGroup => LivesWith::Session,
+        }
+    }
+
+    /// Whether nothing in it matters once the longest window has passed.
+    pub const fn is_windowed(self) -> bool {
+        match self {
+            Self::AiTaskRetry
+            | Self::Handoff
+            | Self::KbBotpress
+            | Self::KbVoiceflow
+            | Self::AgentAction
+            | Self::NoMatchReprompt
+            | Self::CaptureSlotFill
+            | Self::CircuitSession => true,
+            // An operator's word, a run's history, money.
+            Self::CircuitEndpoint | Self::Loop | Self::Stall | Self::Budget | Self::ToolCall | Self::ActionGroup => false,
+        }
     }
 }
 

@@ -10,13 +10,17 @@ use crate::telemetry::Telemetry;
 use arc_swap::ArcSwap;
 use runguard_core::answer::{Answer, Envelope, Head, Shape};
 use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
-use runguard_core::guard::{self, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_core::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_core::insight::Overview;
 use runguard_core::insight::digest::Range;
 use runguard_core::{GuardName, Reason, Timestamp};
-use runguard_store::{Change, Decided, Erased, Family, Key, LogRow, Options, Order, Row, RowFilter, Store, StoreError, View, Written};
+use runguard_store::{
+    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Row, RowFilter, Rules, Store, StoreError, View,
+    Written,
+};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Answers for repeated requests live under this slot.
@@ -143,9 +147,32 @@ pub struct Engine {
     pub alerts: std::sync::OnceLock<Alerts>,
 }
 
+/// What the store must know of the guards' states.
+pub const RULES: Rules = Rules { replay, group, keep };
+
 /// Rebuilds a state from the events of the log.
 fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<u8>> {
     if slot == KEPT_ANSWER { Some(events.to_vec()) } else { guard::replay(slot, state, events, Timestamp::from_millis(at)) }
+}
+
+fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
+    if slot == KEPT_ANSWER {
+        return None;
+    }
+    Some(match Slot::from_number(slot).map_or(LivesWith::Session, Slot::lives_with) {
+        LivesWith::Session => key.group(),
+        // An endpoint's label says whose it is, a session's need not.
+        LivesWith::Endpoint => Key::new(Family::Endpoint, tenant, label.split_once('\0').map_or(label, |(_, endpoint)| endpoint)).group(),
+        LivesWith::Budget => Key::new(Family::Session, tenant, &format!("\0budget\0{label}")).group(),
+    })
+}
+
+fn keep(slot: u8) -> Keep {
+    match Slot::from_number(slot) {
+        _ if slot == KEPT_ANSWER => Keep::Day,
+        Some(slot) if slot.is_windowed() => Keep::Window,
+        Some(_) | None => Keep::Log,
+    }
 }
 
 /// A store whose states are the guards'.
@@ -156,7 +183,7 @@ pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenErro
         memory_bytes: settings.store.memory_mb as usize * 1024 * 1024,
         retention_days: settings.log.retention_days,
     };
-    Store::open(options, Box::new(replay))
+    Ok(Store::Embedded(Embedded::open(options, RULES)?))
 }
 
 impl Engine {
@@ -186,29 +213,20 @@ impl Engine {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let places = asked.operation.places();
-        let mut keys: SmallVec<[Key; 3]> = SmallVec::new();
-        for place in &places {
-            let family = match place.scope {
-                Scope::Session => Family::Session,
-                Scope::Endpoint => Family::Endpoint,
-            };
-            keys.push(Key::new(family, asked.tenant, place.name));
-        }
+        let labels: SmallVec<[Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place)).collect();
+        let mut cells: SmallVec<[Cell<'_>; 3]> =
+            places.iter().zip(&labels).map(|(place, label)| cell(asked.tenant, place, label)).collect();
         if let Some(idempotency) = &asked.idempotency {
-            keys.push(Key::new(Family::Idempotency, asked.tenant, idempotency.key));
+            let key = Key::new(Family::Idempotency, asked.tenant, idempotency.key);
+            let group = cells.first().map_or(key.group(), |first| first.group);
+            cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
-        self.store.apply(&keys, |view| self.step(&asked, &settings, &places, view)).await?
+        self.store.apply(&cells, |view| self.step(&asked, &settings, places.len(), view)).await?
     }
 
-    fn step(
-        &self,
-        asked: &Asked<'_>,
-        settings: &Settings,
-        places: &[guard::Place],
-        view: &View<'_>,
-    ) -> Decided<Result<Answered, EngineError>> {
+    /// `kept_at`: the cell of a repeated request's answer, after those of the guard.
+    fn step(&self, asked: &Asked<'_>, settings: &Settings, kept_at: usize, view: &View<'_>) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
-        let kept_at = places.len();
         if let Some(idempotency) = &asked.idempotency
             && let Some(earlier) = earlier_answer(view, kept_at, idempotency, now)
         {
@@ -216,9 +234,7 @@ impl Engine {
         }
         let operation = asked.operation;
         let decision_id = self.ids.next(now.as_millis());
-        let labels: SmallVec<[std::borrow::Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place)).collect();
-        let states: SmallVec<[Option<&[u8]>; 2]> =
-            places.iter().zip(&labels).enumerate().map(|(key, (place, label))| view.get(key, place.slot as u8, label)).collect();
+        let states: SmallVec<[Option<&[u8]>; 2]> = (0..kept_at).map(|cell| view.get(cell)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
         let outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
@@ -248,17 +264,8 @@ impl Engine {
             answer: logged,
             input: operation.input(store_text).to_json(),
         };
-        let mut changes: Vec<Change> = outcome
-            .changes
-            .into_iter()
-            .map(|change| Change {
-                key: change.place,
-                slot: places[change.place].slot as u8,
-                subject: labels[change.place].clone().into_owned(),
-                events: change.events,
-                state: change.state,
-            })
-            .collect();
+        let mut changes: Vec<Change> =
+            outcome.changes.into_iter().map(|change| Change { cell: change.place, events: change.events, state: change.state }).collect();
         let answered = Answered {
             outcome: ended,
             reason: answer.reason,
@@ -277,7 +284,7 @@ impl Engine {
                 body: answered.body.clone(),
             };
             let bytes = postcard::to_stdvec(&kept).unwrap_or_default();
-            changes.push(Change { key: kept_at, slot: KEPT_ANSWER, subject: String::new(), events: bytes.clone(), state: bytes });
+            changes.push(Change { cell: kept_at, events: bytes.clone(), state: bytes });
         }
         Decided::Keep(Ok(answered), Written { row, changes })
     }
@@ -300,7 +307,7 @@ impl Engine {
     ) -> Result<Option<SessionView>, StoreError> {
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session_id.into()), ..RowFilter::default() };
         let timeline = self.rows(filter, Order::OldestFirst, after, limit).await?;
-        let states = self.store.states(Key::new(Family::Session, tenant, session_id)).await?;
+        let states = self.store.states(tenant, session_id).await?;
         if timeline.is_empty() && states.is_empty() && after.is_none() {
             return Ok(None);
         }
@@ -377,16 +384,14 @@ impl Engine {
         };
         let place = api_circuit::endpoint_place(endpoint_key);
         let label = label(tenant, &place);
-        let slot = place.slot as u8;
         let mut row = self.admin_row(tenant, now, action, endpoint_key);
         row.guard = GuardName::ApiCircuit.code();
-        let keys = [Key::new(Family::Endpoint, tenant, endpoint_key)];
         let state = self
             .store
-            .apply(&keys, |view| {
-                let change = api_circuit::control(view.get(0, slot, &label), control, now);
-                let kept = Change { key: 0, slot, subject: label.clone().into_owned(), events: change.events, state: change.state.clone() };
-                Decided::Keep(change.state, Written { row, changes: vec![kept] })
+            .apply(&[cell(tenant, &place, &label)], |view| {
+                let change = api_circuit::control(view.get(0), control, now);
+                let kept = Change { cell: 0, events: change.events, state: change.state.clone() };
+                Decided::Keep(change.state, Written { row: row.clone(), changes: vec![kept] })
             })
             .await?;
         let settings = self.settings.load();
@@ -440,15 +445,25 @@ pub fn forced_name(forced: Forced) -> &'static str {
 }
 
 /// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
-pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> std::borrow::Cow<'a, str> {
+pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> Cow<'a, str> {
     match place.scope {
-        Scope::Session => std::borrow::Cow::Borrowed(place.subject),
-        Scope::Endpoint => std::borrow::Cow::Owned(format!("{tenant}\0{}", place.subject)),
+        Scope::Session => Cow::Borrowed(place.subject),
+        Scope::Endpoint => Cow::Owned(format!("{tenant}\0{}", place.subject)),
     }
 }
 
+/// The address of a guard's state.
+fn cell<'a>(tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
+    let family = match place.scope {
+        Scope::Session => Family::Session,
+        Scope::Endpoint => Family::Endpoint,
+    };
+    let (key, slot) = (Key::new(family, tenant, place.name), place.slot as u8);
+    Cell { key, slot, subject: label, group: group(tenant, key, slot, label).unwrap_or(key.group()) }
+}
+
 fn earlier_answer(view: &View<'_>, key: usize, idempotency: &Idempotency<'_>, now: Timestamp) -> Option<Result<Answered, EngineError>> {
-    let kept: Kept = postcard::from_bytes(view.get(key, KEPT_ANSWER, "")?).ok()?;
+    let kept: Kept = postcard::from_bytes(view.get(key)?).ok()?;
     if now.millis_since(Timestamp::from_millis(kept.at)) >= IDEMPOTENCY_MILLIS {
         return None;
     }

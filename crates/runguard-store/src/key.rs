@@ -38,6 +38,11 @@ impl Key {
         bytes.extend_from_slice(name.as_bytes());
         Self { family, hash: xxh3_128(&bytes) }
     }
+
+    /// The number of what lives with this entry.
+    pub fn group(self) -> u64 {
+        self.hash as u64
+    }
 }
 
 /// How the session index knows a session.

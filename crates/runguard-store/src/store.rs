@@ -1,40 +1,17 @@
-//! The store itself: runs a step on states, keeps what it says, answers once that is safe.
+//! The seam to storage: a step on small states, kept together with its row, answered once both are safe.
+//!
+//! Whoever asks does not see where states live. [`Embedded`] is one process with its own files, [`Memory`] the same promise
+//! without any: the model the others are tested against.
 
-use crate::error::{OpenError, StoreError};
-use crate::journal::{Effect, Job, Journal, Removal, Undo, Work};
-use crate::keeper::Keeper;
-use crate::key::{Family, Key, session_number};
-use crate::query::Readers;
-use crate::schema::{Folder, describe};
-use crate::shard::{ERASED, Shard, Shards, TailEvent};
-use rusqlite::Connection;
+use crate::embedded::Embedded;
+use crate::error::StoreError;
+use crate::key::{Family, Key};
+use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::memory::Memory;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use tokio::sync::{oneshot, watch};
-
-/// What an answered decision survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// The end of the process at any moment (`kill -9`).
-    #[default]
-    Process,
-    /// The end of the machine's power as well: every batch waits for the disk.
-    Power,
-}
-
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub folder: PathBuf,
-    pub durability: Durability,
-    /// About how much memory states may take before old ones leave it.
-    pub memory_bytes: usize,
-    pub retention_days: u32,
-}
+use std::sync::Arc;
+use tokio::sync::watch;
 
 /// One row of the log.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +31,17 @@ pub struct Row {
     pub input: String,
 }
 
+/// The address of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell<'a> {
+    /// The entry it belongs to: a session, an endpoint, a repeated request.
+    pub key: Key,
+    pub slot: u8,
+    pub subject: &'a str,
+    /// What it lives with: the cells of one step are of one group, so that a cluster keeps them on one machine.
+    pub group: u64,
+}
+
 /// A state within an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotState {
@@ -62,13 +50,11 @@ pub struct SlotState {
     pub state: Box<[u8]>,
 }
 
-/// A new state under one of the keys, with the events that made it.
+/// A new state of one of the cells, with the events that made it.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Index into the keys of the step.
-    pub key: usize,
-    pub slot: u8,
-    pub subject: String,
+    /// Index into the cells of the step.
+    pub cell: usize,
     pub events: Vec<u8>,
     pub state: Vec<u8>,
 }
@@ -102,538 +88,177 @@ pub struct Erased {
     pub log_rows: usize,
 }
 
-/// Applies events to a state: slot, state, events, time.
-pub type Replay = dyn Fn(u8, Option<&[u8]>, &[u8], i64) -> Option<Vec<u8>> + Send + Sync;
+/// How long a state can matter after it was last written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// As long as the longest window.
+    Window,
+    /// As long as the log.
+    Log,
+    /// A day: answers for repeated requests.
+    Day,
+}
 
-/// The states a step may look at. Their locks are held until the step's decision is queued.
+/// All that a store must know of states. It knows no guard.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Applies events to a state: slot, state, events, time. `None`: unknown to this version.
+    pub replay: fn(u8, Option<&[u8]>, &[u8], i64) -> Option<Vec<u8>>,
+    /// What a state lives with: tenant, entry, slot, subject. `None`: with the first one of its step.
+    pub group: fn(&str, Key, u8, &str) -> Option<u64>,
+    pub keep: fn(u8) -> Keep,
+}
+
+/// Whether a step runs on what everyone shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Sound,
+    /// The shared store is away: this node goes on from what it remembers.
+    Away,
+}
+
+/// The states a step may look at, one for each of its cells. Nobody changes them until the step's decision is queued.
 #[derive(Debug)]
 pub struct View<'a> {
-    keys: &'a [Key],
-    shards: &'a [(usize, MutexGuard<'a, Shard>)],
-    committed: u64,
+    pub(crate) states: SmallVec<[Option<&'a [u8]>; FEW]>,
+    pub(crate) safe: SmallVec<[bool; FEW]>,
+    pub(crate) standing: Standing,
 }
 
-impl View<'_> {
-    pub fn get(&self, key: usize, slot: u8, subject: &str) -> Option<&[u8]> {
-        let key = self.keys[key];
-        let index = Shards::index_of(key);
-        let (_, shard) = self.shards.iter().find(|(other, _)| *other == index)?;
-        shard.map.get(&key)?.get(slot, subject)
+/// Cells of nearly every step: no memory is asked for.
+pub(crate) const FEW: usize = 3;
+
+impl<'a> View<'a> {
+    pub fn get(&self, cell: usize) -> Option<&'a [u8]> {
+        self.states[cell]
     }
 
-    /// Whether what stands under the key is in the log already, or still on its way there.
-    pub fn is_safe(&self, key: usize) -> bool {
-        let key = self.keys[key];
-        let index = Shards::index_of(key);
-        let resident = self.shards.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get(&key));
-        resident.is_none_or(|resident| resident.seq <= self.committed)
+    /// Whether what stands in the cell is in the log already, or still on its way there.
+    pub fn is_safe(&self, cell: usize) -> bool {
+        self.safe[cell]
+    }
+
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 }
 
 #[derive(Debug)]
-pub struct Store {
-    pub(crate) inner: Arc<Inner>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+pub enum Store {
+    Embedded(Embedded),
+    Memory(Memory),
 }
 
-pub(crate) struct Inner {
-    pub(crate) folder: Folder,
-    pub(crate) options: Options,
-    pub(crate) shards: Arc<Shards>,
-    pub(crate) journal: Journal,
-    pub(crate) readers: Readers,
-    pub(crate) replay: Box<Replay>,
-    /// Whether an entry that is not in memory may be on disk.
-    pub(crate) cold: AtomicBool,
-    /// Counts rounds of eviction.
-    pub(crate) evictions: AtomicU64,
-    /// The service's time, as last heard; the keeper goes by it.
-    pub(crate) now: AtomicI64,
-    /// How long a state can matter.
-    pub(crate) state_lifetime_millis: AtomicI64,
-    pub(crate) keeper: Keeper,
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("options", &self.options).finish_non_exhaustive()
-    }
+/// Calls the same method of whichever store it is.
+macro_rules! each {
+    ($store:expr, $inner:ident => $call:expr) => {
+        match $store {
+            Store::Embedded($inner) => $call,
+            Store::Memory($inner) => $call,
+        }
+    };
 }
 
 impl Store {
-    pub fn open(options: Options, replay: Box<Replay>) -> Result<Self, OpenError> {
-        let folder = Folder::open(&options.folder)?;
-        if folder.log_is_empty() && folder.index_path().exists() {
-            // Asked before the log is opened, which would make a good empty file of a bad one.
-            let known =
-                folder.open_index().and_then(|index| known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error)))?;
-            if known.last_row > 0 {
-                return Err(OpenError::Lost { path: folder.log_path(), last: 0, known: known.last_row });
-            }
-        }
-        let log = folder.open_log(options.durability)?;
-        let index = folder.open_index()?;
-        let shards = Arc::new(Shards::new());
-        let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
-        let last_seq = recover(&log, known.checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
-        if last_seq < known.last_row {
-            // A power cut may take the last rows, unless each was waited for. The states have counted them: that stays.
-            if last_seq == 0 || options.durability == Durability::Power {
-                return Err(OpenError::Lost { path: folder.log_path(), last: last_seq, known: known.last_row });
-            }
-            tracing::warn!(
-                last = last_seq,
-                known = known.last_row,
-                "the last rows of the log are missing, as after a power cut; set store.durability = \"power\" to keep them through one"
-            );
-        }
-        let last_seq = last_seq.max(known.indexed).max(known.newest);
-        let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
-        let inner = Arc::new(Inner {
-            journal: Journal::new(last_seq),
-            readers: Readers::default(),
-            shards,
-            replay,
-            cold: AtomicBool::new(known.holds_states || has_tail),
-            evictions: AtomicU64::new(0),
-            now: AtomicI64::new(i64::MIN),
-            state_lifetime_millis: AtomicI64::new(0),
-            keeper: Keeper::default(),
-            folder,
-            options,
-        });
-        let writer = {
-            let inner = inner.clone();
-            spawn("log-writer", move || inner.journal.run(&log, &inner.shards))
-        };
-        let keeper = {
-            let inner = inner.clone();
-            spawn("keeper", move || Keeper::run(&inner, index))
-        };
-        let threads = [writer, keeper].into_iter().collect::<Result<Vec<_>, _>>();
-        let threads = threads.map_err(|source| OpenError::Folder { path: inner.options.folder.clone(), source })?;
-        Ok(Self { inner, threads: Mutex::new(threads) })
+    /// Runs `step` on the states of `cells`, keeps what it returns, and answers once that is safe. Steps on the same cell run
+    /// one after the other; two can never both take the last slot. A step runs again when another node was faster, so it is pure.
+    pub async fn apply<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        each!(self, store => store.apply(cells, step).await)
     }
 
-    /// Runs `step` on the states under `keys`, keeps what it returns, and answers once that is safe.
-    /// Steps on the same key run one after the other; two can never both take the last slot.
-    pub async fn apply<R>(&self, keys: &[Key], step: impl FnOnce(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
-        let mut step = step;
-        let (reply, written) = loop {
-            match self.inner.step(keys, step)? {
-                Stepped::Done(reply, written) => break (reply, written),
-                Stepped::Absent(again) => {
-                    step = again;
-                    self.make_resident(keys).await?;
-                }
-            }
-        };
-        if let Some(written) = written {
-            drop(written.await.map_err(|_| StoreError::Stopping)??);
-        }
-        Ok(reply)
+    /// The states of a session, for looking at.
+    pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
+        each!(self, store => store.states(tenant, session).await)
     }
 
-    /// Brings entries from disk that have left memory, or have not come back since the start.
-    async fn make_resident(&self, keys: &[Key]) -> Result<(), StoreError> {
-        let absent: Vec<Key> = keys.iter().copied().filter(|key| !self.inner.shards.of(*key).map.contains_key(key)).collect();
-        if absent.is_empty() {
-            return Ok(());
-        }
-        let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || inner.load(&absent)).await.map_err(|error| StoreError::Read(error.to_string()))?
-    }
-
-    /// The states of an entry, for looking at.
-    pub async fn states(&self, key: Key) -> Result<Vec<SlotState>, StoreError> {
-        loop {
-            {
-                let shard = self.inner.shards.of(key);
-                if !self.inner.may_be_on_disk(&shard, key) {
-                    return Ok(shard.map.get(&key).map(|resident| resident.slots.clone()).unwrap_or_default());
-                }
-            }
-            self.make_resident(&[key]).await?;
-        }
-    }
-
-    /// All entries of a family, in memory and on disk.
+    /// All entries of a family.
     pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
-        let inner = self.inner.clone();
-        let read = move || {
-            // What the log's tail says of entries that nobody has asked for yet.
-            inner.load(&inner.shards.waiting(family))?;
-            let mut found = inner.shards.family(family);
-            if inner.cold.load(Ordering::Acquire) {
-                let known: std::collections::HashSet<Key> = found.iter().map(|(key, _)| *key).collect();
-                let on_disk = inner.family_on_disk(family)?;
-                found.extend(on_disk.into_iter().filter(|(key, _)| !known.contains(key)));
-            }
-            Ok(found.into_iter().map(|(_, labelled)| labelled).collect())
-        };
-        tokio::task::spawn_blocking(read).await.map_err(|error| StoreError::Read(error.to_string()))?
+        each!(self, store => store.family(family).await)
     }
 
     /// Removes a session: its states, its rows in the log, and the answers kept for repeated requests.
     /// What the log keeps is a row that says an erasure took place, without saying whose.
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
-        // The rows that go also carry what the session did to endpoints: that must be on disk before they go.
-        self.flush().await?;
-        let entry = Key::new(Family::Session, tenant, session);
-        self.make_resident(&[entry]).await?;
-        let (inner, tenant, session) = (self.inner.clone(), tenant.to_owned(), session.to_owned());
-        let find = move || inner.rows_of_session(&tenant, &session).map(|found| (found, tenant, session));
-        let ((rows, indexed_upto), tenant, session) =
-            tokio::task::spawn_blocking(find).await.map_err(|error| StoreError::Read(error.to_string()))??;
-        let mut keys = vec![entry];
-        for (_, effects) in &rows {
-            let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
-            let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
-            keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
-        }
-        if rows.is_empty() && self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty()) {
-            return Ok(None);
-        }
-        self.make_resident(&keys).await?;
-        let removal = Removal { seqs: rows.iter().map(|(seq, _)| *seq).collect(), of_session: Some((indexed_upto, tenant, session)) };
-        let log_rows = removal.seqs.len();
-        let committed = loop {
-            match self.inner.erase(&keys, &row, &removal)? {
-                Some(committed) => break committed,
-                None => self.make_resident(&keys).await?,
-            }
-        };
-        drop(committed.await.map_err(|_| StoreError::Stopping)??);
-        self.flush().await?;
-        Ok(Some(Erased { log_rows }))
+        each!(self, store => store.erase_session(tenant, session, row).await)
     }
 
-    /// Brings the second file up to date and empties the write-ahead logs.
+    /// Brings everything behind the answers up to date.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        let flushed = self.inner.keeper.ask_to_flush();
-        let _ = flushed.await;
-        self.work(Work::Truncate).await
+        each!(self, store => store.flush().await)
     }
 
-    /// Whether the disk takes a write right now.
+    /// Whether a decision could be written right now.
     pub async fn probe(&self) -> Result<(), StoreError> {
-        self.work(Work::Probe).await
+        each!(self, store => store.probe().await)
     }
 
-    async fn work(&self, work: Work) -> Result<(), StoreError> {
-        let (done, written) = oneshot::channel();
-        drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
-        written.await.map_err(|_| StoreError::Stopping)?.map(drop)
-    }
-
-    /// The number of the last row that is safe, and every later one.
+    /// The number of the last row that is safe and can be read, and every later one.
     pub fn committed(&self) -> watch::Receiver<u64> {
-        self.inner.journal.watch()
+        each!(self, store => store.committed())
     }
 
     /// The service's time, by which old things leave.
     pub fn tell_time(&self, now_millis: i64) {
-        self.inner.now.store(now_millis, Ordering::Relaxed);
+        each!(self, store => store.tell_time(now_millis));
     }
 
-    /// States are kept as long as the log, and at least this long.
+    /// States with a window are kept at least this long.
     pub fn keep_states_for(&self, millis: i64) {
-        self.inner.state_lifetime_millis.store(millis, Ordering::Relaxed);
+        each!(self, store => store.keep_states_for(millis));
     }
 
     pub fn entries_in_memory(&self) -> usize {
-        self.inner.shards.entries()
+        each!(self, store => store.entries_in_memory())
     }
 
     pub fn bytes_in_memory(&self) -> usize {
-        self.inner.shards.bytes()
+        each!(self, store => store.bytes_in_memory())
     }
 
-    /// Rows that are in the log but not yet in the index.
+    /// Rows that are in the log but not yet where queries find them fast.
     pub fn rows_behind(&self) -> u64 {
-        self.inner.journal.committed().saturating_sub(self.inner.keeper.indexed_upto())
+        each!(self, store => store.rows_behind())
     }
 
     /// Writes everything down and ends. Requests that come later are refused.
     pub fn stop(&self) {
-        let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // First the writer, so that the keeper's last round sees every row.
-        self.inner.journal.stop();
-        for thread in threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the store ended in a panic");
-            }
-            self.inner.keeper.stop();
-        }
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(run)
-}
-
-type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
-
-/// Keys of nearly every step: no memory is asked for.
-const FEW_KEYS: usize = 3;
-
-type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW_KEYS]>;
-
-/// A step that ran, or that must wait for an entry from disk.
-enum Stepped<R, S> {
-    Done(R, Option<Committed>),
-    Absent(S),
-}
-
-impl Inner {
-    /// In the order of their numbers, so that two steps never wait for each other.
-    fn lock_shards<'a>(&'a self, keys: &[Key]) -> Locked<'a> {
-        let mut indexes: SmallVec<[usize; FEW_KEYS]> = keys.iter().map(|key| Shards::index_of(*key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        indexes.into_iter().map(|index| (index, self.shards.lock(index))).collect()
+        each!(self, store => store.stop());
     }
 
-    /// Asked with the shard's lock held. The keeper says that it will evict before it takes the lock to do so; hence
-    /// whoever finds an entry missing under the lock also finds out whether it may have been evicted.
-    fn may_be_on_disk(&self, shard: &Shard, key: Key) -> bool {
-        self.cold.load(Ordering::Acquire) && !shard.map.contains_key(&key)
+    /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        each!(self, store => store.rows(filter, order, after, limit).await)
     }
 
-    fn any_may_be_on_disk(&self, shards: &[(usize, MutexGuard<'_, Shard>)], keys: &[Key]) -> bool {
-        self.cold.load(Ordering::Acquire)
-            && keys.iter().any(|key| {
-                let index = Shards::index_of(*key);
-                shards.iter().find(|(other, _)| *other == index).is_some_and(|(_, shard)| self.may_be_on_disk(shard, *key))
-            })
+    /// The same rows with what each did to states.
+    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        each!(self, store => store.deeds(filter, order, after, limit).await)
     }
 
-    fn step<R, S: FnOnce(&View<'_>) -> Decided<R>>(&self, keys: &[Key], step: S) -> Result<Stepped<R, S>, StoreError> {
-        let mut shards = self.lock_shards(keys);
-        if self.any_may_be_on_disk(&shards, keys) {
-            return Ok(Stepped::Absent(step));
-        }
-        let (reply, written) = match step(&View { keys, shards: &shards, committed: self.journal.committed() }) {
-            Decided::Reply(reply) => return Ok(Stepped::Done(reply, None)),
-            Decided::Keep(reply, written) => (reply, written),
-        };
-        let effects = {
-            let effects: SmallVec<[Effect<'_>; FEW_KEYS]> = written
-                .changes
-                .iter()
-                .map(|change| {
-                    let key = keys[change.key];
-                    Effect { family: key.family as u8, hash: key.hash, slot: change.slot, subject: &change.subject, events: &change.events }
-                })
-                .collect();
-            encode_effects(&effects)?
-        };
-        let at = written.row.at;
-        let mut undo = Vec::with_capacity(written.changes.len());
-        for change in written.changes {
-            let key = keys[change.key];
-            let index = Shards::index_of(key);
-            let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
-            let (old, was_dirty) = shard.change(key, |resident| {
-                resident.at = at;
-                (resident.put(change.slot, &change.subject, change.state.into()), std::mem::replace(&mut resident.dirty, true))
-            });
-            undo.push(Undo::Slot { key, slot: change.slot, subject: change.subject.into(), state: old });
-            if !was_dirty {
-                shard.dirty.push(key);
-            }
-        }
-        let touched: SmallVec<[Key; FEW_KEYS]> = undo.iter().map(Undo::key).collect();
-        let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: written.row, effects, removal: None };
-        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
-        for key in touched {
-            let index = Shards::index_of(key);
-            if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
-                resident.seq = seq;
-            }
-        }
-        drop(shards);
-        drop(wake_up);
-        Ok(Stepped::Done(reply, Some(committed)))
+    /// The numbers of the same rows.
+    pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
+        each!(self, store => store.row_numbers(filter, order, after, limit).await)
     }
 
-    /// `None`: some of it must be loaded first.
-    fn erase(&self, keys: &[Key], row: &Row, removal: &Removal) -> Result<Option<Committed>, StoreError> {
-        let mut shards = self.lock_shards(keys);
-        if self.any_may_be_on_disk(&shards, keys) {
-            return Ok(None);
-        }
-        let effects: Vec<Effect<'_>> =
-            keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
-        let effects = encode_effects(&effects)?;
-        let at = row.at;
-        let mut undo = Vec::with_capacity(keys.len());
-        for key in keys {
-            let index = Shards::index_of(*key);
-            let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) else { continue };
-            let (slots, was_dirty) = shard.change(*key, |resident| {
-                resident.at = at;
-                (std::mem::take(&mut resident.slots), std::mem::replace(&mut resident.dirty, true))
-            });
-            undo.push(Undo::Entry { key: *key, slots });
-            if !was_dirty {
-                shard.dirty.push(*key);
-            }
-        }
-        let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: row.clone(), effects, removal: Some(removal.clone()) };
-        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
-        for key in keys {
-            let index = Shards::index_of(*key);
-            if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
-                resident.seq = seq;
-            }
-        }
-        drop(shards);
-        drop(wake_up);
-        Ok(Some(committed))
+    /// Decisions counted by minute, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes).
+    pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<StatRow>, StoreError> {
+        self.stats_by(tenant, guard, since, until, 1).await
     }
 
-    /// Reads entries from disk and makes them resident.
-    pub(crate) fn load(&self, keys: &[Key]) -> Result<(), StoreError> {
-        let mut wanted: Vec<Key> = keys.to_vec();
-        while !wanted.is_empty() {
-            let evictions = self.evictions.load(Ordering::Acquire);
-            let found = self.read_entries(&wanted)?;
-            wanted.clear();
-            for (key, on_disk) in found {
-                let mut shard = self.shards.of(key);
-                // Evicted between our reading and now: what we read may be older than what was written then.
-                if self.evictions.load(Ordering::Acquire) == evictions {
-                    shard.admit(key, on_disk, &self.replay);
-                } else {
-                    wanted.push(key);
-                }
-            }
-        }
-        Ok(())
+    /// The same by several minutes; `minute` is the first of them.
+    pub async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        each!(self, store => store.stats_by(tenant, guard, since, until, minutes).await)
     }
 
-    fn read_entries(&self, keys: &[Key]) -> Result<Vec<(Key, Option<(u64, i64, Vec<SlotState>)>)>, StoreError> {
-        self.readers.read(&self.folder, |connection| {
-            let mut select = connection.prepare_cached("SELECT seq, at, slots FROM idx.states WHERE family = ?1 AND hash = ?2")?;
-            let mut found = Vec::with_capacity(keys.len());
-            for key in keys {
-                let mut rows = select.query(rusqlite::params![key.family as u8, key.hash.to_be_bytes()])?;
-                let on_disk = match rows.next()? {
-                    Some(row) => Some((row.get(0)?, row.get(1)?, decode_slots(row.get_ref(2)?.as_blob()?))),
-                    None => None,
-                };
-                found.push((*key, on_disk));
-            }
-            Ok(found)
-        })
+    /// For a thread of its own that reads the log as it grows.
+    pub fn follower(&self) -> Follower {
+        each!(self, store => store.follower())
     }
-
-    fn family_on_disk(&self, family: Family) -> Result<Vec<(Key, Labelled)>, StoreError> {
-        self.readers.read(&self.folder, |connection| {
-            let mut select = connection.prepare_cached("SELECT hash, slots FROM idx.states WHERE family = ?1")?;
-            let mut rows = select.query([family as u8])?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next()? {
-                let key = Key { family, hash: decode_hash(row.get_ref(0)?.as_blob()?) };
-                let slots = decode_slots(row.get_ref(1)?.as_blob()?);
-                found.extend(
-                    slots.into_iter().map(|slot| (key, Labelled { label: slot.subject.into(), slot: slot.slot, state: slot.state.into() })),
-                );
-            }
-            Ok(found)
-        })
-    }
-
-    /// The rows of a session with their effects, and how far the index reaches.
-    fn rows_of_session(&self, tenant: &str, session: &str) -> Result<(Vec<(u64, Vec<u8>)>, u64), StoreError> {
-        self.readers.read(&self.folder, |connection| {
-            let indexed_upto: u64 = crate::query::indexed_upto(connection)?;
-            let mut select = connection.prepare_cached(
-                "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ?1 AND l.tenant = ?2 AND l.session = ?3
-                 UNION ALL
-                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND tenant = ?2 AND session = ?3",
-            )?;
-            let rows = select.query_map(rusqlite::params![session_number(tenant, session), tenant, session, indexed_upto], |row| {
-                Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default()))
-            })?;
-            Ok((rows.collect::<Result<_, _>>()?, indexed_upto))
-        })
-    }
-}
-
-fn encode_effects(effects: &[Effect<'_>]) -> Result<Vec<u8>, StoreError> {
-    const ROOM: usize = 64;
-    postcard::to_extend(effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
-}
-
-/// The store is stopping: what the step changed must not be there when the keeper looks for the last time.
-fn refuse(shards: &mut [(usize, MutexGuard<'_, Shard>)], undo: Vec<Undo>) -> StoreError {
-    for undo in undo.into_iter().rev() {
-        let index = Shards::index_of(undo.key());
-        if let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) {
-            shard.take_back(undo);
-        }
-    }
-    StoreError::Stopping
-}
-
-pub(crate) fn decode_slots(bytes: &[u8]) -> Vec<SlotState> {
-    postcard::from_bytes(bytes).unwrap_or_default()
-}
-
-pub(crate) fn decode_hash(bytes: &[u8]) -> u128 {
-    bytes.try_into().map(u128::from_be_bytes).unwrap_or_default()
-}
-
-/// What the index says of itself and of the log.
-struct Known {
-    checkpointed: u64,
-    indexed: u64,
-    /// The last row that a state rests on.
-    newest: u64,
-    /// The last row that was in the log and was not removed by retention.
-    last_row: u64,
-    holds_states: bool,
-}
-
-fn known_to_index(index: &Connection) -> Result<Known, rusqlite::Error> {
-    Ok(Known {
-        checkpointed: crate::query::progress(index, "checkpointed")?,
-        indexed: crate::query::progress(index, "indexed")?,
-        newest: crate::query::progress(index, "newest")?.max(crate::query::progress(index, "checkpointed")?),
-        last_row: index.query_row(
-            "SELECT coalesce(max(last_seq), 0) FROM zones WHERE last_seq > ?1",
-            [crate::query::progress(index, "pruned")?],
-            |row| row.get(0),
-        )?,
-        holds_states: index.query_row("SELECT EXISTS (SELECT 1 FROM states)", [], |row| row.get(0))?,
-    })
-}
-
-/// Reads the rows that came after the last checkpoint of the states and hangs their events up in the shards. The
-/// states themselves stay on disk until they are asked for, so a start takes as long as this tail, not as the log.
-/// Gives the last row's number.
-fn recover(log: &Connection, checkpointed: u64, shards: &Shards) -> Result<u64, rusqlite::Error> {
-    let mut select = log.prepare("SELECT seq, at, effects FROM log WHERE seq > ?1 AND effects IS NOT NULL ORDER BY seq")?;
-    let mut rows = select.query([checkpointed])?;
-    while let Some(row) = rows.next()? {
-        let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
-        let effects: Vec<Effect<'_>> = postcard::from_bytes(row.get_ref(2)?.as_blob()?).unwrap_or_default();
-        for effect in effects {
-            let Some(family) = Family::from_number(effect.family) else { continue };
-            let key = Key { family, hash: effect.hash };
-            let event = TailEvent { seq, at, slot: effect.slot, subject: effect.subject.into(), events: effect.events.into() };
-            shards.of(key).tail.entry(key).or_default().push(event);
-        }
-    }
-    log.query_row("SELECT coalesce(max(seq), 0) FROM log", [], |row| row.get(0))
 }

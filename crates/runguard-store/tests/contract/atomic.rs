@@ -1,6 +1,6 @@
 //! Steps on one key run one after the other.
 
-use crate::toy::{SUM, Toy, add, all_rows, keep, key, number, one_more, row, rows_of, sum};
+use crate::toy::{Toy, add, all_rows, keep, key, number, one_more, row, rows_of, sum, summed};
 use runguard_store::{Decided, View, Written};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -37,12 +37,12 @@ async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one
             let (store, session) = (toy.store.clone(), session.clone());
             tasks.spawn(async move {
                 let take_one = |view: &View<'_>| {
-                    if number(view.get(0, SUM, "")) >= SLOTS {
+                    if number(view.get(0)) >= SLOTS {
                         return Decided::Reply(false);
                     }
                     Decided::Keep(true, Written { row: row(&session), changes: one_more(view, 1) })
                 };
-                store.apply(&[key(&session)], take_one).await.unwrap()
+                store.apply(&[summed(key(&session))], take_one).await.unwrap()
             });
         }
         let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
@@ -93,7 +93,7 @@ async fn step_in_every_order() {
                 if task % 2 == 0 {
                     names.reverse();
                 }
-                keep(&store, &names.map(key), row("many"), |view| one_more(view, 3)).await.unwrap();
+                keep(&store, &names.map(|name| summed(key(name))), row("many"), |view| one_more(view, 3)).await.unwrap();
             }
         });
     }
@@ -107,10 +107,10 @@ async fn step_in_every_order() {
 #[tokio::test]
 async fn a_step_that_only_replies_leaves_no_row_and_no_state() {
     let toy = Toy::new();
-    let reply = toy.store.apply(&[key("quiet")], |view| Decided::Reply(view.get(0, SUM, "").is_none())).await;
+    let reply = toy.store.apply(&[summed(key("quiet"))], |view| Decided::Reply(view.get(0).is_none())).await;
     assert!(reply.unwrap());
     assert!(all_rows(&toy.store).await.is_empty());
-    assert!(toy.store.states(key("quiet")).await.unwrap().is_empty());
+    assert!(toy.store.states_of(key("quiet")).await.unwrap().is_empty());
 }
 
 /// Who is refused because the store is stopping must not be counted, on disk least of all.

@@ -1,7 +1,9 @@
 //! A full disk: nothing of a refused request counts, nothing answered is lost, and it goes on when there is room.
 
-use crate::toy::{PLENTY, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, try_open};
-use runguard_store::{Row, Store, StoreError};
+use crate::toy::{
+    PLENTY, Store, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, summed, try_open,
+};
+use runguard_store::{Row, StoreError};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -64,7 +66,7 @@ impl Drop for SmallDisk {
 /// A step that needs room: on a shared sum and on a session's own.
 async fn write_much(store: &Store, session: &str) -> Result<u64, StoreError> {
     let row = Row { input: "x".repeat(2000), ..row(session) };
-    let made = keep(store, &[key("shared"), key(session)], row, |view| one_more(view, 2)).await?;
+    let made = keep(store, &[summed(key("shared")), summed(key(session))], row, |view| one_more(view, 2)).await?;
     Ok(number(Some(&made[1])))
 }
 

@@ -1,10 +1,11 @@
 //! What was answered is there after the store was closed and opened again, with or without its second file.
 
 use crate::toy::{
-    LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, one_more, replay, row, rows_of, sum,
+    LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, listed, one_more, replay, row, rows_of,
+    sum, summed,
 };
 use proptest::prelude::*;
-use runguard_store::{Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, Store, StoreError, View};
+use runguard_store::{Cell, Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, StoreError, View};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,8 +20,8 @@ async fn fill(store: &Store) {
         append(store, &session, "a", session.as_bytes()).await;
         append(store, &session, "b", b"x").await;
         append(store, &session, "a", b"!").await;
-        let both = |view: &View<'_>| vec![change(view, 0, LIST, "e", &[number as u8]), change(view, 1, SUM, "", &1_u64.to_le_bytes())];
-        keep(store, &[endpoint, key(&session)], row(&session), both).await.unwrap();
+        let both = |view: &View<'_>| vec![change(view, 0, LIST, &[number as u8]), change(view, 1, SUM, &1_u64.to_le_bytes())];
+        keep(store, &[listed(endpoint, "e"), summed(key(&session))], row(&session), both).await.unwrap();
     }
 }
 
@@ -39,14 +40,14 @@ async fn try_everything(store: &Store) -> Result<Everything, StoreError> {
         let session = format!("s{number}");
         let filter = RowFilter { tenant: Some(TENANT.into()), session: Some(session.clone()), ..RowFilter::default() };
         timelines.push(store.rows(filter, Order::OldestFirst, None, 1000).await?);
-        states.push(store.states(key(&session)).await?);
+        states.push(store.states_of(key(&session)).await?);
     }
     Ok(Everything {
         rows: store.rows(RowFilter::default(), Order::OldestFirst, None, 1_000_000).await?,
         timelines,
         states,
-        endpoint: store.states(Key::new(Family::Endpoint, TENANT, "shared")).await?,
-        stats: store.stats(None, None, i64::MIN / 2, i64::MAX / 2).await?,
+        endpoint: store.states_of(Key::new(Family::Endpoint, TENANT, "shared")).await?,
+        stats: store.stats_by(None, None, i64::MIN / 2, i64::MAX / 2, 1).await?,
     })
 }
 
@@ -132,9 +133,9 @@ async fn a_lost_or_damaged_index_is_built_anew_from_the_log() {
 async fn a_family_is_whole_from_the_first_moment() {
     const ENDPOINTS: usize = 3000;
     let toy = Toy::new();
-    let keys: Vec<Key> = (0..ENDPOINTS).map(|number| Key::new(Family::Endpoint, TENANT, &number.to_string())).collect();
-    for keys in keys.chunks(100) {
-        keep(&toy.store, keys, row("s"), |view| one_more(view, keys.len())).await.unwrap();
+    let sums: Vec<Cell<'_>> = (0..ENDPOINTS).map(|number| summed(Key::new(Family::Endpoint, TENANT, &number.to_string()))).collect();
+    for sums in sums.chunks(100) {
+        keep(&toy.store, sums, row("s"), |view| one_more(view, sums.len())).await.unwrap();
     }
     // Without the second file all of them are in the log only.
     let toy = toy.reopen_after(|folder| std::fs::remove_file(index_file(folder)).unwrap());
@@ -154,7 +155,7 @@ async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
     append(&toy.store, "full", "one more", b"x").await;
     let subjects = async |store: &Store| -> Vec<String> {
         let mut subjects: Vec<String> =
-            store.states(key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
+            store.states_of(key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
         subjects.sort_unstable();
         subjects
     };
@@ -227,8 +228,9 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
                     states.insert(place, state);
                 }
                 let keys: Vec<Key> = entries.iter().map(|entry| key_of(entry)).collect();
-                let step = |view: &View<'_>| (0..keys.len()).map(|key| change(view, key, slot, &subject, &events)).collect();
-                assert_eq!(keep(&toy.store, &keys, row, step).await.unwrap(), expected, "what the step made of what it saw");
+                let cells: Vec<Cell<'_>> = keys.iter().map(|key| Cell { key: *key, slot, subject: &subject, group: 0 }).collect();
+                let step = |view: &View<'_>| (0..cells.len()).map(|cell| change(view, cell, slot, &events)).collect();
+                assert_eq!(keep(&toy.store, &cells, row, step).await.unwrap(), expected, "what the step made of what it saw");
             }
             Deed::Erase { session } => {
                 let session = format!("s{session}");
@@ -248,7 +250,7 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
         }
     }
     for entry in ["s0", "s1", "s2", "s3", ENDPOINT] {
-        let states = toy.store.states(key_of(entry)).await.unwrap();
+        let states = toy.store.states_of(key_of(entry)).await.unwrap();
         let found: States = states.into_iter().map(|state| ((state.slot, state.subject.into_string()), state.state.into_vec())).collect();
         assert_eq!(found, model.entries.get(entry).cloned().unwrap_or_default(), "states of {entry}");
         if entry != ENDPOINT {

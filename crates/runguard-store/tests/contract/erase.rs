@@ -1,10 +1,10 @@
 //! Erasure: nothing of a session is left, and nothing else is missing.
 
 use crate::toy::{
-    LIST, PLENTY, SUM, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, number, one_more, open, row,
-    rows_of, sum,
+    LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, listed, number, one_more,
+    open, row, rows_of, sum, summed,
 };
-use runguard_store::{Family, Key, Row, Store, View};
+use runguard_store::{Family, Key, Row, View};
 use tokio::task::JoinSet;
 
 const SECRET: &str = "a-secret-nobody-else-would-write";
@@ -24,28 +24,24 @@ fn erasure() -> Row {
 /// A request of the session, with the secret wherever text can be, an answer kept for its repetition, and the
 /// endpoint it shares with others.
 async fn speak(store: &Store, session: &str, turn: usize) {
-    let keys = [key(session), repeated(turn), endpoint()];
     let text = format!("{SECRET} {turn}");
+    let cells = [listed(key(session), &text), listed(repeated(turn), ""), summed(endpoint())];
     let row = Row { subject: text.clone(), answer: text.clone(), input: text.clone(), ..row(session) };
     let changes = |view: &View<'_>| {
-        vec![
-            change(view, 0, LIST, &text, text.as_bytes()),
-            change(view, 1, LIST, "", text.as_bytes()),
-            change(view, 2, SUM, "", &1_u64.to_le_bytes()),
-        ]
+        vec![change(view, 0, LIST, text.as_bytes()), change(view, 1, LIST, text.as_bytes()), change(view, 2, SUM, &1_u64.to_le_bytes())]
     };
-    keep(store, &keys, row, changes).await.unwrap();
+    keep(store, &cells, row, changes).await.unwrap();
 }
 
 async fn endpoint_sum(store: &Store) -> u64 {
-    number(store.states(endpoint()).await.unwrap().first().map(|state| &*state.state))
+    number(store.states_of(endpoint()).await.unwrap().first().map(|state| &*state.state))
 }
 
 async fn assert_erased(store: &Store, session: &str) {
     assert!(rows_of(store, session).await.is_empty());
-    assert!(store.states(key(session)).await.unwrap().is_empty());
+    assert!(store.states_of(key(session)).await.unwrap().is_empty());
     for number in 0..20 {
-        assert!(store.states(repeated(number)).await.unwrap().is_empty(), "the kept answer {number}");
+        assert!(store.states_of(repeated(number)).await.unwrap().is_empty(), "the kept answer {number}");
     }
     let rows = all_rows(store).await;
     assert_eq!(rows.iter().filter(|row| row.outcome == "session_erased").count(), 1);
@@ -77,7 +73,7 @@ async fn an_erased_session_is_in_no_answer_and_in_no_file() {
     assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
     assert_eq!(toy.store.erase_session(TENANT, &session, erasure()).await.unwrap(), None, "nothing is left to erase");
     speak(&toy.store, &session, 0).await;
-    assert_eq!(*toy.store.states(key(&session)).await.unwrap()[0].state, *format!("{SECRET} 0").as_bytes(), "it begins anew");
+    assert_eq!(*toy.store.states_of(key(&session)).await.unwrap()[0].state, *format!("{SECRET} 0").as_bytes(), "it begins anew");
 }
 
 /// A damaged second file is built anew; what it held must not lie about where no erasure looks.
@@ -99,9 +95,9 @@ async fn the_same_session_of_another_tenant_stays() {
     let toy = Toy::new();
     add(&toy.store, "one", 1).await.unwrap();
     let theirs = Key::new(Family::Session, "another", "one");
-    keep(&toy.store, &[theirs], Row { tenant: "another".into(), ..row("one") }, |view| one_more(view, 1)).await.unwrap();
+    keep(&toy.store, &[summed(theirs)], Row { tenant: "another".into(), ..row("one") }, |view| one_more(view, 1)).await.unwrap();
     toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
-    assert_eq!(toy.store.states(theirs).await.unwrap().len(), 1);
+    assert_eq!(toy.store.states_of(theirs).await.unwrap().len(), 1);
     assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.tenant == "another").count(), 1);
     assert_eq!(sum(&toy.store, "one").await, 0);
 }

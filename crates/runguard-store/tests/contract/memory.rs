@@ -1,7 +1,7 @@
 //! Little memory: states leave it and come back from disk as they were.
 
-use crate::toy::{LIST, TINY, Toy, add, append, change, eventually, keep, key, one_more, row, sum};
-use runguard_store::{Change, Key, Store};
+use crate::toy::{LIST, Store, TINY, Toy, add, append, change, eventually, keep, key, listed, one_more, row, sum, summed};
+use runguard_store::{Cell, Change};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::task::JoinSet;
@@ -76,7 +76,7 @@ async fn a_step_on_many_keys_runs_when_all_of_them_are_there() {
     const QUICK: u64 = 80;
     let toy = Toy::with_memory(1);
     let names: Vec<String> = ["hot".to_owned()].into_iter().chain((0..1000).map(|number| format!("cold {number}"))).collect();
-    let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
+    let sums: Vec<Cell<'_>> = names.iter().map(|name| summed(key(name))).collect();
     let quick = tokio::spawn({
         let store = toy.store.clone();
         async move {
@@ -89,7 +89,7 @@ async fn a_step_on_many_keys_runs_when_all_of_them_are_there() {
     });
     let mut slow = 0;
     while !quick.is_finished() {
-        keep(&toy.store, &keys, row("hot"), |view| one_more(view, 1)).await.unwrap();
+        keep(&toy.store, &sums, row("hot"), |view| one_more(view, 1)).await.unwrap();
         slow += 1;
     }
     quick.await.unwrap();
@@ -101,8 +101,8 @@ async fn a_step_on_many_keys_runs_when_all_of_them_are_there() {
 async fn the_account_of_memory_follows_states_that_shrink() {
     let toy = Toy::new();
     let set = async |state: &[u8]| {
-        let change = Change { key: 0, slot: LIST, subject: String::new(), events: Vec::new(), state: state.into() };
-        keep(&toy.store, &[key("breathing")], row("breathing"), |_| vec![change]).await.unwrap();
+        let change = Change { cell: 0, events: Vec::new(), state: state.into() };
+        keep(&toy.store, &[listed(key("breathing"), "")], row("breathing"), |_| vec![change.clone()]).await.unwrap();
     };
     for _ in 0..100 {
         set(&[7; 10_000]).await;
@@ -136,9 +136,9 @@ async fn looking_for_what_is_not_there_takes_no_room_for_good() {
     }
     eventually("states have left memory", async || toy.store.bytes_in_memory() <= TINY).await;
     for number in 0..2000 {
-        assert!(toy.store.states(key(&format!("nobody {number}"))).await.unwrap().is_empty());
+        assert!(toy.store.states_of(key(&format!("nobody {number}"))).await.unwrap().is_empty());
     }
     eventually("memory is within its bound", async || toy.store.bytes_in_memory() <= TINY).await;
-    let made = keep(&toy.store, &[key("0")], row("0"), |view| vec![change(view, 0, LIST, "", &[7])]).await.unwrap();
+    let made = keep(&toy.store, &[listed(key("0"), "")], row("0"), |view| vec![change(view, 0, LIST, &[7])]).await.unwrap();
     assert_eq!(made[0].len(), 1001);
 }

@@ -1,7 +1,7 @@
 //! A folder that cannot be used says why, and is left as it was.
 
-use crate::toy::{PLENTY, Toy, add, all_rows, index_file, log_file, options, replay, row, sum, try_open, write};
-use runguard_store::{OpenError, Row, Store};
+use crate::toy::{PLENTY, RULES, Store, Toy, add, all_rows, index_file, log_file, options, row, sum, try_open, write};
+use runguard_store::{OpenError, Row};
 
 /// A folder with a log of many pages, closed.
 async fn filled_folder() -> tempfile::TempDir {
@@ -17,7 +17,7 @@ async fn filled_folder() -> tempfile::TempDir {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_in_use_is_refused_until_it_is_free() {
     let toy = Toy::new();
-    let second = Store::open(options(toy.folder.path(), PLENTY), Box::new(replay));
+    let second = Store::open(options(toy.folder.path(), PLENTY), RULES);
     assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
     add(&toy.store, "one", 1).await.unwrap();
     let Toy { folder, store, .. } = toy;

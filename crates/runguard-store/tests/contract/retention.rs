@@ -1,13 +1,13 @@
 //! Old things leave, young ones stay, numbers are not used twice.
 
 use crate::toy::{
-    DAY, MINUTE, NOW, PLENTY, TENANT, Toy, add, all_rows, files_with, index_file, keep, key, log_file, one_more, open, row, rows_of, sum,
-    write,
+    DAY, MINUTE, NOW, PLENTY, Store, TENANT, Toy, add, all_rows, files_with, index_file, keep, key, log_file, one_more, open, row, rows_of,
+    sum, summed, write,
 };
-use runguard_store::{Family, Key, Row, Store};
+use runguard_store::{Family, Key, Row};
 
 async fn add_at(store: &Store, key: Key, session: &str, at: i64) {
-    keep(store, &[key], Row { at, ..row(session) }, |view| one_more(view, 1)).await.unwrap();
+    keep(store, &[summed(key)], Row { at, ..row(session) }, |view| one_more(view, 1)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +26,7 @@ async fn rows_older_than_the_retention_go_and_younger_ones_stay() {
         let rows = all_rows(store).await;
         assert_eq!(rows.iter().map(|row| (row.seq, &*row.session)).collect::<Vec<_>>(), [(701, "young")]);
         assert!(rows_of(store, "old").await.is_empty());
-        let counted: u64 = store.stats(None, None, 0, NOW + 40 * DAY).await.unwrap().iter().map(|stat| stat.count).sum();
+        let counted: u64 = store.stats_by(None, None, 0, NOW + 40 * DAY, 1).await.unwrap().iter().map(|stat| stat.count).sum();
         assert_eq!(counted, 1);
     };
     check(&toy.store).await;
@@ -46,10 +46,10 @@ async fn a_state_lives_as_long_as_it_can_matter_and_an_endpoint_for_ever() {
         toy.store.flush().await.unwrap();
         assert!(all_rows(&toy.store).await.is_empty());
         assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days");
-        assert_eq!(toy.store.states(endpoint).await.unwrap().len(), 1, "after {days} days");
+        assert_eq!(toy.store.states_of(endpoint).await.unwrap().len(), 1, "after {days} days");
         toy = toy.reopen();
         assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days and a restart");
-        assert_eq!(toy.store.states(endpoint).await.unwrap().len(), 1, "after {days} days and a restart");
+        assert_eq!(toy.store.states_of(endpoint).await.unwrap().len(), 1, "after {days} days and a restart");
     }
 }
 
@@ -80,11 +80,11 @@ async fn answers_for_repeated_requests_go_after_a_day() {
     toy.store.flush().await.unwrap();
     toy.store.tell_time(NOW + DAY + 1);
     toy.store.flush().await.unwrap();
-    assert!(toy.store.states(early).await.unwrap().is_empty());
-    assert_eq!(toy.store.states(late).await.unwrap().len(), 1);
+    assert!(toy.store.states_of(early).await.unwrap().is_empty());
+    assert_eq!(toy.store.states_of(late).await.unwrap().len(), 1);
     let toy = toy.reopen();
-    assert!(toy.store.states(early).await.unwrap().is_empty());
-    assert_eq!(toy.store.states(late).await.unwrap().len(), 1);
+    assert!(toy.store.states_of(early).await.unwrap().is_empty());
+    assert_eq!(toy.store.states_of(late).await.unwrap().len(), 1);
 }
 
 /// The folder is closed at the moment rows become old: they must not be forgotten and stay in the file.

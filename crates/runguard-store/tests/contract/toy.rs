@@ -1,7 +1,9 @@
 //! Toy states and a store in a folder of its own.
 
+pub(crate) use runguard_store::Embedded as Store;
 use runguard_store::{
-    Change, Decided, Durability, Family, Key, LogRow, OpenError, Options, Order, Row, RowFilter, Store, StoreError, View, Written,
+    Cell, Change, Decided, Durability, Family, Keep, Key, LogRow, OpenError, Options, Order, Row, RowFilter, Rules, StoreError, View,
+    Written,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,18 @@ pub(crate) fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], _at: i64) ->
     }
 }
 
+pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _| Some(0), keep: |_| Keep::Log };
+
+/// The sum of an entry.
+pub(crate) fn summed(key: Key) -> Cell<'static> {
+    Cell { key, slot: SUM, subject: "", group: 0 }
+}
+
+/// A list of an entry.
+pub(crate) fn listed(key: Key, subject: &str) -> Cell<'_> {
+    Cell { key, slot: LIST, subject, group: 0 }
+}
+
 pub(crate) fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
 }
@@ -42,7 +56,7 @@ pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
 pub(crate) fn try_open(folder: &Path, memory_bytes: usize) -> Result<Store, OpenError> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        match Store::open(options(folder, memory_bytes), Box::new(replay)) {
+        match Store::open(options(folder, memory_bytes), RULES) {
             Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
             opened => return opened,
         }
@@ -115,39 +129,39 @@ pub(crate) fn row(session: &str) -> Row {
 }
 
 /// The change that an event makes.
-pub(crate) fn change(view: &View<'_>, key: usize, slot: u8, subject: &str, events: &[u8]) -> Change {
-    let state = replay(slot, view.get(key, slot, subject), events, NOW).unwrap();
-    Change { key, slot, subject: subject.into(), events: events.into(), state }
+pub(crate) fn change(view: &View<'_>, cell: usize, slot: u8, events: &[u8]) -> Change {
+    let state = replay(slot, view.get(cell), events, NOW).unwrap();
+    Change { cell, events: events.into(), state }
 }
 
 /// A step that keeps a row and changes, and gives the states it made.
 pub(crate) async fn keep(
     store: &Store,
-    keys: &[Key],
+    cells: &[Cell<'_>],
     row: Row,
-    changes: impl FnOnce(&View<'_>) -> Vec<Change>,
+    changes: impl Fn(&View<'_>) -> Vec<Change>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     let step = |view: &View<'_>| {
         let changes = changes(view);
-        Decided::Keep(changes.iter().map(|change| change.state.clone()).collect(), Written { row, changes })
+        Decided::Keep(changes.iter().map(|change| change.state.clone()).collect(), Written { row: row.clone(), changes })
     };
-    store.apply(keys, step).await
+    store.apply(cells, step).await
 }
 
-/// Adds one to every key's sum.
-pub(crate) fn one_more(view: &View<'_>, keys: usize) -> Vec<Change> {
-    (0..keys).map(|key| change(view, key, SUM, "", &1_u64.to_le_bytes())).collect()
+/// Adds one to every sum.
+pub(crate) fn one_more(view: &View<'_>, sums: usize) -> Vec<Change> {
+    (0..sums).map(|sum| change(view, sum, SUM, &1_u64.to_le_bytes())).collect()
 }
 
 /// Adds to a session's sum and gives the new one.
 pub(crate) async fn add(store: &Store, session: &str, amount: u64) -> Result<u64, StoreError> {
-    let made = keep(store, &[key(session)], row(session), |view| vec![change(view, 0, SUM, "", &amount.to_le_bytes())]).await?;
+    let made = keep(store, &[summed(key(session))], row(session), |view| vec![change(view, 0, SUM, &amount.to_le_bytes())]).await?;
     Ok(number(Some(&made[0])))
 }
 
 /// Appends to a session's list.
 pub(crate) async fn append(store: &Store, session: &str, subject: &str, events: &[u8]) {
-    keep(store, &[key(session)], row(session), |view| vec![change(view, 0, LIST, subject, events)]).await.unwrap();
+    keep(store, &[listed(key(session), subject)], row(session), |view| vec![change(view, 0, LIST, events)]).await.unwrap();
 }
 
 /// Only writes a row.
@@ -156,7 +170,7 @@ pub(crate) async fn write(store: &Store, row: Row) {
 }
 
 pub(crate) async fn sum(store: &Store, session: &str) -> u64 {
-    let states = store.states(key(session)).await.unwrap();
+    let states = store.states_of(key(session)).await.unwrap();
     number(states.iter().find(|state| state.slot == SUM).map(|state| &*state.state))
 }
 

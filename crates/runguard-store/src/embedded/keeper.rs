@@ -3,12 +3,13 @@
 //! All of it is in one thread and in large sorted batches. It may fall behind under load; queries look at the index
 //! *and* at the rows behind it, so falling behind costs queries time and nobody an answer.
 
+use crate::embedded::journal::Work;
+use crate::embedded::schema::LOG_PAGE_BYTES;
+use crate::embedded::shard::SHARDS;
+use crate::embedded::{Inner, decode_hash, decode_slots};
 use crate::error::StoreError;
-use crate::journal::Work;
 use crate::key::{Family, Key, mask, session_number};
-use crate::schema::LOG_PAGE_BYTES;
-use crate::shard::SHARDS;
-use crate::store::{Inner, SlotState, decode_hash, decode_slots};
+use crate::store::SlotState;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -148,8 +149,8 @@ struct Round {
 
 impl Round {
     fn new(inner: Arc<Inner>, index: Connection) -> Self {
-        let indexed = crate::query::progress(&index, "indexed").unwrap_or(0);
-        let checkpointed = crate::query::progress(&index, "checkpointed").unwrap_or(0);
+        let indexed = crate::embedded::query::progress(&index, "indexed").unwrap_or(0);
+        let checkpointed = crate::embedded::query::progress(&index, "checkpointed").unwrap_or(0);
         inner.keeper.indexed.store(indexed, Ordering::Release);
         Self {
             inner,
@@ -208,7 +209,7 @@ impl Round {
             let Some((last, _)) = found.last() else { return Ok(true) };
             after = (last.family as i64, last.hash.to_be_bytes().to_vec());
             for (key, on_disk) in found {
-                self.inner.shards.of(key).admit(key, Some(on_disk), &self.inner.replay);
+                self.inner.shards.of(key).admit(key, Some(on_disk), &self.inner.rules);
             }
         }
     }
@@ -438,7 +439,7 @@ impl Round {
             self.inner.evictions.fetch_add(1, Ordering::AcqRel);
             for shard in 0..SHARDS {
                 let mut shard = self.inner.shards.lock(shard);
-                let crate::shard::Shard { map, bytes, .. } = &mut *shard;
+                let crate::embedded::shard::Shard { map, bytes, .. } = &mut *shard;
                 map.retain(|key, resident| {
                     let stays = key.family != family || resident.dirty || (resident.at >= oldest && !resident.slots.is_empty());
                     if !stays {

@@ -1,7 +1,7 @@
 //! The two database files and how they are opened.
 
+use crate::embedded::Durability;
 use crate::error::OpenError;
-use crate::store::Durability;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs;
 use std::path::{Path, PathBuf};

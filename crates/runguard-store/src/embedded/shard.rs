@@ -1,8 +1,8 @@
 //! States in memory: a map in shards, each behind its own lock.
 
-use crate::journal::Undo;
+use crate::embedded::journal::Undo;
 use crate::key::{Family, Key};
-use crate::store::{Labelled, Replay, SlotState};
+use crate::store::{Labelled, Rules, SlotState};
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +94,7 @@ impl Shard {
     }
 
     /// Makes an entry resident: what the disk has, and what happened since.
-    pub(crate) fn admit(&mut self, key: Key, on_disk: Option<(u64, i64, Vec<SlotState>)>, replay: &Replay) {
+    pub(crate) fn admit(&mut self, key: Key, on_disk: Option<(u64, i64, Vec<SlotState>)>, rules: &Rules) {
         if self.map.contains_key(&key) {
             return;
         }
@@ -106,7 +106,7 @@ impl Shard {
             }
             if event.slot == ERASED {
                 resident.slots.clear();
-            } else if let Some(state) = replay(event.slot, resident.get(event.slot, &event.subject), &event.events, event.at) {
+            } else if let Some(state) = (rules.replay)(event.slot, resident.get(event.slot, &event.subject), &event.events, event.at) {
                 resident.put(event.slot, &event.subject, state.into());
             }
             (resident.seq, resident.at, resident.dirty) = (event.seq, event.at, true);

@@ -4,13 +4,12 @@
 //! of the decisions. One thread takes all that has gathered, writes it in one transaction, and wakes the requests.
 //! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
 
+use crate::embedded::relay::{Home, Relays};
+use crate::embedded::shard::Shards;
 use crate::error::StoreError;
 use crate::key::{Key, session_number};
-use crate::relay::{Home, Relays};
-use crate::shard::Shards;
 use crate::store::Row;
 use rusqlite::{Connection, params};
-use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -36,16 +35,6 @@ pub(crate) type Done = oneshot::Sender<Finished>;
 static RELAYS: Relays<Finished> = Relays::new();
 thread_local! {
     static HOME: Cell<Option<Home>> = const { Cell::new(None) };
-}
-
-/// What one row does to a state, as it stands in the log.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Effect<'a> {
-    pub(crate) family: u8,
-    pub(crate) hash: u128,
-    pub(crate) slot: u8,
-    pub(crate) subject: &'a str,
-    pub(crate) events: &'a [u8],
 }
 
 /// How to take a change back.

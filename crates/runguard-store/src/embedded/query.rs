@@ -4,16 +4,16 @@
 //! a thousand rows, each of which knows its times and which guards, reasons, outcomes and tenants it may contain. Rows
 //! behind the index are looked at one by one. Every query reads both in one snapshot, index first.
 
+use crate::embedded::schema::Folder;
+use crate::embedded::{Embedded, Inner};
 use crate::error::StoreError;
-use crate::journal::Effect;
-use crate::key::{Family, Key, mask, session_number};
-use crate::schema::Folder;
-use crate::store::{Inner, Store};
+use crate::key::{mask, session_number};
+use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow, happened};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Connections for reading, made when needed and kept.
 #[derive(Debug, Default)]
@@ -51,72 +51,6 @@ pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> 
     Ok(reader.query_row("SELECT value FROM idx.progress WHERE name = 'indexed'", [], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
-    #[default]
-    NewestFirst,
-    OldestFirst,
-}
-
-/// Which rows. `None` means any.
-#[derive(Debug, Clone, Default)]
-pub struct RowFilter {
-    pub id: Option<String>,
-    pub kind: Option<String>,
-    pub guard: Option<String>,
-    pub reason: Option<String>,
-    pub outcome: Option<String>,
-    pub tenant: Option<String>,
-    pub session: Option<String>,
-    /// From this time on, in milliseconds.
-    pub since: Option<i64>,
-    /// Before this time.
-    pub until: Option<i64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogRow {
-    pub seq: u64,
-    pub at: i64,
-    pub id: String,
-    pub tenant: String,
-    pub guard: String,
-    pub kind: String,
-    pub session: String,
-    pub subject: String,
-    pub outcome: String,
-    pub reason: Option<String>,
-    pub answer: String,
-    pub input: String,
-}
-
-/// A row with what it did to states.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deed {
-    pub row: LogRow,
-    pub effects: Vec<Happened>,
-}
-
-/// What happened to one state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happened {
-    pub key: Key,
-    pub slot: u8,
-    /// What the state is filed under within its entry.
-    pub label: String,
-    pub events: Vec<u8>,
-}
-
-/// Decisions counted: minute (since the epoch), guard, outcome, reason, count.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StatRow {
-    pub minute: i64,
-    pub guard: String,
-    pub outcome: String,
-    pub reason: Option<String>,
-    pub count: u64,
-}
-
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 
 fn read_row(row: &rusqlite::Row<'_>) -> Result<LogRow, rusqlite::Error> {
@@ -140,13 +74,8 @@ const DEED_COLUMNS: &str =
     "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
 
 fn read_deed(row: &rusqlite::Row<'_>) -> Result<Deed, rusqlite::Error> {
-    let bytes: Option<Vec<u8>> = row.get(12)?;
-    let effects: Vec<Effect<'_>> = bytes.as_deref().and_then(|bytes| postcard::from_bytes(bytes).ok()).unwrap_or_default();
-    let happened = effects.into_iter().filter_map(|effect| {
-        let key = Key { family: Family::from_number(effect.family)?, hash: effect.hash };
-        Some(Happened { key, slot: effect.slot, label: effect.subject.to_owned(), events: effect.events.to_vec() })
-    });
-    Ok(Deed { row: read_row(row)?, effects: happened.collect() })
+    let effects: Option<Vec<u8>> = row.get(12)?;
+    Ok(Deed { row: read_row(row)?, effects: happened(effects.as_deref().unwrap_or_default()) })
 }
 
 impl RowFilter {
@@ -300,18 +229,15 @@ impl<T> Search<'_, T> {
     }
 }
 
-impl Store {
-    /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
+impl Embedded {
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
         self.search(filter, order, after, limit, COLUMNS, read_row).await
     }
 
-    /// The same rows with what each did to states.
     pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
         self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
     }
 
-    /// The numbers of the same rows.
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
         self.search(filter, order, after, limit, "l.seq", |row| row.get(0)).await
     }
@@ -336,12 +262,6 @@ impl Store {
         .await
     }
 
-    /// Decisions counted by minute, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes).
-    pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<StatRow>, StoreError> {
-        self.stats_by(tenant, guard, since, until, 1).await
-    }
-
-    /// The same by several minutes; `minute` is the first of them.
     pub async fn stats_by(
         &self,
         tenant: Option<String>,
@@ -400,9 +320,8 @@ impl Store {
         .await
     }
 
-    /// For a thread of its own that reads the log as it grows.
     pub fn follower(&self) -> Follower {
-        Follower(self.inner.clone())
+        Follower::new(self.inner.clone())
     }
 
     async fn blocking<R: Send + 'static>(
@@ -416,41 +335,18 @@ impl Store {
     }
 }
 
-/// Reads the log in the order of its rows. As long as it lives the folder stays locked.
-#[derive(Debug, Clone)]
-pub struct Follower(Arc<Inner>);
-
-/// A row as it stands in the log: `answer` is the rest that the columns do not say.
-#[derive(Debug, Clone, Copy)]
-pub struct FollowedRow<'a> {
-    pub seq: u64,
-    pub at: i64,
-    pub tenant: &'a str,
-    pub guard: &'a str,
-    pub kind: &'a str,
-    pub session: &'a str,
-    pub subject: &'a str,
-    pub outcome: &'a str,
-    pub reason: Option<&'a str>,
-    pub answer: &'a str,
-    pub input: &'a str,
-}
-
-impl Follower {
-    /// The number of the last row that is safe.
-    pub fn committed(&self) -> u64 {
-        self.0.journal.committed()
+impl Follow for Inner {
+    fn committed(&self) -> u64 {
+        self.journal.committed()
     }
 
-    /// Shows the rows after `after` up to `upto`, until there are no more or `visit` has seen enough. A snapshot is held as
-    /// long as it takes, so a visit is short.
-    pub fn follow(
+    fn follow(
         &self,
         after: u64,
         upto: u64,
-        mut visit: impl FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, StoreError> {
-        self.0.readers.read(&self.0.folder, |connection| {
+        self.readers.read(&self.folder, |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input FROM main.log
                  WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",

@@ -1,0 +1,249 @@
+//! Everything in memory, behind one lock: the promise of a store with nothing in its way.
+//!
+//! It is what the others are compared with, so it is kept as plain as can be. Nothing in it has a bound; it is not offered to
+//! anyone who serves.
+
+use crate::error::StoreError;
+use crate::key::{Family, Key};
+use crate::log::{
+    Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, happened,
+};
+use crate::store::{Cell, Decided, Erased, Labelled, Row, SlotState, Standing, View};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+#[derive(Debug, Default)]
+struct Held {
+    /// By entry, then by slot and subject.
+    states: BTreeMap<Key, BTreeMap<(u8, String), Vec<u8>>>,
+    rows: Vec<Deed>,
+    last_seq: u64,
+    stopped: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    held: Mutex<Held>,
+    committed: watch::Sender<u64>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { inner: Arc::new(Inner { held: Mutex::default(), committed: watch::Sender::new(0) }) }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn append(&self, held: &mut Held, row: Row, effects: Vec<Happened>) {
+        held.last_seq += 1;
+        held.rows.push(Deed { row: log_row(held.last_seq, row), effects });
+        self.committed.send_replace(held.last_seq);
+    }
+}
+
+fn log_row(seq: u64, row: Row) -> LogRow {
+    LogRow {
+        seq,
+        at: row.at,
+        id: row.id,
+        tenant: row.tenant.to_string(),
+        guard: row.guard.into(),
+        kind: row.kind.into(),
+        session: row.session,
+        subject: row.subject,
+        outcome: row.outcome.into(),
+        reason: row.reason.map(str::to_owned),
+        answer: row.answer,
+        input: row.input,
+    }
+}
+
+impl Memory {
+    pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        let mut held = self.inner.lock();
+        if held.stopped {
+            return Err(StoreError::Stopping);
+        }
+        let states =
+            cells.iter().map(|cell| held.states.get(&cell.key)?.get(&(cell.slot, cell.subject.to_owned())).map(Vec::as_slice)).collect();
+        let view = View { states, safe: cells.iter().map(|_| true).collect(), standing: Standing::Sound };
+        let decided = step(&view);
+        drop(view);
+        match decided {
+            Decided::Reply(reply) => Ok(reply),
+            Decided::Keep(reply, written) => {
+                let effects = happened(&encode_effects(cells, &written.changes)?);
+                for change in written.changes {
+                    let cell = cells[change.cell];
+                    held.states.entry(cell.key).or_default().insert((cell.slot, cell.subject.to_owned()), change.state);
+                }
+                self.inner.append(&mut held, written.row, effects);
+                Ok(reply)
+            }
+        }
+    }
+
+    pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
+        let held = self.inner.lock();
+        let entry = held.states.get(&Key::new(Family::Session, tenant, session));
+        let states = entry.into_iter().flatten();
+        Ok(states
+            .map(|((slot, subject), state)| SlotState { slot: *slot, subject: subject.as_str().into(), state: state.as_slice().into() })
+            .collect())
+    }
+
+    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+        let held = self.inner.lock();
+        let entries = held.states.iter().filter(|(key, _)| key.family == family).flat_map(|(_, states)| states);
+        Ok(entries.map(|((slot, label), state)| Labelled { label: label.clone(), slot: *slot, state: state.clone() }).collect())
+    }
+
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+        let mut held = self.inner.lock();
+        let of_session = |deed: &Deed| deed.row.tenant == tenant && deed.row.session == session;
+        let kept_answers: Vec<Key> = held
+            .rows
+            .iter()
+            .filter(|deed| of_session(deed))
+            .flat_map(|deed| &deed.effects)
+            .map(|effect| effect.key)
+            .filter(|key| key.family == Family::Idempotency)
+            .collect();
+        let before = held.rows.len();
+        held.rows.retain(|deed| !of_session(deed));
+        let log_rows = before - held.rows.len();
+        let states = held.states.remove(&Key::new(Family::Session, tenant, session));
+        if log_rows == 0 && states.is_none_or(|states| states.is_empty()) {
+            return Ok(None);
+        }
+        for key in kept_answers {
+            held.states.remove(&key);
+        }
+        self.inner.append(&mut held, row, Vec::new());
+        Ok(Some(Erased { log_rows }))
+    }
+
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        if self.inner.lock().stopped { Err(StoreError::Stopping) } else { Ok(()) }
+    }
+
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.committed.subscribe()
+    }
+
+    pub fn tell_time(&self, _now_millis: i64) {}
+
+    pub fn keep_states_for(&self, _millis: i64) {}
+
+    pub fn entries_in_memory(&self) -> usize {
+        self.inner.lock().states.len()
+    }
+
+    pub fn bytes_in_memory(&self) -> usize {
+        self.inner.lock().states.values().flatten().map(|((_, subject), state)| subject.len() + state.len()).sum()
+    }
+
+    pub fn rows_behind(&self) -> u64 {
+        0
+    }
+
+    pub fn stop(&self) {
+        self.inner.lock().stopped = true;
+    }
+
+    fn search<T>(&self, filter: &RowFilter, order: Order, after: Option<u64>, limit: usize, read: impl Fn(&Deed) -> T) -> Vec<T> {
+        let held = self.inner.lock();
+        let wanted = |deed: &&Deed| filter.matches(&deed.row);
+        match order {
+            Order::NewestFirst => {
+                let rows = held.rows.iter().rev().filter(|deed| after.is_none_or(|after| deed.row.seq < after));
+                rows.filter(wanted).take(limit).map(read).collect()
+            }
+            Order::OldestFirst => {
+                let rows = held.rows.iter().filter(|deed| after.is_none_or(|after| deed.row.seq > after));
+                rows.filter(wanted).take(limit).map(read).collect()
+            }
+        }
+    }
+
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        Ok(self.search(&filter, order, after, limit, |deed| deed.row.clone()))
+    }
+
+    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        Ok(self.search(&filter, order, after, limit, Deed::clone))
+    }
+
+    pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
+        Ok(self.search(&filter, order, after, limit, |deed| deed.row.seq))
+    }
+
+    pub async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        let (first, last) = (since.div_euclid(60_000), until.saturating_add(59_999).div_euclid(60_000));
+        let filter = RowFilter { tenant, guard, kind: Some("check".into()), ..RowFilter::default() };
+        let held = self.inner.lock();
+        let rows = held.rows.iter().map(|deed| &deed.row).filter(|row| filter.matches(row));
+        let minute = |row: &LogRow| row.at.div_euclid(60_000);
+        let counted = rows.filter(|row| (first..last).contains(&minute(row)));
+        Ok(count_by_minutes(
+            minutes,
+            counted.map(|row| StatRow {
+                minute: minute(row),
+                guard: row.guard.clone(),
+                outcome: row.outcome.clone(),
+                reason: row.reason.clone(),
+                count: 1,
+            }),
+        ))
+    }
+
+    pub fn follower(&self) -> Follower {
+        Follower::new(self.inner.clone())
+    }
+}
+
+impl Follow for Inner {
+    fn committed(&self) -> u64 {
+        *self.committed.borrow()
+    }
+
+    fn follow(
+        &self,
+        after: u64,
+        upto: u64,
+        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        let rows: Vec<LogRow> = {
+            let held = self.lock();
+            held.rows.iter().map(|deed| &deed.row).filter(|row| row.seq > after && row.seq <= upto).cloned().collect()
+        };
+        for row in &rows {
+            if visit(row.followed()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
