@@ -15,8 +15,8 @@ use runguard_core::insight::Overview;
 use runguard_core::insight::digest::Range;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Row, RowFilter, Rules, Store, StoreError, View,
-    Written,
+    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Role, Row, RowFilter, Rules, Store, StoreError,
+    View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -182,6 +182,7 @@ pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenErro
         durability: settings.store.durability,
         memory_bytes: settings.store.memory_mb as usize * 1024 * 1024,
         retention_days: settings.log.retention_days,
+        role: Role::Whole,
     };
     Ok(Store::Embedded(Embedded::open(options, RULES)?))
 }

@@ -11,6 +11,7 @@
 //!
 //! The second file can be lost: it is built anew from the first.
 
+mod import;
 mod journal;
 mod keeper;
 mod query;
@@ -18,6 +19,7 @@ pub(crate) mod relay;
 pub(crate) mod schema;
 mod shard;
 
+use crate::embedded::import::LatestIds;
 use crate::embedded::journal::{Job, Journal, Removal, Undo, Work};
 use crate::embedded::keeper::Keeper;
 use crate::embedded::query::Readers;
@@ -26,7 +28,7 @@ use crate::embedded::shard::{ERASED, Resident, Shard, Shards, TailEvent};
 use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, session_number};
 use crate::log::{Effect, encode_effects};
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Row, Rules, SlotState, Standing, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Row, Rules, SlotState, View};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -54,6 +56,19 @@ pub struct Options {
     /// About how much memory states may take before old ones leave it.
     pub memory_bytes: usize,
     pub retention_days: u32,
+    pub role: Role,
+}
+
+/// What an embedded store is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// States and log of one process.
+    #[default]
+    Whole,
+    /// A copy of a cluster's log; its states are elsewhere.
+    Log,
+    /// A node of a cluster while the others' states are away.
+    Alone,
 }
 
 #[derive(Debug)]
@@ -78,6 +93,7 @@ pub(crate) struct Inner {
     /// How long a state can matter.
     pub(crate) state_lifetime_millis: AtomicI64,
     pub(crate) keeper: Keeper,
+    latest_ids: Mutex<LatestIds>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -101,7 +117,12 @@ impl Embedded {
         let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
         let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
-        let last_seq = recover(&log, known.checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
+        let checkpointed = match options.role {
+            Role::Whole | Role::Alone => known.checkpointed,
+            // What the rows did to states is done elsewhere.
+            Role::Log => i64::MAX as u64,
+        };
+        let last_seq = recover(&log, checkpointed, &shards).map_err(|error| describe(&folder.log_path(), &error))?;
         if last_seq < known.last_row {
             // A power cut may take the last rows, unless each was waited for. The states have counted them: that stays.
             if last_seq == 0 || options.durability == Durability::Power {
@@ -125,6 +146,7 @@ impl Embedded {
             now: AtomicI64::new(i64::MIN),
             state_lifetime_millis: AtomicI64::new(0),
             keeper: Keeper::default(),
+            latest_ids: Mutex::default(),
             folder,
             options,
         });
@@ -334,7 +356,7 @@ impl Inner {
         View {
             states: residents.iter().zip(cells).map(|(resident, cell)| (*resident)?.get(cell.slot, cell.subject)).collect(),
             safe: residents.iter().map(|resident| resident.is_none_or(|resident| resident.seq <= committed)).collect(),
-            standing: Standing::Sound,
+            standing: self.options.role.standing(),
         }
     }
 

@@ -23,6 +23,8 @@ pub enum OpenError {
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error("cannot open {path}: {detail}. The disk may be full or the folder not writable")]
     Database { path: PathBuf, detail: String },
+    #[error("cannot join the shared state: {detail}")]
+    Shared { detail: String },
 }
 
 /// A running store could not do what was asked.

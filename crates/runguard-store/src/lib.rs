@@ -1,7 +1,9 @@
 //! Keeps small states and an append-only log, durably, and knows no guard.
 //!
-//! [`Store`] is the seam. Behind it: [`Embedded`] (one process, its own files) and [`Memory`] (the model).
+//! [`Store`] is the seam. Behind it: [`Embedded`] (one process, its own files), [`Cluster`] (many nodes: states in Redis, the log
+//! in Postgres) and [`Memory`] (the model).
 
+pub mod cluster;
 mod embedded;
 mod error;
 mod key;
@@ -9,8 +11,9 @@ mod log;
 mod memory;
 mod store;
 
+pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, SharedClock};
 pub use embedded::schema::create_private_folder;
-pub use embedded::{Durability, Embedded, Options};
+pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};
 pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};

@@ -196,6 +196,13 @@ pub(crate) fn encode_effects(cells: &[Cell<'_>], changes: &[Change]) -> Result<V
     postcard::to_extend(&*effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
 }
 
+pub(crate) fn encode_happened(happened: &[Happened]) -> Vec<u8> {
+    fn effect(Happened { key, slot, label, events }: &Happened) -> Effect<'_> {
+        Effect { family: key.family as u8, hash: key.hash, slot: *slot, subject: label, events }
+    }
+    postcard::to_stdvec(&happened.iter().map(effect).collect::<Vec<_>>()).unwrap_or_default()
+}
+
 /// The effects of a row, read back; those of a later version are left out.
 pub(crate) fn happened(effects: &[u8]) -> Vec<Happened> {
     let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();

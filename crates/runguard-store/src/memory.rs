@@ -3,10 +3,16 @@
 //! It is what the others are compared with, so it is kept as plain as can be. Nothing in it has a bound; it is not offered to
 //! anyone who serves.
 
+#![allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
+
+use crate::cluster::entry::EntryRow;
+use crate::cluster::link::EntryId;
+use crate::cluster::{Imported, Positions};
 use crate::error::StoreError;
 use crate::key::{Family, Key};
 use crate::log::{
-    Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, happened,
+    Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, encode_happened,
+    happened,
 };
 use crate::store::{Cell, Decided, Erased, Labelled, Row, SlotState, Standing, View};
 use std::collections::BTreeMap;
@@ -21,6 +27,8 @@ struct Held {
     rows: Vec<Deed>,
     last_seq: u64,
     stopped: bool,
+    /// As the log of a cluster: how far each stream was read.
+    positions: BTreeMap<u16, EntryId>,
 }
 
 #[derive(Debug, Clone)]
@@ -30,13 +38,14 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Inner {
+    standing: Standing,
     held: Mutex<Held>,
     committed: watch::Sender<u64>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { inner: Arc::new(Inner { held: Mutex::default(), committed: watch::Sender::new(0) }) }
+        Self::standing(Standing::Sound)
     }
 }
 
@@ -70,6 +79,76 @@ fn log_row(seq: u64, row: Row) -> LogRow {
 }
 
 impl Memory {
+    fn standing(standing: Standing) -> Self {
+        Self { inner: Arc::new(Inner { standing, held: Mutex::default(), committed: watch::Sender::new(0) }) }
+    }
+
+    /// The disk of a simulated node that goes on alone.
+    pub fn alone() -> Self {
+        Self::standing(Standing::Away)
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.inner.lock() = Held::default();
+    }
+
+    pub(crate) fn remember(&self, cells: &[Cell<'_>], states: Vec<Option<Vec<u8>>>) {
+        let mut held = self.inner.lock();
+        for (cell, state) in cells.iter().zip(states) {
+            if let Some(state) = state {
+                held.states.entry(cell.key).or_default().entry((cell.slot, cell.subject.to_owned())).or_insert(state);
+            }
+        }
+    }
+
+    pub(crate) async fn import(
+        &self,
+        from: &[(u16, EntryId)],
+        rows: Vec<EntryRow>,
+        upto: &[(u16, EntryId)],
+    ) -> Result<Imported, StoreError> {
+        let mut held = self.inner.lock();
+        if from.iter().any(|(partition, at)| held.positions.get(partition).copied().unwrap_or_default() != *at) {
+            return Ok(Imported::Overtaken);
+        }
+        held.positions.extend(upto.iter().copied());
+        let known: std::collections::BTreeSet<String> = held.rows.iter().map(|deed| deed.row.id.clone()).collect();
+        for row in rows.into_iter().filter(|row| !known.contains(&row.id)) {
+            held.last_seq += 1;
+            let effects = happened(&row.effects);
+            let seq = held.last_seq;
+            held.rows.push(Deed { row: row.into_log_row(seq), effects });
+        }
+        self.inner.committed.send_replace(held.last_seq);
+        Ok(Imported::Done)
+    }
+
+    pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
+        let held = self.inner.lock();
+        Ok((0..partitions).map(|partition| (partition, held.positions.get(&partition).copied().unwrap_or_default())).collect())
+    }
+
+    pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
+        let held = self.inner.lock();
+        Ok(ids.iter().map(|id| held.rows.iter().any(|deed| deed.row.id == *id)).collect())
+    }
+
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        Ok(self.erase_session(tenant, session, row.into_log_row(0).into_row()).await?.map_or(0, |erased| erased.log_rows))
+    }
+
+    pub(crate) async fn effects_since(
+        &self,
+        since_millis: i64,
+        visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
+    ) -> Result<(), StoreError> {
+        let deeds: Vec<Deed> = self.inner.lock().rows.iter().filter(|deed| deed.row.at >= since_millis).cloned().collect();
+        for deed in deeds {
+            visit(deed.row.at, &deed.row.tenant, &encode_happened(&deed.effects));
+        }
+        Ok(())
+    }
+
     pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
         let mut held = self.inner.lock();
         if held.stopped {
@@ -77,7 +156,7 @@ impl Memory {
         }
         let states =
             cells.iter().map(|cell| held.states.get(&cell.key)?.get(&(cell.slot, cell.subject.to_owned())).map(Vec::as_slice)).collect();
-        let view = View { states, safe: cells.iter().map(|_| true).collect(), standing: Standing::Sound };
+        let view = View { states, safe: cells.iter().map(|_| true).collect(), standing: self.inner.standing };
         let decided = step(&view);
         drop(view);
         match decided {

@@ -1,8 +1,9 @@
 //! The seam to storage: a step on small states, kept together with its row, answered once both are safe.
 //!
-//! Whoever asks does not see where states live. [`Embedded`] is one process with its own files, [`Memory`] the same promise
-//! without any: the model the others are tested against.
+//! Whoever asks does not see where states live. [`Embedded`] is one process with its own files, [`Cluster`] many nodes that
+//! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
+use crate::cluster::{Cluster, ClusterHealth};
 use crate::embedded::Embedded;
 use crate::error::StoreError;
 use crate::key::{Family, Key};
@@ -147,6 +148,7 @@ impl<'a> View<'a> {
 pub enum Store {
     Embedded(Embedded),
     Memory(Memory),
+    Cluster(Cluster),
 }
 
 /// Calls the same method of whichever store it is.
@@ -155,6 +157,7 @@ macro_rules! each {
         match $store {
             Store::Embedded($inner) => $call,
             Store::Memory($inner) => $call,
+            Store::Cluster($inner) => $call,
         }
     };
 }
@@ -190,6 +193,22 @@ impl Store {
     /// Whether a decision could be written right now.
     pub async fn probe(&self) -> Result<(), StoreError> {
         each!(self, store => store.probe().await)
+    }
+
+    /// Whether this process is the one that does something for all that share the log.
+    pub async fn leads(&self, name: &'static str) -> bool {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => true,
+            Self::Cluster(cluster) => cluster.leads(name).await,
+        }
+    }
+
+    /// How the node of a cluster stands; `None` for a process of its own.
+    pub fn cluster_health(&self) -> Option<ClusterHealth> {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => None,
+            Self::Cluster(cluster) => Some(cluster.health()),
+        }
     }
 
     /// The number of the last row that is safe and can be read, and every later one.

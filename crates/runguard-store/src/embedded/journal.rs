@@ -4,6 +4,7 @@
 //! of the decisions. One thread takes all that has gathered, writes it in one transaction, and wakes the requests.
 //! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
 
+use crate::cluster::link::EntryId;
 use crate::embedded::relay::{Home, Relays};
 use crate::embedded::shard::Shards;
 use crate::error::StoreError;
@@ -77,6 +78,10 @@ pub(crate) enum Work {
     Truncate,
     /// Writes one page, to see whether the disk takes it.
     Probe,
+    /// Streams were read up to here.
+    Follow {
+        upto: Vec<(u16, EntryId)>,
+    },
 }
 
 /// What the writer is to do, and how to take it back.
@@ -186,7 +191,7 @@ impl Journal {
                 outcome: row.outcome,
                 reason: row.reason.unwrap_or_default(),
             }),
-            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe => None,
+            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe | Work::Follow { .. } => None,
         }));
     }
 
@@ -314,7 +319,7 @@ fn write(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Er
     let checkpoint = batch.iter().find_map(|pending| match pending.job.work {
         Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
         Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
-        Work::Append { .. } | Work::Prune { .. } | Work::Probe => None,
+        Work::Append { .. } | Work::Prune { .. } | Work::Probe | Work::Follow { .. } => None,
     });
     if let Some(checkpoint) = checkpoint {
         // Readers may hold it up; then the next one does it. The log is safe either way.
@@ -358,6 +363,13 @@ fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlit
             Work::Probe => {
                 connection
                     .execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
+            }
+            Work::Follow { upto } => {
+                let mut follow =
+                    connection.prepare_cached("INSERT OR REPLACE INTO followed (partition, millis, number) VALUES (?1, ?2, ?3)")?;
+                for (partition, at) in upto {
+                    follow.execute(params![partition, at.millis, at.number])?;
+                }
             }
             Work::Restart | Work::Truncate => {}
         }

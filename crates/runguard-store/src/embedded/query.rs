@@ -324,7 +324,7 @@ impl Embedded {
         Follower::new(self.inner.clone())
     }
 
-    async fn blocking<R: Send + 'static>(
+    pub(crate) async fn blocking<R: Send + 'static>(
         &self,
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
     ) -> Result<R, StoreError> {

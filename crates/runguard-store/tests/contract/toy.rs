@@ -2,7 +2,7 @@
 
 pub(crate) use runguard_store::Embedded as Store;
 use runguard_store::{
-    Cell, Change, Decided, Durability, Family, Keep, Key, LogRow, OpenError, Options, Order, Row, RowFilter, Rules, StoreError, View,
+    Cell, Change, Decided, Durability, Family, Keep, Key, LogRow, OpenError, Options, Order, Role, Row, RowFilter, Rules, StoreError, View,
     Written,
 };
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(crate) fn number(bytes: Option<&[u8]>) -> u64 {
 }
 
 pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
-    Options { folder: folder.to_owned(), durability: Durability::Process, memory_bytes, retention_days: 30 }
+    Options { folder: folder.to_owned(), durability: Durability::Process, memory_bytes, retention_days: 30, role: Role::Whole }
 }
 
 /// A process that another test is just starting holds copies of our files, the lock among them, for a moment.

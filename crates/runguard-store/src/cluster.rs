@@ -1,0 +1,523 @@
+//! Many nodes that act as one: states in a shared database, rows through its streams into one log.
+//!
+//! The rules stay in Rust, on the node. A step runs on what the node remembers and becomes a *wish* ([`cells`]); wishes that
+//! share a cell are sent as one swap, all that gathered in one call ([`writer`]). The swap compares tokens, sets states and appends
+//! the rows to a stream in one atomic step, so a decision and its count are there or neither. From the streams the rows go into
+//! the log, exactly once ([`importer`]). A node holds nothing that cannot be lost.
+//!
+//! While the shared database is away a node goes on from what it remembers, in a store of its own on disk, and says so; what it
+//! decided there is brought to the others when the database is back ([`recovery`]).
+
+mod cells;
+mod clock;
+mod dynamic;
+pub mod entry;
+mod importer;
+pub mod link;
+mod log;
+pub mod model;
+mod recovery;
+mod writer;
+
+pub use clock::SharedClock;
+pub use log::{Imported, Positions};
+
+use crate::embedded::Embedded;
+use crate::error::{OpenError, StoreError};
+use crate::key::{Family, Key};
+use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::memory::Memory;
+use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, View};
+use cells::{Cells, Fate, Wanted, name_of};
+use dynamic::DynamicLink;
+use entry::EntryRow;
+use hashbrown::HashMap;
+use link::{CellName, EntryId, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
+use log::ClusterLog;
+use recovery::{Alone, Health};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use writer::{Queue, Unconfirmed};
+
+/// How often a step is tried when others are faster, before the node gives up and goes on alone.
+const MOST_RACES: u32 = 200;
+/// Endpoints this node has told of. At the bound it tells again.
+const MOST_NOTED: usize = 100_000;
+/// Rows of a session looked at to find its states.
+const ROWS_OF_SESSION: usize = 10_000;
+/// How long a reader waits for what was decided before it asked.
+const CATCH_UP: Duration = Duration::from_millis(500);
+const FLUSH: Duration = Duration::from_secs(30);
+const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// Where rows wait that were decided while the shared database was away.
+    pub folder: PathBuf,
+    pub memory_bytes: usize,
+    pub retention_days: u32,
+    /// How long a request waits for a shared database that does not answer.
+    pub patience: Duration,
+    /// Makes tokens; another for every node.
+    pub seed: u64,
+}
+
+/// Where the log is kept.
+#[derive(Debug)]
+pub enum LogKept {
+    /// In a store of the node's own, a copy of every node's rows.
+    Local(Embedded),
+    /// For the simulation: one memory for all nodes; the second is the node's disk.
+    Memory(Memory, Memory),
+}
+
+pub(crate) struct Inner {
+    link: Arc<dyn DynamicLink>,
+    log: ClusterLog,
+    rules: Rules,
+    options: ClusterOptions,
+    partitions: u16,
+    cells: Cells,
+    queue: Queue,
+    unconfirmed: Unconfirmed,
+    health: Health,
+    /// Held for writing while it is not certain that the database has its states.
+    gate: tokio::sync::RwLock<()>,
+    alone: Alone,
+    clock: SharedClock,
+    tokens: AtomicU64,
+    window_millis: AtomicI64,
+    noted: Mutex<BTreeSet<u128>>,
+    /// Who this node is, for leases.
+    node: u64,
+    leading: Mutex<HashMap<&'static str, tokio::time::Instant>>,
+    stopping: watch::Sender<bool>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How a node stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterHealth {
+    /// Why the shared database cannot be used, if so.
+    pub away: Option<String>,
+    /// Rows decided alone that wait to be sent.
+    pub waiting_rows: u64,
+}
+
+impl Inner {
+    /// A token nobody has used: random start, a step that visits every number.
+    fn token(&self) -> Token {
+        loop {
+            let mut token = self.tokens.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            token = (token ^ (token >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            token = (token ^ (token >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            token ^= token >> 31;
+            if token != 0 {
+                return token;
+            }
+        }
+    }
+
+    fn keep_millis(&self, slot: u8) -> u64 {
+        let log = u64::from(self.options.retention_days) * DAY_MILLIS;
+        let window = u64::try_from(self.window_millis.load(Ordering::Relaxed)).unwrap_or(0);
+        // A little longer than it matters: the node's clock and the database's may differ by a moment.
+        let margin = 60_000;
+        margin
+            + match (self.rules.keep)(slot) {
+                Keep::Window => window,
+                Keep::Log => log.max(window),
+                Keep::Day => DAY_MILLIS,
+            }
+    }
+
+    /// Runs a step on the shared states until it is done or the database is away.
+    async fn share<R>(
+        &self,
+        cells: &[Cell<'_>],
+        mut decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>),
+    ) -> Result<Option<R>, StoreError> {
+        self.note_endpoints(cells).await;
+        for race in 0..MOST_RACES {
+            if self.health.is_away() {
+                return Ok(None);
+            }
+            let (reply, fate) =
+                self.cells.step(cells, || self.token(), |slot| self.keep_millis(slot), &mut decide, |wish| self.queue.push(wish))?;
+            let Some(fate) = fate else { return Ok(Some(reply)) };
+            match fate.await.map_err(|_| StoreError::Stopping)? {
+                Fate::Done => return Ok(Some(reply)),
+                Fate::Raced if race > 3 => {
+                    // Whoever loses often waits a moment, each another one, so that somebody gets through.
+                    let wait = self.token() % (u64::from(race.min(50)) * 100);
+                    tokio::time::sleep(Duration::from_micros(wait)).await;
+                }
+                Fate::Raced => {}
+                // It may be back by the time we hear of it.
+                Fate::Away if self.health.is_away() || race >= 3 => return Ok(None),
+                Fate::Away => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Endpoints are listed, so the database keeps their names. Before the state is written: a name too many does no harm.
+    async fn note_endpoints(&self, cells: &[Cell<'_>]) {
+        for cell in cells.iter().filter(|cell| cell.key.family == Family::Endpoint) {
+            if self.noted().contains(&cell.key.hash) || self.health.is_away() {
+                continue;
+            }
+            if self.link.note_endpoint(endpoint_note(cell.slot, cell.subject)).await.is_ok() {
+                let mut noted = self.noted();
+                if noted.len() >= MOST_NOTED {
+                    noted.clear();
+                }
+                noted.insert(cell.key.hash);
+            }
+        }
+    }
+
+    fn noted(&self) -> std::sync::MutexGuard<'_, BTreeSet<u128>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the log has everything that was decided before. `false`: not in time.
+    async fn caught_up(&self, patience: Duration) -> bool {
+        let Ok(latest) = self.link.latest().await else { return false };
+        let reached = async {
+            loop {
+                if let Ok(positions) = self.log.positions(self.partitions).await
+                    && positions.iter().all(|(partition, at)| latest.get(usize::from(*partition)).is_none_or(|latest| latest <= at))
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(patience, reached).await.is_ok()
+    }
+
+    /// Whether this node is the one that does something for all; asked again before the time is up.
+    async fn leads(&self, name: &'static str) -> bool {
+        const LEASE: Duration = Duration::from_secs(6);
+        let asked = tokio::time::Instant::now();
+        let sure_until = self.leading.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied();
+        if sure_until.is_some_and(|until| asked < until) {
+            return true;
+        }
+        let ours = matches!(self.link.lease(name, self.node, LEASE.as_millis() as u64).await, Ok(true));
+        let mut leading = self.leading.lock().unwrap_or_else(PoisonError::into_inner);
+        if ours {
+            leading.insert(name, asked + LEASE / 3);
+        } else {
+            leading.remove(name);
+        }
+        ours
+    }
+
+    fn name(&self, cell: &Cell<'_>) -> CellName {
+        name_of(cell, self.partitions)
+    }
+
+    /// The cells that rows of the log touched, with the state each of them has.
+    async fn load(&self, cells: &[Cell<'_>]) -> Result<Vec<Value>, StoreError> {
+        let names = cells.iter().map(|cell| self.name(cell)).collect();
+        self.link.load(names).await.map_err(|error| StoreError::Read(error.to_string()))
+    }
+
+    /// Takes cells away, whatever others do to them meanwhile.
+    async fn remove(&self, cells: &[Cell<'_>]) -> Result<(), StoreError> {
+        let failed = |error: LinkError| StoreError::Write(error.to_string());
+        for cell in cells {
+            let name = self.name(cell);
+            let mut value = self.link.load(vec![name.clone()]).await.map_err(failed)?.pop().flatten();
+            while let Some((token, _)) = value {
+                let removal = SwapCell { name: name.clone(), expect: token, put: Put::Remove };
+                let swap = Swap { partition: name.partition(), cells: vec![removal], entry: Vec::new() };
+                value = match self.link.swap(vec![swap]).await.map_err(failed)?.pop() {
+                    Some(Swapped::Raced(mut found)) => found.pop().flatten(),
+                    Some(Swapped::Done | Swapped::Full) | None => None,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// A cell that the log tells of.
+    fn cell_of<'a>(&self, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
+        let group = (self.rules.group)(tenant, key, slot, label).or(first).unwrap_or(key.group());
+        Cell { key, slot, subject: label, group }
+    }
+}
+
+fn endpoint_note(slot: u8, label: &str) -> String {
+    format!("{slot}\0{label}")
+}
+
+impl Cluster {
+    /// Joins, on the runtime that is current. The link is connected; the log is open.
+    pub async fn join(link: impl Link, log: LogKept, options: ClusterOptions, rules: Rules) -> Result<Self, OpenError> {
+        let link: Arc<dyn DynamicLink> = Arc::new(link);
+        let unreachable = |error: LinkError| OpenError::Shared { detail: error.to_string() };
+        let asked = tokio::time::Instant::now();
+        let clock = SharedClock::new(link.time().await.map_err(unreachable)?);
+        clock.learn(link.time().await.map_err(unreachable)?, asked);
+        let (log, disk) = match log {
+            LogKept::Local(log) => (ClusterLog::Local(Arc::new(log)), None),
+            LogKept::Memory(log, disk) => (ClusterLog::Memory(log), Some(disk)),
+        };
+        let alone = Alone::new(options.folder.clone(), disk, rules);
+        let partitions = link.partitions();
+        let inner = Arc::new(Inner {
+            log,
+            rules,
+            partitions,
+            cells: Cells::new(partitions, options.memory_bytes),
+            queue: Queue::default(),
+            unconfirmed: Unconfirmed::default(),
+            health: Health::default(),
+            gate: tokio::sync::RwLock::default(),
+            alone,
+            clock,
+            tokens: AtomicU64::new(options.seed),
+            window_millis: AtomicI64::new(0),
+            noted: Mutex::default(),
+            node: options.seed | 1,
+            leading: Mutex::default(),
+            stopping: watch::Sender::new(false),
+            link,
+            options,
+        });
+        recovery::enter(&inner).await.map_err(|error| OpenError::Shared { detail: error.to_string() })?;
+        inner.health.sound();
+        let writer = tokio::spawn({
+            let inner = inner.clone();
+            async move { writer::run(&inner).await }
+        });
+        let tasks = vec![
+            tokio::spawn({
+                let inner = inner.clone();
+                async move { recovery::run(&inner).await }
+            }),
+            tokio::spawn({
+                let inner = inner.clone();
+                async move { importer::run(&inner).await }
+            }),
+        ];
+        Ok(Self { inner, tasks: Mutex::new(tasks), writer: Mutex::new(Some(writer)) })
+    }
+
+    pub fn clock(&self) -> SharedClock {
+        self.inner.clock.clone()
+    }
+
+    pub fn health(&self) -> ClusterHealth {
+        ClusterHealth { away: self.inner.health.why(), waiting_rows: self.inner.alone.waiting() }
+    }
+
+    /// Whether this node is the one of all that does this.
+    pub async fn leads(&self, name: &'static str) -> bool {
+        self.inner.leads(name).await
+    }
+
+    pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        let shared = self
+            .inner
+            .share(cells, |view| match step(view) {
+                Decided::Reply(reply) => (reply, None),
+                Decided::Keep(reply, written) => (reply, Some(Wanted { row: written.row, changes: written.changes })),
+            })
+            .await?;
+        match shared {
+            Some(reply) => Ok(reply),
+            None if *self.inner.stopping.borrow() => Err(StoreError::Stopping),
+            None => self.inner.alone.apply(cells, self.inner.cells.remembered(cells), step).await,
+        }
+    }
+
+    pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
+        let inner = &self.inner;
+        inner.caught_up(CATCH_UP).await;
+        let entry = Key::new(Family::Session, tenant, session);
+        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
+        let deeds = inner.log.deeds(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
+        let touched: BTreeSet<(u8, &str)> = deeds
+            .iter()
+            .flat_map(|deed| &deed.effects)
+            .filter(|effect| effect.key == entry)
+            .map(|effect| (effect.slot, effect.label.as_str()))
+            .collect();
+        let cells: Vec<Cell<'_>> = touched.into_iter().map(|(slot, label)| inner.cell_of(tenant, entry, slot, label, None)).collect();
+        let values = inner.load(&cells).await?;
+        let states = cells
+            .iter()
+            .zip(values)
+            .filter_map(|(cell, value)| Some(SlotState { slot: cell.slot, subject: cell.subject.into(), state: value?.1.into() }));
+        Ok(states.collect())
+    }
+
+    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+        let failed = |error: LinkError| StoreError::Read(error.to_string());
+        if family != Family::Endpoint {
+            return Ok(Vec::new());
+        }
+        let notes = self.inner.link.endpoints().await.map_err(failed)?;
+        let mut cells = Vec::with_capacity(notes.len());
+        for note in &notes {
+            let Some((slot, label)) = note.split_once('\0') else { continue };
+            let (Ok(slot), Some((tenant, endpoint))) = (slot.parse::<u8>(), label.split_once('\0')) else { continue };
+            cells.push((note, self.inner.cell_of(tenant, Key::new(family, tenant, endpoint), slot, label, None)));
+        }
+        let values = self.inner.load(&cells.iter().map(|(_, cell)| *cell).collect::<Vec<_>>()).await?;
+        let mut found = Vec::new();
+        for ((note, cell), value) in cells.iter().zip(values) {
+            match value {
+                Some((_, state)) => found.push(Labelled { label: cell.subject.to_owned(), slot: cell.slot, state }),
+                // Long unused: its state has expired.
+                None => {
+                    self.inner.noted().remove(&cell.key.hash);
+                    self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
+        let inner = &self.inner;
+        if !inner.caught_up(FLUSH).await {
+            return Err(StoreError::Write("the log is behind: what it does not have yet cannot be erased; try again".into()));
+        }
+        let entry = Key::new(Family::Session, tenant, session);
+        let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
+        let mut log_rows = 0;
+        let mut after = None;
+        loop {
+            let deeds = inner.log.deeds(filter.clone(), Order::OldestFirst, after, ROWS_OF_SESSION).await?;
+            let Some(last) = deeds.last() else { break };
+            after = Some(last.row.seq);
+            log_rows += deeds.len();
+            for deed in &deeds {
+                let group_of_first =
+                    deed.effects.iter().find_map(|effect| (inner.rules.group)(tenant, effect.key, effect.slot, &effect.label));
+                let own = deed.effects.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
+                let cells: Vec<Cell<'_>> =
+                    own.map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
+                inner.remove(&cells).await?;
+            }
+        }
+        if log_rows == 0 {
+            return Ok(None);
+        }
+        let log_rows = inner.log.erase_rows(tenant, session, EntryRow::of(&row, Vec::new())).await?;
+        Ok(Some(Erased { log_rows }))
+    }
+
+    /// Everything decided so far is in the log.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        if self.inner.caught_up(FLUSH).await { Ok(()) } else { Err(StoreError::Read("the log is behind the streams".into())) }
+    }
+
+    /// Away or not, the node can decide: that is what it is asked.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        if *self.inner.stopping.borrow() { Err(StoreError::Stopping) } else { Ok(()) }
+    }
+
+    /// Whether the log can be read.
+    pub async fn probe_log(&self) -> Result<(), StoreError> {
+        self.inner.log.probe().await
+    }
+
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.log.committed()
+    }
+
+    /// Old rows leave by the shared time, whatever a caller's clock says.
+    pub fn tell_time(&self, _now_millis: i64) {}
+
+    pub fn keep_states_for(&self, millis: i64) {
+        self.inner.window_millis.store(millis, Ordering::Relaxed);
+    }
+
+    pub fn entries_in_memory(&self) -> usize {
+        self.inner.cells.count()
+    }
+
+    pub fn bytes_in_memory(&self) -> usize {
+        self.inner.cells.bytes()
+    }
+
+    pub fn rows_behind(&self) -> u64 {
+        self.inner.alone.waiting()
+    }
+
+    pub fn stop(&self) {
+        self.inner.stopping.send_replace(true);
+        self.inner.queue.end();
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+        // The writer ends when what waits is sent.
+        drop(self.writer.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.inner.alone.stop();
+        self.inner.log.stop();
+    }
+
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        self.inner.caught_up(CATCH_UP).await;
+        self.inner.log.rows(filter, order, after, limit).await
+    }
+
+    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        self.inner.log.deeds(filter, order, after, limit).await
+    }
+
+    pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
+        self.inner.caught_up(CATCH_UP).await;
+        self.inner.log.row_numbers(filter, order, after, limit).await
+    }
+
+    pub async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        self.inner.caught_up(CATCH_UP).await;
+        self.inner.log.stats_by(tenant, guard, since, until, minutes).await
+    }
+
+    pub fn follower(&self) -> Follower {
+        self.inner.log.follower()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Every partition from its beginning.
+pub(crate) fn from_the_start(partitions: u16) -> Positions {
+    (0..partitions).map(|partition| (partition, EntryId::default())).collect()
+}

@@ -1,0 +1,322 @@
+//! What a node remembers of the shared states, and how requests on them become swaps.
+//!
+//! A step runs at once on what the node remembers (a cell it does not know counts as empty), and its result is a wish: "if the
+//! cells still hold these tokens, set them so and append this row". A step may build on a wish that is still under way; if that
+//! one fails, so does everything built on it, by itself, because its tokens never come to be. So nothing is ever undone here: a
+//! failed wish leaves behind what the database says is there, and its request runs again.
+
+use crate::cluster::entry::{encode_row, join_rows};
+use crate::cluster::link::{CellName, Put, Swap, SwapCell, Token, Value};
+use crate::embedded::relay::Home;
+use crate::error::StoreError;
+use crate::log::encode_effects;
+use crate::store::{Cell, Change, FEW, Row, Standing, View};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_128;
+
+const SHARDS: usize = 64;
+/// What an entry costs beside its state.
+const CELL_BYTES: usize = 96;
+
+/// What became of a wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Done,
+    /// Another was faster: the step runs again.
+    Raced,
+    /// The database is away, or takes no more.
+    Away,
+}
+
+/// A cell as this node last knew it, with the wishes that are under way.
+#[derive(Debug, Default)]
+struct Known {
+    token: Token,
+    state: Option<Arc<[u8]>>,
+    /// Wishes that are not yet answered.
+    pending: u32,
+    /// Rises when the database disagreed: wishes of an earlier chain are lost, and their failing says nothing about this one.
+    chain: u32,
+    touched: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    cells: HashMap<u128, Known>,
+    bytes: usize,
+}
+
+/// One cell of a wish.
+#[derive(Debug)]
+struct Touch {
+    name: CellName,
+    expect: Token,
+    chain: u32,
+    set: Option<(Token, Arc<[u8]>, u64)>,
+}
+
+/// What a request wants to be done.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    partition: u16,
+    touches: SmallVec<[Touch; FEW]>,
+    row: Vec<u8>,
+    pub(crate) id: String,
+    pub(crate) done: oneshot::Sender<Fate>,
+    pub(crate) home: Option<Home>,
+}
+
+/// A swap and the wishes it fulfils.
+#[derive(Debug)]
+pub(crate) struct Combined {
+    pub(crate) swap: Swap,
+    pub(crate) wishes: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cells {
+    shards: Box<[Mutex<Shard>]>,
+    partitions: u16,
+    memory_bytes: usize,
+    turn: AtomicUsize,
+}
+
+/// Where a cell lives.
+pub(crate) fn name_of(cell: &Cell<'_>, partitions: u16) -> CellName {
+    let mut bytes: SmallVec<[u8; 96]> = SmallVec::new();
+    bytes.push(cell.key.family as u8);
+    bytes.extend_from_slice(&cell.key.hash.to_be_bytes());
+    bytes.push(cell.slot);
+    bytes.extend_from_slice(cell.subject.as_bytes());
+    CellName::new((cell.group % u64::from(partitions)) as u16, xxh3_128(&bytes))
+}
+
+fn shard_of(name: &CellName) -> usize {
+    (name.hash() >> 64) as usize % SHARDS
+}
+
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
+
+fn shard<'a, 'b>(locked: &'a mut Locked<'b>, name: &CellName) -> Option<&'a mut MutexGuard<'b, Shard>> {
+    let index = shard_of(name);
+    locked.iter_mut().find(|(other, _)| *other == index).map(|(_, shard)| shard)
+}
+
+/// What a step wants kept.
+pub(crate) struct Wanted {
+    pub(crate) row: Row,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Cells {
+    pub(crate) fn new(partitions: u16, memory_bytes: usize) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), partitions, memory_bytes, turn: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the order of their numbers, so that two steps never wait for each other.
+    fn lock_all<'a>(&'a self, names: &[CellName]) -> Locked<'a> {
+        let mut indexes: SmallVec<[usize; FEW]> = names.iter().map(shard_of).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| (index, self.lock(index))).collect()
+    }
+
+    /// Runs a step on what is known and hands its wish to `queue` while the cells are still locked, so that the order in the queue
+    /// is the order of the steps. `decide` gives its reply, and what it wants kept, if anything.
+    pub(crate) fn step<R>(
+        &self,
+        cells: &[Cell<'_>],
+        token: impl Fn() -> Token,
+        keep_millis: impl Fn(u8) -> u64,
+        decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
+        queue: impl FnOnce(Wish),
+    ) -> Result<(R, Option<oneshot::Receiver<Fate>>), StoreError> {
+        let names: SmallVec<[CellName; FEW]> = cells.iter().map(|cell| name_of(cell, self.partitions)).collect();
+        let mut locked = self.lock_all(&names);
+        let (reply, wanted) = {
+            let known: SmallVec<[Option<&Known>; FEW]> = names
+                .iter()
+                .map(|name| {
+                    let index = shard_of(name);
+                    locked.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.cells.get(&name.hash()))
+                })
+                .collect();
+            decide(&View {
+                states: known.iter().map(|known| (*known)?.state.as_deref()).collect(),
+                safe: known.iter().map(|known| known.is_none_or(|known| known.pending == 0)).collect(),
+                standing: Standing::Sound,
+            })
+        };
+        let Some(Wanted { row, changes }) = wanted else { return Ok((reply, None)) };
+        let effects = encode_effects(cells, &changes)?;
+        let encoded = encode_row(&row, &effects)?;
+        let mut touches: SmallVec<[Touch; FEW]> = SmallVec::new();
+        for (position, name) in names.into_iter().enumerate() {
+            let Some(shard) = shard(&mut locked, &name) else { continue };
+            let Shard { cells: map, bytes } = &mut **shard;
+            let known = map.entry(name.hash()).or_insert_with(|| {
+                *bytes += CELL_BYTES;
+                Known::default()
+            });
+            let mut touch = Touch { expect: known.token, chain: known.chain, set: None, name };
+            if let Some(change) = changes.iter().find(|change| change.cell == position) {
+                let (fresh, state): (Token, Arc<[u8]>) = (token(), change.state.as_slice().into());
+                *bytes = (*bytes + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
+                touch.set = Some((fresh, state.clone(), keep_millis(cells[position].slot)));
+                (known.token, known.state) = (fresh, Some(state));
+            }
+            known.pending += 1;
+            known.touched = true;
+            touches.push(touch);
+        }
+        let partition = touches.first().map_or(0, |touch| touch.name.partition());
+        let (done, fate) = oneshot::channel();
+        queue(Wish { partition, touches, row: encoded, id: row.id, done, home: None });
+        drop(locked);
+        self.make_room();
+        Ok((reply, Some(fate)))
+    }
+
+    /// The database answered: what was done is no longer under way, and where it disagreed its word counts.
+    pub(crate) fn settle(&self, wish: &Wish, found: Option<&HashMap<u128, Value>>) {
+        for touch in &wish.touches {
+            let mut shard = self.lock(shard_of(&touch.name));
+            let Shard { cells, bytes } = &mut *shard;
+            let Some(known) = cells.get_mut(&touch.name.hash()) else { continue };
+            known.pending = known.pending.saturating_sub(1);
+            // Later wishes of the same chain fail as well; only the first one's answer is taken.
+            if let Some(value) = found.and_then(|found| found.get(&touch.name.hash()))
+                && known.chain == touch.chain
+            {
+                let before = known.state.as_ref().map_or(0, |state| state.len());
+                known.chain = known.chain.wrapping_add(1);
+                (known.token, known.state) = match value {
+                    Some((token, state)) => (*token, Some(state.as_slice().into())),
+                    None => (0, None),
+                };
+                *bytes = (*bytes + known.state.as_ref().map_or(0, |state| state.len())).saturating_sub(before);
+            }
+        }
+    }
+
+    /// What is remembered of cells, for going on alone.
+    pub(crate) fn remembered(&self, cells: &[Cell<'_>]) -> Vec<Option<Vec<u8>>> {
+        let state = |cell: &Cell<'_>| {
+            let name = name_of(cell, self.partitions);
+            self.lock(shard_of(&name)).cells.get(&name.hash())?.state.as_deref().map(<[u8]>::to_vec)
+        };
+        cells.iter().map(state).collect()
+    }
+
+    /// Cells nobody asked for since the last time leave when memory is short. They cost one more question when they are needed.
+    fn make_room(&self) {
+        let most = self.memory_bytes / SHARDS;
+        // One shard a step: the one whose turn it is, so that no request pays for all.
+        let index = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = self.lock(index);
+        if shard.bytes <= most {
+            return;
+        }
+        shard.cells.retain(|_, known| known.pending > 0 || std::mem::take(&mut known.touched));
+        shard.bytes = weight(&shard.cells);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        (0..SHARDS).map(|index| self.lock(index).cells.len()).sum()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        (0..SHARDS).map(|index| self.lock(index).bytes).sum()
+    }
+}
+
+fn weight(cells: &HashMap<u128, Known>) -> usize {
+    cells.values().map(|known| CELL_BYTES + known.state.as_ref().map_or(0, |state| state.len())).sum()
+}
+
+/// Wishes that share a cell, directly or through others, become one swap: it holds what the first of them expects and sets what
+/// the last of them wants. So a cell that everyone asks for costs one swap, however many ask.
+///
+/// Only a wish that builds on what the group leaves may join it. One that does not (the database disagreed in between) goes by
+/// itself, after the others, and the database decides.
+pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
+    #[derive(Default)]
+    struct Group {
+        wishes: Vec<usize>,
+        sealed: bool,
+        /// United with this one, which comes later.
+        moved_to: Option<usize>,
+    }
+    let mut groups: Vec<Group> = Vec::new();
+    // The group that touched a cell last, and the token it leaves there.
+    let mut latest: HashMap<u128, (usize, Token)> = HashMap::new();
+    for (index, wish) in wishes.iter().enumerate() {
+        let mut met: SmallVec<[usize; FEW]> = SmallVec::new();
+        let mut builds_on_it = true;
+        for touch in &wish.touches {
+            if let Some((group, token)) = latest.get(&touch.name.hash()) {
+                let mut group = *group;
+                while let Some(later) = groups[group].moved_to {
+                    group = later;
+                }
+                builds_on_it &= *token == touch.expect && !groups[group].sealed;
+                met.push(group);
+            }
+        }
+        met.sort_unstable();
+        met.dedup();
+        let group = match (builds_on_it, met.as_slice()) {
+            (true, [only]) => *only,
+            (true, several) => {
+                // At the end: whatever the parts build on comes before it.
+                let mut united = Group::default();
+                for part in several {
+                    united.wishes.append(&mut groups[*part].wishes);
+                    groups[*part].moved_to = Some(groups.len());
+                }
+                united.wishes.sort_unstable();
+                groups.push(united);
+                groups.len() - 1
+            }
+            (false, met) => {
+                met.iter().for_each(|group| groups[*group].sealed = true);
+                groups.push(Group::default());
+                groups.len() - 1
+            }
+        };
+        groups[group].wishes.push(index);
+        for touch in &wish.touches {
+            latest.insert(touch.name.hash(), (group, touch.set.as_ref().map_or(touch.expect, |(token, ..)| *token)));
+        }
+    }
+    groups.into_iter().map(|group| group.wishes).filter(|group| !group.is_empty()).map(|group| merge(wishes, group)).collect()
+}
+
+fn merge(wishes: &[Wish], group: Vec<usize>) -> Combined {
+    let mut cells: Vec<SwapCell> = Vec::new();
+    for touch in group.iter().flat_map(|index| &wishes[*index].touches) {
+        let put = match &touch.set {
+            Some((token, state, keep_millis)) => Put::Set { token: *token, state: state.to_vec(), keep_millis: *keep_millis },
+            None => Put::Keep,
+        };
+        match cells.iter_mut().find(|cell| cell.name == touch.name) {
+            Some(cell) => {
+                if matches!(put, Put::Set { .. }) {
+                    cell.put = put;
+                }
+            }
+            None => cells.push(SwapCell { name: touch.name.clone(), expect: touch.expect, put }),
+        }
+    }
+    let entry = join_rows(group.len(), group.iter().map(|index| wishes[*index].row.as_slice()));
+    let partition = group.first().map_or(0, |index| wishes[*index].partition);
+    Combined { swap: Swap { partition, cells, entry }, wishes: group }
+}

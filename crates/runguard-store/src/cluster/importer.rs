@@ -1,0 +1,103 @@
+//! Moves rows from the streams into the log.
+//!
+//! How far each stream was read is kept in the log, in the same transaction as the rows: whatever breaks, a row is there once.
+//! With one log for all nodes one of them does it; that two may believe to be the one costs nothing but a refused transaction.
+
+use crate::cluster::entry::{self, EntryRow};
+use crate::cluster::link::EntryId;
+use crate::cluster::log::{Imported, Positions};
+use crate::cluster::{Inner, from_the_start};
+use crate::error::StoreError;
+use std::time::Duration;
+
+/// Entries of one transaction and partition.
+const ENTRIES: usize = 2_000;
+const WAIT_MILLIS: u64 = 50;
+/// A look at whether it is this node's turn.
+const TURN: Duration = Duration::from_secs(1);
+const RETIRE_EVERY: Duration = Duration::from_secs(600);
+/// Where every node reads the streams for itself, entries stay so long for those that are away.
+const STAY_MILLIS: u64 = 3_600_000;
+
+pub(crate) async fn run(inner: &Inner) {
+    let mut retired: Option<tokio::time::Instant> = None;
+    loop {
+        if inner.log.is_shared() && !inner.leads("import").await {
+            tokio::time::sleep(TURN).await;
+            continue;
+        }
+        if retired.is_none_or(|at| at.elapsed() >= RETIRE_EVERY) {
+            retired = Some(tokio::time::Instant::now());
+            if let Err(error) = inner.log.retire(inner.clock.now_millis()).await {
+                tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
+            }
+        }
+        if let Err(error) = while_leading(inner).await {
+            inner.health.log_away(&error);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+async fn while_leading(inner: &Inner) -> Result<(), StoreError> {
+    let mut positions = start(inner).await?;
+    while !inner.log.is_shared() || inner.leads("import").await {
+        positions = match import_once(inner, &positions, WAIT_MILLIS).await? {
+            Some(positions) => positions,
+            None => start(inner).await?,
+        };
+        inner.health.log_sound();
+    }
+    Ok(())
+}
+
+/// How far the log has read. A database that was emptied begins its streams anew, before where we were.
+async fn start(inner: &Inner) -> Result<Positions, StoreError> {
+    let known = inner.log.positions(inner.partitions).await?;
+    let mut positions = from_the_start(inner.partitions);
+    for (partition, at) in known {
+        if let Some(place) = positions.get_mut(usize::from(partition)) {
+            place.1 = at;
+        }
+    }
+    Ok(positions)
+}
+
+/// One step: what the streams have after the positions, into the log. `None`: another node was faster.
+pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_millis: u64) -> Result<Option<Positions>, StoreError> {
+    let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
+    let entries = inner.link.entries(from.to_vec(), ENTRIES, wait_millis).await.map_err(failed)?;
+    if entries.is_empty() {
+        return Ok(Some(from.to_vec()));
+    }
+    let mut upto = from.to_vec();
+    let mut rows: Vec<EntryRow> = Vec::with_capacity(entries.len());
+    for (partition, id, bytes) in entries {
+        match entry::decode(&bytes) {
+            Some(decoded) => rows.extend(decoded),
+            None => {
+                tracing::error!(partition, %id, "an entry of the stream cannot be read and is left out; was it written by a later version?")
+            }
+        }
+        if let Some(place) = upto.iter_mut().find(|(other, _)| *other == partition) {
+            place.1 = id;
+        }
+    }
+    match inner.log.import(from, rows, &upto).await? {
+        Imported::Overtaken => return Ok(None),
+        Imported::Done => {}
+    }
+    inner.unconfirmed.confirm(&upto);
+    let read: Positions = upto.iter().zip(from).filter(|(to, from)| to.1 != from.1).map(|(to, _)| *to).collect();
+    let gone = if inner.log.is_shared() {
+        read
+    } else {
+        let before = EntryId { millis: u64::try_from(inner.clock.now_millis()).unwrap_or(0).saturating_sub(STAY_MILLIS), number: 0 };
+        read.into_iter().map(|(partition, at)| (partition, at.min(before))).collect()
+    };
+    // Entries that stay are read over by their number: no harm.
+    if let Err(error) = inner.link.trim(gone).await {
+        tracing::debug!(%error, "the streams could not be cut");
+    }
+    Ok(Some(upto))
+}

@@ -1,0 +1,224 @@
+//! What the cluster store asks of the shared database, and nothing more.
+//!
+//! Everything rests on one operation, [`Link::swap`]: compare tokens, set states, append the rows, all or nothing.
+//! A token is random and never used twice, so a swap that is sent again after a cut connection finds its own token
+//! and does nothing: sending again is always safe.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+
+/// Changes with every write of a cell and is never used twice. 0: the cell does not exist.
+pub type Token = u64;
+
+/// What is in a cell. `None`: not there.
+pub type Value = Option<(Token, Vec<u8>)>;
+
+/// What [`LinkError::NotOurs`] says when the database is not the one that [`Link::about`] told of.
+const EMPTIED: &str = "emptied";
+
+/// A cell's name: its partition and the hash of what it is about.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellName(Box<[u8]>);
+
+impl CellName {
+    pub fn new(partition: u16, hash: u128) -> Self {
+        let mut bytes = Vec::with_capacity(18);
+        bytes.extend_from_slice(&partition.to_be_bytes());
+        bytes.extend_from_slice(&hash.to_be_bytes());
+        Self(bytes.into_boxed_slice())
+    }
+
+    pub fn partition(&self) -> u16 {
+        self.0[..2].iter().fold(0, |number, byte| number << 8 | u16::from(*byte))
+    }
+
+    pub fn hash(&self) -> u128 {
+        self.0[2..].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    }
+}
+
+impl fmt::Display for CellName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:032x}", self.partition(), self.hash())
+    }
+}
+
+impl fmt::Debug for CellName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CellName({self})")
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct SwapCell {
+    pub name: CellName,
+    /// The swap is made only when the cell holds this token.
+    pub expect: Token,
+    pub put: Put,
+}
+
+#[derive(Debug, Clone)]
+pub enum Put {
+    /// Only compare.
+    Keep,
+    Set {
+        token: Token,
+        state: Vec<u8>,
+        keep_millis: u64,
+    },
+    Remove,
+}
+
+#[derive(Debug, Clone)]
+pub struct Swap {
+    /// All cells are of this partition, and so is the stream that takes the entry.
+    pub partition: u16,
+    pub cells: Vec<SwapCell>,
+    /// Empty: nothing to log.
+    pub entry: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swapped {
+    /// Made, by this call or by an earlier one that sent the same swap.
+    Done,
+    /// Nothing was changed: what is there, of each of its cells.
+    Raced(Vec<Value>),
+    /// Nothing was changed: its stream is at the bound.
+    Full,
+}
+
+/// Where an entry stands in its partition's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct EntryId {
+    pub millis: u64,
+    pub number: u64,
+}
+
+impl EntryId {
+    /// The smallest id after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        match self.number.checked_add(1) {
+            Some(number) => Self { number, ..self },
+            None => Self { millis: self.millis.saturating_add(1), number: 0 },
+        }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.millis, self.number)
+    }
+}
+
+/// The text is not an entry's id (`milliseconds-number`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry's id: it must be two numbers with a dash between")]
+pub struct NotAnEntryId;
+
+impl std::str::FromStr for EntryId {
+    type Err = NotAnEntryId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnEntryId> {
+        let (millis, number) = text.split_once('-').ok_or(NotAnEntryId)?;
+        Ok(Self { millis: millis.parse().map_err(|_| NotAnEntryId)?, number: number.parse().map_err(|_| NotAnEntryId)? })
+    }
+}
+
+/// What the database says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    pub format: u32,
+    pub partitions: u16,
+    /// Random, made with the database: another one means that everything in it was lost.
+    pub generation: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// Not reached, or cut in the middle: whether it was done is not known.
+    #[error("the shared database is away: {0}")]
+    Away(String),
+    /// The server says no: wrong password, not a primary, out of memory.
+    #[error("the shared database refuses: {0}")]
+    Refused(String),
+    /// Another format, other partitions, or emptied since [`Link::about`] was asked.
+    #[error("the shared database is not ours: {0}")]
+    NotOurs(String),
+}
+
+impl LinkError {
+    /// The database lost what it had: ask [`Link::about`] again, and build the states anew.
+    pub fn emptied() -> Self {
+        Self::NotOurs(EMPTIED.to_owned())
+    }
+
+    pub fn is_emptied(&self) -> bool {
+        matches!(self, Self::NotOurs(why) if why == EMPTIED)
+    }
+}
+
+/// A way to the shared database. Each swap is all or nothing; the swaps of one call are made in order, each on what the
+/// one before left. A call may cover many partitions.
+pub trait Link: Send + Sync + fmt::Debug + 'static {
+    fn swap(&self, swaps: Vec<Swap>) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
+
+    /// In the order of `names`.
+    fn load(&self, names: Vec<CellName>) -> impl Future<Output = Result<Vec<Value>, LinkError>> + Send;
+
+    /// The database's clock, in milliseconds since 1970.
+    fn time(&self) -> impl Future<Output = Result<i64, LinkError>> + Send;
+
+    /// Up to `count` entries of each partition asked for, oldest first, each partition's together. Waits up to
+    /// `wait_millis` for the first one; one call at a time.
+    fn entries(
+        &self,
+        after: Vec<(u16, EntryId)>,
+        count: usize,
+        wait_millis: u64,
+    ) -> impl Future<Output = Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError>> + Send;
+
+    /// The last entry of each partition's stream, 0-0 when it is empty.
+    fn latest(&self) -> impl Future<Output = Result<Vec<EntryId>, LinkError>> + Send;
+
+    /// Entries up to and including these go.
+    fn trim(&self, upto: Vec<(u16, EntryId)>) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// What the database says of itself; creates it with `mine` when it is empty (once, whoever comes first). From here
+    /// on every swap checks that it is the same database: [`LinkError::is_emptied`].
+    fn about(&self, mine: About) -> impl Future<Output = Result<About, LinkError>> + Send;
+
+    fn note_endpoint(&self, label: String) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// Sorted.
+    fn endpoints(&self) -> impl Future<Output = Result<Vec<String>, LinkError>> + Send;
+
+    fn forget_endpoint(&self, label: String) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// Takes or prolongs a lease; true: it is ours for so long. 0 milliseconds give it back (and answer false).
+    fn lease(&self, name: &str, holder: u64, millis: u64) -> impl Future<Output = Result<bool, LinkError>> + Send;
+
+    fn partitions(&self) -> u16;
+}
+
+/// Finds swaps that were made by an earlier call and overtaken by a later swap of the same call.
+///
+/// The database can tell a repeated swap only by its own token in the cell. In a chain (the second swap builds on the
+/// first) the first one's token is gone; but the second could only be made on it, so it was there.
+pub(crate) fn settle_chains(swaps: &[Swap], answers: &mut [Swapped]) {
+    if answers.iter().all(|answer| !matches!(answer, Swapped::Raced(_))) {
+        return;
+    }
+    let mut built_on: HashSet<Token> = HashSet::new();
+    for (swap, answer) in swaps.iter().zip(answers).rev() {
+        let overtaken = |cell: &SwapCell| matches!(cell.put, Put::Set { token, .. } if built_on.contains(&token));
+        if matches!(answer, Swapped::Raced(_)) && swap.cells.iter().any(overtaken) {
+            *answer = Swapped::Done;
+        }
+        if matches!(answer, Swapped::Done) {
+            built_on.extend(swap.cells.iter().map(|cell| cell.expect).filter(|token| *token != 0));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Where the rows of the streams end up.
+
+use crate::cluster::entry::EntryRow;
+use crate::cluster::link::EntryId;
+use crate::embedded::Embedded;
+use crate::error::StoreError;
+use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::memory::Memory;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Each partition's stream has been read up to here.
+pub type Positions = Vec<(u16, EntryId)>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    Done,
+    /// Somebody else did it: ask for the positions again.
+    Overtaken,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum ClusterLog {
+    /// Every node keeps a copy of its own.
+    Local(Arc<Embedded>),
+    /// One for all, for the simulation.
+    Memory(Memory),
+}
+
+macro_rules! each {
+    ($log:expr, $inner:ident => $call:expr) => {
+        match $log {
+            ClusterLog::Local($inner) => $call,
+            ClusterLog::Memory($inner) => $call,
+        }
+    };
+}
+
+impl ClusterLog {
+    /// Whether all nodes write to one place, so that one of them is enough to do it.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Local(_) => false,
+        }
+    }
+
+    /// Appends rows and moves the positions, both or neither.
+    pub(crate) async fn import(
+        &self,
+        from: &[(u16, EntryId)],
+        rows: Vec<EntryRow>,
+        upto: &[(u16, EntryId)],
+    ) -> Result<Imported, StoreError> {
+        each!(self, log => log.import(from, rows, upto).await)
+    }
+
+    pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
+        each!(self, log => log.positions(partitions).await)
+    }
+
+    /// Which of these decisions are in the log.
+    pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
+        each!(self, log => log.knows(ids).await)
+    }
+
+    /// Removes the rows of a session and appends the one that says so.
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        each!(self, log => log.erase_rows(tenant, session, row).await)
+    }
+
+    /// What rows did to states, oldest first: time, tenant, effects.
+    pub(crate) async fn effects_since(
+        &self,
+        since_millis: i64,
+        visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
+    ) -> Result<(), StoreError> {
+        each!(self, log => log.effects_since(since_millis, visit).await)
+    }
+
+    /// Old rows leave.
+    pub(crate) async fn retire(&self, now_millis: i64) -> Result<(), StoreError> {
+        match self {
+            Self::Local(log) => {
+                log.tell_time(now_millis);
+                Ok(())
+            }
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
+    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
+        each!(self, log => log.probe().await)
+    }
+
+    pub(crate) fn committed(&self) -> watch::Receiver<u64> {
+        each!(self, log => log.committed())
+    }
+
+    pub(crate) fn follower(&self) -> Follower {
+        each!(self, log => log.follower())
+    }
+
+    pub(crate) async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        each!(self, log => log.rows(filter, order, after, limit).await)
+    }
+
+    pub(crate) async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        each!(self, log => log.deeds(filter, order, after, limit).await)
+    }
+
+    pub(crate) async fn row_numbers(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<u64>, StoreError> {
+        each!(self, log => log.row_numbers(filter, order, after, limit).await)
+    }
+
+    pub(crate) async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        each!(self, log => log.stats_by(tenant, guard, since, until, minutes).await)
+    }
+
+    pub(crate) fn stop(&self) {
+        match self {
+            Self::Local(log) => log.stop(),
+            Self::Memory(log) => log.stop(),
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The shared database as a plain value: what [`Link`] means, without a network.
+//!
+//! The real link is tested against it, and the cluster store and its simulation run on it. It is deterministic: time is
+//! set by whoever owns it, nothing happens but in a call, and there are no threads.
+
+use super::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value, settle_chains};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// One node's link to a database in memory.
+#[derive(Debug)]
+pub struct ModelLink {
+    shared: Arc<Shared>,
+    /// The generation this node was told of.
+    known: Mutex<Option<u64>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    partitions: u16,
+    stream_limit: u64,
+    clock: Clock,
+    model: Mutex<Model>,
+    appended: Notify,
+}
+
+#[derive(Debug)]
+enum Clock {
+    Set(Mutex<i64>),
+    Tokio { base_millis: i64, start: Instant },
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    cells: BTreeMap<CellName, Cell>,
+    streams: Vec<Stream>,
+    about: Option<About>,
+    endpoints: BTreeSet<String>,
+    leases: BTreeMap<String, (u64, i64)>,
+}
+
+#[derive(Debug)]
+struct Cell {
+    token: Token,
+    state: Vec<u8>,
+    until_millis: i64,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Stream {
+    entries: VecDeque<(EntryId, Vec<u8>)>,
+    last: EntryId,
+}
+
+impl ModelLink {
+    /// An empty database whose time stands at `millis` until [`set_millis`](Self::set_millis).
+    pub fn new(partitions: u16, stream_limit: u64, millis: i64) -> Self {
+        Self::with_clock(partitions, stream_limit, Clock::Set(Mutex::new(millis)))
+    }
+
+    /// An empty database that goes by tokio's time, which tests can pause.
+    pub fn on_tokio_time(partitions: u16, stream_limit: u64, base_millis: i64) -> Self {
+        Self::with_clock(partitions, stream_limit, Clock::Tokio { base_millis, start: Instant::now() })
+    }
+
+    fn with_clock(partitions: u16, stream_limit: u64, clock: Clock) -> Self {
+        let model = Model { streams: vec![Stream::default(); usize::from(partitions)], ..Model::default() };
+        let shared = Shared { partitions, stream_limit, clock, model: Mutex::new(model), appended: Notify::new() };
+        Self { shared: Arc::new(shared), known: Mutex::new(None) }
+    }
+
+    /// Another node's link to the same database.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), known: Mutex::new(None) }
+    }
+
+    pub fn millis(&self) -> i64 {
+        match &self.shared.clock {
+            Clock::Set(millis) => *lock(millis),
+            Clock::Tokio { base_millis, start } => {
+                base_millis.saturating_add(i64::try_from(start.elapsed().as_millis()).unwrap_or(i64::MAX))
+            }
+        }
+    }
+
+    /// Moves the time; without effect on tokio's.
+    pub fn set_millis(&self, millis: i64) {
+        match &self.shared.clock {
+            Clock::Set(at) => *lock(at) = millis,
+            Clock::Tokio { .. } => {}
+        }
+    }
+
+    /// Loses everything, as a server that starts without its data does.
+    pub fn empty(&self) {
+        let mut model = lock(&self.shared.model);
+        *model = Model { streams: vec![Stream::default(); usize::from(self.shared.partitions)], ..Model::default() };
+    }
+
+    /// Every cell that is there, in the order of names.
+    pub fn cells(&self) -> Vec<(CellName, Token, Vec<u8>)> {
+        let now = self.millis();
+        let model = lock(&self.shared.model);
+        let alive = model.cells.iter().filter(|(_, cell)| cell.until_millis > now);
+        alive.map(|(name, cell)| (name.clone(), cell.token, cell.state.clone())).collect()
+    }
+
+    fn check_partition(&self, partition: u16) -> Result<(), LinkError> {
+        if partition < self.shared.partitions {
+            return Ok(());
+        }
+        Err(LinkError::Refused(format!("there is no partition {partition}, only {}", self.shared.partitions)))
+    }
+
+    fn swap_at_once(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+        for swap in swaps {
+            self.check_partition(swap.partition)?;
+        }
+        let now = self.millis();
+        let mut model = lock(&self.shared.model);
+        if let Some(known) = *lock(&self.known)
+            && model.about.as_ref().is_none_or(|about| about.generation != known)
+        {
+            return Err(LinkError::emptied());
+        }
+        let mut answers: Vec<Swapped> = swaps.iter().map(|swap| model.swap(swap, now, self.shared.stream_limit)).collect();
+        drop(model);
+        settle_chains(swaps, &mut answers);
+        self.shared.appended.notify_waiters();
+        Ok(answers)
+    }
+
+    fn entries_at_once(&self, after: &[(u16, EntryId)], count: usize) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        let mut found = Vec::new();
+        for (partition, _) in after {
+            self.check_partition(*partition)?;
+        }
+        let model = lock(&self.shared.model);
+        for (partition, after) in after {
+            let stream = &model.streams[usize::from(*partition)];
+            let later = stream.entries.iter().filter(|(id, _)| id > after).take(count);
+            found.extend(later.map(|(id, entry)| (*partition, *id, entry.clone())));
+        }
+        Ok(found)
+    }
+}
+
+impl Model {
+    fn value(&self, name: &CellName, now: i64) -> Value {
+        let cell = self.cells.get(name).filter(|cell| cell.until_millis > now)?;
+        Some((cell.token, cell.state.clone()))
+    }
+
+    fn swap(&mut self, swap: &Swap, now: i64, stream_limit: u64) -> Swapped {
+        let values: Vec<Value> = swap.cells.iter().map(|cell| self.value(&cell.name, now)).collect();
+        let token = |value: &Value| value.as_ref().map_or(0, |(token, _)| *token);
+        let matches = swap.cells.iter().zip(&values).all(|(cell, value)| cell.expect == token(value));
+        if !matches {
+            let mut sets = swap.cells.iter().zip(&values).filter_map(|(cell, value)| match &cell.put {
+                Put::Set { token: put, .. } => Some(*put == token(value)),
+                Put::Keep | Put::Remove => None,
+            });
+            let repeated = sets.next().is_some_and(|first| first && sets.all(|same| same));
+            if !repeated {
+                return Swapped::Raced(values);
+            }
+            for SwapCell { name, put, .. } in &swap.cells {
+                if let (Put::Set { keep_millis, .. }, Some(cell)) = (put, self.cells.get_mut(name)) {
+                    cell.until_millis = until(now, *keep_millis);
+                }
+            }
+            return Swapped::Done;
+        }
+        let stream = &mut self.streams[usize::from(swap.partition)];
+        if !swap.entry.is_empty() {
+            if stream.entries.len() as u64 >= stream_limit {
+                return Swapped::Full;
+            }
+            let here = EntryId { millis: now.max(0).unsigned_abs(), number: 0 };
+            stream.last = here.max(stream.last.next());
+            stream.entries.push_back((stream.last, swap.entry.clone()));
+        }
+        for cell in &swap.cells {
+            match &cell.put {
+                Put::Keep => {}
+                Put::Set { token, state, keep_millis } => {
+                    let kept = Cell { token: *token, state: state.clone(), until_millis: until(now, *keep_millis) };
+                    self.cells.insert(cell.name.clone(), kept);
+                }
+                Put::Remove => {
+                    self.cells.remove(&cell.name);
+                }
+            }
+        }
+        Swapped::Done
+    }
+}
+
+fn until(now: i64, keep_millis: u64) -> i64 {
+    now.saturating_add(i64::try_from(keep_millis.max(1)).unwrap_or(i64::MAX))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link for ModelLink {
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        self.swap_at_once(&swaps)
+    }
+
+    async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        let now = self.millis();
+        let model = lock(&self.shared.model);
+        Ok(names.iter().map(|name| model.value(name, now)).collect())
+    }
+
+    async fn time(&self) -> Result<i64, LinkError> {
+        Ok(self.millis())
+    }
+
+    /// Waits only where there is a tokio runtime to wait on.
+    async fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        let mut appended = std::pin::pin!(self.shared.appended.notified());
+        appended.as_mut().enable();
+        let found = self.entries_at_once(&after, count)?;
+        if !found.is_empty() || wait_millis == 0 || tokio::runtime::Handle::try_current().is_err() {
+            return Ok(found);
+        }
+        let end = Instant::now() + Duration::from_millis(wait_millis);
+        while tokio::time::timeout_at(end, appended.as_mut()).await.is_ok() {
+            appended.set(self.shared.appended.notified());
+            appended.as_mut().enable();
+            let found = self.entries_at_once(&after, count)?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn latest(&self) -> Result<Vec<EntryId>, LinkError> {
+        let model = lock(&self.shared.model);
+        Ok(model.streams.iter().map(|stream| stream.entries.back().map_or_else(EntryId::default, |(id, _)| *id)).collect())
+    }
+
+    async fn trim(&self, upto: Vec<(u16, EntryId)>) -> Result<(), LinkError> {
+        for (partition, _) in &upto {
+            self.check_partition(*partition)?;
+        }
+        let mut model = lock(&self.shared.model);
+        for (partition, upto) in upto {
+            model.streams[usize::from(partition)].entries.retain(|(id, _)| *id > upto);
+        }
+        Ok(())
+    }
+
+    async fn about(&self, mine: About) -> Result<About, LinkError> {
+        let mut model = lock(&self.shared.model);
+        let about = model.about.get_or_insert_with(|| mine.clone()).clone();
+        drop(model);
+        if about.format != mine.format || about.partitions != mine.partitions {
+            return Err(LinkError::NotOurs(format!(
+                "it has format {} with {} partitions, this node wants format {} with {}",
+                about.format, about.partitions, mine.format, mine.partitions
+            )));
+        }
+        *lock(&self.known) = Some(about.generation);
+        Ok(about)
+    }
+
+    async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {
+        lock(&self.shared.model).endpoints.insert(label);
+        Ok(())
+    }
+
+    async fn endpoints(&self) -> Result<Vec<String>, LinkError> {
+        Ok(lock(&self.shared.model).endpoints.iter().cloned().collect())
+    }
+
+    async fn forget_endpoint(&self, label: String) -> Result<(), LinkError> {
+        lock(&self.shared.model).endpoints.remove(&label);
+        Ok(())
+    }
+
+    async fn lease(&self, name: &str, holder: u64, millis: u64) -> Result<bool, LinkError> {
+        let now = self.millis();
+        let mut model = lock(&self.shared.model);
+        let taken = model.leases.get(name).is_some_and(|(other, until_millis)| *other != holder && *until_millis > now);
+        if taken {
+            return Ok(false);
+        }
+        if millis == 0 {
+            model.leases.remove(name);
+            return Ok(false);
+        }
+        model.leases.insert(name.to_owned(), (holder, until(now, millis)));
+        Ok(true)
+    }
+
+    fn partitions(&self) -> u16 {
+        self.shared.partitions
+    }
+}

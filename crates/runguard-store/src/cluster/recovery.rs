@@ -1,0 +1,444 @@
+//! What a node does when the shared database is away, and when it is back.
+//!
+//! Away: it decides in a store of its own, which begins with what it remembers of the shared states, and marks every answer.
+//! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
+//! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
+
+use crate::cluster::cells::{Wanted, name_of};
+use crate::cluster::importer::import_once;
+use crate::cluster::link::{About, CellName, LinkError, Put, Swap, SwapCell, Swapped};
+use crate::cluster::{Inner, from_the_start};
+use crate::embedded::{Embedded, Options, Role};
+use crate::error::StoreError;
+use crate::log::{Deed, Happened, Order, RowFilter, happened};
+use crate::memory::Memory;
+use crate::store::{Cell, Change, Decided, FEW, Rules, View};
+use crate::{Durability, OpenError};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, RwLock};
+use tokio::time::Instant;
+
+/// How the database's content is laid out.
+const FORMAT: u32 = 1;
+const PULSE: Duration = Duration::from_secs(1);
+/// One node fills an emptied database; should it die, the next may try after this time.
+const BUILD_LEASE_MILLIS: u64 = 30_000;
+/// Time for the other nodes to send again what the log may lack, before states are built from it.
+const GRACE: Duration = Duration::from_secs(1);
+/// Cells written in one call.
+const CELLS_AT_ONCE: usize = 500;
+const ROWS_AT_ONCE: usize = 500;
+/// Where it is noted that the states were built: no state's name has this number.
+const BUILT: u128 = 0;
+
+/// Whether the shared database can be used.
+#[derive(Debug)]
+pub(crate) struct Health {
+    away: AtomicBool,
+    why: Mutex<Option<String>>,
+    /// Of the database we know.
+    generation: AtomicU64,
+    log_away: AtomicBool,
+    woken: Notify,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            away: AtomicBool::new(true),
+            why: Mutex::default(),
+            generation: AtomicU64::new(0),
+            log_away: AtomicBool::new(false),
+            woken: Notify::new(),
+        }
+    }
+}
+
+impl Health {
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn why(&self) -> Option<String> {
+        self.is_away().then(|| self.lock().clone().unwrap_or_default())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn away(&self, error: &LinkError) {
+        *self.lock() = Some(error.to_string());
+        if !self.away.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "the shared state is away: flow guards go on from memory, marked degraded; budgets refuse, as set");
+        }
+        self.woken.notify_one();
+    }
+
+    pub(crate) fn sound(&self) {
+        if self.away.swap(false, Ordering::AcqRel) && self.lock().take().is_some() {
+            tracing::info!("the shared state is back");
+        }
+    }
+
+    pub(crate) fn full(&self) {
+        tracing::error!(
+            "a stream is at its bound, because the log does not take its rows: decisions go on from memory. Look whether Postgres is up, or raise store.stream_limit"
+        );
+    }
+
+    pub(crate) fn log_away(&self, error: &StoreError) {
+        if !self.log_away.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "the log takes no rows: they wait in the streams");
+        }
+    }
+
+    pub(crate) fn log_sound(&self) {
+        if self.log_away.swap(false, Ordering::AcqRel) {
+            tracing::info!("the log takes rows again");
+        }
+    }
+}
+
+/// The node's own store for the time alone.
+#[derive(Debug, Clone)]
+enum Local {
+    Embedded(Arc<Embedded>),
+    Memory(Memory),
+}
+
+#[derive(Debug)]
+pub(crate) struct Alone {
+    folder: PathBuf,
+    /// Stands for the disk in a simulation.
+    disk: Option<Memory>,
+    rules: Rules,
+    open: RwLock<Option<Local>>,
+    waiting: AtomicU64,
+}
+
+impl Alone {
+    pub(crate) fn new(folder: PathBuf, disk: Option<Memory>, rules: Rules) -> Self {
+        Self { folder, disk, rules, open: RwLock::new(None), waiting: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn open_local(&self) -> Result<Local, OpenError> {
+        if let Some(disk) = &self.disk {
+            return Ok(Local::Memory(disk.clone()));
+        }
+        let options = Options {
+            folder: self.folder.clone(),
+            durability: Durability::Process,
+            memory_bytes: 64 << 20,
+            retention_days: 3650,
+            role: Role::Alone,
+        };
+        Ok(Local::Embedded(Arc::new(Embedded::open(options, self.rules)?)))
+    }
+
+    pub(crate) async fn apply<R>(
+        &self,
+        cells: &[Cell<'_>],
+        remembered: Vec<Option<Vec<u8>>>,
+        mut step: impl FnMut(&View<'_>) -> Decided<R>,
+    ) -> Result<R, StoreError> {
+        let mut kept = false;
+        let counted = |view: &View<'_>| {
+            let decided = step(view);
+            kept = matches!(decided, Decided::Keep(..));
+            decided
+        };
+        let mut open = self.open.read().await;
+        if open.is_none() {
+            drop(open);
+            let mut opening = self.open.write().await;
+            if opening.is_none() {
+                *opening = Some(self.open_local().map_err(|error| StoreError::Write(error.to_string()))?);
+            }
+            open = opening.downgrade();
+        }
+        let reply = match open.as_ref() {
+            Some(Local::Embedded(store)) => {
+                store.remember(cells, remembered).await?;
+                store.apply(cells, counted).await
+            }
+            Some(Local::Memory(store)) => {
+                store.remember(cells, remembered);
+                store.apply(cells, counted).await
+            }
+            None => Err(StoreError::Stopping),
+        }?;
+        if kept {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(reply)
+    }
+
+    /// What an earlier life of this node left behind.
+    async fn find_left_behind(&self) -> Result<(), StoreError> {
+        let exists = match &self.disk {
+            Some(_) => true,
+            None => self.folder.join("runguard.db").exists(),
+        };
+        let mut open = self.open.write().await;
+        if exists && open.is_none() {
+            let local = self.open_local().map_err(|error| StoreError::Read(error.to_string()))?;
+            let rows = local.row_numbers().await?;
+            self.waiting.store(rows, Ordering::Relaxed);
+            *open = Some(local);
+        }
+        Ok(())
+    }
+
+    /// Gone once nothing is left in it. `false`: something came meanwhile.
+    async fn close_if_empty(&self, after: Option<u64>) -> Result<bool, StoreError> {
+        let mut open = self.open.write().await;
+        let Some(local) = open.as_ref() else { return Ok(true) };
+        if !local.deeds(after).await?.is_empty() {
+            return Ok(false);
+        }
+        match open.take() {
+            Some(Local::Embedded(store)) => {
+                let (folder, store) = (self.folder.clone(), store);
+                let removed = tokio::task::spawn_blocking(move || {
+                    store.stop();
+                    drop(store);
+                    std::fs::remove_dir_all(folder)
+                });
+                if let Ok(Err(error)) = removed.await {
+                    tracing::warn!(%error, folder = %self.folder.display(), "what was brought home could not be removed");
+                }
+            }
+            Some(Local::Memory(store)) => store.clear(),
+            None => {}
+        }
+        self.waiting.store(0, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    pub(crate) fn stop(&self) {
+        if let Ok(open) = self.open.try_read()
+            && let Some(Local::Embedded(store)) = open.as_ref()
+        {
+            store.stop();
+        }
+    }
+}
+
+impl Local {
+    async fn deeds(&self, after: Option<u64>) -> Result<Vec<Deed>, StoreError> {
+        match self {
+            Self::Embedded(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
+            Self::Memory(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
+        }
+    }
+
+    async fn row_numbers(&self) -> Result<u64, StoreError> {
+        let numbers = match self {
+            Self::Embedded(store) => store.row_numbers(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await?,
+            Self::Memory(store) => store.row_numbers(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await?,
+        };
+        Ok(numbers.len() as u64)
+    }
+}
+
+/// Tends to the database's health.
+pub(crate) async fn run(inner: &Inner) {
+    if let Err(error) = inner.alone.find_left_behind().await {
+        tracing::error!(%error, "what this node decided alone in an earlier life cannot be read; it stays where it is");
+    }
+    // Whether some of it was sent before that life ended is not known.
+    let mut doubtful = true;
+    let mut brought = None;
+    loop {
+        tokio::select! {
+            () = inner.health.woken.notified() => {}
+            () = tokio::time::sleep(PULSE) => {}
+        }
+        while let Err(error) = look(inner).await {
+            inner.health.away(&error);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if inner.alone.waiting() > 0 || doubtful {
+            match bring_home(inner, &mut brought, doubtful).await {
+                Ok(()) => (doubtful, brought) = (false, None),
+                Err(error) => tracing::warn!(%error, "what was decided alone is not home yet; it is tried again"),
+            }
+        }
+        if let Ok(positions) = inner.log.positions(inner.partitions).await {
+            inner.unconfirmed.confirm(&positions);
+        }
+    }
+}
+
+async fn look(inner: &Inner) -> Result<(), LinkError> {
+    let asked = Instant::now();
+    let millis = inner.link.time().await?;
+    inner.clock.learn(millis, asked);
+    if !inner.health.is_away() {
+        if is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? {
+            return Ok(());
+        }
+        inner.health.away(&LinkError::emptied());
+    }
+    enter(inner).await?;
+    inner.health.sound();
+    Ok(())
+}
+
+/// Learns which database it is, and makes sure that its states are built.
+pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
+    // Nothing is sent to a database whose states are not built.
+    let _gate = inner.gate.write().await;
+    let mine = About { format: FORMAT, partitions: inner.partitions, generation: inner.token() };
+    let about = inner.link.about(mine).await?;
+    let known = inner.health.generation.load(Ordering::Acquire);
+    if known == about.generation {
+        return Ok(());
+    }
+    if known != 0 {
+        tracing::error!("the shared database lost everything: it is filled again from the log");
+        send_again(inner).await?;
+    }
+    while !is_built(inner, about.generation).await? {
+        if inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await? {
+            if !is_built(inner, about.generation).await? {
+                build(inner, about.generation).await?;
+            }
+            inner.link.lease("build", inner.node, 0).await?;
+        } else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    inner.noted().clear();
+    inner.health.generation.store(about.generation, Ordering::Release);
+    Ok(())
+}
+
+async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
+    let note = inner.link.load(vec![CellName::new(0, BUILT)]).await?;
+    Ok(matches!(note.as_slice(), [Some((_, state))] if **state == generation.to_be_bytes()))
+}
+
+/// Rows that may not have reached the log before the streams were lost. The log drops those it has.
+async fn send_again(inner: &Inner) -> Result<(), LinkError> {
+    let sent = inner.unconfirmed.all();
+    for some in sent.chunks(CELLS_AT_ONCE) {
+        let swaps = some.iter().map(|sent| Swap { partition: sent.partition, cells: Vec::new(), entry: sent.entry.clone() });
+        inner.link.swap(swaps.collect()).await?;
+    }
+    Ok(())
+}
+
+/// Fills an empty database with the states that the log's events make.
+async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
+    let unreadable = |error: StoreError| LinkError::Away(format!("its states cannot be built from the log: {error}"));
+    let positions = inner.log.positions(inner.partitions).await.map_err(unreadable)?;
+    let start = from_the_start(inner.partitions);
+    if positions.iter().any(|(_, at)| *at != Default::default()) {
+        inner.log.import(&positions, Vec::new(), &start).await.map_err(unreadable)?;
+        tokio::time::sleep(GRACE).await;
+    }
+    let mut at = start;
+    while let Some(next) = import_once(inner, &at, 0).await.map_err(unreadable)? {
+        if next == at {
+            break;
+        }
+        at = next;
+    }
+    let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
+    let mut states: HashMap<CellName, (u8, Vec<u8>)> = HashMap::new();
+    let mut replay = |at: i64, tenant: &str, effects: &[u8]| {
+        let effects = happened(effects);
+        for (effect, cell) in effects.iter().zip(cells_of(inner, tenant, &effects)) {
+            let name = name_of(&cell, inner.partitions);
+            let before = states.get(&name).map(|(_, state)| state.as_slice());
+            if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, at) {
+                states.insert(name, (effect.slot, state));
+            }
+        }
+    };
+    inner.log.effects_since(since, &mut replay).await.map_err(unreadable)?;
+    let built = states.len();
+    let mut swaps = states.into_iter().map(|(name, (slot, state))| {
+        let put = Put::Set { token: inner.token(), state, keep_millis: inner.keep_millis(slot) };
+        Swap { partition: name.partition(), cells: vec![SwapCell { name, expect: 0, put }], entry: Vec::new() }
+    });
+    loop {
+        let some: Vec<Swap> = swaps.by_ref().take(CELLS_AT_ONCE).collect();
+        if some.is_empty() {
+            break;
+        }
+        inner.link.swap(some).await?;
+        inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await?;
+    }
+    if built > 0 {
+        tracing::info!(states = built, "the shared states were built from the log");
+    }
+    let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: u64::from(u32::MAX) * 1000 };
+    let cell = SwapCell { name: CellName::new(0, BUILT), expect: 0, put: note };
+    match inner.link.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
+        Some(Swapped::Done) => Ok(()),
+        Some(Swapped::Raced(_) | Swapped::Full) | None => Err(LinkError::Away("another node built the states at the same time".into())),
+    }
+}
+
+/// The cells that effects of one row touch.
+fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVec<[Cell<'a>; FEW]> {
+    let first = effects.iter().find_map(|effect| (inner.rules.group)(tenant, effect.key, effect.slot, &effect.label));
+    effects.iter().map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)).collect()
+}
+
+/// Brings what was decided alone to the others, oldest first.
+async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) -> Result<(), StoreError> {
+    let away = || StoreError::Write("the shared state is away again".into());
+    loop {
+        let local = inner.alone.open.read().await.clone();
+        let Some(local) = local else { return Ok(()) };
+        let deeds = local.deeds(*brought).await?;
+        drop(local);
+        let Some(last) = deeds.last().map(|deed| deed.row.seq) else {
+            if inner.alone.close_if_empty(*brought).await? {
+                return Ok(());
+            }
+            continue;
+        };
+        let known = if doubtful {
+            if !inner.caught_up(Duration::from_secs(10)).await {
+                return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
+            }
+            let ids: Vec<String> = deeds.iter().map(|deed| deed.row.id.clone()).collect();
+            inner.log.knows(&ids).await?
+        } else {
+            vec![false; deeds.len()]
+        };
+        for (deed, known) in deeds.into_iter().zip(known) {
+            let seq = deed.row.seq;
+            if !known {
+                let cells = cells_of(inner, &deed.row.tenant, &deed.effects);
+                let row = deed.row.clone().into_row();
+                let home = |view: &View<'_>| {
+                    let happened = deed.effects.iter().enumerate();
+                    let changes = happened.filter_map(|(cell, effect)| {
+                        let state = (inner.rules.replay)(effect.slot, view.get(cell), &effect.events, deed.row.at)?;
+                        Some(Change { cell, events: effect.events.clone(), state })
+                    });
+                    ((), Some(Wanted { changes: changes.collect(), row: row.clone() }))
+                };
+                inner.share(&cells, home).await?.ok_or_else(away)?;
+            }
+            *brought = Some(seq);
+            inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).ok();
+        }
+        *brought = Some(last);
+    }
+}

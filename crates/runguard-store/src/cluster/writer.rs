@@ -1,0 +1,197 @@
+//! Sends wishes to the shared database: everything that gathered while the last call was under way, in one call.
+//!
+//! A call that breaks in the middle may have been carried out. It is sent again as it is: tokens are unique, so it is done once at
+//! most. When the answer then is that another was faster, the stream says whether ours was first.
+
+use crate::cluster::Inner;
+use crate::cluster::cells::{Combined, Fate, Wish, combine};
+use crate::cluster::entry;
+use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
+use crate::embedded::relay::{Home, Relays};
+use hashbrown::HashMap;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Wishes in one call. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
+const MAX_BATCH: usize = 1024;
+/// Rows sent that are not known to be in the log, kept in case the database is emptied: about 100 MB.
+const MOST_UNCONFIRMED: usize = 100_000;
+/// Entries looked at for a wish whose fate is not known.
+const LOOK_FOR: usize = 10_000;
+/// The gate is shut for longer only when states are built.
+const GATE: Duration = Duration::from_millis(50);
+/// A clock reading may be off by so much.
+const MARGIN_MILLIS: u64 = 2_000;
+
+static RELAYS: Relays<Fate> = Relays::new();
+thread_local! {
+    static HOME: Cell<Option<Home>> = const { Cell::new(None) };
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<(Vec<Wish>, Ended)>,
+    woken: Notify,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    #[default]
+    No,
+    Yes,
+}
+
+impl Queue {
+    /// Called with the cells of the wish locked.
+    pub(crate) fn push(&self, mut wish: Wish) {
+        wish.home = HOME.with(|known| RELAYS.home(known));
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.1 == Ended::Yes {
+            // Dropped: whoever waits is told that the store is stopping.
+            return;
+        }
+        waiting.0.push(wish);
+        let first = waiting.0.len() == 1;
+        drop(waiting);
+        if first {
+            self.woken.notify_one();
+        }
+    }
+
+    /// Nothing is taken any more; what waits is still sent.
+    pub(crate) fn end(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).1 = Ended::Yes;
+        self.woken.notify_one();
+    }
+
+    async fn next(&self) -> Option<Vec<Wish>> {
+        loop {
+            {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                if !waiting.0.is_empty() {
+                    if waiting.0.len() > MAX_BATCH {
+                        let rest = waiting.0.split_off(MAX_BATCH);
+                        // A permit for the rest, in case nobody else comes.
+                        self.woken.notify_one();
+                        return Some(std::mem::replace(&mut waiting.0, rest));
+                    }
+                    return Some(std::mem::take(&mut waiting.0));
+                }
+                if waiting.1 == Ended::Yes {
+                    return None;
+                }
+            }
+            self.woken.notified().await;
+        }
+    }
+}
+
+/// An entry that was sent and may not be in the log yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub(crate) partition: u16,
+    /// It was in its stream at this time at the latest.
+    pub(crate) at_millis: u64,
+    pub(crate) entry: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Unconfirmed(Mutex<VecDeque<Sent>>);
+
+impl Unconfirmed {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Sent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, sent: impl Iterator<Item = Sent>) {
+        let mut unconfirmed = self.lock();
+        unconfirmed.extend(sent);
+        let over = unconfirmed.len().saturating_sub(MOST_UNCONFIRMED);
+        unconfirmed.drain(..over);
+    }
+
+    /// Those that the log has are let go.
+    pub(crate) fn confirm(&self, positions: &[(u16, EntryId)]) {
+        let reached: HashMap<u16, u64> = positions.iter().map(|(partition, at)| (*partition, at.millis)).collect();
+        self.lock().retain(|sent| reached.get(&sent.partition).is_none_or(|millis| *millis <= sent.at_millis));
+    }
+
+    pub(crate) fn all(&self) -> Vec<Sent> {
+        self.lock().iter().cloned().collect()
+    }
+}
+
+/// The writer's life.
+pub(crate) async fn run(inner: &Inner) {
+    while let Some(wishes) = inner.queue.next().await {
+        let combined = combine(&wishes);
+        let fates = send(inner, &wishes, combined).await;
+        RELAYS.send(wishes.into_iter().zip(fates).map(|(wish, fate)| (wish.home, (wish.done, fate))));
+    }
+}
+
+async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fate> {
+    let sent_at = inner.clock.now_millis();
+    let started = Instant::now();
+    let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.wishes)).unzip();
+    let mut fates = vec![Fate::Away; wishes.len()];
+    let mut again = 0_u32;
+    let answers = loop {
+        let answered = match tokio::time::timeout(GATE, inner.gate.read()).await {
+            Ok(_gate) => inner.link.swap(swaps.clone()).await,
+            Err(_) => Err(LinkError::Away("its states are being built".into())),
+        };
+        match answered {
+            Ok(answers) => break answers,
+            Err(error) => {
+                let may_be_done = matches!(error, LinkError::Away(_));
+                inner.health.away(&error);
+                again += 1;
+                if !may_be_done || started.elapsed() >= inner.options.patience {
+                    wishes.iter().for_each(|wish| inner.cells.settle(wish, None));
+                    return fates;
+                }
+                tokio::time::sleep(Duration::from_millis(u64::from(again) * 10)).await;
+            }
+        }
+    };
+    let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
+    let mut unconfirmed = Vec::new();
+    for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
+        let (fate, found) = match answer {
+            Swapped::Done => (Fate::Done, None),
+            Swapped::Full => {
+                inner.health.full();
+                (Fate::Away, None)
+            }
+            Swapped::Raced(values) => {
+                let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| cell.name.hash()).zip(values).collect();
+                let was_first = again > 0 && was_written(inner, swap.partition, sent_at, &wishes[members[0]].id).await;
+                (if was_first { Fate::Done } else { Fate::Raced }, Some(found))
+            }
+        };
+        for member in members {
+            inner.cells.settle(&wishes[member], found.as_ref());
+            fates[member] = fate;
+        }
+        if fate == Fate::Done {
+            unconfirmed.push(Sent { partition: swap.partition, at_millis: now, entry: swap.entry });
+        }
+    }
+    inner.unconfirmed.add(unconfirmed.into_iter());
+    fates
+}
+
+/// Whether a decision is in its stream, or in the log already.
+async fn was_written(inner: &Inner, partition: u16, since_millis: i64, id: &str) -> bool {
+    let since = EntryId { millis: u64::try_from(since_millis).unwrap_or(0).saturating_sub(MARGIN_MILLIS), number: 0 };
+    let in_stream = match inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await {
+        Ok(entries) => entries.iter().any(|(_, _, bytes)| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|row| row.id == id))),
+        Err(_) => false,
+    };
+    in_stream || matches!(inner.log.knows(&[id.to_owned()]).await.as_deref(), Ok([true]))
+}

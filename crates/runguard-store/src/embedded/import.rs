@@ -1,0 +1,170 @@
+//! The embedded store as a copy of a cluster's log: rows come from streams, and how far they were read is kept beside them.
+//!
+//! Rows and the place reached are not always in one transaction, so a row may be offered again after a crash, as it may when a
+//! node sends again what it does not know to have arrived. The latest rows are known by their ids: what is there is left out.
+
+use crate::cluster::entry::EntryRow;
+use crate::cluster::link::EntryId;
+use crate::cluster::{Imported, Positions, from_the_start};
+use crate::embedded::journal::Work;
+use crate::embedded::{Embedded, Role};
+use crate::error::StoreError;
+use crate::store::{Cell, FEW, Standing};
+use hashbrown::HashSet;
+use rusqlite::Connection;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ids remembered: rows are offered again within seconds, or not at all.
+const REMEMBERED: usize = 200_000;
+
+/// The ids of the latest rows.
+#[derive(Debug, Default)]
+pub(crate) struct LatestIds {
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+    loaded: bool,
+}
+
+impl LatestIds {
+    /// Whether it was not there.
+    fn insert(&mut self, id: &str) -> bool {
+        let number = xxh3_64(id.as_bytes());
+        if !self.known.insert(number) {
+            return false;
+        }
+        self.order.push_back(number);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+}
+
+impl Role {
+    pub(crate) fn standing(self) -> Standing {
+        match self {
+            Self::Whole | Self::Log => Standing::Sound,
+            Self::Alone => Standing::Away,
+        }
+    }
+}
+
+impl Embedded {
+    /// Puts states in place that are known from elsewhere, where there are none. They are not written down: the events that
+    /// follow are.
+    pub(crate) async fn remember(&self, cells: &[Cell<'_>], states: Vec<Option<Vec<u8>>>) -> Result<(), StoreError> {
+        let keys: SmallVec<[_; FEW]> = cells.iter().map(|cell| cell.key).collect();
+        self.make_resident(&keys).await?;
+        for (cell, state) in cells.iter().zip(states) {
+            let Some(state) = state else { continue };
+            self.inner.shards.of(cell.key).change(cell.key, |resident| {
+                if resident.get(cell.slot, cell.subject).is_none() {
+                    resident.put(cell.slot, cell.subject, state.into());
+                }
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn import(
+        &self,
+        _from: &[(u16, EntryId)],
+        rows: Vec<EntryRow>,
+        upto: &[(u16, EntryId)],
+    ) -> Result<Imported, StoreError> {
+        self.load_latest_ids().await?;
+        let fresh: Vec<EntryRow> = {
+            let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.into_iter().filter(|row| latest.insert(&row.id)).collect()
+        };
+        let mut written = Vec::with_capacity(fresh.len());
+        for row in fresh {
+            let effects = row.effects.clone();
+            let (done, receiver) = oneshot::channel();
+            let work = Work::Append { row: row.into_log_row(0).into_row(), effects, removal: None };
+            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
+            written.push(receiver);
+        }
+        for row in written {
+            drop(row.await.map_err(|_| StoreError::Stopping)??);
+        }
+        self.work(Work::Follow { upto: upto.to_vec() }).await?;
+        Ok(Imported::Done)
+    }
+
+    async fn load_latest_ids(&self) -> Result<(), StoreError> {
+        if self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner).loaded {
+            return Ok(());
+        }
+        let ids: Vec<String> = self
+            .blocking(|connection| {
+                let mut select = connection.prepare("SELECT id FROM main.log ORDER BY seq DESC LIMIT ?1")?;
+                select.query_map([REMEMBERED as i64], |row| row.get(0))?.collect()
+            })
+            .await?;
+        let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in ids.iter().rev() {
+            latest.insert(id);
+        }
+        latest.loaded = true;
+        Ok(())
+    }
+
+    pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
+        let known: Positions = self.blocking(read_positions).await?;
+        let mut positions = from_the_start(partitions);
+        for (partition, at) in known {
+            if let Some(place) = positions.get_mut(usize::from(partition)) {
+                place.1 = at;
+            }
+        }
+        Ok(positions)
+    }
+
+    pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
+        self.load_latest_ids().await?;
+        let latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(ids.iter().map(|id| latest.known.contains(&xxh3_64(id.as_bytes()))).collect())
+    }
+
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        Ok(self.erase_session(tenant, session, row.into_log_row(0).into_row()).await?.map_or(0, |erased| erased.log_rows))
+    }
+
+    pub(crate) async fn effects_since(
+        &self,
+        since_millis: i64,
+        visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
+    ) -> Result<(), StoreError> {
+        const ROWS: i64 = 5_000;
+        let mut after = 0_i64;
+        loop {
+            let rows: Vec<(i64, i64, String, Vec<u8>)> = self
+                .blocking(move |connection| {
+                    let mut select = connection.prepare_cached(
+                        "SELECT seq, at, tenant, effects FROM main.log WHERE seq > ?1 AND at >= ?2 AND effects IS NOT NULL ORDER BY seq LIMIT ?3",
+                    )?;
+                    let rows = select.query_map([after, since_millis, ROWS], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+                    rows.collect()
+                })
+                .await?;
+            let Some((last, ..)) = rows.last() else { return Ok(()) };
+            after = *last;
+            for (_, at, tenant, effects) in &rows {
+                visit(*at, tenant, effects);
+            }
+        }
+    }
+}
+
+fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {
+    let mut select = connection.prepare_cached("SELECT partition, millis, number FROM main.followed")?;
+    let rows = select.query_map([], |row| Ok((row.get(0)?, EntryId { millis: row.get(1)?, number: row.get(2)? })))?;
+    rows.collect()
+}
