@@ -205,6 +205,28 @@ impl Policies {
     }
 }
 
+impl Policy {
+    /// How a reason counts for a guard's subject. A guard with two doors goes by the milder of them.
+    pub fn mode_of(&self, guard: GuardName, subject: &str, reason: Reason) -> Mode {
+        match guard {
+            GuardName::AiTaskRetry => self.ai_task_retry.for_subject(subject).mode_of(reason),
+            GuardName::Handoff => self.handoff.for_subject(subject).mode_of(reason),
+            GuardName::KbRequery => {
+                self.kb_botpress.for_subject(subject).mode_of(reason).min(self.kb_voiceflow.for_subject(subject).mode_of(reason))
+            }
+            GuardName::AgentAction => self.agent_action.for_subject(subject).mode_of(reason),
+            GuardName::NoMatchReprompt => self.no_match_reprompt.for_subject(subject).mode_of(reason),
+            GuardName::CaptureSlotFill => self.capture_slot_fill.for_subject(subject).mode_of(reason),
+            GuardName::ApiCircuit => self.api_circuit.for_subject(subject).mode_of(reason),
+            GuardName::Loop => self.run_loop.for_subject(subject).mode_of(reason),
+            GuardName::Stall => self.stall.for_subject(subject).mode_of(reason),
+            GuardName::Budget => self.budget.for_subject(subject).mode_of(reason),
+            GuardName::ToolCall => self.tool_call.for_subject(subject).mode_of(reason),
+            GuardName::ActionGroup => self.action_group.for_subject(subject).mode_of(reason),
+        }
+    }
+}
+
 impl Default for Policies {
     fn default() -> Self {
         Self { base: Arc::new(Policy::default()), tenants: HashMap::new() }

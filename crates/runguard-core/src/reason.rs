@@ -142,6 +142,8 @@ named! {
         SimilarQuery = "similar_query",
         /// The same call failed as often as it may; it will fail again.
         PermanentFailure = "permanent_failure",
+        /// The shared state is away, and a hard limit is not kept from memory.
+        StateUnavailable = "state_unavailable",
     }
 }
 
@@ -165,7 +167,9 @@ impl Reason {
             Self::StalledIdentical | Self::StalledCycle | Self::StalledNoNews | Self::StalledSameError | Self::StalledMessages => {
                 GuardName::Stall
             }
-            Self::BudgetExceeded | Self::UnknownModel | Self::CallCapReached | Self::TooManyReservations => GuardName::Budget,
+            Self::BudgetExceeded | Self::UnknownModel | Self::CallCapReached | Self::TooManyReservations | Self::StateUnavailable => {
+                GuardName::Budget
+            }
             Self::ToolLimit | Self::ExactDuplicate | Self::SimilarQuery => GuardName::ToolCall,
             Self::PermanentFailure => GuardName::ActionGroup,
         }

@@ -20,6 +20,7 @@ use runguard_core::{Span, Timestamp};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,9 @@ const GATHER: Duration = Duration::from_millis(50);
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// When the log or the file cannot be used.
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// How far behind the end of the log a node follows while another tells: longer than it takes to notice that it ended.
+const DISTANCE: Duration = Duration::from_secs(15);
+const MOST_SEEN: usize = 10_000;
 const MOST_TARGETS: usize = 20;
 const MOST_RULES: usize = 50;
 /// Messages of a kind in one answer.
@@ -423,6 +427,8 @@ struct Follower {
     read_upto: u64,
     saved_upto: u64,
     saved_at: Instant,
+    /// The ends of the log we saw while another node was telling.
+    seen: VecDeque<(Instant, u64)>,
 }
 
 impl Follower {
@@ -444,13 +450,27 @@ impl Follower {
         }
         shared.set_firing(&rules);
         shared.read_upto.store(read_upto, Ordering::Relaxed);
-        Ok(Self { engine, shared, rules, pending: Vec::new(), read_upto, saved_upto: read_upto, saved_at: Instant::now() })
+        Ok(Self {
+            engine,
+            shared,
+            rules,
+            pending: Vec::new(),
+            read_upto,
+            saved_upto: read_upto,
+            saved_at: Instant::now(),
+            seen: VecDeque::new(),
+        })
     }
 
     async fn follow(&mut self) {
         let mut committed = self.engine.store.committed();
         loop {
-            let newest = *committed.borrow_and_update();
+            let mut newest = *committed.borrow_and_update();
+            if self.engine.store.leads("alerts").await {
+                self.seen.clear();
+            } else {
+                newest = self.left_to_others(newest);
+            }
             while self.read_upto < newest {
                 let rows = match self.engine.store.rows(RowFilter::default(), Order::OldestFirst, Some(self.read_upto), CHUNK).await {
                     Ok(rows) => rows,
@@ -483,12 +503,28 @@ impl Follower {
                     }
                     tokio::time::sleep(GATHER).await;
                 }
+                () = tokio::time::sleep(DISTANCE / 5), if !self.seen.is_empty() => {}
                 () = self.shared.erasing.notified() => self.forget(),
                 () = tokio::time::sleep(SAVE_EVERY), if self.saved_upto < self.read_upto => {
                     self.save();
                 }
             }
         }
+    }
+
+    /// Another node tells of what happens. What it had no time to tell of should it end, we must not have passed over: so we
+    /// follow at a distance.
+    fn left_to_others(&mut self, newest: u64) -> u64 {
+        self.seen.push_back((Instant::now(), newest));
+        while let Some((at, row)) = self.seen.front().copied() {
+            if at.elapsed() < DISTANCE && self.seen.len() <= MOST_SEEN {
+                break;
+            }
+            self.read_upto = self.read_upto.max(row);
+            self.seen.pop_front();
+        }
+        self.shared.read_upto.store(self.read_upto, Ordering::Relaxed);
+        self.read_upto
     }
 
     fn forget(&mut self) {

@@ -442,8 +442,9 @@ impl Desk {
     /// Lets go of hours that the log has let go of.
     fn retire(&mut self) -> Result<(), Ended> {
         let Self { options, pace, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
-        let now = match options.clock {
+        let now = match &options.clock {
             Clock::System => crate::clock::system_now().as_millis(),
+            Clock::Shared(clock) => clock.now_millis(),
             Clock::Virtual => cells.newest_hour().saturating_mul(digest::HOUR_MILLIS),
         };
         let hour = now.div_euclid(digest::HOUR_MILLIS);

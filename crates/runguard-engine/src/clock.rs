@@ -1,11 +1,14 @@
-//! Where the time comes from: the machine, or (for tests that drive windows) the caller.
+//! Where the time comes from: the machine, the database that nodes share, or (for tests that drive windows) the caller.
 
 use runguard_core::Timestamp;
+use runguard_store::SharedClock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Clock {
     System,
+    /// Of all nodes of a cluster: the shared database's.
+    Shared(SharedClock),
     /// Every request carries its own time.
     Virtual,
 }
@@ -25,9 +28,10 @@ pub enum ClockError {
 
 impl Clock {
     /// The one reading of a request.
-    pub fn read(self, header: Option<&[u8]>) -> Result<Timestamp, ClockError> {
+    pub fn read(&self, header: Option<&[u8]>) -> Result<Timestamp, ClockError> {
         match self {
             Self::System => Ok(system_now()),
+            Self::Shared(clock) => Ok(Timestamp::from_millis(clock.now_millis().clamp(0, LATEST))),
             Self::Virtual => {
                 let text = std::str::from_utf8(header.ok_or(ClockError::Missing)?).map_err(|_| ClockError::Invalid)?;
                 let millis: i64 = text.trim().parse().map_err(|_| ClockError::Invalid)?;

@@ -5,18 +5,19 @@ use crate::analyst::{Analyst, AnalystOptions};
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::keys::KeyRing;
-use crate::settings::Settings;
+use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
 use arc_swap::ArcSwap;
-use runguard_core::answer::{Answer, Envelope, Head, Shape};
+use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape};
 use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
 use runguard_core::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_core::insight::Overview;
 use runguard_core::insight::digest::Range;
+use runguard_core::policy::Mode;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Role, Row, RowFilter, Rules, Store, StoreError,
-    View, Written,
+    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Role, Row, RowFilter, Rules, Standing, Store,
+    StoreError, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -175,7 +176,7 @@ fn keep(slot: u8) -> Keep {
     }
 }
 
-/// A store whose states are the guards'.
+/// A store whose states are the guards', in files of its own.
 pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenError> {
     let options = Options {
         folder: settings.store.data.clone().into(),
@@ -193,7 +194,7 @@ impl Engine {
         store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         let following = AnalystOptions {
             folder: options.settings.store.data.clone().into(),
-            clock: options.clock,
+            clock: options.clock.clone(),
             retention_days: options.settings.log.retention_days,
         };
         Ok(Self {
@@ -238,7 +239,11 @@ impl Engine {
         let states: SmallVec<[Option<&[u8]>; 2]> = (0..kept_at).map(|cell| view.get(cell)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
-        let outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
+        let mut outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
+        match view.standing() {
+            Standing::Sound => {}
+            Standing::Away => degrade(&mut outcome, asked, settings),
+        }
         let answer = outcome.answer;
         let ended = Outcome::of(&answer);
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
@@ -308,7 +313,9 @@ impl Engine {
     ) -> Result<Option<SessionView>, StoreError> {
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session_id.into()), ..RowFilter::default() };
         let timeline = self.rows(filter, Order::OldestFirst, after, limit).await?;
-        let states = self.store.states(tenant, session_id).await?;
+        let mut states = self.store.states(tenant, session_id).await?;
+        // Stores keep them in orders of their own.
+        states.sort_by(|left, right| (left.slot, &left.subject).cmp(&(right.slot, &right.subject)));
         if timeline.is_empty() && states.is_empty() && after.is_none() {
             return Ok(None);
         }
@@ -423,6 +430,46 @@ impl Engine {
         self.settings.store(Arc::new(new));
         needs_restart
     }
+}
+
+/// The shared state is away. What goes on from memory says so; what must not, refuses and leaves no trace but its row.
+/// Results that are told are taken in any case: they happened.
+fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings) {
+    let operation = asked.operation;
+    let (name, policy) = (operation.route().guard, settings.policies.for_tenant(asked.tenant));
+    let when_away = match name {
+        GuardName::Budget => settings.store.budget_when_away,
+        GuardName::AiTaskRetry
+        | GuardName::Handoff
+        | GuardName::KbRequery
+        | GuardName::AgentAction
+        | GuardName::NoMatchReprompt
+        | GuardName::CaptureSlotFill
+        | GuardName::ApiCircuit
+        | GuardName::Loop
+        | GuardName::Stall
+        | GuardName::ToolCall
+        | GuardName::ActionGroup => settings.store.flow_when_away,
+    };
+    let enforced = policy.mode_of(name, operation.subject(), Reason::StateUnavailable) == Mode::Enforce;
+    if when_away == WhenAway::Refuse && enforced && operation.route().kind == RouteKind::Check && outcome.answer.allow == Some(true) {
+        let old_name = outcome.answer.facts.get("allow_ai_response").map(|_| false);
+        outcome.changes.clear();
+        outcome.notice = None;
+        outcome.answer = Answer {
+            guard: name,
+            allow: Some(false),
+            reason: Some(Reason::StateUnavailable),
+            message: Some(format!(
+                "The state that all nodes share is away, and {name} does not go on without it: a limit kept from memory could be passed. Try again in a moment, or stop here; `store.{}` says what happens.",
+                if name == GuardName::Budget { "budget_when_away" } else { "flow_when_away" }
+            )),
+            retry_at: None,
+            facts: old_name.map_or_else(Facts::new, |allow| Facts::new().with("allow_ai_response", allow)),
+            signals: Vec::new(),
+        };
+    }
+    outcome.answer.facts = std::mem::take(&mut outcome.answer.facts).with("degraded", true);
 }
 
 /// A row keeps of its answer what is not in its columns; this puts the whole answer back.

@@ -8,6 +8,7 @@ pub mod ids;
 pub mod keys;
 pub mod preview;
 pub mod settings;
+pub mod shared;
 pub mod telemetry;
 pub mod watch;
 

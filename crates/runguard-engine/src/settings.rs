@@ -39,11 +39,88 @@ pub struct StoreSettings {
     pub data: String,
     pub durability: Durability,
     pub memory_mb: u32,
+    /// Empty: the node's own files.
+    pub state: String,
+    pub prefix: String,
+    pub partitions: u16,
+    pub stream_limit: u64,
+    pub replicas: u32,
+    pub ca_file: String,
+    pub patience_ms: u32,
+    pub flow_when_away: WhenAway,
+    pub budget_when_away: WhenAway,
+}
+
+/// What a guard does while the shared state is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenAway {
+    /// Goes on from what this node remembers.
+    Memory,
+    Refuse,
 }
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self { data: "runguard-data".into(), durability: Durability::default(), memory_mb: 384 }
+        Self {
+            data: "runguard-data".into(),
+            durability: Durability::default(),
+            memory_mb: 384,
+            state: String::new(),
+            prefix: "rg".into(),
+            partitions: 16,
+            stream_limit: 1_000_000,
+            replicas: 0,
+            ca_file: String::new(),
+            patience_ms: 500,
+            flow_when_away: WhenAway::Memory,
+            budget_when_away: WhenAway::Refuse,
+        }
+    }
+}
+
+impl StoreSettings {
+    fn check_shared(&self) -> Result<(), SettingsProblem> {
+        const SCHEMES: [&str; 8] = [
+            "redis://",
+            "rediss://",
+            "redis+cluster://",
+            "rediss+cluster://",
+            "valkey://",
+            "valkeys://",
+            "valkey+cluster://",
+            "valkeys+cluster://",
+        ];
+        let wrong = |key: &str, problem: &str| Err(SettingsProblem::new(&["store", key], problem));
+        if !self.state.is_empty() && !SCHEMES.iter().any(|scheme| self.state.starts_with(scheme)) {
+            return wrong("state", "must begin with redis://, rediss://, redis+cluster:// or rediss+cluster://");
+        }
+        if self.prefix.is_empty()
+            || self.prefix.len() > 64
+            || !self.prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+        {
+            return wrong("prefix", "must be 1 to 64 letters, digits or any of - _ . :");
+        }
+        if !(1..=4096).contains(&self.partitions) {
+            return wrong("partitions", "must be from 1 to 4096");
+        }
+        if self.stream_limit < 1000 {
+            return wrong("stream_limit", "must be at least 1000");
+        }
+        if !(50..=30_000).contains(&self.patience_ms) {
+            return wrong("patience_ms", "must be from 50 to 30000");
+        }
+        Ok(())
+    }
+}
+
+/// An address without its password, for showing.
+pub fn without_password(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((user, hosts)) => format!("{scheme}://{}:***@{hosts}{path}", user.split(':').next().unwrap_or_default()),
+        None => address.to_owned(),
     }
 }
 
@@ -52,11 +129,13 @@ impl Default for StoreSettings {
 pub struct LogSettings {
     pub store_text: StoreText,
     pub retention_days: u32,
+    /// Empty: the node's own files.
+    pub database: String,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { store_text: StoreText::default(), retention_days: 30 }
+        Self { store_text: StoreText::default(), retention_days: 30, database: String::new() }
     }
 }
 
@@ -99,6 +178,41 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
         false,
     ),
     ("store", "memory_mb", "Memory for states; the least recently used ones leave it and come back from disk when asked for.", false),
+    (
+        "store",
+        "state",
+        "Where many nodes share their states: redis://user:password@host:6379/0, rediss:// for TLS, several hosts with commas (the primary is used), redis+cluster:// for Redis Cluster. Empty: this node's own files. Better in RUNGUARD_STATE than in a file.",
+        false,
+    ),
+    ("store", "prefix", "What the names of keys in Redis begin with.", false),
+    (
+        "store",
+        "partitions",
+        "Parts the states are dealt into; fixed once the database is in use. More than Redis Cluster has primaries.",
+        false,
+    ),
+    ("store", "stream_limit", "Entries a partition's stream may hold while the log takes none; then nodes go on from memory.", false),
+    ("store", "replicas", "Replicas that must have a decision before it is answered, so that a failover loses none.", false),
+    ("store", "ca_file", "Certificates to trust for rediss://, in PEM; empty: those of the machine.", false),
+    ("store", "patience_ms", "How long a request waits for a shared state that does not answer.", false),
+    (
+        "store",
+        "flow_when_away",
+        "What flow guards and detectors do while the shared state is away: \"memory\" (go on from what the node remembers, marked `degraded`) or \"refuse\".",
+        true,
+    ),
+    (
+        "store",
+        "budget_when_away",
+        "The same for budgets: \"refuse\", because a hard limit cannot be kept from memory, or \"memory\".",
+        true,
+    ),
+    (
+        "log",
+        "database",
+        "Where many nodes keep one log: postgres://user:password@host:5432/database. Empty: each node's own files. Better in RUNGUARD_LOG_DATABASE than in a file.",
+        false,
+    ),
     ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers) or \"full\".", true),
     ("log", "retention_days", "Decisions older than this are removed.", false),
     ("alerts", "enabled", "Whether targets are told of what the rules see. Without a target nothing is watched.", false),
@@ -126,6 +240,9 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ),
     ("telemetry", "service_name", "What the service is called there.", false),
 ];
+
+/// Settings that may hold a password.
+const ADDRESSES: [[&str; 2]; 2] = [["store", "state"], ["log", "database"]];
 
 /// All settings in force.
 #[derive(Debug, Clone, Default)]
@@ -167,6 +284,10 @@ impl History {
         let source = |path: &Vec<String>| layers.iter().rev().find_map(|layer| layer.sources.get(path)).cloned();
         let values = values.into_iter().map(|(path, value)| {
             let source = source(&path).unwrap_or(SettingsSource::Default);
+            let value = match value {
+                Value::String(address) if ADDRESSES.iter().any(|known| path == *known) => without_password(&address).into(),
+                value => value,
+            };
             (path, value, source)
         });
         Self { values: values.collect(), tree }
@@ -375,7 +496,17 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     if store.memory_mb < 16 {
         return Err(SettingsProblem::new(&["store", "memory_mb"], "must be at least 16"));
     }
+    store.check_shared()?;
     let log: LogSettings = policy::read_table(table("log"), &["log"], &[])?;
+    if !log.database.is_empty() && store.state.is_empty() {
+        return Err(SettingsProblem::new(
+            &["log", "database"],
+            "a shared log needs shared states: set store.state (--state redis://…) as well, or leave both out",
+        ));
+    }
+    if !log.database.is_empty() && !(log.database.starts_with("postgres://") || log.database.starts_with("postgresql://")) {
+        return Err(SettingsProblem::new(&["log", "database"], "must begin with postgres://"));
+    }
     if !(1..=3650).contains(&log.retention_days) {
         return Err(SettingsProblem::new(&["log", "retention_days"], "must be from 1 to 3650"));
     }

@@ -178,6 +178,11 @@ impl Exporter {
     /// Everything up to a row becomes spans and totals.
     async fn read(&mut self, newest: u64) {
         self.notes.extend(self.telemetry.take_notes());
+        if !self.engine.store.leads("telemetry").await {
+            // Another node sends what all of them decide.
+            self.after = newest;
+            self.notes.clear();
+        }
         while self.after < newest {
             let Ok(rows) = self.engine.rows(RowFilter::default(), Order::OldestFirst, Some(self.after), PAGE).await else { return };
             let Some(last) = rows.last() else {

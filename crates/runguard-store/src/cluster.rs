@@ -20,6 +20,8 @@ mod recovery;
 mod writer;
 
 pub use clock::SharedClock;
+pub use entry::EntryRow;
+pub use link::EntryId;
 pub use log::{Imported, Positions};
 
 use crate::embedded::Embedded;
@@ -27,12 +29,12 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key};
 use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
 use crate::memory::Memory;
+use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, View};
 use cells::{Cells, Fate, Wanted, name_of};
 use dynamic::DynamicLink;
-use entry::EntryRow;
 use hashbrown::HashMap;
-use link::{CellName, EntryId, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
+use link::{CellName, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
 use recovery::{Alone, Health};
 use std::collections::BTreeSet;
@@ -70,6 +72,7 @@ pub struct ClusterOptions {
 /// Where the log is kept.
 #[derive(Debug)]
 pub enum LogKept {
+    Postgres(PgLog),
     /// In a store of the node's own, a copy of every node's rows.
     Local(Embedded),
     /// For the simulation: one memory for all nodes; the second is the node's disk.
@@ -280,6 +283,7 @@ impl Cluster {
         let clock = SharedClock::new(link.time().await.map_err(unreachable)?);
         clock.learn(link.time().await.map_err(unreachable)?, asked);
         let (log, disk) = match log {
+            LogKept::Postgres(log) => (ClusterLog::Postgres(log), None),
             LogKept::Local(log) => (ClusterLog::Local(Arc::new(log)), None),
             LogKept::Memory(log, disk) => (ClusterLog::Memory(log), Some(disk)),
         };

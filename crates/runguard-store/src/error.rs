@@ -23,6 +23,16 @@ pub enum OpenError {
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error("cannot open {path}: {detail}. The disk may be full or the folder not writable")]
     Database { path: PathBuf, detail: String },
+    #[error(
+        "the address of Postgres cannot be read. It looks like postgres://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require; in the password write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23 and % as %25"
+    )]
+    PostgresAddress,
+    #[error("cannot use the log in Postgres at {place}: {detail}")]
+    Postgres { place: String, detail: String },
+    #[error(
+        "the log in Postgres at {place} was written by a newer RunGuard (format {found}, this one knows {known}). Use that version, or another database or schema"
+    )]
+    PostgresTooNew { place: String, found: i64, known: i64 },
     #[error("cannot join the shared state: {detail}")]
     Shared { detail: String },
 }

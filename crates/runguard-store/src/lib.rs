@@ -9,6 +9,8 @@ mod error;
 mod key;
 mod log;
 mod memory;
+pub mod postgres;
+pub mod redis;
 mod store;
 
 pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, SharedClock};
@@ -18,4 +20,5 @@ pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};
 pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
 pub use memory::Memory;
+pub use postgres::{PgLog, PgOptions};
 pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, Standing, Store, View, Written};

@@ -2,9 +2,11 @@ use super::SettingsArgs;
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use runguard_engine::alerts::Alerts;
-use runguard_engine::engine::open_store;
+use runguard_engine::settings::without_password;
+use runguard_engine::shared;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_server::Server;
+use runguard_store::Store;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +33,13 @@ pub(crate) struct Serve {
     log_format: Option<LogFormat>,
     /// What the service logs: error, warn, info, debug
     #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
-    log: String,
+    log_level: String,
+    /// Where many nodes share their states: redis://HOST:PORT, rediss://, redis+cluster:// [default: this node's own files]
+    #[arg(long, env = "RUNGUARD_STATE", value_name = "URL", hide_env_values = true)]
+    state: Option<String>,
+    /// Where many nodes keep one log: postgres://HOST/DATABASE [default: each node's own files]
+    #[arg(long, env = "RUNGUARD_LOG_DATABASE", value_name = "URL", hide_env_values = true)]
+    log: Option<String>,
 }
 
 impl Serve {
@@ -42,7 +50,8 @@ impl Serve {
     }
 
     fn start_logging(&self) -> Result<(), Failure> {
-        let filter = EnvFilter::try_new(&self.log).map_err(|error| Failure::Usage(format!("--log {}: {error}", self.log)))?;
+        let filter =
+            EnvFilter::try_new(&self.log_level).map_err(|error| Failure::Usage(format!("--log-level {}: {error}", self.log_level)))?;
         let format = self.log_format.unwrap_or(if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json });
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -61,13 +70,24 @@ impl Serve {
         if let Some(listen) = &self.listen {
             origin.flags.push((vec!["server", "listen"], listen.clone().into(), "--listen"));
         }
+        if let Some(state) = &self.state {
+            origin.flags.push((vec!["store", "state"], state.clone().into(), "--state"));
+        }
+        if let Some(log) = &self.log {
+            origin.flags.push((vec!["log", "database"], log.clone().into(), "--log"));
+        }
         let loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
         let folder = PathBuf::from(&loaded.settings.store.data);
-        let store = open_store(&loaded.settings).map_err(|error| Failure::Failed(error.to_string()))?;
+        let store = shared::open(&loaded.settings).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let clock = match (&store, self.virtual_clock) {
+            (_, true) => Clock::Virtual,
+            (Store::Cluster(cluster), false) => Clock::Shared(cluster.clock()),
+            (Store::Embedded(_) | Store::Memory(_), false) => Clock::System,
+        };
         let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
         let is_open = keys.is_empty();
-        let options =
-            EngineOptions { clock: if self.virtual_clock { Clock::Virtual } else { Clock::System }, settings: loaded.settings, keys };
+        let (state, log) = (without_password(&loaded.settings.store.state), without_password(&loaded.settings.log.database));
+        let options = EngineOptions { clock, settings: loaded.settings, keys };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
         if let Some(alerts) = Alerts::start(&engine).map_err(Failure::Usage)? {
             let _ = engine.alerts.set(alerts);
@@ -78,6 +98,8 @@ impl Serve {
             version = env!("CARGO_PKG_VERSION"),
             listen = address,
             data = %folder.display(),
+            state = if state.is_empty() { "own files" } else { &state },
+            log = if log.is_empty() { "own files" } else { &log },
             settings = loaded.file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
             keys = if is_open { "none: open to this machine" } else { "required" },
             "RunGuard is ready"

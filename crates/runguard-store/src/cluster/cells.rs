@@ -32,6 +32,16 @@ pub(crate) enum Fate {
     Away,
 }
 
+/// What the database said to a wish.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Done,
+    /// Another was faster: what is there.
+    Found(HashMap<u128, Value>),
+    /// Nothing: the node goes on from what it knew before.
+    None,
+}
+
 /// A cell as this node last knew it, with the wishes that are under way.
 #[derive(Debug, Default)]
 struct Known {
@@ -56,6 +66,8 @@ struct Touch {
     name: CellName,
     expect: Token,
     chain: u32,
+    /// What was known before it.
+    before: Option<Arc<[u8]>>,
     set: Option<(Token, Arc<[u8]>, u64)>,
 }
 
@@ -166,7 +178,7 @@ impl Cells {
                 *bytes += CELL_BYTES;
                 Known::default()
             });
-            let mut touch = Touch { expect: known.token, chain: known.chain, set: None, name };
+            let mut touch = Touch { expect: known.token, chain: known.chain, before: known.state.clone(), set: None, name };
             if let Some(change) = changes.iter().find(|change| change.cell == position) {
                 let (fresh, state): (Token, Arc<[u8]>) = (token(), change.state.as_slice().into());
                 *bytes = (*bytes + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
@@ -185,25 +197,29 @@ impl Cells {
         Ok((reply, Some(fate)))
     }
 
-    /// The database answered: what was done is no longer under way, and where it disagreed its word counts.
-    pub(crate) fn settle(&self, wish: &Wish, found: Option<&HashMap<u128, Value>>) {
+    /// What became of a wish: what was done is no longer under way, and where the database disagreed its word counts.
+    pub(crate) fn settle(&self, wish: &Wish, answer: &Answer) {
         for touch in &wish.touches {
             let mut shard = self.lock(shard_of(&touch.name));
             let Shard { cells, bytes } = &mut *shard;
             let Some(known) = cells.get_mut(&touch.name.hash()) else { continue };
             known.pending = known.pending.saturating_sub(1);
             // Later wishes of the same chain fail as well; only the first one's answer is taken.
-            if let Some(value) = found.and_then(|found| found.get(&touch.name.hash()))
-                && known.chain == touch.chain
-            {
-                let before = known.state.as_ref().map_or(0, |state| state.len());
-                known.chain = known.chain.wrapping_add(1);
-                (known.token, known.state) = match value {
-                    Some((token, state)) => (*token, Some(state.as_slice().into())),
-                    None => (0, None),
-                };
-                *bytes = (*bytes + known.state.as_ref().map_or(0, |state| state.len())).saturating_sub(before);
+            if known.chain != touch.chain {
+                continue;
             }
+            let (token, state) = match answer {
+                Answer::Done => continue,
+                Answer::Found(found) => match found.get(&touch.name.hash()) {
+                    Some(Some((token, state))) => (*token, Some(Arc::from(state.as_slice()))),
+                    Some(None) => (0, None),
+                    None => continue,
+                },
+                Answer::None => (touch.expect, touch.before.clone()),
+            };
+            let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
+            *bytes = (*bytes + length(&state)).saturating_sub(length(&known.state));
+            (known.token, known.state, known.chain) = (token, state, known.chain.wrapping_add(1));
         }
     }
 

@@ -4,8 +4,10 @@ use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::embedded::Embedded;
 use crate::error::StoreError;
-use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow};
 use crate::memory::Memory;
+use crate::postgres::{self, PgFollower, PgLog};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -19,8 +21,25 @@ pub enum Imported {
     Overtaken,
 }
 
+impl Follow for PgFollower {
+    fn committed(&self) -> u64 {
+        self.committed()
+    }
+
+    fn follow(
+        &self,
+        after: u64,
+        upto: u64,
+        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        self.follow(after, upto, visit)
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum ClusterLog {
+    /// One log for all nodes.
+    Postgres(PgLog),
     /// Every node keeps a copy of its own.
     Local(Arc<Embedded>),
     /// One for all, for the simulation.
@@ -30,6 +49,7 @@ pub(crate) enum ClusterLog {
 macro_rules! each {
     ($log:expr, $inner:ident => $call:expr) => {
         match $log {
+            ClusterLog::Postgres($inner) => $call,
             ClusterLog::Local($inner) => $call,
             ClusterLog::Memory($inner) => $call,
         }
@@ -40,7 +60,7 @@ impl ClusterLog {
     /// Whether all nodes write to one place, so that one of them is enough to do it.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
-            Self::Memory(_) => true,
+            Self::Postgres(_) | Self::Memory(_) => true,
             Self::Local(_) => false,
         }
     }
@@ -52,7 +72,14 @@ impl ClusterLog {
         rows: Vec<EntryRow>,
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
-        each!(self, log => log.import(from, rows, upto).await)
+        match self {
+            Self::Postgres(log) => match log.import(from, rows, upto).await? {
+                postgres::Imported::Done { .. } => Ok(Imported::Done),
+                postgres::Imported::Overtaken => Ok(Imported::Overtaken),
+            },
+            Self::Local(log) => log.import(from, rows, upto).await,
+            Self::Memory(log) => log.import(from, rows, upto).await,
+        }
     }
 
     pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
@@ -66,7 +93,11 @@ impl ClusterLog {
 
     /// Removes the rows of a session and appends the one that says so.
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
-        each!(self, log => log.erase_rows(tenant, session, row).await)
+        match self {
+            Self::Postgres(log) => log.erase_session(tenant, session, row).await,
+            Self::Local(log) => log.erase_rows(tenant, session, row).await,
+            Self::Memory(log) => log.erase_rows(tenant, session, row).await,
+        }
     }
 
     /// What rows did to states, oldest first: time, tenant, effects.
@@ -75,12 +106,23 @@ impl ClusterLog {
         since_millis: i64,
         visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
     ) -> Result<(), StoreError> {
-        each!(self, log => log.effects_since(since_millis, visit).await)
+        match self {
+            Self::Postgres(log) => {
+                let shown = log.effects_since(since_millis, |_, at, tenant, effects| {
+                    visit(at, tenant, effects);
+                    ControlFlow::Continue(())
+                });
+                shown.await.map(drop)
+            }
+            Self::Local(log) => log.effects_since(since_millis, visit).await,
+            Self::Memory(log) => log.effects_since(since_millis, visit).await,
+        }
     }
 
     /// Old rows leave.
     pub(crate) async fn retire(&self, now_millis: i64) -> Result<(), StoreError> {
         match self {
+            Self::Postgres(log) => log.retire(now_millis).await.map(drop),
             Self::Local(log) => {
                 log.tell_time(now_millis);
                 Ok(())
@@ -98,7 +140,11 @@ impl ClusterLog {
     }
 
     pub(crate) fn follower(&self) -> Follower {
-        each!(self, log => log.follower())
+        match self {
+            Self::Postgres(log) => Follower::new(Arc::new(log.follower())),
+            Self::Local(log) => log.follower(),
+            Self::Memory(log) => log.follower(),
+        }
     }
 
     pub(crate) async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
@@ -132,6 +178,7 @@ impl ClusterLog {
 
     pub(crate) fn stop(&self) {
         match self {
+            Self::Postgres(_) => {}
             Self::Local(log) => log.stop(),
             Self::Memory(log) => log.stop(),
         }

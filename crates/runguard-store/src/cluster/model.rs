@@ -119,6 +119,9 @@ impl ModelLink {
     fn swap_at_once(&self, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
         for swap in swaps {
             self.check_partition(swap.partition)?;
+            for cell in &swap.cells {
+                self.check_partition(cell.name.partition())?;
+            }
         }
         let now = self.millis();
         let mut model = lock(&self.shared.model);
@@ -214,6 +217,9 @@ impl Link for ModelLink {
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        for name in &names {
+            self.check_partition(name.partition())?;
+        }
         let now = self.millis();
         let model = lock(&self.shared.model);
         Ok(names.iter().map(|name| model.value(name, now)).collect())

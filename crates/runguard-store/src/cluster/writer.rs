@@ -4,7 +4,7 @@
 //! most. When the answer then is that another was faster, the stream says whether ours was first.
 
 use crate::cluster::Inner;
-use crate::cluster::cells::{Combined, Fate, Wish, combine};
+use crate::cluster::cells::{Answer, Combined, Fate, Wish, combine};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::embedded::relay::{Home, Relays};
@@ -152,7 +152,7 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
                 inner.health.away(&error);
                 again += 1;
                 if !may_be_done || started.elapsed() >= inner.options.patience {
-                    wishes.iter().for_each(|wish| inner.cells.settle(wish, None));
+                    wishes.iter().for_each(|wish| inner.cells.settle(wish, &Answer::None));
                     return fates;
                 }
                 tokio::time::sleep(Duration::from_millis(u64::from(again) * 10)).await;
@@ -162,20 +162,20 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
     let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
     let mut unconfirmed = Vec::new();
     for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
-        let (fate, found) = match answer {
-            Swapped::Done => (Fate::Done, None),
+        let (fate, answer) = match answer {
+            Swapped::Done => (Fate::Done, Answer::Done),
             Swapped::Full => {
                 inner.health.full();
-                (Fate::Away, None)
+                (Fate::Away, Answer::None)
             }
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| cell.name.hash()).zip(values).collect();
                 let was_first = again > 0 && was_written(inner, swap.partition, sent_at, &wishes[members[0]].id).await;
-                (if was_first { Fate::Done } else { Fate::Raced }, Some(found))
+                (if was_first { Fate::Done } else { Fate::Raced }, Answer::Found(found))
             }
         };
         for member in members {
-            inner.cells.settle(&wishes[member], found.as_ref());
+            inner.cells.settle(&wishes[member], &answer);
             fates[member] = fate;
         }
         if fate == Fate::Done {

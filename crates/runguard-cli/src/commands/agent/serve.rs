@@ -24,14 +24,14 @@ pub(crate) struct Serve {
     sessions: Option<PathBuf>,
     /// What the service logs: error, warn, info, debug
     #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
-    log: String,
+    log_level: String,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // What MCP servers tell their client is theirs, not ours.
-        let filter = format!("{},rmcp=warn", self.log);
-        let filter = EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("--log {}: {error}", self.log)))?;
+        let filter = format!("{},rmcp=warn", self.log_level);
+        let filter = EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("--log-level {}: {error}", self.log_level)))?;
         let is_terminal = std::io::stderr().is_terminal();
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false).init();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

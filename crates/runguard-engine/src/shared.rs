@@ -1,0 +1,52 @@
+//! Opens the store that the settings ask for: the node's own files, or a place in a cluster.
+
+use crate::engine::{RULES, open_store};
+use crate::settings::Settings;
+use runguard_store::redis::{RedisLink, RedisOptions};
+use runguard_store::{Cluster, ClusterOptions, Embedded, LogKept, OpenError, Options, PgLog, PgOptions, Role, Store};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Rows decided alone wait in this part of the data folder.
+const ALONE: &str = "alone";
+
+pub async fn open(settings: &Settings) -> Result<Store, OpenError> {
+    if settings.store.state.is_empty() {
+        return open_store(settings);
+    }
+    let folder = PathBuf::from(&settings.store.data);
+    let memory_bytes = settings.store.memory_mb as usize * 1024 * 1024;
+    let log = if settings.log.database.is_empty() {
+        let options = Options {
+            folder: folder.clone(),
+            durability: settings.store.durability,
+            memory_bytes,
+            retention_days: settings.log.retention_days,
+            role: Role::Log,
+        };
+        LogKept::Local(Embedded::open(options, RULES)?)
+    } else {
+        runguard_store::create_private_folder(&folder).map_err(|source| OpenError::Folder { path: folder.clone(), source })?;
+        let options = PgOptions { url: settings.log.database.clone(), retention_days: settings.log.retention_days };
+        LogKept::Postgres(PgLog::open(options).await?)
+    };
+    let link = RedisLink::open(RedisOptions {
+        url: settings.store.state.clone(),
+        prefix: settings.store.prefix.clone(),
+        partitions: settings.store.partitions,
+        stream_limit: settings.store.stream_limit,
+        ca_file: (!settings.store.ca_file.is_empty()).then(|| settings.store.ca_file.clone().into()),
+        replicas: settings.store.replicas,
+        timeout: Duration::from_millis(u64::from(settings.store.patience_ms)),
+    })
+    .await
+    .map_err(|error| OpenError::Shared { detail: error.to_string() })?;
+    let options = ClusterOptions {
+        folder: folder.join(ALONE),
+        memory_bytes,
+        retention_days: settings.log.retention_days,
+        patience: Duration::from_millis(u64::from(settings.store.patience_ms)),
+        seed: getrandom::u64().map_err(|error| OpenError::Shared { detail: format!("the machine gives no random numbers: {error}") })?,
+    };
+    Ok(Store::Cluster(Cluster::join(link, log, options, RULES).await?))
+}

@@ -1,0 +1,211 @@
+//! The log of many machines, in Postgres.
+//!
+//! One table, cut by day, so that old rows leave by dropping a day. Rows arrive in batches from the streams, each batch in one
+//! transaction with the positions it ends at: that is what makes every row arrive once ([`import`]). A counter row gives the
+//! numbers and is held until the commit, so rows become visible in the order of their numbers and a reader who has seen one
+//! never finds a smaller one later. Queries answer as those of the embedded log do ([`read`]).
+
+mod import;
+mod pool;
+mod read;
+mod schema;
+
+use crate::error::{OpenError, StoreError};
+use pool::{Failure, Pool, Server};
+use schema::Day;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_postgres::AsyncMessage;
+use tokio_postgres::types::Type;
+
+pub use import::Imported;
+pub use read::PgFollower;
+
+/// Connections of a node: for queries, and for writing.
+const MOST_READERS: usize = 8;
+const MOST_WRITERS: usize = 2;
+/// How often the last number is asked for, should no message come: one may be lost, or the connection dead.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// For a lock that readers hold: whoever comes after us waits as long.
+const DROP_LOCK_MILLIS: u32 = 2000;
+
+#[derive(Clone)]
+pub struct PgOptions {
+    /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…`; `options=-c search_path=NAME` names a schema.
+    pub url: String,
+    pub retention_days: u32,
+}
+
+impl fmt::Debug for PgOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgOptions").field("retention_days", &self.retention_days).finish_non_exhaustive()
+    }
+}
+
+/// The log. Its connections live on the runtime that opened it, whoever asks.
+#[derive(Debug, Clone)]
+pub struct PgLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    server: Arc<Server>,
+    readers: Pool,
+    writers: Pool,
+    /// Where the numbers of rows are told, one for each schema.
+    channel: String,
+    committed: watch::Sender<u64>,
+    /// Days that have their table, as far as this node knows.
+    days: Mutex<BTreeSet<Day>>,
+    retention_days: u32,
+    listener: AbortHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl PgLog {
+    /// Connects, and brings the tables up to this version's format. Whoever starts first does that, the others wait.
+    pub async fn open(options: PgOptions) -> Result<Self, OpenError> {
+        let runtime = Handle::current();
+        let server = Arc::new(Server::parse(&options.url, runtime.clone())?);
+        let refused = |failure: Failure| OpenError::Postgres { place: server.place().to_owned(), detail: failure.to_string() };
+        let mut wire = server.connect(None).await.map_err(refused)?;
+        let channel = schema::prepare(&mut wire, server.place()).await?;
+        let last = last_number(&wire).await.map_err(refused)?;
+        drop(wire);
+        let (committed, _) = watch::channel(last);
+        let listener = runtime.spawn(listen(server.clone(), channel.clone(), committed.clone())).abort_handle();
+        let inner = Inner {
+            readers: Pool::new(server.clone(), MOST_READERS),
+            writers: Pool::new(server.clone(), MOST_WRITERS),
+            server,
+            channel,
+            committed,
+            days: Mutex::default(),
+            retention_days: options.retention_days,
+            listener,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The number of the last row that is safe, and every later one, whoever wrote it.
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.inner.committed.subscribe()
+    }
+
+    /// Whether Postgres takes a write right now.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        let written = self.inner.writers.query("UPDATE runguard_probe SET count = count + 1 RETURNING count", &[]).await;
+        written.map(drop).map_err(|failure| self.unwritten(&failure))
+    }
+
+    /// Drops the days that are older than the retention, with their counts. Gives how many went.
+    pub async fn retire(&self, now_millis: i64) -> Result<usize, StoreError> {
+        let oldest = now_millis.saturating_sub(i64::from(self.inner.retention_days).saturating_mul(schema::DAY_MILLIS));
+        let first_kept = Day::of(oldest);
+        let retired = async {
+            let sql = format!("DELETE FROM runguard_rollup WHERE minute < {}", first_kept.first_minute());
+            self.inner.writers.query(&sql, &[]).await?;
+            let rows = self.inner.readers.query(schema::DAYS, &[]).await?;
+            let mut retired = 0;
+            for row in &rows {
+                let table: &str = row.try_get(0)?;
+                if Day::of_table(table).is_none_or(|day| day >= first_kept) {
+                    continue;
+                }
+                let wire = self.inner.writers.begin().await?;
+                // Not for long: a drop that waits for a slow reader holds up everybody who comes after it.
+                let drop = format!("SET LOCAL lock_timeout = {DROP_LOCK_MILLIS}; DROP TABLE IF EXISTS {table}; COMMIT");
+                wire.batch_execute(&drop).await?;
+                wire.keep();
+                retired += 1;
+            }
+            Ok(retired)
+        };
+        let retired = retired.await.map_err(|failure: Failure| self.unwritten(&failure));
+        self.forget_days();
+        retired
+    }
+
+    fn forget_days(&self) {
+        self.inner.days.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn unread(&self, failure: &Failure) -> StoreError {
+        StoreError::Read(format!("Postgres at {}: {failure}", self.inner.server.place()))
+    }
+
+    fn unwritten(&self, failure: &Failure) -> StoreError {
+        StoreError::Write(format!("Postgres at {}: {failure}", self.inner.server.place()))
+    }
+}
+
+async fn last_number(wire: &pool::Wire) -> Result<u64, Failure> {
+    let row = wire.query_one("SELECT last_seq FROM runguard_counter", &[]).await?;
+    Ok(row.try_get::<_, i64>(0)? as u64)
+}
+
+fn tell(committed: &watch::Sender<u64>, seq: u64) {
+    committed.send_if_modified(|known| {
+        let later = seq > *known;
+        *known = seq.max(*known);
+        later
+    });
+}
+
+/// Hears of rows, and hears again after every break.
+async fn listen(server: Arc<Server>, channel: String, committed: watch::Sender<u64>) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let failure = match hear(&server, &channel, &committed, &mut wait).await {
+            Ok(never) => match never {},
+            Err(failure) => failure,
+        };
+        if wait == FIRST_WAIT {
+            tracing::warn!(place = server.place(), %failure, "Postgres does not tell of new rows; it is asked again until it does");
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+async fn hear(
+    server: &Arc<Server>,
+    channel: &str,
+    committed: &watch::Sender<u64>,
+    wait: &mut Duration,
+) -> Result<std::convert::Infallible, Failure> {
+    let heard = committed.clone();
+    let hear = move |message: AsyncMessage| {
+        if let AsyncMessage::Notification(notification) = message
+            && let Ok(seq) = notification.payload().parse()
+        {
+            tell(&heard, seq);
+        }
+    };
+    let wire = server.connect(Some(Box::new(hear))).await?;
+    wire.batch_execute(&format!("LISTEN {channel}")).await?;
+    *wait = FIRST_WAIT;
+    loop {
+        let asked = tokio::time::timeout(pool::LONGEST_CONNECT, last_number(&wire)).await;
+        tell(committed, asked.map_err(|_| Failure::slow("the last row's number"))??);
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
+/// Values for a statement that is sent once.
+fn texts(values: &[String]) -> Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> {
+    values.iter().map(|value| (value as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT)).collect()
+}

@@ -1,0 +1,340 @@
+//! Bringing rows in, each once.
+//!
+//! A batch is one transaction: hold the counter, compare the positions with those the batch starts from, copy the rows in,
+//! move positions and counts on, commit. Two importers with the same rows meet at the counter, and the second finds that the
+//! positions have moved. What a node sent twice into the streams meets the unique index: that is rare, so nobody looks for it
+//! until Postgres complains; then the batch is tried again, carefully.
+//!
+//! Rows are put into COPY's binary form before the counter is held; only their numbers are filled in under it.
+
+use super::pool::{Failure, Lease, bounded};
+use super::schema::{self, Day, to_kept};
+use super::{PgLog, tell};
+use crate::cluster::{EntryId, EntryRow};
+use crate::error::StoreError;
+use crate::key::session_number;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::SinkExt as _;
+use hashbrown::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::PoisonError;
+use tokio_postgres::types::Type;
+
+/// Days remembered; more than any retention that Postgres bears.
+const MOST_DAYS: usize = 10_000;
+/// What goes to the server at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+const COPY: &str =
+    "COPY runguard_log (seq, at, session_number, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
+    FROM STDIN (FORMAT binary)";
+const COPY_HEAD: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+const COLUMNS: i16 = 14;
+
+const FINISH: &str = "WITH
+    numbered AS (UPDATE runguard_counter SET last_seq = $1),
+    placed AS (
+        INSERT INTO runguard_positions (partition, millis, number) SELECT * FROM unnest($2::int[], $3::bigint[], $4::bigint[])
+        ON CONFLICT (partition) DO UPDATE SET millis = excluded.millis, number = excluded.number),
+    counted AS (
+        INSERT INTO runguard_rollup AS r (minute, tenant, guard, outcome, reason, count)
+        SELECT * FROM unnest($5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bigint[])
+        ON CONFLICT (minute, tenant, guard, outcome, reason) DO UPDATE SET count = r.count + excluded.count)
+    SELECT pg_notify($11, $12)";
+
+/// How an import went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    /// The rows are in the log, but for `known` that were there already; `last_seq` is the log's last number.
+    Done { rows: usize, known: usize, last_seq: u64 },
+    /// The positions were others: somebody else did it. Nothing was changed.
+    Overtaken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caution {
+    /// Nothing is there already, and the days are as this node remembers them.
+    Hopeful,
+    Careful,
+}
+
+/// Rows as COPY takes them, and what they add up to.
+struct Batch<'a> {
+    bytes: BytesMut,
+    /// Where each row's number goes.
+    numbers: Vec<usize>,
+    days: BTreeSet<Day>,
+    /// Minute, tenant, guard, outcome, reason.
+    counts: HashMap<(i64, [&'a str; 4]), i64>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(rows: &'a [EntryRow], known: &HashSet<(String, i64)>) -> Self {
+        let bytes: usize = rows.iter().map(size).sum();
+        let mut batch = Self {
+            bytes: BytesMut::with_capacity(bytes + COPY_HEAD.len() + 2),
+            numbers: Vec::with_capacity(rows.len()),
+            days: BTreeSet::new(),
+            counts: HashMap::new(),
+        };
+        batch.bytes.put_slice(COPY_HEAD);
+        let mut seen: HashSet<(&str, i64)> = HashSet::with_capacity(rows.len());
+        for row in rows {
+            let is_known = !known.is_empty() && known.contains(&(row.id.clone(), row.at));
+            if !is_known && seen.insert((&row.id, row.at)) {
+                batch.add(row);
+            }
+        }
+        batch.bytes.put_i16(-1);
+        batch
+    }
+
+    fn add(&mut self, row: &'a EntryRow) {
+        let bytes = &mut self.bytes;
+        bytes.put_i16(COLUMNS);
+        bytes.put_i32(8);
+        self.numbers.push(bytes.len());
+        bytes.put_i64(0);
+        for number in [row.at, session_number(&row.tenant, &row.session)] {
+            bytes.put_i32(8);
+            bytes.put_i64(number);
+        }
+        for text in [&row.id, &row.tenant, &row.guard, &row.kind, &row.session, &row.subject, &row.outcome] {
+            put(bytes, Some(to_kept(text).as_bytes()));
+        }
+        put(bytes, row.reason.as_deref().map(to_kept).as_deref().map(str::as_bytes));
+        put(bytes, Some(to_kept(&row.answer).as_bytes()));
+        put(bytes, Some(to_kept(&row.input).as_bytes()));
+        put(bytes, Some(&*row.effects).filter(|effects| !effects.is_empty()));
+        self.days.insert(Day::of(row.at));
+        if row.kind == "check" {
+            let names = [&*row.tenant, &*row.guard, &*row.outcome, row.reason.as_deref().unwrap_or_default()];
+            *self.counts.entry((row.at.div_euclid(60_000), names)).or_default() += 1;
+        }
+    }
+
+    /// Gives the rows their numbers and the last of them.
+    fn number(&mut self, mut last: u64) -> u64 {
+        for place in &self.numbers {
+            last += 1;
+            self.bytes[*place..place + 8].copy_from_slice(&last.to_be_bytes());
+        }
+        last
+    }
+}
+
+fn put(bytes: &mut BytesMut, value: Option<&[u8]>) {
+    match value {
+        Some(value) => {
+            bytes.put_i32(value.len() as i32);
+            bytes.put_slice(value);
+        }
+        None => bytes.put_i32(-1),
+    }
+}
+
+fn size(row: &EntryRow) -> usize {
+    const FIXED: usize = 2 + 3 * 12 + 11 * 4;
+    let texts = [&row.id, &row.tenant, &row.guard, &row.kind, &row.session, &row.subject, &row.outcome, &row.answer, &row.input];
+    FIXED + texts.iter().map(|text| text.len()).sum::<usize>() + row.reason.as_ref().map_or(0, String::len) + row.effects.len()
+}
+
+impl PgLog {
+    /// Takes the rows between two positions of the streams into the log, all of them or none. Of positions that nobody has
+    /// set yet the start is 0-0.
+    ///
+    /// After an error it is not always known whether the rows were kept: [`PgLog::positions`] tells.
+    pub async fn import(&self, from: &[(u16, EntryId)], rows: Vec<EntryRow>, upto: &[(u16, EntryId)]) -> Result<Imported, StoreError> {
+        let work = async {
+            match self.try_import(from, &rows, upto, Caution::Hopeful).await {
+                Err(failure) if failure.is_conflict() => self.try_import(from, &rows, upto, Caution::Careful).await,
+                done => done,
+            }
+        };
+        let imported = bounded(work).await.map_err(|failure| self.unwritten(&failure))?;
+        if let Imported::Done { last_seq, .. } = imported {
+            tell(&self.inner.committed, last_seq);
+        }
+        Ok(imported)
+    }
+
+    async fn try_import(
+        &self,
+        from: &[(u16, EntryId)],
+        rows: &[EntryRow],
+        upto: &[(u16, EntryId)],
+        caution: Caution,
+    ) -> Result<Imported, Failure> {
+        let prepared = (caution == Caution::Hopeful).then(|| Batch::new(rows, &HashSet::new()));
+        let mut wire = self.inner.writers.begin().await?;
+        let last = hold_counter(&mut wire).await?;
+        if !stands_at(&mut wire, from).await? {
+            wire.batch_execute("ROLLBACK").await?;
+            wire.keep();
+            return Ok(Imported::Overtaken);
+        }
+        let batch = match prepared {
+            Some(batch) => batch,
+            None => self.careful_batch(&mut wire, rows).await?,
+        };
+        let (appended, last_seq) = self.append(wire, last, batch, upto).await?;
+        Ok(Imported::Done { rows: appended, known: rows.len() - appended, last_seq })
+    }
+
+    /// Without the rows that are there already.
+    async fn careful_batch<'a>(&self, wire: &mut Lease<'_>, rows: &'a [EntryRow]) -> Result<Batch<'a>, Failure> {
+        self.forget_days();
+        let (ids, times): (Vec<_>, Vec<i64>) = rows.iter().map(|row| (to_kept(&row.id), row.at)).unzip();
+        // One by one through the index; the planner must not think of reading the log instead.
+        let sql = "SELECT o.place FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS o(id, at, place)
+            CROSS JOIN LATERAL (SELECT 1 FROM runguard_log l WHERE l.id = o.id AND l.at = o.at LIMIT 1) AS known";
+        let found = wire.query_typed(sql, &[(&ids, Type::TEXT_ARRAY), (&times, Type::INT8_ARRAY)]).await?;
+        let mut known = HashSet::with_capacity(found.len());
+        for row in &found {
+            let place = row.try_get::<_, i64>(0)? as usize - 1;
+            known.insert((rows[place].id.clone(), rows[place].at));
+        }
+        Ok(Batch::new(rows, &known))
+    }
+
+    /// Writes the rows and commits. Gives how many there were, and the last number.
+    async fn append(&self, mut wire: Lease<'_>, last: u64, mut batch: Batch<'_>, upto: &[(u16, EntryId)]) -> Result<(usize, u64), Failure> {
+        let missing: Vec<Day> = {
+            let days = self.inner.days.lock().unwrap_or_else(PoisonError::into_inner);
+            batch.days.iter().filter(|day| !days.contains(day)).copied().collect()
+        };
+        if !missing.is_empty() {
+            make_days(&wire, &missing).await?;
+        }
+        let last_seq = batch.number(last);
+        let appended = batch.numbers.len();
+        if appended > 0 {
+            let copy = wire.prepared(COPY).await?;
+            let mut sink = pin!(wire.copy_in::<_, Bytes>(&copy).await?);
+            let mut bytes = batch.bytes.split().freeze();
+            while !bytes.is_empty() {
+                sink.send(bytes.split_to(CHUNK_BYTES.min(bytes.len()))).await?;
+            }
+            sink.finish().await?;
+        }
+        finish(&mut wire, &self.inner.channel, last_seq, &batch.counts, upto).await?;
+        if let Err(error) = wire.batch_execute("COMMIT").await {
+            let failure = Failure::from(error);
+            return Err(Failure::Other(format!("{failure}. Whether the rows were kept is not known; the positions tell")));
+        }
+        wire.keep();
+        let mut days = self.inner.days.lock().unwrap_or_else(PoisonError::into_inner);
+        if days.len() > MOST_DAYS {
+            days.clear();
+        }
+        days.extend(missing);
+        Ok((appended, last_seq))
+    }
+
+    /// How far each partition's stream has been brought in.
+    pub async fn positions(&self, partitions: u16) -> Result<Vec<(u16, EntryId)>, StoreError> {
+        let read = async {
+            let rows = self.inner.readers.query("SELECT partition, millis, number FROM runguard_positions", &[]).await?;
+            let mut positions = vec![EntryId::default(); usize::from(partitions)];
+            for row in &rows {
+                let (partition, id) = read_position(row)?;
+                if let Some(position) = positions.get_mut(usize::from(partition)) {
+                    *position = id;
+                }
+            }
+            Ok((0..partitions).zip(positions).collect())
+        };
+        read.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
+    /// Removes a session's rows and appends `row`, which says that this took place. Gives how many went. Counts by minute
+    /// stay: they name nobody.
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        let rows = [row];
+        let work = async {
+            match self.try_erase(tenant, session, &rows, Caution::Hopeful).await {
+                Err(failure) if failure.is_conflict() => self.try_erase(tenant, session, &rows, Caution::Careful).await,
+                done => done,
+            }
+        };
+        let (erased, last_seq) = bounded(work).await.map_err(|failure| self.unwritten(&failure))?;
+        tell(&self.inner.committed, last_seq);
+        Ok(erased)
+    }
+
+    async fn try_erase(&self, tenant: &str, session: &str, rows: &[EntryRow; 1], caution: Caution) -> Result<(usize, u64), Failure> {
+        let mut wire = self.inner.writers.begin().await?;
+        let last = hold_counter(&mut wire).await?;
+        let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3";
+        let number = session_number(tenant, session);
+        let (tenant, session) = (to_kept(tenant), to_kept(session));
+        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+            [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT)];
+        let erased = wire.execute_typed(sql, &values).await?;
+        let batch = match caution {
+            Caution::Hopeful => Batch::new(rows, &HashSet::new()),
+            Caution::Careful => self.careful_batch(&mut wire, rows).await?,
+        };
+        let (_, last_seq) = self.append(wire, last, batch, &[]).await?;
+        Ok((erased as usize, last_seq))
+    }
+}
+
+/// Holds the counter until the transaction ends, and gives the last number. Whoever comes next waits here.
+async fn hold_counter(wire: &mut Lease<'_>) -> Result<u64, Failure> {
+    let hold = wire.prepared("SELECT last_seq FROM runguard_counter FOR UPDATE").await?;
+    Ok(wire.query_one(&hold, &[]).await?.try_get::<_, i64>(0)? as u64)
+}
+
+async fn stands_at(wire: &mut Lease<'_>, from: &[(u16, EntryId)]) -> Result<bool, Failure> {
+    // A statement of its own, after the counter is held: it sees what the one before us committed.
+    let read = wire.prepared("SELECT partition, millis, number FROM runguard_positions").await?;
+    let mut positions: BTreeMap<u16, EntryId> = BTreeMap::new();
+    for row in &wire.query(&read, &[]).await? {
+        positions.extend([read_position(row)?]);
+    }
+    Ok(from.iter().all(|(partition, id)| positions.get(partition).copied().unwrap_or_default() == *id))
+}
+
+fn read_position(row: &tokio_postgres::Row) -> Result<(u16, EntryId), tokio_postgres::Error> {
+    let id = EntryId { millis: row.try_get::<_, i64>(1)? as u64, number: row.try_get::<_, i64>(2)? as u64 };
+    Ok((row.try_get::<_, i32>(0)? as u16, id))
+}
+
+async fn make_days(wire: &Lease<'_>, wanted: &[Day]) -> Result<(), Failure> {
+    let rows = wire.query_typed(schema::DAYS, &[]).await?;
+    let tables: Vec<&str> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    for day in wanted.iter().filter(|day| !tables.contains(&&*day.table())) {
+        wire.batch_execute(&day.creation()).await?;
+    }
+    Ok(())
+}
+
+async fn finish(
+    wire: &mut Lease<'_>,
+    channel: &str,
+    last_seq: u64,
+    counts: &HashMap<(i64, [&str; 4]), i64>,
+    upto: &[(u16, EntryId)],
+) -> Result<(), Failure> {
+    let upto: BTreeMap<u16, EntryId> = upto.iter().copied().collect();
+    let partitions: Vec<i32> = upto.keys().map(|partition| i32::from(*partition)).collect();
+    let millis: Vec<i64> = upto.values().map(|id| id.millis as i64).collect();
+    let numbers: Vec<i64> = upto.values().map(|id| id.number as i64).collect();
+    // Sorted, each page of the table is touched once.
+    let mut counts: Vec<_> = counts.iter().collect();
+    counts.sort_unstable();
+    let minutes: Vec<i64> = counts.iter().map(|((minute, _), _)| *minute).collect();
+    let [tenants, guards, outcomes, reasons] =
+        [0, 1, 2, 3].map(|name| counts.iter().map(|((_, names), _)| to_kept(names[name])).collect::<Vec<_>>());
+    let counts: Vec<i64> = counts.iter().map(|(_, count)| **count).collect();
+    let statement = wire.prepared(FINISH).await?;
+    let (last, told) = (last_seq as i64, last_seq.to_string());
+    wire.query(
+        &statement,
+        &[&last, &partitions, &millis, &numbers, &minutes, &tenants, &guards, &outcomes, &reasons, &counts, &channel, &told],
+    )
+    .await?;
+    Ok(())
+}

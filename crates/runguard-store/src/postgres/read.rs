@@ -1,0 +1,308 @@
+//! Reading the log: the same questions and the same answers as in the embedded one.
+//!
+//! A session is found through its index and an id through its own; any other filter is looked for along the order of rows,
+//! day by day, and a time leaves only the days it touches.
+
+use super::pool::{Failure, bounded};
+use super::schema::{from_kept, to_kept};
+use super::{PgLog, texts};
+use crate::error::StoreError;
+use crate::key::session_number;
+use crate::log::{Deed, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
+use futures_util::TryStreamExt as _;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+/// Rows that a follower holds at a time.
+const FOLLOWED_ROWS: usize = 1000;
+
+const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
+const DEED_COLUMNS: &str =
+    "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
+
+fn text(row: &Row, column: usize) -> Result<String, tokio_postgres::Error> {
+    row.try_get(column).map(|kept| from_kept(kept).into_owned())
+}
+
+fn number(row: &Row, column: usize) -> Result<u64, tokio_postgres::Error> {
+    row.try_get::<_, i64>(column).map(|number| number as u64)
+}
+
+fn read_row(row: &Row) -> Result<LogRow, tokio_postgres::Error> {
+    Ok(LogRow {
+        seq: number(row, 0)?,
+        at: row.try_get(1)?,
+        id: text(row, 2)?,
+        tenant: text(row, 3)?,
+        guard: text(row, 4)?,
+        kind: text(row, 5)?,
+        session: text(row, 6)?,
+        subject: text(row, 7)?,
+        outcome: text(row, 8)?,
+        reason: row.try_get::<_, Option<&str>>(9)?.map(|kept| from_kept(kept).into_owned()),
+        answer: text(row, 10)?,
+        input: text(row, 11)?,
+    })
+}
+
+fn read_deed(row: &Row) -> Result<Deed, tokio_postgres::Error> {
+    Ok(Deed { row: read_row(row)?, effects: happened(row.try_get::<_, Option<&[u8]>>(12)?.unwrap_or_default()) })
+}
+
+/// A statement with its values.
+#[derive(Debug, Default)]
+struct Question {
+    sql: String,
+    texts: Vec<String>,
+}
+
+impl Question {
+    fn ask_text(&mut self, column: &str, value: &str) {
+        self.texts.push(to_kept(value).into_owned());
+        self.sql.push_str(&format!(" AND {column} = ${}", self.texts.len()));
+    }
+
+    /// Quoted, so that the smallest number is one too.
+    fn ask_number(&mut self, comparison: &str, value: i64) {
+        self.sql.push_str(&format!(" AND {comparison} '{value}'::bigint"));
+    }
+}
+
+impl RowFilter {
+    fn question(&self, columns: &str, (from, upto): (i64, i64)) -> Question {
+        let mut question = Question { sql: format!("SELECT {columns} FROM "), texts: Vec::new() };
+        match &self.id {
+            // Behind a fence: the planner must not look for an id along the order of rows.
+            Some(id) => {
+                question.sql.push_str("(SELECT * FROM runguard_log WHERE true");
+                question.ask_text("id", id);
+                question.sql.push_str(" OFFSET 0) l WHERE true");
+            }
+            None => question.sql.push_str("runguard_log l WHERE true"),
+        }
+        question.ask_number("l.seq >=", from);
+        question.ask_number("l.seq <=", upto);
+        if let (Some(tenant), Some(session)) = (&self.tenant, &self.session) {
+            question.ask_number("l.session_number =", session_number(tenant, session));
+        }
+        let texts = [
+            ("l.kind", &self.kind),
+            ("l.guard", &self.guard),
+            ("l.reason", &self.reason),
+            ("l.outcome", &self.outcome),
+            ("l.tenant", &self.tenant),
+            ("l.session", &self.session),
+        ];
+        for (column, value) in texts {
+            if let Some(value) = value {
+                question.ask_text(column, value);
+            }
+        }
+        for (comparison, value) in [("l.at >=", self.since), ("l.at <", self.until)] {
+            if let Some(value) = value {
+                question.ask_number(comparison, value);
+            }
+        }
+        question
+    }
+}
+
+impl PgLog {
+    /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        self.search(filter, order, after, limit, COLUMNS, read_row).await
+    }
+
+    /// The same rows with what each did to states.
+    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
+    }
+
+    /// The numbers of the same rows.
+    pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
+        self.search(filter, order, after, limit, "l.seq", |row| number(row, 0)).await
+    }
+
+    async fn search<T>(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+        columns: &'static str,
+        read: fn(&Row) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<Vec<T>, StoreError> {
+        let last = i64::MAX as u64;
+        let (from, upto, direction) = match order {
+            Order::NewestFirst => (0, after.map_or(last, |seq| seq.saturating_sub(1)).min(last), "DESC"),
+            Order::OldestFirst => (after.map_or(0, |seq| seq.saturating_add(1)), last, "ASC"),
+        };
+        if from > upto || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut question = filter.question(columns, (from as i64, upto as i64));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        question.sql.push_str(&format!(" ORDER BY l.seq {direction} LIMIT {limit}"));
+        self.ask(&question, read).await
+    }
+
+    async fn ask<T>(&self, question: &Question, read: fn(&Row) -> Result<T, tokio_postgres::Error>) -> Result<Vec<T>, StoreError> {
+        let answer = async {
+            let rows = self.inner.readers.query(&question.sql, &texts(&question.texts)).await?;
+            Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+        };
+        answer.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
+    /// Decisions counted by several minutes, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes);
+    /// `minute` is the first of the several.
+    pub async fn stats_by(
+        &self,
+        tenant: Option<String>,
+        guard: Option<String>,
+        since: i64,
+        until: i64,
+        minutes: i64,
+    ) -> Result<Vec<StatRow>, StoreError> {
+        let minutes = minutes.max(1);
+        // A remainder is negative before 1970.
+        let bucket = format!("minute - minute % {minutes} - CASE WHEN minute % {minutes} < 0 THEN {minutes} ELSE 0 END");
+        let mut question = Question {
+            sql: format!("SELECT {bucket}, guard, outcome, reason, sum(count)::bigint FROM runguard_rollup WHERE true"),
+            texts: Vec::new(),
+        };
+        question.ask_number("minute >=", since.div_euclid(60_000));
+        question.ask_number("minute <", until.saturating_add(59_999).div_euclid(60_000));
+        for (column, value) in [("tenant", &tenant), ("guard", &guard)] {
+            if let Some(value) = value {
+                question.ask_text(column, value);
+            }
+        }
+        question.sql.push_str(" GROUP BY 1, 2, 3, 4");
+        let read = |row: &Row| {
+            let reason = Some(text(row, 3)?).filter(|reason| !reason.is_empty());
+            Ok(StatRow { minute: row.try_get(0)?, guard: text(row, 1)?, outcome: text(row, 2)?, reason, count: number(row, 4)? })
+        };
+        let mut counts = self.ask(&question, read).await?;
+        counts.sort_unstable();
+        Ok(counts)
+    }
+
+    /// Which of these decisions are in the log.
+    pub async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
+        let kept: Vec<_> = ids.iter().map(|id| to_kept(id)).collect();
+        // One by one through the index; the planner must not think of reading the log instead.
+        let sql = "SELECT known.yes IS NOT NULL FROM unnest($1::text[]) WITH ORDINALITY AS o(id, place)
+            LEFT JOIN LATERAL (SELECT true AS yes FROM runguard_log l WHERE l.id = o.id LIMIT 1) AS known ON true ORDER BY o.place";
+        let known = async {
+            let rows = self.inner.readers.query(sql, &[(&kept, Type::TEXT_ARRAY)]).await?;
+            Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+        };
+        known.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
+    /// Shows what rows did to states, from a time on, in the order of the rows: number, time, tenant, effects. Rows that did
+    /// nothing are left out. After an error start anew.
+    pub async fn effects_since(
+        &self,
+        since_millis: i64,
+        mut visit: impl FnMut(u64, i64, &str, &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        let shown = async {
+            let wire = self.inner.readers.begin().await?;
+            // Takes as long as there are rows.
+            wire.batch_execute("SET LOCAL statement_timeout = 0").await?;
+            let mut question =
+                Question { sql: "SELECT seq, at, tenant, effects FROM runguard_log WHERE effects IS NOT NULL".into(), texts: Vec::new() };
+            question.ask_number("at >=", since_millis);
+            question.sql.push_str(" ORDER BY seq");
+            let mut rows = pin!(wire.query_typed_raw(&question.sql, Vec::<(i64, Type)>::new()).await?);
+            while let Some(row) = bounded(async { Ok(rows.try_next().await?) }).await? {
+                if visit(number(&row, 0)?, row.try_get(1)?, &from_kept(row.try_get(2)?), row.try_get(3)?).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            wire.batch_execute("COMMIT").await?;
+            wire.keep();
+            Ok(ControlFlow::Continue(()))
+        };
+        shown.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
+    /// For a thread of its own that reads the log as it grows.
+    pub fn follower(&self) -> PgFollower {
+        PgFollower(self.clone())
+    }
+}
+
+/// Reads the log in the order of its rows.
+#[derive(Debug, Clone)]
+pub struct PgFollower(PgLog);
+
+impl PgFollower {
+    /// The number of the last row that is safe.
+    pub fn committed(&self) -> u64 {
+        *self.0.inner.committed.borrow()
+    }
+
+    /// Shows the rows after `after` up to `upto`, until there are no more or `visit` has seen enough. The thread waits
+    /// meanwhile, so it must not be one that the log's runtime needs.
+    pub fn follow(
+        &self,
+        after: u64,
+        upto: u64,
+        mut visit: impl FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        let mut after = after;
+        loop {
+            let rows = self.page(after, upto)?;
+            for row in &rows {
+                let seen = show(row, &mut visit).map_err(|error| self.0.unread(&error.into()))?;
+                match seen {
+                    (_, ControlFlow::Break(())) => return Ok(ControlFlow::Break(())),
+                    (seq, ControlFlow::Continue(())) => after = seq,
+                }
+            }
+            if rows.len() < FOLLOWED_ROWS {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
+    }
+
+    fn page(&self, after: u64, upto: u64) -> Result<Vec<Row>, StoreError> {
+        let (Ok(after), upto) = (i64::try_from(after), i64::try_from(upto).unwrap_or(i64::MAX)) else { return Ok(Vec::new()) };
+        let sql = format!(
+            "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input FROM runguard_log
+             WHERE seq > {after} AND seq <= {upto} ORDER BY seq LIMIT {FOLLOWED_ROWS}"
+        );
+        let log = self.0.clone();
+        let (done, page) = std::sync::mpsc::sync_channel(1);
+        // Not `block_on`: the thread may itself run a runtime.
+        self.0.inner.server.runtime().spawn(async move {
+            let _ = done.send(log.inner.readers.query(&sql, &[]).await);
+        });
+        page.recv().map_err(|_| StoreError::Stopping)?.map_err(|failure| self.0.unread(&failure))
+    }
+}
+
+fn show(row: &Row, visit: &mut impl FnMut(FollowedRow<'_>) -> ControlFlow<()>) -> Result<(u64, ControlFlow<()>), tokio_postgres::Error> {
+    let text = |column: usize| row.try_get(column).map(from_kept);
+    let reason = row.try_get::<_, Option<&str>>(8)?.map(from_kept);
+    let seq = number(row, 0)?;
+    let seen = visit(FollowedRow {
+        seq,
+        at: row.try_get(1)?,
+        tenant: &text(2)?,
+        guard: &text(3)?,
+        kind: &text(4)?,
+        session: &text(5)?,
+        subject: &text(6)?,
+        outcome: &text(7)?,
+        reason: reason.as_deref(),
+        answer: &text(9)?,
+        input: &text(10)?,
+    });
+    Ok((seq, seen))
+}

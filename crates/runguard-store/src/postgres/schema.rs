@@ -1,0 +1,272 @@
+//! The tables, how they came to be, and how a value stands in them.
+//!
+//! A format is a number in a row; each step from one to the next is a script that runs in one transaction under an advisory
+//! lock. Days are tables of their own, made beside the log and attached to it: that takes no lock a reader or a writer minds.
+
+use super::pool::{Failure, Wire};
+use crate::error::OpenError;
+use std::borrow::Cow;
+
+pub(super) const DAY_MILLIS: i64 = 86_400_000;
+const MINUTE_MILLIS: i64 = 60_000;
+
+/// The first that attaches a day without stopping readers, and is still looked after.
+const OLDEST_SERVER: i32 = 13;
+
+/// Steps from each format to the next. What stands here has run somewhere: only add.
+const STEPS: [&str; 1] = [r#"
+CREATE TABLE runguard_log (
+    seq            bigint NOT NULL,
+    at             bigint NOT NULL,
+    session_number bigint NOT NULL,
+    id             text COLLATE "C" NOT NULL,
+    tenant         text COLLATE "C" NOT NULL,
+    guard          text COLLATE "C" NOT NULL,
+    kind           text COLLATE "C" NOT NULL,
+    session        text COLLATE "C" NOT NULL,
+    subject        text COLLATE "C" NOT NULL,
+    outcome        text COLLATE "C" NOT NULL,
+    reason         text COLLATE "C",
+    answer         text COLLATE "C" NOT NULL,
+    input          text COLLATE "C" NOT NULL,
+    effects        bytea
+) PARTITION BY RANGE (at);
+CREATE UNIQUE INDEX runguard_log_id ON runguard_log (id, at);
+CREATE INDEX runguard_log_seq ON runguard_log (seq);
+CREATE INDEX runguard_log_session ON runguard_log (session_number, seq);
+CREATE TABLE runguard_rollup (
+    minute  bigint NOT NULL,
+    tenant  text COLLATE "C" NOT NULL,
+    guard   text COLLATE "C" NOT NULL,
+    outcome text COLLATE "C" NOT NULL,
+    reason  text COLLATE "C" NOT NULL,
+    count   bigint NOT NULL,
+    PRIMARY KEY (minute, tenant, guard, outcome, reason)
+) WITH (fillfactor = 50);
+CREATE TABLE runguard_positions (
+    partition integer PRIMARY KEY,
+    millis    bigint NOT NULL,
+    number    bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE runguard_counter (
+    single   boolean PRIMARY KEY DEFAULT true CHECK (single),
+    last_seq bigint NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO runguard_counter (last_seq) VALUES (0);
+CREATE TABLE runguard_probe (
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
+    count bigint NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO runguard_probe (count) VALUES (0);
+"#];
+
+const FORMAT_TABLE: &str = "CREATE TABLE IF NOT EXISTS runguard_format (
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
+    format bigint NOT NULL
+)";
+
+/// The tables of the days.
+pub(super) const DAYS: &str = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'runguard_log'::regclass ORDER BY 1";
+
+/// Brings the tables to this version's format. Gives the channel on which rows are told.
+pub(super) async fn prepare(wire: &mut Wire, place: &str) -> Result<String, OpenError> {
+    let refuse = |detail: String| OpenError::Postgres { place: place.to_owned(), detail };
+    let failed = |failure: Failure| refuse(failure.to_string());
+    let about = wire
+        .query_one(
+            "SELECT (SELECT 'runguard_log_' || oid FROM pg_namespace WHERE nspname = current_schema()),
+             current_setting('server_encoding'), current_setting('server_version_num')::int / 10000",
+            &[],
+        )
+        .await
+        .map_err(|error| failed(error.into()))?;
+    let field = |error: tokio_postgres::Error| failed(error.into());
+    let channel: Option<String> = about.try_get(0).map_err(field)?;
+    let (encoding, version): (&str, i32) = (about.try_get(1).map_err(field)?, about.try_get(2).map_err(field)?);
+    if encoding != "UTF8" {
+        return Err(refuse(format!("the database is encoded in {encoding}; create one with ENCODING 'UTF8' TEMPLATE template0")));
+    }
+    if version < OLDEST_SERVER {
+        return Err(refuse(format!("it is version {version}; RunGuard needs {OLDEST_SERVER} or later")));
+    }
+    let Some(channel) = channel else {
+        return Err(refuse("the schema of its search_path does not exist; create it with CREATE SCHEMA, or name another".into()));
+    };
+    let known = STEPS.len() as i64;
+    let mut found = format(wire).await.map_err(failed)?;
+    if found < known {
+        let upgrade = async {
+            // The next statement sees what others have done meanwhile.
+            wire.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(1920298599, hashtext(current_schema()))").await?;
+            let found = format(wire).await?;
+            for step in STEPS.iter().skip(found.max(0) as usize) {
+                wire.batch_execute(step).await?;
+            }
+            if found < known {
+                let note = format!(
+                    "{FORMAT_TABLE}; INSERT INTO runguard_format (format) VALUES ({known}) ON CONFLICT (single) DO UPDATE SET format = {known}"
+                );
+                wire.batch_execute(&note).await?;
+            }
+            wire.batch_execute("COMMIT").await?;
+            Ok(found.max(known))
+        };
+        found = upgrade.await.map_err(failed)?;
+    }
+    if found > known {
+        return Err(OpenError::PostgresTooNew { place: place.to_owned(), found, known });
+    }
+    Ok(channel)
+}
+
+/// 0 when there is nothing.
+async fn format(wire: &Wire) -> Result<i64, Failure> {
+    // Of the catalog itself: what the server remembers of names may be older than the lock we waited for.
+    let sql = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = 'runguard_format' AND n.nspname = current_schema())";
+    let row = wire.query_one(sql, &[]).await?;
+    if !row.try_get::<_, bool>(0)? {
+        return Ok(0);
+    }
+    let row = wire.query_opt("SELECT format FROM runguard_format", &[]).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0))
+}
+
+/// A day by UTC, counted from 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Day(i64);
+
+impl Day {
+    /// The first of the year 1, and the last of 9999: they also hold whatever lies beyond, so that every day has a name.
+    const FIRST: Self = Self(-719_162);
+    const LAST: Self = Self(2_932_896);
+    const TABLE: &str = "runguard_log_";
+
+    pub(super) fn of(at: i64) -> Self {
+        Self(at.div_euclid(DAY_MILLIS)).clamp(Self::FIRST, Self::LAST)
+    }
+
+    pub(super) fn first_minute(self) -> i64 {
+        self.0 * (DAY_MILLIS / MINUTE_MILLIS)
+    }
+
+    pub(super) fn table(self) -> String {
+        let (year, month, day) = self.civil();
+        format!("{}{year:04}{month:02}{day:02}", Self::TABLE)
+    }
+
+    /// `None`: not one of ours.
+    pub(super) fn of_table(name: &str) -> Option<Self> {
+        let digits = name.strip_prefix(Self::TABLE).filter(|digits| digits.len() == 8)?;
+        let number: i64 = digits.parse().ok()?;
+        let (year, month, day) = (number / 10_000, number / 100 % 100, number % 100);
+        // Years begin in March here, so that the day that comes and goes is the last one.
+        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let day_of_year = (153 * month + 2) / 5 + day - 1;
+        let found = Self(year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468);
+        (found.table() == name).then_some(found)
+    }
+
+    fn civil(self) -> (i64, i64, i64) {
+        let days = self.0 + 719_468;
+        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month + 2) / 5 + 1;
+        let year = year_of_era + era * 400;
+        if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
+    }
+
+    /// Makes the day's table and attaches it.
+    pub(super) fn creation(self) -> String {
+        let from = if self == Self::FIRST { "MINVALUE".into() } else { format!("'{}'", self.0 * DAY_MILLIS) };
+        let to = if self == Self::LAST { "MAXVALUE".into() } else { format!("'{}'", (self.0 + 1) * DAY_MILLIS) };
+        let table = self.table();
+        format!(
+            "CREATE TABLE {table} (LIKE runguard_log INCLUDING ALL);
+             ALTER TABLE runguard_log ATTACH PARTITION {table} FOR VALUES FROM ({from}) TO ({to});"
+        )
+    }
+}
+
+/// Stands before what stands for a character that Postgres does not take.
+const ESCAPE: char = '\u{1a}';
+
+/// A text as Postgres can keep it: it takes every character but NUL. Two texts are the same exactly when their forms are.
+pub(super) fn to_kept(text: &str) -> Cow<'_, str> {
+    // Byte by byte and without a branch: this runs over everything that is imported.
+    if text.bytes().fold(0, |found, byte| found | u8::from(byte == 0) | u8::from(byte == ESCAPE as u8)) > 0 {
+        Cow::Owned(text.replace(ESCAPE, "\u{1a}\u{1a}").replace('\0', "\u{1a}0"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+pub(super) fn from_kept(kept: &str) -> Cow<'_, str> {
+    if !kept.contains(ESCAPE) {
+        return Cow::Borrowed(kept);
+    }
+    let mut text = String::with_capacity(kept.len());
+    let mut characters = kept.chars();
+    while let Some(character) = characters.next() {
+        if character == ESCAPE {
+            text.push(if characters.next() == Some('0') { '\0' } else { ESCAPE });
+        } else {
+            text.push(character);
+        }
+    }
+    Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn days_have_the_names_of_the_calendar() {
+        let named = [
+            (0, "19700101"),
+            (DAY_MILLIS - 1, "19700101"),
+            (-1, "19691231"),
+            (951_782_400_000, "20000229"),
+            (1_709_251_199_999, "20240229"),
+            (1_709_251_200_000, "20240301"),
+            (4_107_542_400_000, "21000301"),
+            (i64::MIN, "00010101"),
+            (i64::MAX, "99991231"),
+        ];
+        for (at, name) in named {
+            assert_eq!(Day::of(at).table(), format!("runguard_log_{name}"), "{at}");
+        }
+        for name in ["runguard_log_20250229", "runguard_log_2025010", "runguard_log_2025x101", "runguard_log_20251301", "other_20250101"] {
+            assert_eq!(Day::of_table(name), None, "{name}");
+        }
+        assert_eq!(Day::of(DAY_MILLIS).first_minute(), 1440);
+    }
+
+    #[test]
+    fn every_day_is_found_by_its_name_and_follows_the_one_before() {
+        let mut before = String::new();
+        for number in Day::FIRST.0..=Day::LAST.0 {
+            let name = Day(number).table();
+            assert!(name > before, "{name} after {before}");
+            assert_eq!(Day::of_table(&name), Some(Day(number)));
+            before = name;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_and_none_looks_like_another(texts in proptest::collection::vec("[\0\u{1a}0aé]{0,6}", 2)) {
+            let kept: Vec<_> = texts.iter().map(|text| to_kept(text)).collect();
+            for (text, kept) in texts.iter().zip(&kept) {
+                prop_assert!(!kept.contains('\0'));
+                prop_assert_eq!(&*from_kept(kept), text.as_str());
+            }
+            prop_assert_eq!(texts[0] == texts[1], kept[0] == kept[1]);
+        }
+    }
+}

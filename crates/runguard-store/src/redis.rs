@@ -1,0 +1,639 @@
+//! The shared database in Redis or Valkey: one server with or without replicas, or Redis Cluster.
+//!
+//! The only rule written in Lua is "compare, set, append" (`swap.lua`); what the states mean is decided in Rust. One
+//! connection carries all swaps: Redis runs them one after the other anyway, and a call carries many. Reading the log has
+//! connections of its own, because a read that waits holds up what follows it. A call that fails is not sent again
+//! here: the caller knows whether its answer is still wanted, and sending again is safe ([`Link::swap`]).
+
+mod address;
+mod nodes;
+mod server;
+
+use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, Swapped, Value, settle_chains};
+use address::{Address, Kind};
+use futures_util::future::join_all;
+use nodes::{Home, Nodes};
+use redis::Pipeline;
+use redis::Value as Reply;
+use server::{Dialer, text};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const SWAP: &str = include_str!("redis/swap.lua");
+const ABOUT: &str = include_str!("redis/about.lua");
+const LEASE: &str = include_str!("redis/lease.lua");
+
+const MOST_PARTITIONS: u16 = 4096;
+/// Longer than anybody waits for entries in one call.
+const MOST_WAIT_MILLIS: u64 = 30_000;
+/// A state is kept at most this long (about 30,000 years): Redis adds it to the time and must not overflow.
+const MOST_KEEP_MILLIS: u64 = 1 << 50;
+/// Between two looks for entries where the server cannot wait for us.
+const POLL: Duration = Duration::from_millis(20);
+/// How often a database that is being set up by another node is looked at again.
+const MOST_ROUNDS: usize = 20;
+
+/// Where the database is and how it is used.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://user:password@host:port/database`; `rediss://` with TLS; several hosts with commas, of which the primary is
+    /// used; `redis+cluster://` or `rediss+cluster://` for Redis Cluster.
+    pub url: String,
+    /// Begins every key.
+    pub prefix: String,
+    /// Fixed for a database once it is created.
+    pub partitions: u16,
+    /// Entries in one partition's stream before swaps are refused as full.
+    pub stream_limit: u64,
+    /// Certificates (PEM) to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Replicas that must have a swap before it counts.
+    pub replicas: u32,
+    /// For connecting, and for every answer.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = Address::parse(&self.url).map(|address| address.places).unwrap_or_default();
+        f.debug_struct("RedisOptions").field("hosts", &hosts).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+/// The database cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "the address of Redis cannot be used: {0}. Write redis://user:password@host:port/database, rediss:// for TLS, redis+cluster:// for Redis Cluster"
+    )]
+    Url(String),
+    #[error("the number of partitions must be 1 to {MOST_PARTITIONS}, not {0}", found)]
+    Partitions { found: u16 },
+    #[error("cannot read the certificates in {path}: {detail}. It must be a PEM file that the service may read", path = path.display())]
+    CaFile { path: PathBuf, detail: String },
+    #[error("Redis at {place} is not reached: {detail}. Is it running, are host and port right, does a firewall let us through?")]
+    Unreachable { place: String, detail: String },
+    #[error("Redis at {place} closes the connection at once. If it expects TLS, write rediss:// in its address")]
+    Closed { place: String },
+    #[error(
+        "no TLS with Redis at {place}: {detail}. Its certificate must be for this host name and from an authority the system trusts, or one in the CA file of the settings; if it speaks no TLS on this port, write redis:// in its address"
+    )]
+    Tls { place: String, detail: String },
+    #[error("Redis at {place} does not take the login: {detail}. Check user and password in its address (percent-encode : / @)")]
+    Password { place: String, detail: String },
+    #[error("Redis at {place} does not allow what RunGuard needs: {detail}. Give its user the rights that the documentation lists")]
+    NotAllowed { place: String, detail: String },
+    #[error("Redis at {place} is a replica. Give the address of the primary, or of all servers with commas between")]
+    Replica { place: String },
+    #[error(
+        "{places} both say that they are the primary. Make one of them a replica of the other (REPLICAOF), or take it out of the address"
+    )]
+    TwoPrimaries { places: String },
+    #[error("Redis at {place} is part of a Redis Cluster. Write redis+cluster:// (or rediss+cluster://) in its address")]
+    ClusterMode { place: String },
+    #[error("Redis at {place} is not part of a Redis Cluster. Write redis:// (or rediss://) in its address")]
+    NotCluster { place: String },
+    #[error("Redis at {place} is version {version}. RunGuard needs 6.2 or later, or Valkey")]
+    TooOld { place: String, version: String },
+    #[error("Redis at {place} is not ready: {detail}. Wait until it has loaded its data and the cluster is whole")]
+    Busy { place: String, detail: String },
+}
+
+/// A node's link to the database.
+pub struct RedisLink {
+    keys: Keys,
+    kind: Kind,
+    partitions: u16,
+    stream_limit: u64,
+    replicas: u32,
+    timeout: Duration,
+    nodes: Nodes,
+    /// The same servers again, for what may wait or is large.
+    readers: Nodes,
+    reading: tokio::sync::Mutex<()>,
+    /// The generation that [`Link::about`] told of.
+    known: Mutex<Option<u64>>,
+    warning: Option<String>,
+}
+
+impl fmt::Debug for RedisLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLink").field("kind", &self.kind).field("partitions", &self.partitions).finish_non_exhaustive()
+    }
+}
+
+struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    fn cell(&self, name: &CellName) -> String {
+        format!("{}:{{{}}}:c:{:032x}", self.prefix, name.partition(), name.hash())
+    }
+
+    fn log(&self, partition: u16) -> String {
+        format!("{}:{{{partition}}}:log", self.prefix)
+    }
+
+    /// In Redis Cluster every partition carries the generation too: a server that lost its data is one of several.
+    fn mark(&self, partition: u16) -> String {
+        format!("{}:{{{partition}}}:about", self.prefix)
+    }
+
+    fn about(&self) -> String {
+        format!("{}:{{meta}}:about", self.prefix)
+    }
+
+    fn endpoints(&self) -> String {
+        format!("{}:{{meta}}:endpoints", self.prefix)
+    }
+
+    fn lease(&self, name: &str) -> String {
+        format!("{}:{{meta}}:lease:{name}", self.prefix)
+    }
+}
+
+impl RedisLink {
+    /// Connects and checks what it finds. From here on the connections are kept up: what breaks comes back by itself.
+    pub async fn open(options: RedisOptions) -> Result<RedisLink, OpenError> {
+        let RedisOptions { url, prefix, partitions, stream_limit, ca_file, replicas, timeout } = options;
+        let address = Address::parse(&url)?;
+        if partitions == 0 || partitions > MOST_PARTITIONS {
+            return Err(OpenError::Partitions { found: partitions });
+        }
+        let kind = address.kind;
+        if address.tls {
+            // Fails when somebody was first; the workspace has only this one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let read = |path: PathBuf| match std::fs::read(&path) {
+            Ok(bytes) if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") => Ok(bytes),
+            Ok(_) => Err(OpenError::CaFile { path, detail: "there is no certificate in it".to_owned() }),
+            Err(error) => Err(OpenError::CaFile { path, detail: error.to_string() }),
+        };
+        let dialer = Dialer { address, root_certificates: ca_file.map(read).transpose()?, timeout };
+        let (nodes, line) = Nodes::open(dialer.clone(), partitions).await?;
+        let (readers, _) = Nodes::open(dialer, partitions).await?;
+        let warning = line.evicts.as_deref().map(|policy| {
+            let place = &line.place;
+            format!("Redis at {place} has maxmemory-policy {policy}: it throws states away when memory is short. Set it to noeviction")
+        });
+        if let Some(warning) = &warning {
+            tracing::warn!("{warning}");
+        }
+        Ok(RedisLink {
+            keys: Keys { prefix },
+            kind,
+            partitions,
+            stream_limit,
+            replicas,
+            timeout,
+            nodes,
+            readers,
+            reading: tokio::sync::Mutex::new(()),
+            known: Mutex::new(None),
+            warning,
+        })
+    }
+
+    /// What the server is set up for that it should not be (it was logged too).
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<u64>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_partitions(&self, mut asked: impl Iterator<Item = u16>) -> Result<(), LinkError> {
+        match asked.find(|partition| *partition >= self.partitions) {
+            None => Ok(()),
+            Some(partition) => Err(LinkError::Refused(format!("there is no partition {partition}, only {}", self.partitions))),
+        }
+    }
+
+    /// Asks one thing of the home's server.
+    async fn one(&self, home: Home, question: impl Fn(&mut Pipeline) + Send + Sync) -> Result<Reply, LinkError> {
+        let answers = self.nodes.ask(home, Duration::ZERO, |_, commands| question(commands)).await?;
+        answers.into_iter().next().ok_or_else(strange)
+    }
+
+    /// Asks the same of every partition: at once on one server, of each home in Redis Cluster.
+    async fn each(
+        &self,
+        nodes: &Nodes,
+        partitions: &[u16],
+        question: impl Fn(&mut Pipeline, usize) + Send + Sync,
+    ) -> Result<Vec<Reply>, LinkError> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let question = &question;
+        let answers: Vec<Reply> = match self.kind {
+            Kind::Primary => {
+                let all = |commands: &mut Pipeline| (0..partitions.len()).for_each(|index| question(commands, index));
+                nodes.ask(Home::Meta, Duration::ZERO, |_, commands| all(commands)).await?
+            }
+            Kind::Cluster => {
+                let asked = partitions.iter().enumerate().map(|(index, partition)| {
+                    nodes.ask(Home::Partition(*partition), Duration::ZERO, move |_, commands| question(commands, index))
+                });
+                let answers: Result<Vec<Vec<Reply>>, LinkError> = join_all(asked).await.into_iter().collect();
+                answers?.into_iter().flatten().collect()
+            }
+        };
+        if answers.len() == partitions.len() { Ok(answers) } else { Err(strange()) }
+    }
+
+    /// One call of the script. All swaps are of one partition in Redis Cluster.
+    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+        let call = Call::write(&self.keys, home, *self.known(), self.stream_limit, swaps);
+        let replicas = self.replicas;
+        let wait = if replicas > 0 { self.timeout / 2 } else { Duration::ZERO };
+        let answers = self.nodes.ask(home, wait, |line, commands| {
+            let command = commands.cmd("EVALSHA").arg(&*line.swap_hash).arg(call.keys.len());
+            command.arg(&call.keys);
+            for argument in &call.arguments {
+                command.arg(&**argument);
+            }
+            if replicas > 0 {
+                commands.cmd("WAIT").arg(replicas).arg(wait.as_millis().max(1) as u64);
+            }
+        });
+        let mut answers = answers.await?.into_iter();
+        let swapped = match answers.next() {
+            Some(Reply::Nil) => return Err(LinkError::emptied()),
+            Some(Reply::Array(answers)) if answers.len() == swaps.len() => {
+                answers.into_iter().map(read_swapped).collect::<Option<Vec<_>>>()
+            }
+            Some(_) | None => None,
+        };
+        let mut swapped = swapped.ok_or_else(strange)?;
+        if replicas > 0 && swapped.contains(&Swapped::Done) {
+            match answers.next() {
+                Some(Reply::Int(found)) if found >= i64::from(replicas) => {}
+                Some(Reply::Int(found)) => {
+                    return Err(LinkError::Away(format!(
+                        "only {found} of {replicas} replicas have it, and it could be lost with the primary"
+                    )));
+                }
+                Some(_) | None => return Err(strange()),
+            }
+        }
+        settle_chains(swaps, &mut swapped);
+        Ok(swapped)
+    }
+
+    /// Gives every partition the generation, then says so.
+    async fn mark(&self, generation: u64) -> Result<(), LinkError> {
+        let partitions: Vec<u16> = (0..self.partitions).collect();
+        self.each(&self.nodes, &partitions, |commands, index| {
+            commands.cmd("HSET").arg(self.keys.mark(partitions[index])).arg("generation").arg(generation);
+        })
+        .await?;
+        self.one(Home::Meta, |commands| {
+            commands.cmd("HSET").arg(self.keys.about()).arg("marked").arg(generation);
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn all_marked(&self, generation: u64) -> Result<bool, LinkError> {
+        let partitions: Vec<u16> = (0..self.partitions).collect();
+        let marks = self.each(&self.nodes, &partitions, |commands, index| {
+            commands.cmd("HGET").arg(self.keys.mark(partitions[index])).arg("generation");
+        });
+        Ok(marks.await?.iter().all(|mark| text(mark) == generation.to_string()))
+    }
+
+    async fn read_entries(
+        &self,
+        after: &[(u16, EntryId)],
+        count: usize,
+        wait_millis: u64,
+    ) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        match self.kind {
+            Kind::Primary => {
+                let may_take = Duration::from_millis(wait_millis) * 2;
+                let asked = self.readers.ask(Home::Meta, may_take, |_, commands| {
+                    let command = commands.cmd("XREAD").arg("COUNT").arg(count.max(1));
+                    if wait_millis > 0 {
+                        command.arg("BLOCK").arg(wait_millis);
+                    }
+                    command.arg("STREAMS");
+                    for (partition, _) in after {
+                        command.arg(self.keys.log(*partition));
+                    }
+                    for (_, id) in after {
+                        command.arg(id.to_string());
+                    }
+                });
+                let answer = asked.await?.into_iter().next().ok_or_else(strange)?;
+                self.read_streams(after, answer)
+            }
+            Kind::Cluster => {
+                let partitions: Vec<u16> = after.iter().map(|(partition, _)| *partition).collect();
+                let end = Instant::now() + Duration::from_millis(wait_millis);
+                loop {
+                    let asked = self.each(&self.readers, &partitions, |commands, index| {
+                        let (partition, id) = after[index];
+                        let command = commands.cmd("XREAD").arg("COUNT").arg(count.max(1)).arg("STREAMS");
+                        command.arg(self.keys.log(partition)).arg(id.to_string());
+                    });
+                    let mut found = Vec::new();
+                    for (index, answer) in asked.await?.into_iter().enumerate() {
+                        found.extend(self.read_streams(&after[index..=index], answer)?);
+                    }
+                    if !found.is_empty() || Instant::now() + POLL > end {
+                        return Ok(found);
+                    }
+                    tokio::time::sleep(POLL).await;
+                }
+            }
+        }
+    }
+
+    fn read_streams(&self, asked: &[(u16, EntryId)], answer: Reply) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        let mut found = Vec::new();
+        let streams = match answer {
+            Reply::Nil => return Ok(found),
+            Reply::Array(streams) => streams,
+            _ => return Err(strange()),
+        };
+        for stream in streams {
+            let [name, Reply::Array(entries)] = <[Reply; 2]>::try_from(array(stream)?).map_err(|_| strange())? else {
+                return Err(strange());
+            };
+            let name = text(&name);
+            let partition = asked.iter().map(|(partition, _)| *partition).find(|partition| self.keys.log(*partition) == name);
+            let partition = partition.ok_or_else(strange)?;
+            for entry in entries {
+                let (id, entry) = read_entry(entry)?;
+                found.push((partition, id, entry));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The arguments of one call of the script.
+struct Call<'a> {
+    keys: Vec<String>,
+    arguments: Vec<std::borrow::Cow<'a, [u8]>>,
+}
+
+impl<'a> Call<'a> {
+    fn write(keys: &Keys, home: Home, generation: Option<u64>, stream_limit: u64, swaps: &'a [Swap]) -> Call<'a> {
+        let number = |number: u64| std::borrow::Cow::Owned(number.to_string().into_bytes());
+        let mut streams: BTreeMap<u16, u64> = BTreeMap::new();
+        for swap in swaps {
+            streams.insert(swap.partition, 0);
+        }
+        for (place, index) in streams.values_mut().zip(1..) {
+            *place = index;
+        }
+        let about = match home {
+            Home::Meta => keys.about(),
+            Home::Partition(partition) => keys.mark(partition),
+        };
+        let cells: usize = swaps.iter().map(|swap| swap.cells.len()).sum();
+        let mut call =
+            Call { keys: Vec::with_capacity(1 + streams.len() + cells), arguments: Vec::with_capacity(3 + 3 * (swaps.len() + cells)) };
+        call.keys.push(about);
+        call.keys.extend(streams.keys().map(|partition| keys.log(*partition)));
+        let generation = generation.map_or_else(Vec::new, |generation| generation.to_string().into_bytes());
+        // Lua counts exactly only so far.
+        call.arguments.extend([generation.into(), number(stream_limit.min(1 << 53)), number(streams.len() as u64)]);
+        for swap in swaps {
+            let stream = streams.get(&swap.partition).copied().unwrap_or(1);
+            call.arguments.extend([number(stream), number(swap.cells.len() as u64), swap.entry.as_slice().into()]);
+            for cell in &swap.cells {
+                call.keys.push(keys.cell(&cell.name));
+                let expect = if cell.expect == 0 { Vec::new() } else { cell.expect.to_be_bytes().to_vec() };
+                let (put, keep_millis) = match &cell.put {
+                    Put::Keep => (Vec::new(), 0),
+                    Put::Remove => (b"-".to_vec(), 0),
+                    Put::Set { token, state, keep_millis } => {
+                        ([&token.to_be_bytes()[..], state].concat(), (*keep_millis).clamp(1, MOST_KEEP_MILLIS))
+                    }
+                };
+                call.arguments.extend([expect.into(), put.into(), number(keep_millis)]);
+            }
+        }
+        call
+    }
+}
+
+fn strange() -> LinkError {
+    LinkError::Refused("an answer that Redis does not give. Is something else listening there?".to_owned())
+}
+
+fn array(reply: Reply) -> Result<Vec<Reply>, LinkError> {
+    if let Reply::Array(parts) = reply { Ok(parts) } else { Err(strange()) }
+}
+
+fn read_value(reply: Reply) -> Option<Value> {
+    match reply {
+        Reply::Nil => Some(None),
+        Reply::BulkString(mut bytes) => {
+            let token = bytes.first_chunk::<8>().copied().map(u64::from_be_bytes)?;
+            bytes.drain(..8);
+            Some(Some((token, bytes)))
+        }
+        _ => None,
+    }
+}
+
+fn read_swapped(reply: Reply) -> Option<Swapped> {
+    match reply {
+        Reply::Int(1) => Some(Swapped::Done),
+        Reply::Int(2) => Some(Swapped::Full),
+        Reply::Array(values) => values.into_iter().map(read_value).collect::<Option<Vec<Value>>>().map(Swapped::Raced),
+        _ => None,
+    }
+}
+
+fn read_entry(reply: Reply) -> Result<(EntryId, Vec<u8>), LinkError> {
+    let [id, Reply::Array(fields)] = <[Reply; 2]>::try_from(array(reply)?).map_err(|_| strange())? else {
+        return Err(strange());
+    };
+    let id = text(&id).parse().map_err(|_| strange())?;
+    match fields.into_iter().nth(1) {
+        Some(Reply::BulkString(entry)) => Ok((id, entry)),
+        Some(_) | None => Err(strange()),
+    }
+}
+
+impl Link for RedisLink {
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        self.check_partitions(swaps.iter().map(|swap| swap.partition))?;
+        self.check_partitions(swaps.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.partition()))?;
+        if swaps.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.kind == Kind::Primary {
+            return self.swap_at(Home::Meta, &swaps).await;
+        }
+        let mut places: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        let mut groups: BTreeMap<u16, Vec<Swap>> = BTreeMap::new();
+        let count = swaps.len();
+        for (index, swap) in swaps.into_iter().enumerate() {
+            places.entry(swap.partition).or_default().push(index);
+            groups.entry(swap.partition).or_default().push(swap);
+        }
+        let calls = groups.iter().map(|(partition, swaps)| self.swap_at(Home::Partition(*partition), swaps));
+        let mut answers = vec![Swapped::Full; count];
+        for (answered, places) in join_all(calls).await.into_iter().zip(places.into_values()) {
+            for (answer, place) in answered?.into_iter().zip(places) {
+                answers[place] = answer;
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        self.check_partitions(names.iter().map(CellName::partition))?;
+        let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, name) in names.iter().enumerate() {
+            let group = if self.kind == Kind::Primary { 0 } else { name.partition() };
+            groups.entry(group).or_default().push(index);
+        }
+        let partitions: Vec<u16> = groups.keys().copied().collect();
+        let groups: Vec<Vec<usize>> = groups.into_values().collect();
+        let asked = self.each(&self.nodes, &partitions, |commands, group| {
+            let command = commands.cmd("MGET");
+            for index in &groups[group] {
+                command.arg(self.keys.cell(&names[*index]));
+            }
+        });
+        let mut values = vec![None; names.len()];
+        for (answer, group) in asked.await?.into_iter().zip(&groups) {
+            for (value, index) in array(answer)?.into_iter().zip(group) {
+                values[*index] = read_value(value).ok_or_else(strange)?;
+            }
+        }
+        Ok(values)
+    }
+
+    async fn time(&self) -> Result<i64, LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("TIME");
+        });
+        let parts: Option<Vec<i64>> = array(answer.await?)?.iter().map(|part| text(part).parse().ok()).collect();
+        match parts.as_deref() {
+            Some([seconds, micros]) => Ok(seconds * 1000 + micros / 1000),
+            Some(_) | None => Err(strange()),
+        }
+    }
+
+    async fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        self.check_partitions(after.iter().map(|(partition, _)| *partition))?;
+        if after.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _one_at_a_time = self.reading.lock().await;
+        self.read_entries(&after, count, wait_millis.min(MOST_WAIT_MILLIS)).await
+    }
+
+    async fn latest(&self) -> Result<Vec<EntryId>, LinkError> {
+        let partitions: Vec<u16> = (0..self.partitions).collect();
+        let asked = self.each(&self.nodes, &partitions, |commands, index| {
+            commands.cmd("XREVRANGE").arg(self.keys.log(partitions[index])).arg("+").arg("-").arg("COUNT").arg(1);
+        });
+        let mut latest = Vec::with_capacity(partitions.len());
+        for answer in asked.await? {
+            latest.push(match array(answer)?.into_iter().next() {
+                Some(entry) => read_entry(entry)?.0,
+                None => EntryId::default(),
+            });
+        }
+        Ok(latest)
+    }
+
+    async fn trim(&self, upto: Vec<(u16, EntryId)>) -> Result<(), LinkError> {
+        self.check_partitions(upto.iter().map(|(partition, _)| *partition))?;
+        let partitions: Vec<u16> = upto.iter().map(|(partition, _)| *partition).collect();
+        let asked = self.each(&self.nodes, &partitions, |commands, index| {
+            let (partition, upto) = upto[index];
+            commands.cmd("XTRIM").arg(self.keys.log(partition)).arg("MINID").arg(upto.next().to_string());
+        });
+        asked.await.map(drop)
+    }
+
+    /// `mine.generation` must be random each time: in Redis Cluster it also takes the place of one that lost a partition.
+    async fn about(&self, mine: About) -> Result<About, LinkError> {
+        let mut lost: Option<u64> = None;
+        for _ in 0..MOST_ROUNDS {
+            let offered = if lost == Some(mine.generation) { mine.generation.wrapping_add(1) } else { mine.generation };
+            let answer = self.one(Home::Meta, |commands| {
+                let command = commands.cmd("EVAL").arg(ABOUT).arg(1).arg(self.keys.about());
+                command.arg(mine.format).arg(mine.partitions).arg(offered).arg(lost.map_or_else(String::new, |lost| lost.to_string()));
+            });
+            let numbers: Option<Vec<u64>> = array(answer.await?)?.iter().map(|part| text(part).parse().ok()).collect();
+            let Some([format, partitions, generation, marked]) = numbers.as_deref() else {
+                return Err(LinkError::NotOurs(format!(
+                    "the key {} is there, but it is not RunGuard's. Set another prefix",
+                    self.keys.about()
+                )));
+            };
+            if (*format, *partitions) != (u64::from(mine.format), u64::from(mine.partitions)) {
+                return Err(LinkError::NotOurs(format!(
+                    "it has format {format} with {partitions} partitions, this node wants format {} with {}. Set the partitions to what the database has, or use another prefix or database; nodes of different versions cannot share one",
+                    mine.format, mine.partitions
+                )));
+            }
+            if self.kind == Kind::Cluster {
+                if marked != generation {
+                    self.mark(*generation).await?;
+                    continue;
+                }
+                if !self.all_marked(*generation).await? {
+                    lost = Some(*generation);
+                    continue;
+                }
+            }
+            *self.known() = Some(*generation);
+            return Ok(About { format: mine.format, partitions: mine.partitions, generation: *generation });
+        }
+        Err(LinkError::Away("the database is being set up by another node".to_owned()))
+    }
+
+    async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("SADD").arg(self.keys.endpoints()).arg(&label);
+        });
+        answer.await.map(drop)
+    }
+
+    async fn endpoints(&self) -> Result<Vec<String>, LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("SMEMBERS").arg(self.keys.endpoints());
+        });
+        let mut labels: Vec<String> = array(answer.await?)?.iter().map(text).collect();
+        labels.sort_unstable();
+        Ok(labels)
+    }
+
+    async fn forget_endpoint(&self, label: String) -> Result<(), LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("SREM").arg(self.keys.endpoints()).arg(&label);
+        });
+        answer.await.map(drop)
+    }
+
+    async fn lease(&self, name: &str, holder: u64, millis: u64) -> Result<bool, LinkError> {
+        let millis = millis.min(MOST_KEEP_MILLIS);
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("EVAL").arg(LEASE).arg(1).arg(self.keys.lease(name)).arg(holder).arg(millis);
+        });
+        Ok(matches!(answer.await?, Reply::Int(1)))
+    }
+
+    fn partitions(&self) -> u16 {
+        self.partitions
+    }
+}

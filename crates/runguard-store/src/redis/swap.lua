@@ -1,0 +1,63 @@
+-- KEYS: the hash with the generation, the streams, then the cells of all swaps in order.
+-- ARGV: generation ('' = do not ask), bound of a stream, number of streams; then of each swap: which stream, how many
+-- cells, entry ('' = none); and of each cell: token expected ('' = not there), what to put ('' = keep, '-' = remove,
+-- else token and state), how many milliseconds to keep it.
+-- Answers nil when the generation is another one; else of each swap 1 (done), 2 (full), or what its cells hold.
+local KEYS, ARGV, call, sub, tonumber = KEYS, ARGV, redis.call, string.sub, tonumber
+if ARGV[1] ~= '' and call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
+  return false
+end
+local limit, streams = tonumber(ARGV[2]), tonumber(ARGV[3])
+local room = {}
+for i = 1, streams do
+  room[i] = limit - call('XLEN', KEYS[1 + i])
+end
+local key, arg, last, answers, n = 1 + streams, 3, #ARGV, {}, 0
+while arg < last do
+  local stream, cells, entry = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), ARGV[arg + 3]
+  arg = arg + 3
+  local values, same, sets, repeated = {}, true, 0, 0
+  for i = 1, cells do
+    local at = arg + 3 * i
+    local value, put = call('GET', KEYS[key + i]), ARGV[at - 1]
+    local token = value and sub(value, 1, 8) or ''
+    values[i] = value
+    same = same and token == ARGV[at - 2]
+    if #put > 1 then
+      sets = sets + 1
+      if token == sub(put, 1, 8) then repeated = repeated + 1 end
+    end
+  end
+  n = n + 1
+  if not same then
+    if sets > 0 and repeated == sets then
+      -- Made by an earlier call. Its time starts again, which is also the write that WAIT waits for.
+      for i = 1, cells do
+        local at = arg + 3 * i
+        if #ARGV[at - 1] > 1 then call('PEXPIRE', KEYS[key + i], ARGV[at]) end
+      end
+      answers[n] = 1
+    else
+      answers[n] = values
+    end
+  elseif entry ~= '' and room[stream] < 1 then
+    answers[n] = 2
+  else
+    for i = 1, cells do
+      local at = arg + 3 * i
+      local put = ARGV[at - 1]
+      if #put > 1 then
+        call('SET', KEYS[key + i], put, 'PX', ARGV[at])
+      elseif put == '-' then
+        call('DEL', KEYS[key + i])
+      end
+    end
+    if entry ~= '' then
+      room[stream] = room[stream] - 1
+      call('XADD', KEYS[1 + stream], '*', 'r', entry)
+    end
+    answers[n] = 1
+  end
+  key, arg = key + cells, arg + 3 * cells
+end
+return answers
