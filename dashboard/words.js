@@ -42,6 +42,7 @@ export const REASONS = {
   },
   budget: {
     budget_exceeded: 'Budget used up', unknown_model: 'Model without a price', call_cap_reached: 'Calls used up', too_many_reservations: 'Too many reservations',
+    state_unavailable: 'Shared state away',
   },
   tool_call: { tool_limit: 'Tool limit reached', exact_duplicate: 'Same call again', similar_query: 'Similar query again' },
   action_group: { permanent_failure: 'Fails for good' },

@@ -92,17 +92,26 @@ impl From<tokio_postgres::Error> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Other(text) => f.write_str(text),
-            Self::Server(error) => match error.as_db_error() {
-                // Not its detail: that quotes rows.
-                Some(said) => write!(f, "{} ({}){}", said.message(), said.code().code(), Self::advice(said.code())),
-                None => match error.source() {
-                    Some(source) => write!(f, "{error}: {source}; see whether it runs and can be reached from here"),
-                    None => write!(f, "{error}; see whether it runs and can be reached from here"),
-                },
-            },
+        let error = match self {
+            Self::Other(text) => return f.write_str(text),
+            Self::Server(error) => error,
+        };
+        // Not its detail: that quotes rows.
+        if let Some(said) = error.as_db_error() {
+            return write!(f, "{} ({}){}", said.message(), said.code().code(), Self::advice(said.code()));
         }
+        write!(f, "{error}")?;
+        let source = error.source();
+        if let Some(source) = source {
+            write!(f, ": {source}")?;
+        }
+        let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+        let is_tls = io.and_then(std::io::Error::get_ref).is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
+        f.write_str(if is_tls {
+            "; name the file of its authority in SSL_CERT_FILE, and the server as its certificate does"
+        } else {
+            "; see whether it runs and can be reached from here"
+        })
     }
 }
 

@@ -10,8 +10,8 @@ use std::sync::{LazyLock, Mutex};
 use tokio::runtime::Runtime;
 
 const BASE: Timestamp = Timestamp::from_millis(1_780_000_000_000);
-/// Reasons no demo can show: none.
-const CANNOT_OCCUR: &[Reason] = &[];
+/// Reasons no demo can show: it shares its states with nobody.
+const CANNOT_OCCUR: &[Reason] = &[Reason::StateUnavailable];
 
 /// One for all tests, as a service has one: an answer comes home through the runtime it was asked in.
 static RUNTIME: LazyLock<Runtime> =
