@@ -46,6 +46,8 @@ MAX_RESIDENT_MB = 600
 MAX_COLD_START_SECONDS = 1.0
 MAX_OVERVIEW_MS = 300
 MAX_PAGE_KB = 250
+MIN_PRECISION = 0.97
+MIN_RECALL = 0.85
 MAX_FALSE_STOPS = 0.01
 MIN_STUCK_RECALL = 0.95
 MIN_INTERCODE_SAVED = 0.30
@@ -618,6 +620,34 @@ def detection_bars(groups):
     return bars
 
 
+def measure_similarity(options):
+    """How well two queries that ask the same are told from two that look alike, on labelled pairs."""
+    command = ["cargo", "bench", "-q", "-p", "runguard-core", "--bench", "similarity"]
+    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    figures = json.loads(output)
+    percent = "{:.3f}".format
+    for part, rules in figures["parts"].items():
+        say(f"{part}, {rules[0]['pairs']} pairs")
+        rows = [[rule["rule"], *(percent(rule[figure]) for figure in ("precision", "recall", "f1"))] for rule in rules]
+        table(["", "precision", "recall", "F1"], rows)
+    names = [rule["rule"] for rule in figures["parts"]["all"]]
+    say("Told right, by kind")
+    rows = [[f"{kind['label']}: {kind['kind']}", str(kind["pairs"]), *map(str, kind["right"])] for kind in figures["kinds"]]
+    table(["", "pairs", *names], rows)
+    if options.mistakes:
+        for mistake in figures["mistakes"]:
+            say(f"is {mistake['label']} ({mistake['kind']}): {mistake['left']} / {mistake['right']}")
+        say()
+    bars = []
+    for part in ("held out", "all"):
+        plain, ours, _ = figures["parts"][part]
+        better = all(ours[figure] > plain[figure] for figure in ("precision", "recall"))
+        passed = better and ours["precision"] >= MIN_PRECISION and ours["recall"] >= MIN_RECALL
+        text = f"{part}: precision ≥ {MIN_PRECISION} at recall ≥ {MIN_RECALL}, both better than the plain ratio's"
+        bars.append(bar(passed, text))
+    return {"bars": bars, **figures}
+
+
 def measure_agent(_):
     """What the agent's loop costs beside the model, and whether a long run grows."""
     run(["cargo", "bench", "-p", "runguard-agent", "--bench", "agent"], cwd=ROOT)
@@ -647,6 +677,7 @@ def measure_node(_):
 MEASUREMENTS = {
     "http": measure_http,
     "core": measure_core,
+    "similarity": measure_similarity,
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
     "dashboard": measure_dashboard,
@@ -670,6 +701,8 @@ def main():
         if name in ("http", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
             command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")
+        if name == "similarity":
+            command.add_argument("--mistakes", action="store_true", help="list the pairs RunGuard's rule gets wrong")
     options = parser.parse_args()
     if not options.measurement:
         parser.print_help()

@@ -69,7 +69,10 @@ impl GuardSettings for Settings {
         Setting { key: "search_tools", about: "Tools of which similar queries are skipped too." },
         Setting { key: "query_arguments", about: "The arguments a query is taken from; the first that is there." },
         Setting { key: "place_arguments", about: "Arguments that make two searches different: where, and which page." },
-        Setting { key: "threshold", about: "How alike two queries must be, above 0 and up to 1." },
+        Setting {
+            key: "threshold",
+            about: "How alike the letters of two queries must be where their words do not tell (above 0.75: always), above 0 and up to 1.",
+        },
         Setting { key: "junk", about: "Python's heuristic for texts of 200 characters and more." },
         Setting { key: "wording", about: "Word forms and synonyms." },
         Setting { key: "volatile", about: "Fields that are left out of the arguments, by tool; \"*\" is every tool." },

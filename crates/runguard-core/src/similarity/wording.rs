@@ -44,7 +44,7 @@ impl Wording {
 }
 
 /// Without the ending of a plural or a verb. It need not be right, only the same for the forms of one word.
-fn stem(word: &str) -> &str {
+pub(super) fn stem(word: &str) -> &str {
     if !word.is_ascii() || word.len() <= SHORTEST_STEM {
         return word;
     }

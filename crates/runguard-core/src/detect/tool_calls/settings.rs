@@ -81,7 +81,8 @@ pub struct TrackerSettings {
     pub query_arguments: Vec<String>,
     /// Arguments that make two searches different whatever they ask: where, and which page.
     pub place_arguments: Vec<String>,
-    /// How alike two queries must be, above 0 and up to 1.
+    /// How alike the letters of two queries must be where their words do not tell, above 0 and up to 1. A threshold above
+    /// the usual is asked of those too whose words say the same.
     pub threshold: f64,
     /// Python's heuristic for texts of 200 characters and more.
     pub junk: Junk,

@@ -1,0 +1,311 @@
+//! Whether the words that two queries do not share make them two questions.
+//!
+//! Letters cannot tell: "weather in Austria" and "weather in Australia" share more of them than "price of the plan" and
+//! "how much does the plan cost". So words are compared: those that carry no meaning are left out, word forms and
+//! common synonyms count as one, a slip of the keyboard in a long word is forgiven, and what is left over decides.
+
+use super::vocabulary::{CONFUSABLE, MEANINGS, Meaning, Meanings};
+use super::wording::stem;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Beyond these, words are not compared one by one: what it costs grows with their square.
+const MOST_WORDS: usize = 128;
+/// More words without a partner than this are no slips.
+const MOST_SLIPS: usize = 4;
+/// Among so many shared words one word more is a detail, which the ratio may judge.
+const MANY_WORDS: usize = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Same,
+    Different,
+    /// The words do not tell: there are none that count, too many, or they are not separated by spaces.
+    Open,
+}
+
+/// What of a query is compared.
+struct Content<'a> {
+    words: Vec<(u64, &'a str)>,
+    /// One bit for each of how, where, when, who and why.
+    asks: u8,
+    /// "from" and "to", the latter where it is no "how to".
+    from: bool,
+    to: bool,
+    /// Everything of its kind, and something is done to it.
+    all: bool,
+    deed: bool,
+    /// It asks to be shown something: "show canceled orders" does not cancel them.
+    looks: bool,
+}
+
+impl<'a> Content<'a> {
+    /// `None`: nothing to compare by words.
+    fn of(text: &'a str, meanings: &Meanings) -> Option<Self> {
+        let mut content = Self { words: Vec::with_capacity(16), asks: 0, from: false, to: false, all: false, deed: false, looks: false };
+        let mut before = "";
+        for word in text.split(' ') {
+            let hash = xxh3_64(word.as_bytes());
+            let form = match meanings.get(&hash) {
+                Some(Meaning::Small) => None,
+                Some(Meaning::Asks(bit)) => {
+                    content.asks |= bit;
+                    None
+                }
+                Some(Meaning::From) => {
+                    content.from = true;
+                    None
+                }
+                Some(Meaning::To) => {
+                    content.to |= !matches!(before, "how" | "want" | "need" | "like" | "way" | "able" | "wish");
+                    None
+                }
+                Some(Meaning::All) => {
+                    content.all = true;
+                    None
+                }
+                Some(Meaning::SmallFirst) if content.words.is_empty() => {
+                    content.looks = true;
+                    None
+                }
+                Some(Meaning::SmallAfterHow) if content.asks & HOW != 0 => None,
+                // "I'd", its sign gone.
+                Some(Meaning::Id) if text[offset(text, word)..].starts_with("id like ") => None,
+                Some(Meaning::Deed(form)) => {
+                    // Further back it is no order: "all open tickets".
+                    content.deed |= content.words.is_empty();
+                    Some(*form)
+                }
+                Some(Meaning::Form(form)) => Some(*form),
+                Some(Meaning::SmallFirst | Meaning::SmallAfterHow | Meaning::Id) => Some(hash),
+                None => Some(form_of(word, hash, meanings)),
+            };
+            before = word;
+            if let Some(form) = form {
+                if content.words.len() == MOST_WORDS {
+                    return None;
+                }
+                content.words.push((form, word));
+            }
+        }
+        (!content.words.is_empty()).then_some(content)
+    }
+
+    fn has(&self, form: u64) -> bool {
+        self.words.iter().any(|(other, _)| *other == form)
+    }
+
+    /// Words the other has not, `None` if too many.
+    fn beyond(&self, other: &Self) -> Option<Vec<&'a str>> {
+        let mut rest = Vec::new();
+        for &(form, word) in &self.words {
+            if !other.has(form) {
+                if rest.len() == MOST_SLIPS {
+                    return None;
+                }
+                rest.push(word);
+            }
+        }
+        Some(rest)
+    }
+
+    /// Whether the same words ask for something else: another question word, the other way, all instead of one.
+    fn is_turned(&self, other: &Self) -> bool {
+        let asks_otherwise = self.asks != 0 && other.asks != 0 && self.asks & other.asks == 0;
+        let goes_back = |one: &Self, two: &Self| one.from && !one.to && two.to && !two.from;
+        let takes_more = self.all != other.all && (self.deed || other.deed);
+        let only_looks = |one: &Self, two: &Self| one.deed && two.deed && one.looks && one.asks == 0 && !two.looks && two.asks == 0;
+        asks_otherwise
+            || only_looks(self, other)
+            || only_looks(other, self)
+            || goes_back(self, other)
+            || goes_back(other, self)
+            || takes_more
+    }
+}
+
+pub(super) const HOW: u8 = 1;
+
+fn form_of(word: &str, hash: u64, meanings: &Meanings) -> u64 {
+    let stem = stem(word);
+    if stem.len() == word.len() {
+        return hash;
+    }
+    let hash = xxh3_64(stem.as_bytes());
+    match meanings.get(&hash) {
+        Some(Meaning::Form(form)) => *form,
+        _ => hash,
+    }
+}
+
+/// Where a part of a text begins.
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
+}
+
+/// Of two normalised texts.
+pub(super) fn compare(left: &str, right: &str) -> Verdict {
+    if !has_spaced_words(left) || !has_spaced_words(right) {
+        return Verdict::Open;
+    }
+    let meanings = &*MEANINGS;
+    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return Verdict::Open };
+    let (Some(mut rest), Some(mut other_rest)) = (one.beyond(&two), two.beyond(&one)) else { return Verdict::Different };
+    if !rest.is_empty() || !other_rest.is_empty() {
+        pair_joined(&mut rest, left, &mut other_rest, right);
+        pair_joined(&mut other_rest, right, &mut rest, left);
+        rest.retain(|word| match other_rest.iter().position(|other| is_slip(word, other)) {
+            Some(position) => {
+                other_rest.swap_remove(position);
+                false
+            }
+            None => true,
+        });
+    }
+    let one_word_more = rest.len() + other_rest.len() == 1;
+    if rest.is_empty() && other_rest.is_empty() {
+        if one.is_turned(&two) || is_swapped(left, right) { Verdict::Different } else { Verdict::Same }
+    } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(&two) {
+        Verdict::Open
+    } else {
+        Verdict::Different
+    }
+}
+
+/// Chinese, Japanese and their neighbours do not write spaces between words.
+fn has_spaced_words(text: &str) -> bool {
+    text.is_ascii() || !text.chars().any(|c| c >= '\u{2e80}')
+}
+
+/// "login" and "log in": what one text writes as two words and the other as one is left over in neither.
+fn pair_joined(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, other: &str) {
+    let mut before = "";
+    for part in other.split(' ') {
+        let is_joined = |word: &&str| !before.is_empty() && word.strip_prefix(before) == Some(part);
+        if let Some(joined) = text.split(' ').find(is_joined) {
+            rest.retain(|word| *word != joined);
+            other_rest.retain(|word| *word != before && *word != part);
+        }
+        before = part;
+    }
+}
+
+/// Words after which comes what something is done to: turned round, they say the reverse.
+const TOWARDS: &[&str] = &["after", "before", "from", "into", "onto", "than", "to", "with"];
+
+/// "from A to B" and "from B to A": after the same small word each has a word that the other has elsewhere.
+pub(super) fn is_swapped(left: &str, right: &str) -> bool {
+    if left == right {
+        return false;
+    }
+    TOWARDS.iter().any(|towards| {
+        let only_in = |text: &'_ str, other: &str| -> bool {
+            followers(text, towards).any(|word| followers(other, towards).all(|o| o != word) && other.split(' ').any(|o| o == word))
+        };
+        only_in(left, right) && only_in(right, left)
+    })
+}
+
+/// The words that follow a word, articles skipped.
+fn followers<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
+    let mut parts = text.split(' ');
+    std::iter::from_fn(move || {
+        parts.by_ref().find(|part| *part == word)?;
+        parts.clone().find(|part| !matches!(*part, "a" | "an" | "the" | "my" | "our" | "your"))
+    })
+}
+
+/// One slip of the keyboard in a word long enough that hardly another word is so near: two letters swapped, a doubled
+/// letter, a letter left out, a vowel for another, British for American.
+fn is_slip(left: &str, right: &str) -> bool {
+    let (short, long) = if left.len() <= right.len() { (left, right) } else { (right, left) };
+    let (short, long) = (short.as_bytes(), long.as_bytes());
+    if short.len() < 6 || long.len() - short.len() > 1 || short[0] != long[0] || !left.is_ascii() || !right.is_ascii() {
+        return false;
+    }
+    let same = short.iter().zip(long).take_while(|(a, b)| a == b).count();
+    let (short_rest, long_rest) = (&short[same..], &long[same..]);
+    let is_near = if short.len() == long.len() {
+        match (short_rest, long_rest) {
+            ([a, b, rest @ ..], [c, d, other @ ..]) if a == d && b == c => rest == other,
+            ([a, rest @ ..], [b, other @ ..]) if rest == other && !rest.is_empty() => {
+                let is_vowel = |letter: &u8| matches!(letter, b'a' | b'e' | b'i' | b'o' | b'u' | b'y');
+                matches!((a, b), (b's', b'z') | (b'z', b's')) || (short.len() >= 8 && is_vowel(a) && is_vowel(b))
+            }
+            _ => false,
+        }
+    } else {
+        let is_doubled = long_rest[0] == long[same - 1];
+        *short_rest == long_rest[1..] && (is_doubled || (short.len() >= 7 && !short_rest.is_empty()))
+    };
+    is_near && !CONFUSABLE.iter().any(|(a, b)| (*a == left && *b == right) || (*a == right && *b == left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_told_from_another_word() {
+        for (left, right) in [
+            ("adress", "address"),
+            ("recieve", "receive"),
+            ("databse", "database"),
+            ("seperate", "separate"),
+            ("organisation", "organization"),
+            ("pacakge", "package"),
+        ] {
+            assert!(is_slip(left, right) && is_slip(right, left), "{left} / {right}");
+        }
+        for (left, right) in [
+            ("contract", "contact"),
+            ("provide", "provider"),
+            ("employer", "employee"),
+            ("austria", "australia"),
+            ("granada", "grenada"),
+            ("encrypt", "decrypt"),
+            ("trail", "trial"),
+            ("größer", "grösser"),
+            ("personal", "personnel"),
+        ] {
+            assert!(!is_slip(left, right) && !is_slip(right, left), "{left} / {right}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_over_decides() {
+        for (left, right, verdict) in [
+            ("show me the price of the plan", "plan cost", Verdict::Same),
+            ("id like to know the plan price", "plan price", Verdict::Same),
+            ("customer id", "customer", Verdict::Different),
+            ("log in page", "login page", Verdict::Same),
+            ("web site speed", "website speed", Verdict::Same),
+            ("red shoes", "blue shoes", Verdict::Different),
+            ("red shoes", "shoes", Verdict::Different),
+            ("train from vienna to graz", "train to graz from vienna", Verdict::Same),
+            ("train from vienna to graz", "train from graz to vienna", Verdict::Different),
+            ("letters to the landlord", "letters from the landlord", Verdict::Different),
+            ("where does it happen", "when does it happen", Verdict::Different),
+            ("delete the backups", "delete all backups", Verdict::Different),
+            ("list the backups", "list all backups", Verdict::Same),
+            ("show canceled orders", "cancel orders", Verdict::Different),
+            ("show me how to cancel orders", "cancel orders", Verdict::Same),
+            ("help me cancel an order", "cancel order", Verdict::Same),
+            ("python list methods", "python dict methods", Verdict::Different),
+            ("what is it", "how are you", Verdict::Open),
+            ("退款政策是什么", "退款政策是", Verdict::Open),
+        ] {
+            assert_eq!(compare(left, right), verdict, "{left} / {right}");
+            assert_eq!(compare(right, left), verdict, "{right} / {left}");
+        }
+    }
+
+    #[test]
+    fn one_word_more_among_many_is_left_to_the_ratio() {
+        let many = "quarterly revenue churn margin forecast region product segment channel";
+        assert_eq!(compare(many, &format!("{many} partner")), Verdict::Open);
+        assert_eq!(compare(many, &many.replace("channel", "partner")), Verdict::Different);
+        let words = |from: usize, to: usize| (from..to).map(|n| format!("word{n}")).collect::<Vec<_>>().join(" ");
+        assert_eq!(compare(&words(0, 129), &words(0, 129)), Verdict::Open, "too many to compare one by one");
+        assert_eq!(compare(&words(0, 20), &words(10, 30)), Verdict::Different);
+    }
+}

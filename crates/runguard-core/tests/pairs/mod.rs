@@ -1,0 +1,76 @@
+//! The labelled pairs of queries, and how well a rule does on them.
+
+use runguard_core::similarity::{Gist, Junk, THRESHOLD, Wording, normalise, ratio};
+use xxhash_rust::xxh3::xxh3_64;
+
+const PAIRS: &str = include_str!("../../data/similar_pairs.tsv");
+
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) same: bool,
+    pub(crate) kind: &'static str,
+    pub(crate) left: &'static str,
+    pub(crate) right: &'static str,
+}
+
+impl Pair {
+    /// Not looked at when the rule is tuned. By the pair itself, so that one more pair moves no other.
+    pub(crate) fn is_held_out(&self) -> bool {
+        xxh3_64(format!("{}\t{}", self.left, self.right).as_bytes()) & 1 == 1
+    }
+}
+
+pub(crate) fn pairs() -> Vec<Pair> {
+    let lines = PAIRS.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines
+        .map(|line| {
+            let [label, kind, left, right] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
+            let same = match label {
+                "same" => true,
+                "different" => false,
+                _ => panic!("the label is `same` or `different`: {line}"),
+            };
+            Pair { same, kind, left, right }
+        })
+        .collect()
+}
+
+pub(crate) type Rule = fn(&str, &str) -> bool;
+
+/// The rules that are compared, by name.
+pub(crate) const RULES: [(&str, Rule); 3] = [("plain ratio 0.75", plain), ("RunGuard", runguard), ("RunGuard, stem = true", stemming)];
+
+pub(crate) fn plain(left: &str, right: &str) -> bool {
+    ratio(&normalise(left), &normalise(right), Junk::Keep) >= THRESHOLD
+}
+
+pub(crate) fn runguard(left: &str, right: &str) -> bool {
+    Gist::whole(left).is_similar(&Gist::whole(right))
+}
+
+pub(crate) fn stemming(left: &str, right: &str) -> bool {
+    let wording = Wording { stem: true, ..Wording::default() };
+    Gist::worded(left, &wording).is_similar(&Gist::worded(right, &wording))
+}
+
+pub(crate) struct Quality {
+    pub(crate) false_alarms: Vec<Pair>,
+    pub(crate) misses: Vec<Pair>,
+    pub(crate) precision: f64,
+    pub(crate) recall: f64,
+}
+
+pub(crate) fn measure<'a>(pairs: impl IntoIterator<Item = &'a Pair>, rule: Rule) -> Quality {
+    let (mut hits, mut false_alarms, mut misses) = (0.0, Vec::new(), Vec::new());
+    for pair in pairs {
+        match (rule(pair.left, pair.right), pair.same) {
+            (true, true) => hits += 1.0,
+            (true, false) => false_alarms.push(*pair),
+            (false, true) => misses.push(*pair),
+            (false, false) => {}
+        }
+    }
+    let share = |others: usize| if hits > 0.0 { hits / (hits + others as f64) } else { 0.0 };
+    let (precision, recall) = (share(false_alarms.len()), share(misses.len()));
+    Quality { false_alarms, misses, precision, recall }
+}
