@@ -196,7 +196,8 @@ fn rewrite(value: &Value, seed: &mut u64, out: &mut String) {
         Value::Null | Value::Bool(_) => out.push_str(&value.to_string()),
         Value::Number(number) => match (number.is_f64(), roll(4)) {
             (false, 0) if number.to_string().len() < 15 => out.push_str(&format!("{number}.00")),
-            (false, 1) if number.to_string().len() < 15 => out.push_str(&format!("{number}0e-1")),
+            // "00" is no number.
+            (false, 1) if number.to_string().len() < 15 && number.as_i64() != Some(0) => out.push_str(&format!("{number}0e-1")),
             (true, 0) => out.push_str(&format!("{:e}", number.as_f64().unwrap())),
             _ => out.push_str(&number.to_string()),
         },
