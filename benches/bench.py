@@ -52,6 +52,7 @@ MAX_FALSE_STOPS = 0.01
 MIN_STUCK_RECALL = 0.95
 MIN_INTERCODE_SAVED = 0.30
 MAX_INTERCODE_FALSE_STOPS = 0.005
+MIN_REPLAYED_STEPS = 1_000_000
 DAY_MS = 86_400_000
 
 
@@ -568,19 +569,34 @@ def measure_core(_):
     return {}
 
 
-def measure_detection(options):
-    """How well stalled runs are told from good ones, on recorded runs, next to the rules of other agents."""
+def figures_of_example(name, options, arguments=()):
+    """Runs an example of the replay on the traces; what it writes as JSON."""
     traces = options.traces or os.environ.get("RUNGUARD_TRACES")
     if not traces:
         sys.exit("where are the traces? Give --traces DIR or set RUNGUARD_TRACES")
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-    example = ["-p", "runguard-replay", "--example", "detection"]
+    example = ["-p", "runguard-replay", "--example", name]
     run(["cargo", "build", "--release", "--locked", "-q", *example, "--target-dir", target], cwd=ROOT)
     with scratch_directory() as directory:
-        figures_file = directory / "detection.json"
-        run([target / "release" / "examples" / "detection", "--cross-validate", "--json", figures_file, Path(traces).resolve()])
-        figures = json.loads(figures_file.read_text())
+        figures_file = directory / f"{name}.json"
+        run([target / "release" / "examples" / name, *arguments, "--json", figures_file, Path(traces).resolve()])
+        return json.loads(figures_file.read_text())
+
+
+def measure_detection(options):
+    """How well stalled runs are told from good ones, on recorded runs, next to the rules of other agents."""
+    figures = figures_of_example("detection", options, ["--cross-validate"])
     return {"bars": detection_bars(figures["groups"]), **figures}
+
+
+def measure_replay(options):
+    """Recorded steps a second through all guards and budgets: packed and as JSON lines, on one thread and on all."""
+    figures = figures_of_example("speed", options)["figures"]
+    say()
+    one = next(figure for figure in figures if figure["what"] == "packed" and figure["threads"] == 1)
+    per_core = one["steps_per_second_per_core"]
+    bars = [bar(per_core >= MIN_REPLAYED_STEPS, f"packed runs: {per_core:,.0f} steps/s/core (≥ {MIN_REPLAYED_STEPS:,})")]
+    return {"bars": bars, "figures": figures}
 
 
 def detection_bars(groups):
@@ -682,6 +698,7 @@ MEASUREMENTS = {
     "sessions": measure_sessions,
     "dashboard": measure_dashboard,
     "detection": measure_detection,
+    "replay": measure_replay,
     "agent": measure_agent,
     "python": measure_python,
     "node": measure_node,
@@ -696,7 +713,7 @@ def main():
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
         if name in ("http", "sessions", "cold-start", "dashboard"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
-        if name == "detection":
+        if name in ("detection", "replay"):
             command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
         if name in ("http", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")

@@ -12,7 +12,7 @@ from runguard_process import binary, free_port, run_cli
 
 COMMANDS = [
     ["serve"], ["decisions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
-    ["agent"], ["agent", "serve"], ["agent", "sessions"], ["demo"], ["estimate"], ["insights"], ["report"], ["alerts"], ["preview"],
+    ["agent"], ["agent", "serve"], ["agent", "sessions"], ["demo"], ["estimate"], ["insights"], ["report"], ["alerts"], ["preview"], ["replay"], ["tune"], ["explain"],
     ["settings"], ["settings", "example"], ["settings", "check"], ["settings", "show"],
 ]
 

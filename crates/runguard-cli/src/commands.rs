@@ -6,13 +6,16 @@ pub(crate) mod circuits;
 pub(crate) mod decisions;
 pub(crate) mod demo;
 pub(crate) mod estimate;
+pub(crate) mod explain;
 pub(crate) mod insights;
 pub(crate) mod key;
 pub(crate) mod preview;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod settings;
+pub(crate) mod tune;
 
 use crate::client::Query;
 use clap::Args;

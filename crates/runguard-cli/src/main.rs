@@ -57,6 +57,12 @@ enum Command {
     Alerts(commands::alerts::Alerts),
     /// What changed settings would have done, from the log
     Preview(commands::preview::Preview),
+    /// What the guards and budgets would have done to recorded runs
+    Replay(commands::replay::Replay),
+    /// Find thresholds and caps for a price, from recorded runs
+    Tune(commands::tune::Tune),
+    /// Tell one recorded run step by step: what was new, what was counted, what fired and why
+    Explain(commands::explain::Explain),
     /// Make, list and revoke API keys
     Key(commands::key::Key),
     /// Print an example settings file, check one, or show what is in force
@@ -76,6 +82,9 @@ fn main() -> ExitCode {
         Command::Report(report) => report.run(),
         Command::Alerts(alerts) => alerts.run(),
         Command::Preview(preview) => preview.run(),
+        Command::Replay(replay) => replay.run(),
+        Command::Tune(tune) => tune.run(),
+        Command::Explain(explain) => explain.run(),
         Command::Key(key) => key.run(),
         Command::Settings(settings) => settings.run(),
     };

@@ -3,7 +3,7 @@
 
 use runguard_replay::evaluate::{Report, Share, Tally, evaluate, files_of};
 use runguard_replay::rules::{Contender, contenders};
-use runguard_replay::tune::{Thresholds, cross_validate, held_out};
+use runguard_replay::validate::{Thresholds, cross_validate, held_out};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,24 +1,24 @@
 //! What rules did to runs, added up.
+//!
+//! One thread reads, and what it reads goes in batches to threads that parse and judge: parsing is most of the work. The
+//! batches are bounded in number and in size, so memory is the same for any file.
+
+mod reading;
+
+pub use reading::{Order, Progress, Reading, Unread, Worker, bytes_on_disk, each_run};
 
 use crate::rules::Contender;
-use crate::trace::{Broken, Line, Lines, Run, parse};
+use crate::trace::{Broken, Detail, Run, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Parts the tasks are dealt into; all runs of a task fall into the same one.
 pub const FOLDS: usize = 5;
-/// Lines waiting for a thread: enough to keep all busy, few enough to cost no memory.
-const WAITING: usize = 64;
-/// Broken lines that are told one by one; all are counted.
-const TOLD: usize = 100;
 /// Of a normal distribution 95 % lie within this many deviations.
-const Z: f64 = 1.959_964;
+pub(crate) const Z: f64 = 1.959_964;
 
 /// Sums over runs. A successful run that is stopped at all counts as a false stop, even where nothing followed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -27,10 +27,15 @@ pub struct Tally {
     pub false_stops: u64,
     /// Of the false stops those after which the run did something: the others took nothing away.
     pub costly_stops: u64,
+    pub successful_steps: u64,
     pub lost_steps: u64,
+    pub lost_tokens: u64,
+    pub lost_dollars: f64,
     pub failed: u64,
     pub stopped: u64,
     pub failed_steps: u64,
+    pub failed_tokens: u64,
+    pub failed_dollars: f64,
     pub saved_steps: u64,
     pub saved_tokens: u64,
     pub saved_dollars: f64,
@@ -39,8 +44,29 @@ pub struct Tally {
     pub stuck_found: u64,
     /// Neither known to have succeeded nor to have failed.
     pub unknown: u64,
+    pub unknown_stopped: u64,
     /// For the deviation of the share of steps saved: sums of saved², saved × steps and steps².
+    #[serde(skip)]
     squares: [f64; 3],
+    /// The same of steps lost.
+    #[serde(skip)]
+    lost_squares: [f64; 3],
+}
+
+/// What steps cost, on a grid of 2⁻³⁰ dollars: sums of such amounts are exact (up to eight million dollars), so that the order
+/// in which threads add them up changes nothing.
+pub(crate) fn dollars_of(steps: &[Step]) -> f64 {
+    const GRID: f64 = (1_u64 << 30) as f64;
+    (steps.iter().map(|step| step.dollars).sum::<f64>() * GRID).round() / GRID
+}
+
+pub(crate) fn tokens_of(steps: &[Step]) -> u64 {
+    steps.iter().fold(0, |sum, step| sum.saturating_add(step.tokens))
+}
+
+fn squares_of(part: u64, whole: u64) -> [f64; 3] {
+    let (part, whole) = (part as f64, whole as f64);
+    [part * part, part * whole, whole * whole]
 }
 
 impl Tally {
@@ -55,19 +81,27 @@ impl Tally {
                 tally.successful = 1;
                 tally.false_stops = stopped;
                 tally.costly_stops = u64::from(!after.is_empty());
+                tally.successful_steps = steps;
                 tally.lost_steps = after.len() as u64;
+                tally.lost_tokens = tokens_of(after);
+                tally.lost_dollars = dollars_of(after);
+                tally.lost_squares = squares_of(tally.lost_steps, steps);
             }
             Some(false) => {
                 tally.failed = 1;
                 tally.stopped = stopped;
                 tally.failed_steps = steps;
+                tally.failed_tokens = tokens_of(&run.steps);
+                tally.failed_dollars = dollars_of(&run.steps);
                 tally.saved_steps = after.len() as u64;
-                tally.saved_tokens = after.iter().map(|step| step.tokens).sum();
-                tally.saved_dollars = after.iter().map(|step| step.dollars).sum();
-                let (saved, steps) = (tally.saved_steps as f64, steps as f64);
-                tally.squares = [saved * saved, saved * steps, steps * steps];
+                tally.saved_tokens = tokens_of(after);
+                tally.saved_dollars = dollars_of(after);
+                tally.squares = squares_of(tally.saved_steps, steps);
             }
-            None => tally.unknown = 1,
+            None => {
+                tally.unknown = 1;
+                tally.unknown_stopped = stopped;
+            }
         }
         if run.stuck == Some(true) {
             tally.stuck = 1;
@@ -97,16 +131,24 @@ impl Tally {
         Share::of(self.stuck_found, self.stuck)
     }
 
-    /// Of the steps of failed runs, those that would not have been made. The steps of one run hang together, so the
-    /// deviation is that of a ratio over runs.
+    /// Of the steps of failed runs, those that would not have been made.
     pub fn saved(&self) -> Share {
-        let Some(value) = ratio(self.saved_steps, self.failed_steps) else { return Share::default() };
-        let (runs, steps) = (self.failed as f64, self.failed_steps as f64);
-        let [saved_saved, saved_steps, steps_steps] = self.squares;
-        let residual = (saved_saved - 2.0 * value * saved_steps + value * value * steps_steps).max(0.0);
-        let deviation = if self.failed > 1 { (residual * runs / (runs - 1.0)).sqrt() / steps } else { 1.0 };
-        Share { value: Some(value), low: (value - Z * deviation).max(0.0), high: (value + Z * deviation).min(1.0) }
+        share_of_steps(self.saved_steps, self.failed_steps, self.failed, self.squares)
     }
+
+    /// Of the steps of successful runs, those that would not have been made.
+    pub fn lost(&self) -> Share {
+        share_of_steps(self.lost_steps, self.successful_steps, self.successful, self.lost_squares)
+    }
+}
+
+/// The steps of one run hang together, so the deviation is that of a ratio over runs.
+fn share_of_steps(part: u64, whole: u64, runs: u64, [part_part, part_whole, whole_whole]: [f64; 3]) -> Share {
+    let Some(value) = ratio(part, whole) else { return Share::default() };
+    let count = runs as f64;
+    let residual = (part_part - 2.0 * value * part_whole + value * value * whole_whole).max(0.0);
+    let deviation = if runs > 1 { (residual * count / (count - 1.0)).sqrt() / whole as f64 } else { 1.0 };
+    Share { value: Some(value), low: (value - Z * deviation).max(0.0), high: (value + Z * deviation).min(1.0) }
 }
 
 impl AddAssign<&Self> for Tally {
@@ -114,17 +156,24 @@ impl AddAssign<&Self> for Tally {
         self.successful += other.successful;
         self.false_stops += other.false_stops;
         self.costly_stops += other.costly_stops;
+        self.successful_steps += other.successful_steps;
         self.lost_steps += other.lost_steps;
+        self.lost_tokens += other.lost_tokens;
+        self.lost_dollars += other.lost_dollars;
         self.failed += other.failed;
         self.stopped += other.stopped;
         self.failed_steps += other.failed_steps;
+        self.failed_tokens += other.failed_tokens;
+        self.failed_dollars += other.failed_dollars;
         self.saved_steps += other.saved_steps;
         self.saved_tokens += other.saved_tokens;
         self.saved_dollars += other.saved_dollars;
         self.stuck += other.stuck;
         self.stuck_found += other.stuck_found;
         self.unknown += other.unknown;
-        for (sum, more) in self.squares.iter_mut().zip(other.squares) {
+        self.unknown_stopped += other.unknown_stopped;
+        let squares = self.squares.iter_mut().chain(&mut self.lost_squares);
+        for (sum, more) in squares.zip(other.squares.iter().chain(&other.lost_squares)) {
             *sum += more;
         }
     }
@@ -145,11 +194,18 @@ pub struct Share {
 impl Share {
     /// With Wilson's interval, which holds for few runs and near 0 and 1.
     pub fn of(part: u64, whole: u64) -> Self {
-        let Some(value) = ratio(part, whole) else { return Self::default() };
-        let count = whole as f64;
-        let spread = Z * Z / count;
+        Self::of_weighted(part as f64, whole as f64)
+    }
+
+    /// The same for runs that hang together and count for less than one each.
+    pub fn of_weighted(part: f64, whole: f64) -> Self {
+        if whole <= 0.0 {
+            return Self::default();
+        }
+        let value = part / whole;
+        let spread = Z * Z / whole;
         let middle = (value + spread / 2.0) / (1.0 + spread);
-        let half = Z / (1.0 + spread) * (value * (1.0 - value) / count + spread / (4.0 * count)).sqrt();
+        let half = Z / (1.0 + spread) * (value * (1.0 - value) / whole + spread / (4.0 * whole)).sqrt();
         Self { value: Some(value), low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
     }
 }
@@ -183,7 +239,7 @@ pub const NATIVE_OR_FRONTIER: &str = "native tools or frontier";
 const FRONTIER: [&str; 6] =
     ["claude-3-5-sonnet-20241022", "claude-sonnet-4-20250514", "gemini-3-pro-preview", "gpt-4.1", "o1_high_fc", "o4-mini"];
 
-fn fold_of(task: &str) -> usize {
+pub(crate) fn fold_of(task: &str) -> usize {
     (xxh3_64(task.as_bytes()) % FOLDS as u64) as usize
 }
 
@@ -216,19 +272,9 @@ impl Report {
         }
     }
 
-    fn tell_broken(&mut self, broken: Broken) {
-        self.broken_lines += 1;
-        if self.broken.len() < TOLD {
-            self.broken.push(broken);
-        }
-    }
-
     fn merge(&mut self, other: Self) {
         self.runs += other.runs;
         self.steps += other.steps;
-        self.broken_lines += other.broken_lines;
-        self.broken.extend(other.broken);
-        self.broken.truncate(TOLD);
         for (group, tallies) in other.tallies {
             let mine = self.tallies.entry(group).or_insert_with(|| vec![Default::default(); tallies.len()]);
             for (mine, theirs) in mine.iter_mut().flatten().zip(tallies.iter().flatten()) {
@@ -254,57 +300,28 @@ impl Report {
 
 /// Runs every contender over every run of the files, on so many threads.
 pub fn evaluate(files: &[PathBuf], contenders: &[Contender], threads: usize) -> Report {
-    let (lines, waiting) = sync_channel::<(PathBuf, Line)>(WAITING);
-    let waiting = Mutex::new(waiting);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| work(&waiting, contenders))).collect();
-        let mut report = Report::default();
-        for file in files {
-            let unreadable = |problem: String| Broken { file: file.clone(), line: 0, problem };
-            match Lines::open(file) {
-                Ok(read) => {
-                    for line in read {
-                        match line {
-                            Ok(line) => {
-                                if lines.send((file.clone(), line)).is_err() {
-                                    report.tell_broken(unreadable("nobody is left to take its lines".into()));
-                                }
-                            }
-                            Err(broken) => report.tell_broken(broken),
-                        }
-                    }
-                }
-                Err(error) => report.tell_broken(unreadable(error.to_string())),
-            }
-        }
-        drop(lines);
-        for worker in workers {
-            match worker.join() {
-                Ok(part) => report.merge(part),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        report.broken.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
-        report
-    })
-}
-
-fn work(waiting: &Mutex<Receiver<(PathBuf, Line)>>, contenders: &[Contender]) -> Report {
-    let mut report = Report::default();
-    loop {
-        // Held only while taking a line, so a panic elsewhere leaves the queue whole.
-        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((file, line)) = next else { return report };
-        match parse(&line.bytes) {
-            Ok(run) => report.add(contenders, &run),
-            Err(problem) => report.tell_broken(Broken { file, line: line.number, problem }),
+    struct Adds<'a> {
+        contenders: &'a [Contender],
+        report: Report,
+    }
+    impl Worker for Adds<'_> {
+        fn run(&mut self, run: Run, _: Order) {
+            self.report.add(self.contenders, &run);
         }
     }
+    let reading = Reading { files, format: None, detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+    let (workers, unread) = each_run(&reading, || Adds { contenders, report: Report::default() });
+    let mut report = Report::default();
+    for worker in workers {
+        report.merge(worker.report);
+    }
+    (report.broken, report.broken_lines) = (unread.first, unread.count);
+    report
 }
 
-/// The files of a folder, or the file itself.
+/// The files of a folder, or the file itself (a pipe, too).
 pub fn files_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    if path.is_file() { Ok(vec![path.to_owned()]) } else { crate::trace::files(path) }
+    if std::fs::metadata(path)?.is_dir() { crate::trace::files(path) } else { Ok(vec![path.to_owned()]) }
 }
 
 #[cfg(test)]

@@ -1,22 +1,35 @@
-//! Reads recorded runs: one run a line of JSON, plain or gzipped.
+//! Runs and steps, as everything here sees them, and the traces' own format: one run a line of JSON, plain or gzipped.
 //!
 //! Files are streamed, a line at a time, so their size does not matter. A line that cannot be read is handed out as a
 //! [`Broken`] with its place and reading goes on: what is missing from a measurement must be seen.
+//!
+//! A line is read in one pass that copies next to nothing: hashes become numbers where they stand, tools' names are kept once
+//! a run, and a text is unescaped only when something is made of it.
 
 use flate2::read::MultiGzDecoder;
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
-use serde::Deserialize;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A longer line is no run; it is skipped without being held.
-const MAX_LINE: u64 = 256 << 20;
+/// A longer line, or a longer piece of a document, is no record; it is skipped without being held.
+pub(crate) const MAX_RECORD: u64 = 256 << 20;
+const BUFFER: usize = 1 << 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Texts in the traces are cut to this many characters.
 const WHOLE_TEXT: u64 = 300;
+/// The tool of a turn without a call.
+pub const MESSAGE: &str = "__message__";
+/// Of a text that is shown, this much is kept.
+const SHOWN_CHARS: usize = 300;
 
 /// A recorded run.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +45,31 @@ pub struct Run {
     pub stuck: Option<bool>,
     /// Whether the model called tools natively, where that is known; otherwise calls were read from its text.
     pub native_tools: Option<bool>,
+    pub place: Place,
     pub steps: Vec<Step>,
+}
+
+/// Where a run was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub file: Arc<Path>,
+    /// Of the run's first record, from 1; in a database, the row's number.
+    pub line: u64,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { file: Path::new("").into(), line: 0 }
+    }
+}
+
+/// How much is read of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    #[default]
+    Fingerprints,
+    /// With the texts, for people.
+    Texts,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,21 +83,56 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     pub kind: Kind,
-    pub tool: String,
+    pub tool: Arc<str>,
     /// Of the arguments, or of what was said.
     pub args: u64,
     /// Of the result or the reply; `None` when the source has none.
     pub result: Option<u64>,
     /// Of the normalised error, when the call failed.
     pub error: Option<u64>,
+    /// Read and written by the model; those of a turn stand at its first step.
     pub tokens: u64,
     pub dollars: f64,
+    /// Since the epoch, where the source says.
+    pub at_millis: Option<i64>,
+    pub texts: Option<Box<Texts>>,
 }
 
 impl Step {
     /// What was done, whatever came of it.
     pub fn action(&self) -> (&str, u64) {
         (&self.tool, self.args)
+    }
+}
+
+/// What people want to see of a step, cut to 300 characters.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Texts {
+    pub args: String,
+    pub result: String,
+}
+
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).collect()
+}
+
+/// Names that come again and again, each kept once.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Vec<Arc<str>>);
+
+impl Names {
+    /// A run has a handful of tools; of one that has hundreds, the later ones are not shared.
+    const MOST: usize = 64;
+
+    pub(crate) fn name(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.0.iter().find(|known| &***known == name) {
+            return known.clone();
+        }
+        let name: Arc<str> = name.into();
+        if self.0.len() < Self::MOST {
+            self.0.push(name.clone());
+        }
+        name
     }
 }
 
@@ -79,6 +151,28 @@ impl fmt::Display for Broken {
     }
 }
 
+/// Counts what is read of a file, packed as it lies, so that others can see how far it has come.
+#[derive(Debug)]
+pub(crate) struct Counted<R> {
+    pub(crate) input: R,
+    pub(crate) read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.input.read(buffer)?;
+        self.read.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(length)
+    }
+}
+
+/// A file, unpacked; what is read of it is added to `read`. Whether it is gzipped is read from its first bytes, not from its name.
+pub(crate) fn unpacked(path: &Path, read: &Arc<AtomicU64>) -> io::Result<Box<dyn BufRead + Send>> {
+    let mut file = BufReader::with_capacity(BUFFER, Counted { input: File::open(path)?, read: read.clone() });
+    let packed = file.fill_buf()?.starts_with(&GZIP);
+    Ok(if packed { Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file))) } else { Box::new(file) })
+}
+
 /// A line as it stands in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
@@ -90,6 +184,7 @@ pub struct Line {
 pub struct Lines {
     file: PathBuf,
     input: Box<dyn BufRead + Send>,
+    read: Arc<AtomicU64>,
     number: u64,
     ended: bool,
 }
@@ -101,13 +196,14 @@ impl fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Whether a file is gzipped is read from its first bytes, not from its name.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
-        let packed = file.fill_buf()?.starts_with(&GZIP);
-        let input: Box<dyn BufRead + Send> =
-            if packed { Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))) } else { Box::new(file) };
-        Ok(Self { file: path.to_owned(), input, number: 0, ended: false })
+        let read = Arc::default();
+        Ok(Self { file: path.to_owned(), input: unpacked(path, &read)?, read, number: 0, ended: false })
+    }
+
+    /// Bytes of the file that were read, packed as it lies.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
     }
 
     fn broken(&self, problem: String) -> Broken {
@@ -116,13 +212,13 @@ impl Lines {
 
     fn next_line(&mut self) -> io::Result<Option<Result<Line, Broken>>> {
         let mut bytes = Vec::new();
-        if self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)? == 0 {
+        if self.input.by_ref().take(MAX_RECORD).read_until(b'\n', &mut bytes)? == 0 {
             return Ok(None);
         }
-        if bytes.len() as u64 == MAX_LINE && bytes.last() != Some(&b'\n') {
+        if bytes.len() as u64 == MAX_RECORD && bytes.last() != Some(&b'\n') {
             drop(bytes);
             self.skip_line()?;
-            return Ok(Some(Err(self.broken(format!("longer than {} MB", MAX_LINE >> 20)))));
+            return Ok(Some(Err(self.broken(format!("longer than {} MB", MAX_RECORD >> 20)))));
         }
         Ok(Some(Ok(Line { number: self.number, bytes })))
     }
@@ -168,7 +264,7 @@ pub fn runs(path: &Path) -> io::Result<impl Iterator<Item = Result<Run, Broken>>
     let file = path.to_owned();
     Ok(Lines::open(path)?.map(move |line| {
         let line = line?;
-        parse(&line.bytes).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
+        parse(&line.bytes, Detail::Fingerprints).map_err(|problem| Broken { file: file.clone(), line: line.number, problem })
     }))
 }
 
@@ -182,10 +278,12 @@ pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A run from its line, or what is wrong with it.
-pub fn parse(line: &[u8]) -> Result<Run, String> {
+/// A run from its line, or what is wrong with it. Its place is the caller's to say.
+pub fn parse(line: &[u8], detail: Detail) -> Result<Run, String> {
     let Recorded { run_id, source, task, model, agent, success, labels, steps } =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let mut names = Names::default();
+    let steps: Result<Vec<Step>, String> = steps.into_iter().map(|step| step.into_step(&mut names, detail)).collect();
     Ok(Run {
         id: run_id,
         source,
@@ -195,12 +293,13 @@ pub fn parse(line: &[u8]) -> Result<Run, String> {
         success,
         stuck: labels.as_ref().and_then(|labels| labels.openhands_stuck_in_loop),
         native_tools: labels.as_ref().and_then(|labels| labels.native_tool_calls),
-        steps: steps.into_iter().map(RecordedStep::into_step).collect(),
+        place: Place::default(),
+        steps: steps?,
     })
 }
 
 #[derive(Deserialize)]
-struct Recorded {
+struct Recorded<'a> {
     run_id: String,
     source: String,
     task: String,
@@ -208,7 +307,8 @@ struct Recorded {
     agent: Option<String>,
     success: Option<bool>,
     labels: Option<Labels>,
-    steps: Vec<RecordedStep>,
+    #[serde(borrow)]
+    steps: Vec<RecordedStep<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -218,12 +318,17 @@ struct Labels {
 }
 
 #[derive(Deserialize)]
-struct RecordedStep {
+struct RecordedStep<'a> {
     kind: RecordedKind,
-    tool: String,
-    args_hash: String,
-    result: Option<String>,
-    result_hash: Option<String>,
+    #[serde(borrow)]
+    tool: Cow<'a, str>,
+    #[serde(borrow)]
+    args: Option<&'a RawValue>,
+    args_hash: Hash,
+    /// As it stands there: most are never looked at.
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    result_hash: Option<Hash>,
     result_len: Option<u64>,
     error: Option<bool>,
     tokens_in: Option<u64>,
@@ -238,28 +343,67 @@ enum RecordedKind {
     Message,
 }
 
-impl RecordedStep {
-    fn into_step(self) -> Step {
-        let text = self.result.as_deref().unwrap_or_default();
-        let whole = self.result.is_some() && self.result_len.is_some_and(|length| length <= WHOLE_TEXT);
-        Step {
+/// Sixteen hex digits; of anything else, its hash.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Digits;
+        impl Visitor<'_> for Digits {
+            type Value = Hash;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a hash, as hex digits")
+            }
+
+            fn visit_str<E: de::Error>(self, hash: &str) -> Result<Hash, E> {
+                Ok(Hash(u64::from_str_radix(hash, 16).unwrap_or_else(|_| xxh3_64(hash.as_bytes()))))
+            }
+        }
+        deserializer.deserialize_str(Digits)
+    }
+}
+
+impl RecordedStep<'_> {
+    fn into_step(self, names: &mut Names, detail: Detail) -> Result<Step, String> {
+        let whole = self.result_len.is_some_and(|length| length <= WHOLE_TEXT);
+        let failed = self.error == Some(true);
+        let wanted = failed || detail == Detail::Texts || (whole && self.result_hash.is_some());
+        let text: Option<Cow<'_, str>> = match self.result.filter(|_| wanted) {
+            Some(result) => unescaped(result)?,
+            None => None,
+        };
+        let result = match (self.result_hash, &text) {
+            // The text, where it is not cut, is compared as it is live: without times and durations.
+            (Some(_), Some(text)) if whole => Some(result_fingerprint(text)),
+            (hash, _) => hash.map(|Hash(hash)| hash),
+        };
+        Ok(Step {
             kind: match self.kind {
                 RecordedKind::Call => Kind::Call,
                 RecordedKind::Message => Kind::Message,
             },
-            args: of_hash(&self.args_hash),
-            // The text, where it is not cut, is compared as it is live: without times and durations.
-            result: self.result_hash.as_deref().map(|hash| if whole { result_fingerprint(text) } else { of_hash(hash) }),
-            error: (self.error == Some(true)).then(|| error_fingerprint(text)),
-            tokens: self.tokens_in.unwrap_or(0) + self.tokens_out.unwrap_or(0),
+            tool: names.name(&self.tool),
+            args: self.args_hash.0,
+            result,
+            error: failed.then(|| error_fingerprint(text.as_deref().unwrap_or_default())),
+            tokens: self.tokens_in.unwrap_or(0).saturating_add(self.tokens_out.unwrap_or(0)),
             dollars: self.cost_usd.unwrap_or(0.0),
-            tool: self.tool,
-        }
+            at_millis: None,
+            texts: (detail == Detail::Texts).then(|| {
+                let args = self.args.map(|args| shown(args.get())).unwrap_or_default();
+                Box::new(Texts { args, result: text.as_deref().map(shown).unwrap_or_default() })
+            }),
+        })
     }
 }
 
-fn of_hash(hash: &str) -> u64 {
-    u64::from_str_radix(hash, 16).unwrap_or_else(|_| xxh3_64(hash.as_bytes()))
+fn unescaped(text: &RawValue) -> Result<Option<Cow<'_, str>>, String> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    let text: Option<Text<'_>> = serde_json::from_str(text.get()).map_err(|error| format!("`result` is no text: {error}"))?;
+    Ok(text.map(|Text(text)| text))
 }
 
 #[cfg(test)]
@@ -285,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_line_is_a_run() {
-        let run = parse(RUN.as_bytes()).unwrap();
+        let run = parse(RUN.as_bytes(), Detail::Fingerprints).unwrap();
         assert_eq!((run.success, run.stuck, run.native_tools, run.steps.len()), (Some(false), Some(true), Some(false), 2));
         let [call, message] = &run.steps[..] else { panic!("two steps") };
         assert_eq!((call.kind, call.args, call.tokens, call.dollars), (Kind::Call, 255, 15, 0.25));
@@ -294,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_whole_text_is_compared_without_its_durations_and_a_cut_one_by_its_hash() {
-        let result = |line: &str| parse(line.as_bytes()).unwrap().steps[0].result.unwrap();
+        let result = |line: &str| parse(line.as_bytes(), Detail::Fingerprints).unwrap().steps[0].result.unwrap();
         let later = RUN.replace("0.5s", "9.7s").replace("\"ab\"", "\"cd\"");
         assert_eq!(result(RUN), result(&later));
         assert_eq!(result(&RUN.replace("\"result_len\":16", "\"result_len\":900")), 0xab);

@@ -44,7 +44,7 @@ impl Preview {
     }
 }
 
-fn show(report: &Value) -> Result<(), Failure> {
+pub(super) fn show(report: &Value) -> Result<(), Failure> {
     let number = |value: &Value| value.as_i64().unwrap_or(0);
     output::line(&format!(
         "{}: decisions from {2} to {3}: {1}{4}",

@@ -274,6 +274,18 @@ impl Trail {
         found.map(|(period, run)| (period as u32, u32::from(run) / period as u32 + 1))
     }
 
+    /// The round of at least two events that was made most often, from twice on, and how often; to be shown. One event again
+    /// and again is no round.
+    pub(crate) fn repeated(&self) -> Option<(u32, u32)> {
+        let alone = self.entries.first()?.run;
+        let rounds = |(index, entry): (usize, &Entry)| {
+            let period = index as u32 + 1;
+            (period > 1 && entry.run > alone && u32::from(entry.run) >= period).then(|| (period, u32::from(entry.run) / period + 1))
+        };
+        // The shortest of equals: a round made four times is also one of twice the length made twice.
+        self.entries.iter().enumerate().filter_map(rounds).min_by_key(|(period, rounds)| (std::cmp::Reverse(*rounds), *period))
+    }
+
     /// Brings the runs up to date; gives the shortest period that makes a loop, with its run.
     fn count(&mut self, settings: &LoopSettings, hash: u64, now: Timestamp) -> Option<(usize, u16)> {
         let mut found = None;

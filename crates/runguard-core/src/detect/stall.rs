@@ -340,6 +340,26 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// What is counted after a step, to be shown. Nothing is decided by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counters {
+    /// Equal pairs in a row.
+    pub identical: u32,
+    /// Pairs in a round that has been made at least twice, and how often it was made.
+    pub cycle: Option<(u32, u32)>,
+    /// Pairs counted so far. Waiting and parallel duplicates are none.
+    pub pairs: u32,
+    /// Of the latest pairs, as many as the window has: how many there are, and how many of them were new.
+    pub window: u32,
+    pub window_new: u32,
+    /// Whether the latest pair was new.
+    pub latest_new: bool,
+    pub same_error: u32,
+    pub messages: u32,
+    /// Rounds of two alternating messages, from the second on.
+    pub message_rounds: u32,
+}
+
 /// Watches one run.
 ///
 /// ```
@@ -453,7 +473,8 @@ impl Packed for Seen {
 serialise_packed!(Seen);
 
 impl StallState {
-    pub(crate) fn observe(&mut self, settings: &StallSettings, step: Step<'_>) -> Verdict {
+    /// As [`StallDetector::observe`], for who keeps states of many runs and settings apart.
+    pub fn observe(&mut self, settings: &StallSettings, step: Step<'_>) -> Verdict {
         let state = self;
         let call = xxh3_64_with_seed(step.tool.as_bytes(), step.args);
         if state.is_parallel_duplicate(call, step.round) {
@@ -511,7 +532,8 @@ impl StallState {
         settings.limited(verdict)
     }
 
-    pub(crate) fn message(&mut self, settings: &StallSettings, text: u64) -> Verdict {
+    /// As [`StallDetector::message`].
+    pub fn message(&mut self, settings: &StallSettings, text: u64) -> Verdict {
         let state = self;
         let mut verdict = Verdict::default();
         state.messages_in_a_row = if state.last_message == Some(text) { state.messages_in_a_row + 1 } else { 1 };
@@ -522,6 +544,34 @@ impl StallState {
             verdict.climb(settings.messages.rung(rounds), StallRule::Messages, rounds);
         }
         settings.limited(verdict)
+    }
+
+    /// Another run begins. What was asked of memory is kept: who watches runs one after the other asks for it once.
+    pub fn clear(&mut self) {
+        let Self { mut seen, mut cycles, mut messages, mut round_calls, .. } = std::mem::take(self);
+        seen.pairs.clear();
+        seen.next = 0;
+        seen.outcomes.clear();
+        round_calls.clear();
+        cycles.iter_mut().chain(&mut messages).for_each(Trail::clear);
+        *self = Self { seen, cycles, messages, round_calls, ..Self::default() };
+    }
+
+    /// As [`StallDetector::counters`].
+    pub fn counters(&self, settings: &StallSettings) -> Counters {
+        let window = settings.novelty_window.min(self.pairs);
+        let latest = if window == 0 { 0 } else { self.news & (u64::MAX >> (64 - window)) };
+        Counters {
+            identical: self.in_a_row,
+            cycle: self.cycles.as_ref().and_then(Trail::repeated),
+            pairs: self.pairs,
+            window,
+            window_new: latest.count_ones(),
+            latest_new: self.news & 1 == 1,
+            same_error: self.errors_in_a_row,
+            messages: self.messages_in_a_row,
+            message_rounds: self.messages.as_ref().and_then(Trail::repeated).map_or(0, |(_, rounds)| rounds),
+        }
     }
 
     /// Whether this call was made in this round already.
@@ -577,6 +627,11 @@ impl StallDetector {
     /// nothing.
     pub fn ahead(&self, step: Step<'_>) -> Verdict {
         self.clone().observe(step)
+    }
+
+    /// What is counted at this moment.
+    pub fn counters(&self) -> Counters {
+        self.state.counters(&self.settings)
     }
 
     /// A person has spoken: what was tried before says nothing about what comes.
@@ -801,6 +856,39 @@ mod tests {
     }
 
     #[test]
+    fn counters_say_what_the_verdict_is_made_of() {
+        let mut detector = detector(Preset::Coding);
+        assert_eq!(detector.counters(), Counters::default());
+        for count in 1..=6 {
+            detector.observe(step("ls", 1, 1));
+            let counters = detector.counters();
+            assert_eq!((counters.identical, counters.pairs, counters.window, counters.window_new), (count, count, count, 1));
+            assert_eq!((counters.latest_new, counters.cycle), (count == 1, None), "a round of one is no round");
+        }
+        let mut rounds = StallDetector::new(StallSettings { novelty_window: 0, ..Preset::Coding.settings() }).unwrap();
+        let seen: Vec<_> = [1, 2, 2, 1, 2, 2, 1, 2, 2]
+            .map(|args| {
+                let verdict = rounds.observe(step("ls", args, args));
+                (rounds.counters().cycle, verdict.rung)
+            })
+            .into();
+        assert_eq!(seen[5], (Some((3, 2)), Rung::GoOn));
+        assert_eq!(seen[8], (Some((3, 3)), Rung::Stop), "the same round the verdict is about");
+        let mut other = detector.clone();
+        other.observe(Step { error: Some(4), ..step("sql", 1, 4) });
+        other.observe(Step { error: Some(4), ..step("sql", 2, 5) });
+        assert_eq!((other.counters().same_error, other.counters().identical), (2, 1));
+        other.observe(step("wait", 1, 1));
+        assert_eq!(other.counters().pairs, 8, "waiting is not counted");
+        for text in [1, 2, 1, 2] {
+            other.message(text);
+        }
+        assert_eq!((other.counters().messages, other.counters().message_rounds), (1, 2));
+        other.user_message();
+        assert_eq!(other.counters(), Counters::default());
+    }
+
+    #[test]
     fn looking_ahead_changes_nothing() {
         let mut detector = detector(Preset::Coding);
         for _ in 0..3 {
@@ -913,6 +1001,24 @@ mod tests {
                 for (index, (tool, args)) in steps.iter().enumerate() {
                     let verdict = detector.observe(step(["a", "b", "edit_file", "wait"][*tool as usize], *args, index as u64 + 1));
                     prop_assert_eq!(verdict.rung, Rung::GoOn);
+                }
+            }
+        }
+
+        /// Used again for another run, it says what one made for that run says.
+        #[test]
+        fn a_cleared_state_is_as_good_as_another(steps in prop::collection::vec((0_u64..4, 0_u64..3, 0_u64..4), 0..200), cut in 0_usize..200) {
+            let settings = Preset::Coding.settings();
+            let (mut used, mut fresh) = (StallState::default(), StallState::default());
+            for (index, (tool, args, result)) in steps.iter().enumerate() {
+                if index == cut {
+                    used.clear();
+                    fresh = StallState::default();
+                }
+                let step = Step { result: (*result < 3).then_some(*result), ..step(["a", "b", "edit_file", "wait"][*tool as usize], *args, *result) };
+                prop_assert_eq!(used.observe(&settings, step), fresh.observe(&settings, step));
+                if *result == 3 {
+                    prop_assert_eq!(used.message(&settings, *args), fresh.message(&settings, *args));
                 }
             }
         }

@@ -77,6 +77,18 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// As the detector has them: 0 is none.
+    pub fn thresholds(&self) -> LoopSettings {
+        LoopSettings {
+            repeats: self.repeats,
+            max_cycle_len: self.max_cycle_len,
+            window: (self.window != Span::ZERO).then_some(self.window),
+            max_calls: (self.max_calls > 0).then_some(self.max_calls),
+        }
+    }
+}
+
 impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::Loop;
     const SECTION: &'static [&'static str] = &["loop"];
@@ -110,6 +122,35 @@ pub struct State {
 stored_in_one_part!(State);
 
 impl State {
+    /// Takes a call of a recorded run, and says what refuses it; who replays a run goes on only while nothing does.
+    pub fn call(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<Reason> {
+        if let Some(max_calls) = settings.max_calls
+            && self.calls_of(xxh3_64(call.as_bytes()), settings.window, at).len() as u32 >= max_calls
+        {
+            return Some(Reason::CallCeiling);
+        }
+        self.take(settings, call, at).map(|_| Reason::LoopDetected)
+    }
+
+    /// Another run begins. What was asked of memory is kept.
+    pub fn clear(&mut self) {
+        self.calls.clear();
+        if let Some(trail) = &mut self.trail {
+            trail.clear();
+        }
+    }
+
+    fn take(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<LoopDetected> {
+        let found = self.trail.get_or_insert_with(|| Trail::new(settings)).record(settings, call, at);
+        if settings.max_calls.is_some() {
+            self.calls.push((xxh3_64(call.as_bytes()), at));
+            if self.calls.len() > MOST_CALLS {
+                forget_earliest(&mut self.calls, |(_, at)| *at);
+            }
+        }
+        found
+    }
+
     fn calls_of(&self, call: u64, window: Option<Span>, now: Timestamp) -> Vec<Timestamp> {
         let counts = |at: &Timestamp| window.is_none_or(|window| now.still_counts(*at, window));
         self.calls.iter().filter(|(other, _)| *other == call).map(|(_, at)| *at).filter(counts).collect()
@@ -144,13 +185,7 @@ impl Guard for RunLoop {
         if settings.check().is_err() {
             return;
         }
-        state.trail.get_or_insert_with(|| Trail::new(&settings)).record(&settings, call, at);
-        if settings.max_calls.is_some() {
-            state.calls.push((xxh3_64(call.as_bytes()), at));
-            if state.calls.len() > MOST_CALLS {
-                forget_earliest(&mut state.calls, |(_, at)| *at);
-            }
-        }
+        state.take(&settings, call, at);
     }
 
     fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
@@ -295,6 +330,27 @@ mod tests {
         assert_eq!(story.retry_after_seconds(), None, "time does not help");
         assert!(story.at(6).allows(&*other), "other arguments are another call");
         assert!(story.at(7).allows(&*search));
+    }
+
+    #[test]
+    fn a_replayed_call_is_refused_where_the_guard_refuses_it() {
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        let refused = |settings: &Settings, calls: &str| {
+            let mut state = State::default();
+            state.call(&settings.thresholds(), "another run", at(0));
+            state.clear();
+            calls.char_indices().find_map(|(index, call)| {
+                let reason = state.call(&settings.thresholds(), &call.to_string(), at(index as i64))?;
+                Some((index, reason))
+            })
+        };
+        assert_eq!(refused(&Settings::default(), "abcaaa"), Some((5, Reason::LoopDetected)));
+        assert_eq!(refused(&Settings::default(), "abababc"), Some((5, Reason::LoopDetected)));
+        assert_eq!(refused(&Settings::default(), "abcdabcd"), None);
+        let few = Settings { max_calls: 2, ..Settings::default() };
+        assert_eq!(refused(&few, "abaca"), Some((4, Reason::CallCeiling)));
+        assert_eq!(refused(&Settings { window: Span::from_seconds(4), ..few }, "abaca"), None, "the first is too old to count");
+        assert_eq!(refused(&Settings { window: Span::from_seconds(2), ..Settings::default() }, "xaaa"), None);
     }
 
     #[test]

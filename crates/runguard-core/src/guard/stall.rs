@@ -90,10 +90,10 @@ stored_in_one_part!(State);
 /// A call, as far as the state goes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Seen {
-    tool: String,
-    args: u64,
-    result: Option<u64>,
-    error: Option<u64>,
+    pub tool: String,
+    pub args: u64,
+    pub result: Option<u64>,
+    pub error: Option<u64>,
     round: Option<u64>,
     /// What of the settings decides how the state changes.
     polling: bool,
@@ -228,7 +228,8 @@ pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn supe
     Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
 }
 
-fn reason(rule: StallRule) -> Reason {
+/// What a rule of the detector is called in answers and in the log.
+pub fn reason(rule: StallRule) -> Reason {
     match rule {
         StallRule::Identical => Reason::StalledIdentical,
         StallRule::Cycle => Reason::StalledCycle,

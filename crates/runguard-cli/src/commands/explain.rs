@@ -1,0 +1,282 @@
+//! `runguard explain`: one recorded run, step by step.
+
+use crate::failure::Failure;
+use crate::output;
+use clap::Args;
+use owo_colors::OwoColorize;
+use runguard_core::detect::stall::{Preset, Rung, StallSettings};
+use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Replies, Stretch, Wanted, explain, find};
+use runguard_replay::format::{self, Format};
+use runguard_replay::html;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  runguard explain runs.jsonl:12
+  runguard explain runs.jsonl#run-7 --settings runguard.toml
+  runguard explain run-7 runs/*.jsonl.gz --html run-7.html")]
+pub(crate) struct Explain {
+    /// The run: FILE (its first), `FILE:LINE`, `FILE#ID`, or an id that is looked for in the files
+    run: String,
+    /// Files or folders to look in
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    with: WithArgs,
+    /// Show every step; otherwise stretches in which nothing happens are folded
+    #[arg(long)]
+    all: bool,
+    /// Write a page, self-contained; - writes it to the output
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
+    /// Print the steps as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// By what runs are read and watched.
+#[derive(Debug, Args)]
+pub(crate) struct WithArgs {
+    /// The form of the files [default: guessed from what is in them]
+    #[arg(long, value_name = "FORMAT", value_parser = a_format)]
+    pub(crate) format: Option<Format>,
+    /// The kind of agent: chatbot, coding, browser or research
+    #[arg(long, value_name = "PRESET", value_parser = a_preset, default_value = "coding")]
+    pub(crate) preset: Preset,
+    /// A settings file of the service or of an agent, whose stall detector is taken instead of the preset's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) settings: Option<PathBuf>,
+}
+
+fn a_format(code: &str) -> Result<Format, String> {
+    let codes = || Format::ALL.iter().map(|format| format.code());
+    Format::from_code(code).ok_or_else(|| format!("there is no format `{code}`; known are {}", codes().collect::<Vec<_>>().join(", ")))
+}
+
+fn a_preset(name: &str) -> Result<Preset, String> {
+    let names = || Preset::ALL.iter().map(|preset| preset.name());
+    Preset::from_name(name).ok_or_else(|| format!("there is no preset `{name}`; known are {}", names().collect::<Vec<_>>().join(", ")))
+}
+
+impl WithArgs {
+    pub(crate) fn stall(&self) -> Result<StallSettings, Failure> {
+        let Some(file) = &self.settings else { return Ok(self.preset.settings()) };
+        let text = std::fs::read_to_string(file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+        stall_of(file, &text).map_err(Failure::Usage)
+    }
+
+    pub(crate) fn replies(&self) -> Replies {
+        Replies::of(self.preset)
+    }
+}
+
+/// The stall detector of a settings file, of the service or of an agent.
+fn stall_of(file: &Path, text: &str) -> Result<StallSettings, String> {
+    let loaded = match runguard_engine::settings::check_text(file, text) {
+        Ok(loaded) => loaded,
+        Err(of_service) => {
+            let agent = runguard_agent::settings::Settings::from_toml(text);
+            return agent
+                .map(|agent| agent.guardrails.stall_settings())
+                .map_err(|of_agent| format!("these are settings neither of the service ({of_service}) nor of an agent ({of_agent})"));
+        }
+    };
+    let mut tree = loaded.settings.guard_tree("");
+    let mut stall = tree.remove("stall").and_then(|stall| stall.as_object().cloned()).unwrap_or_default();
+    // How a finding is handled, and exceptions for single tools, are not of the detector.
+    for beside in ["mode", "rules", "tools"] {
+        stall.remove(beside);
+    }
+    serde_json::from_value(stall.into()).map_err(|error| format!("{}: [guards.stall]: {error}", file.display()))
+}
+
+/// All files of what was named, folders opened up.
+pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        let found = format::files(path).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
+        if found.is_empty() {
+            return Err(Failure::Usage(format!("{}: there is no file with runs in it", path.display())));
+        }
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+/// A page to a file, or as it is to the output.
+pub(crate) fn write(target: &str, content: &str) -> Result<(), Failure> {
+    if target == "-" {
+        use std::io::Write;
+        std::io::stdout().lock().write_all(content.as_bytes())?;
+        return Ok(());
+    }
+    std::fs::write(target, content).map_err(|error| Failure::Failed(format!("cannot write {target}: {error}")))
+}
+
+impl Explain {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let settings = self.with.stall()?;
+        let wanted = Wanted::read(&self.run, Path::exists);
+        if matches!(wanted, Wanted::AnyFile(_)) && self.files.is_empty() {
+            return Err(Failure::NotFound(format!(
+                "there is no file {}; for an id, name the files to look in: `runguard explain ID FILE…`",
+                output::clean(&self.run)
+            )));
+        }
+        let (run, others) = find(&wanted, &files_of(&self.files)?, self.with.format).map_err(|error| match error {
+            NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
+            NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
+        })?;
+        if others && matches!(wanted, Wanted::First(_)) {
+            anstream::eprintln!("{} the file holds other runs as well; FILE:LINE or FILE#ID takes one of them", "note:".yellow());
+        }
+        let explained = explain(&run, &settings, self.with.replies()).map_err(|error| Failure::Usage(error.to_string()))?;
+        if let Some(target) = &self.html {
+            write(target, &html::explain_page(&explained))?;
+        }
+        if self.json {
+            let value = serde_json::to_value(&explained).map_err(|error| Failure::Failed(error.to_string()))?;
+            return output::json(&value);
+        }
+        if self.html.as_deref() == Some("-") {
+            return Ok(());
+        }
+        for line in lines(&explained, if self.all { Fold::Nothing } else { Fold::Boring }) {
+            output::line(&line)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fold {
+    Nothing,
+    Boring,
+}
+
+/// Columns of a tool's name.
+const TOOL: usize = 22;
+
+fn lines(explained: &Explained, fold: Fold) -> Vec<String> {
+    let mut lines = vec![about(explained)];
+    let heading = format!(
+        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5}",
+        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said"
+    );
+    lines.push(heading.dimmed().to_string());
+    for stretch in explained.stretches() {
+        match (stretch, fold) {
+            (Stretch::Shown(steps), _) | (Stretch::Folded(steps), Fold::Nothing) => {
+                lines.extend(steps.iter().flat_map(|step| step_lines(step, explained)));
+            }
+            (Stretch::Folded(steps), Fold::Boring) => {
+                lines.push(format!("{:>5} {}", "⋮", format!("{} steps, all with something new (--all shows them)", steps.len()).dimmed()));
+            }
+            (Stretch::AfterStop(steps), _) => {
+                lines.push(format!("{:>5} {}", "✂", format!("{} steps that would not have been made:", steps.len()).dimmed()));
+                if fold == Fold::Nothing {
+                    lines.extend(steps.iter().map(|step| row(step, explained).dimmed().to_string()));
+                }
+            }
+        }
+    }
+    let verdict = explained.verdict();
+    let verdict = match (explained.stopped_after, explained.success) {
+        (None, _) => verdict.green().to_string(),
+        (Some(_), Some(true)) => verdict.red().to_string(),
+        (Some(_), Some(false) | None) => verdict.yellow().to_string(),
+    };
+    lines.extend([String::new(), verdict]);
+    lines
+}
+
+fn about(explained: &Explained) -> String {
+    let ended = match explained.success {
+        Some(true) => "succeeded".green().to_string(),
+        Some(false) => "failed".red().to_string(),
+        None => "outcome not known".dimmed().to_string(),
+    };
+    let mut parts = vec![format!("run {}", output::clean(&explained.id).bold())];
+    for (name, value) in
+        [("source", &explained.source), ("task", &explained.task), ("model", &explained.model), ("agent", &explained.agent)]
+    {
+        if !value.is_empty() {
+            parts.push(format!("{name} {}", output::clean(value)));
+        }
+    }
+    parts.push(ended);
+    parts.push(format!("{}:{}", output::clean(&explained.file.display().to_string()), explained.line).dimmed().to_string());
+    parts.join(" · ")
+}
+
+/// A step, and below it what fired.
+fn step_lines(step: &ExplainedStep, explained: &Explained) -> Vec<String> {
+    let row = row(step, explained);
+    let (row, mark) = match step.rung {
+        Rung::Stop => (row.red().to_string(), "■ stop".red().bold().to_string()),
+        Rung::Block => (row.yellow().to_string(), "▲ block".yellow().bold().to_string()),
+        Rung::Steer => (row.yellow().to_string(), "▲ steer".yellow().bold().to_string()),
+        Rung::Observe => (row, "· observed".dimmed().to_string()),
+        Rung::GoOn => (row, String::new()),
+    };
+    let mut lines = vec![row];
+    if step.rung > Rung::GoOn {
+        lines.push(format!("{:>8}{mark}: {}", "", output::clean(&step.why)));
+        if step.rung < Rung::Stop && !step.nudge.is_empty() {
+            lines.push(format!("{:>8}{}", "", format!("told: {}", output::clean(&step.nudge)).dimmed()));
+        }
+    }
+    if step.starts_anew {
+        lines.push(format!("{:>8}{}", "", "a person answered: counting starts anew".cyan()));
+    }
+    lines
+}
+
+fn row(step: &ExplainedStep, explained: &Explained) -> String {
+    let (counters, settings) = (&step.counters, &explained.settings);
+    let reached = |count: u32, threshold: u32| match (count, threshold) {
+        (0, _) => "–".to_owned(),
+        (count, 0) => count.to_string(),
+        (count, threshold) => format!("{count}/{threshold}"),
+    };
+    let mut tool: String = output::clean(if step.message { "(says)" } else { &step.tool }).chars().take(TOOL).collect();
+    if step.failed {
+        tool = format!("{} ✗", tool.chars().take(TOOL - 2).collect::<String>());
+    }
+    let cycle =
+        counters.cycle.map_or_else(|| "–".to_owned(), |(period, rounds)| format!("{period}×{}", reached(rounds, settings.cycle.stop)));
+    let news = if counters.window == 0 { "–".to_owned() } else { format!("{} of {}", counters.window_new, counters.window) };
+    let seen = match step.news {
+        News::New => "new",
+        News::Known => "known",
+        News::NotCounted => "–",
+    };
+    format!(
+        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5}",
+        step.number,
+        step.args.to_string(),
+        step.result.map_or_else(|| "?".to_owned(), |result| result.to_string()),
+        reached(counters.identical, settings.identical.stop),
+        reached(counters.same_error, settings.same_error.stop),
+        reached(counters.messages.max(counters.message_rounds), settings.messages.stop),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runguard_core::detect::stall::Ladder;
+
+    #[test]
+    fn thresholds_come_from_settings_of_the_service_and_of_an_agent() {
+        let file = Path::new("x.toml");
+        let ladder = "identical = { steer = 4, block = 0, stop = 7 }\n";
+        let service = stall_of(file, &format!("[guards.stall]\nmode = \"observe\"\n{ladder}")).unwrap();
+        let agent = stall_of(file, &format!("[provider]\nkind = \"openai\"\nmodel = \"m\"\n[guardrails.stall]\n{ladder}")).unwrap();
+        assert_eq!(service.identical, Ladder { steer: 4, block: 0, stop: 7 });
+        assert_eq!(service, agent);
+        assert_eq!(stall_of(file, "[log]\nretention_days = 3\n").unwrap(), StallSettings::default());
+        let neither = stall_of(file, "[guards.stall]\nidentical = 3\n").unwrap_err();
+        assert!(neither.contains("x.toml:2") && neither.contains("nor of an agent"), "{neither}");
+    }
+}

@@ -1,0 +1,487 @@
+//! The formats that recorded runs come in, and how a file is told to be in one.
+//!
+//! A format is guessed from what is in the file, never from its name. Whatever the format, reading is a stream: a record is
+//! read, told to the format's reader, and let go; a run is handed out when it is over. Where runs are interleaved (spans,
+//! exports, transcripts of several sessions), a bounded number of them is open at a time, see [`grouped`].
+
+mod bedrock;
+mod claude_code;
+mod conversation;
+mod decision_log;
+mod grouped;
+mod langfuse;
+mod langsmith;
+mod message;
+mod messages;
+mod openhands;
+mod otlp;
+mod records;
+mod sketch;
+mod spans;
+mod swe_agent;
+
+use crate::packed::Frames;
+use crate::trace::{self, Broken, Detail, Lines, Place, Run};
+use records::{Piece, Records};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records that are looked at to tell a format.
+const LOOKED_AT: usize = 32;
+/// Folders inside each other that are looked into.
+const DEEPEST_FOLDER: usize = 6;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Format {
+    Traces,
+    Packed,
+    DecisionLog,
+    Otlp,
+    LangSmith,
+    Langfuse,
+    OpenAi,
+    Anthropic,
+    Bedrock,
+    ClaudeCode,
+    SweAgent,
+    OpenHands,
+}
+
+impl Format {
+    pub const ALL: [Self; 12] = [
+        Self::Traces,
+        Self::Packed,
+        Self::DecisionLog,
+        Self::Otlp,
+        Self::LangSmith,
+        Self::Langfuse,
+        Self::OpenAi,
+        Self::Anthropic,
+        Self::Bedrock,
+        Self::ClaudeCode,
+        Self::SweAgent,
+        Self::OpenHands,
+    ];
+
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Traces => "traces",
+            Self::Packed => "packed",
+            Self::DecisionLog => "decision-log",
+            Self::Otlp => "otlp",
+            Self::LangSmith => "langsmith",
+            Self::Langfuse => "langfuse",
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Bedrock => "bedrock",
+            Self::ClaudeCode => "claude-code",
+            Self::SweAgent => "swe-agent",
+            Self::OpenHands => "openhands",
+        }
+    }
+
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.code() == code)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+/// Why a file is not read at all.
+#[derive(Debug)]
+pub enum OpenError {
+    Unreadable {
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// Nothing in it looks like a run.
+    Unknown {
+        path: PathBuf,
+    },
+    Database {
+        path: PathBuf,
+        problem: String,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, source } => write!(f, "{} could not be opened: {source}", path.display()),
+            Self::Unknown { path } => {
+                let known: Vec<&str> = Format::ALL.iter().map(|format| format.code()).collect();
+                write!(
+                    f,
+                    "{}: nothing at its beginning looks like a recorded run; if it is one, name its format ({})",
+                    path.display(),
+                    known.join(", ")
+                )
+            }
+            Self::Database { path, problem } => {
+                write!(f, "{} is not read as RunGuard's log: {problem}; name the data folder or its runguard.db", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable { source, .. } => Some(source),
+            Self::Unknown { .. } | Self::Database { .. } => None,
+        }
+    }
+}
+
+/// How the runs of a file are had.
+#[derive(Debug)]
+pub enum Input {
+    /// One run a line, each to be parsed for itself, on any thread.
+    Lines(Lines, fn(&[u8], Detail) -> Result<Run, String>),
+    Runs(Runs),
+}
+
+/// The runs of a file, or of a folder that is one log, in the format that is named or else guessed.
+pub fn input(path: &Path, format: Option<Format>, detail: Detail) -> Result<Input, OpenError> {
+    let format = match format {
+        Some(format) => format,
+        None => guess(path)?,
+    };
+    if format != Format::Traces {
+        return Ok(Input::Runs(open(path, Some(format), detail)?));
+    }
+    let lines = Lines::open(path).map_err(|source| OpenError::Unreadable { path: path.to_owned(), source })?;
+    Ok(Input::Lines(lines, trace::parse))
+}
+
+/// [`input`], as runs whatever the format.
+pub fn open(path: &Path, format: Option<Format>, detail: Detail) -> Result<Runs, OpenError> {
+    let format = match format {
+        Some(format) => format,
+        None => guess(path)?,
+    };
+    let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
+    if format == Format::DecisionLog && decision_log::is_database(path) {
+        return Ok(Runs { format, read: Arc::default(), source: Source::Rows(decision_log::open(path, detail)?) });
+    }
+    if format == Format::Traces {
+        let lines = Lines::open(path).map_err(unreadable)?;
+        return Ok(Runs { format, read: Arc::default(), source: Source::Lines(lines, path.into(), detail) });
+    }
+    let Some(reader) = reader_of(format) else {
+        let frames = Frames::open(path).map_err(unreadable)?;
+        return Ok(Runs { format, read: Arc::default(), source: Source::Packed(frames) });
+    };
+    let mut files: VecDeque<PathBuf> = if path.is_dir() { json_files(path).map_err(unreadable)?.into() } else { [path.to_owned()].into() };
+    let Some(first) = files.pop_front() else { return Err(OpenError::Unknown { path: path.to_owned() }) };
+    let read = Arc::default();
+    let input = trace::unpacked(&first, &read).map_err(|source| OpenError::Unreadable { path: first.clone(), source })?;
+    let out = Out { file: first.into(), format, detail, ready: VecDeque::new() };
+    let reading = Reading { records: Records::new(input), files, read: read.clone(), reader, out, ended: false };
+    Ok(Runs { format, read, source: Source::Records(reading) })
+}
+
+/// Of the formats that are cut into records of JSON.
+fn reader_of(format: Format) -> Option<Box<dyn Reader>> {
+    Some(match format {
+        Format::Traces | Format::Packed => return None,
+        Format::DecisionLog => Box::new(decision_log::Decisions::default()),
+        Format::Otlp => Box::new(otlp::Otlp::default()),
+        Format::LangSmith => Box::new(langsmith::LangSmith::default()),
+        Format::Langfuse => Box::new(langfuse::Langfuse::default()),
+        Format::OpenAi | Format::Anthropic => Box::new(messages::Messages::default()),
+        Format::Bedrock => Box::new(bedrock::Bedrock::default()),
+        Format::ClaudeCode => Box::new(claude_code::ClaudeCode::default()),
+        Format::SweAgent => Box::new(swe_agent::SweAgent),
+        Format::OpenHands => Box::new(openhands::OpenHands::default()),
+    })
+}
+
+/// The runs of a file. One that cannot be read is handed out as [`Broken`], and reading goes on.
+pub struct Runs {
+    format: Format,
+    read: Arc<AtomicU64>,
+    source: Source,
+}
+
+enum Source {
+    Lines(Lines, Arc<Path>, Detail),
+    Rows(decision_log::Rows),
+    Records(Reading),
+    Packed(Frames),
+}
+
+impl Runs {
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Bytes of the file that were read, packed as it lies; of a database none are counted.
+    pub fn bytes_read(&self) -> u64 {
+        match &self.source {
+            Source::Lines(lines, ..) => lines.bytes_read(),
+            Source::Packed(frames) => frames.bytes_read(),
+            Source::Rows(_) | Source::Records(_) => self.read.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Debug for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runs").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Runs {
+    type Item = Result<Run, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.source {
+            Source::Lines(lines, file, detail) => Some(match lines.next()? {
+                Ok(line) => match trace::parse(&line.bytes, *detail) {
+                    Ok(run) => Ok(Run { place: Place { file: file.clone(), line: line.number }, ..run }),
+                    Err(problem) => Err(Broken { file: file.to_path_buf(), line: line.number, problem }),
+                },
+                Err(broken) => Err(broken),
+            }),
+            Source::Rows(rows) => rows.next(),
+            Source::Records(reading) => reading.next(),
+            Source::Packed(frames) => Some(frames.next()?.and_then(|frame| frame.run())),
+        }
+    }
+}
+
+/// Makes runs of a format's records.
+trait Reader: Send {
+    fn list_start(&mut self, _line: u64, _out: &mut Out) {}
+
+    fn list_end(&mut self, _out: &mut Out) {}
+
+    fn record(&mut self, line: u64, record: Value, out: &mut Out);
+
+    /// Something was lost here.
+    fn gap(&mut self) {}
+
+    /// There is no more.
+    fn end(&mut self, out: &mut Out);
+}
+
+/// Where a reader puts what it has made.
+struct Out {
+    file: Arc<Path>,
+    format: Format,
+    detail: Detail,
+    ready: VecDeque<Result<Run, Broken>>,
+}
+
+impl Out {
+    fn place(&self, line: u64) -> Place {
+        Place { file: self.file.clone(), line }
+    }
+
+    /// For a run that its source does not name: the file's name and the line.
+    fn name(&self, line: u64) -> String {
+        let stem = self.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        format!("{stem}:{line}")
+    }
+
+    fn conversation(&self, id: String, line: u64) -> conversation::Conversation {
+        conversation::Conversation::new(id, self.format.code(), self.place(line), self.detail)
+    }
+
+    /// A run without a step says nothing about any rule.
+    fn run(&mut self, run: Run) {
+        if !run.steps.is_empty() {
+            self.ready.push_back(Ok(run));
+        }
+    }
+
+    fn broken(&mut self, line: u64, problem: impl Into<String>) {
+        self.ready.push_back(Err(Broken { file: self.file.to_path_buf(), line, problem: problem.into() }));
+    }
+
+    fn strays(&mut self, line: u64, strays: usize) {
+        if strays > 0 {
+            self.broken(line, "a tool's result that belongs to no open call; the call is missing, or was answered before");
+        }
+    }
+}
+
+struct Reading {
+    records: Records<Box<dyn BufRead + Send>>,
+    /// Still to be read after this one, as if it went on.
+    files: VecDeque<PathBuf>,
+    read: Arc<AtomicU64>,
+    reader: Box<dyn Reader>,
+    out: Out,
+    ended: bool,
+}
+
+impl Reading {
+    fn read_on(&mut self) {
+        match self.records.next() {
+            Some(Piece::ListStart { line }) => self.reader.list_start(line, &mut self.out),
+            Some(Piece::ListEnd) => self.reader.list_end(&mut self.out),
+            Some(Piece::Broken { line, problem }) => {
+                self.reader.gap();
+                self.out.broken(line, problem);
+            }
+            Some(Piece::Record { line, bytes }) => match serde_json::from_slice(bytes.trim_ascii_end()) {
+                Ok(record) => self.take(line, record),
+                Err(error) => self.out.broken(line + (error.line() as u64).saturating_sub(1), format!("not JSON: {error}")),
+            },
+            None => self.next_file(),
+        }
+    }
+
+    fn next_file(&mut self) {
+        let Some(file) = self.files.pop_front() else {
+            self.reader.end(&mut self.out);
+            self.ended = true;
+            return;
+        };
+        match trace::unpacked(&file, &self.read) {
+            Ok(input) => {
+                self.records = Records::new(input);
+                self.out.file = file.into();
+            }
+            Err(error) => self.out.ready.push_back(Err(Broken { file, line: 0, problem: format!("could not be opened: {error}") })),
+        }
+    }
+
+    /// A list that stands on one line among others is one all the same.
+    fn take(&mut self, line: u64, record: Value) {
+        match record {
+            Value::Array(elements) => {
+                self.reader.list_start(line, &mut self.out);
+                for element in elements {
+                    self.reader.record(line, element, &mut self.out);
+                }
+                self.reader.list_end(&mut self.out);
+            }
+            record @ Value::Object(_) => self.reader.record(line, record, &mut self.out),
+            other => self.out.broken(line, format!("{} is no record", trace::shown(&other.to_string()))),
+        }
+    }
+}
+
+impl Iterator for Reading {
+    type Item = Result<Run, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.out.ready.is_empty() && !self.ended {
+            self.read_on();
+        }
+        self.out.ready.pop_front()
+    }
+}
+
+/// The format of a file, by what is in it.
+pub fn guess(path: &Path) -> Result<Format, OpenError> {
+    let unreadable = |source| OpenError::Unreadable { path: path.to_owned(), source };
+    if decision_log::is_database(path) {
+        return Ok(Format::DecisionLog);
+    }
+    if path.is_file() && is_packed(path).map_err(unreadable)? {
+        return Ok(Format::Packed);
+    }
+    let unknown = || OpenError::Unknown { path: path.to_owned() };
+    let file = if path.is_dir() { json_files(path).map_err(unreadable)?.into_iter().next().ok_or_else(unknown)? } else { path.to_owned() };
+    let input = trace::unpacked(&file, &Arc::default()).map_err(unreadable)?;
+    guess_of(input).ok_or_else(unknown)
+}
+
+/// What a file of packed runs begins with.
+const PACKED: &[u8] = b"RGRUNS\n";
+
+fn is_packed(path: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(PACKED.len() as u64).read_to_end(&mut start)?;
+    Ok(start == PACKED)
+}
+
+fn guess_of(input: impl BufRead) -> Option<Format> {
+    let mut likely = None;
+    let records = Records::new(input).filter_map(|piece| match piece {
+        Piece::Record { bytes, .. } => Some(sketch::of(&bytes)),
+        Piece::ListStart { .. } | Piece::ListEnd | Piece::Broken { .. } => None,
+    });
+    for record in records.take(LOOKED_AT).flatten() {
+        match sketch::format_of(&record) {
+            Some(sketch::Guess::Surely(format)) => return Some(format),
+            Some(sketch::Guess::Perhaps(format)) => likely = likely.or(Some(format)),
+            None => {}
+        }
+    }
+    likely
+}
+
+/// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a
+/// data folder, the completions of one run of `OpenHands`); else the files in it, in order, that may hold runs.
+pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        fs::metadata(path)?;
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    files_below(path, DEEPEST_FOLDER, &mut found)?;
+    Ok(found)
+}
+
+fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    if decision_log::is_database(folder) {
+        found.push(folder.to_owned());
+        return Ok(());
+    }
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    entries.sort();
+    if is_completions(&entries) {
+        found.push(folder.to_owned());
+        return Ok(());
+    }
+    for entry in entries {
+        if entry.is_dir() {
+            if deeper > 0 {
+                files_below(&entry, deeper - 1, found)?;
+            }
+        } else if may_hold_runs(&entry) {
+            found.push(entry);
+        }
+    }
+    Ok(())
+}
+
+/// By its name, so that a folder's pictures and notes are not complained about. A file that is named is read whatever it is called.
+fn may_hold_runs(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    [".jsonl", ".ndjson", ".json", ".traj", ".runs"].iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a folder holds the completions of one run: more than one file, and the first is one.
+fn is_completions(entries: &[PathBuf]) -> bool {
+    let mut files = entries.iter().filter(|entry| entry.is_file() && may_hold_runs(entry));
+    let Some(first) = files.next() else { return false };
+    let input = fs::File::open(first).map(BufReader::new);
+    files.next().is_some() && input.is_ok_and(|input| sketch::is_completion(Records::new(input)))
+}
+
+fn json_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    files.retain(|path| path.is_file() && may_hold_runs(path));
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

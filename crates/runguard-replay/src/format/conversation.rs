@@ -1,0 +1,271 @@
+//! Makes steps of what was said and done, in whatever words a source told it.
+//!
+//! Every format ends here, so a call is one call whoever recorded it: arguments as canonical JSON, results as text without
+//! times and durations, an error by its normalised words. A call and its result may come apart and out of order; they find
+//! each other by the call's id, or, where there is none, in the order they were made.
+
+use crate::trace::{Detail, Kind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::fingerprint;
+use runguard_core::prices::{Prices, Usage};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What the name of a task is cut to, where it is the first thing the user said.
+const TASK_CHARS: usize = 120;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Call {
+    /// Empty where the source has none.
+    pub(super) id: String,
+    pub(super) tool: String,
+    pub(super) args: Value,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Of the call; empty where the source has none.
+    pub(super) id: String,
+    pub(super) text: String,
+    /// The source's own flag.
+    pub(super) failed: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Spent {
+    pub(super) tokens: u64,
+    pub(super) dollars: f64,
+}
+
+impl Spent {
+    /// The source's own cost, or else by the table of prices.
+    pub(super) fn of(model: &str, usage: &Usage, cost: Option<f64>) -> Self {
+        static PRICES: LazyLock<Prices> = LazyLock::new(Prices::bundled);
+        let by_table = || PRICES.price(model).map_or(0.0, |(price, _)| price.cost(usage).as_dollars());
+        let dollars = cost.filter(|cost| cost.is_finite() && *cost >= 0.0).unwrap_or_else(by_table);
+        Self { tokens: usage.total_tokens(), dollars }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.dollars += other.dollars;
+    }
+}
+
+/// One turn of the model.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Turn {
+    pub(super) text: String,
+    pub(super) calls: Vec<Call>,
+    pub(super) spent: Spent,
+    pub(super) at_millis: Option<i64>,
+}
+
+/// A run that is being read.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) run: Run,
+    detail: Detail,
+    names: Names,
+    /// Calls without a result, by id, and those without an id in the order they were made.
+    waiting: HashMap<String, usize>,
+    nameless: Vec<usize>,
+    /// Spent on a turn that left no step; it goes to the next one that does.
+    owed: Spent,
+}
+
+impl Conversation {
+    pub(super) fn new(id: String, source: &str, place: Place, detail: Detail) -> Self {
+        let run = Run {
+            id,
+            source: source.to_owned(),
+            task: String::new(),
+            model: String::new(),
+            agent: String::new(),
+            success: None,
+            stuck: None,
+            native_tools: None,
+            place,
+            steps: Vec::new(),
+        };
+        Self { run, detail, names: Names::default(), waiting: HashMap::new(), nameless: Vec::new(), owed: Spent::default() }
+    }
+
+    pub(super) fn spend(&mut self, spent: Spent) {
+        self.owed.add(spent);
+    }
+
+    fn push(&mut self, kind: Kind, tool: &str, args: u64, shown_args: impl FnOnce() -> String, at_millis: Option<i64>) -> usize {
+        let owed = std::mem::take(&mut self.owed);
+        self.run.steps.push(Step {
+            kind,
+            tool: self.names.name(tool),
+            args,
+            result: None,
+            error: None,
+            tokens: owed.tokens,
+            dollars: owed.dollars,
+            at_millis,
+            texts: (self.detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&shown_args()), result: String::new() })),
+        });
+        self.run.steps.len() - 1
+    }
+
+    fn call(&mut self, call: &Call, at_millis: Option<i64>) -> usize {
+        self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis)
+    }
+
+    /// A turn with calls is those calls, in order; one without is a message. A turn that says nothing is none, but is paid.
+    pub(super) fn turn(&mut self, turn: &Turn) {
+        self.owed.add(turn.spent);
+        if turn.calls.is_empty() && !turn.text.trim().is_empty() {
+            self.push(Kind::Message, MESSAGE, result_fingerprint(&turn.text), || turn.text.clone(), turn.at_millis);
+        }
+        for call in &turn.calls {
+            // Told again: the first telling counts.
+            if !call.id.is_empty() && self.waiting.contains_key(&call.id) {
+                continue;
+            }
+            let step = self.call(call, turn.at_millis);
+            if call.id.is_empty() {
+                self.nameless.push(step);
+            } else {
+                self.waiting.insert(call.id.clone(), step);
+            }
+        }
+    }
+
+    /// Whether the call it answers is known and had no answer yet.
+    pub(super) fn answer(&mut self, answer: &Answer) -> bool {
+        let step = if answer.id.is_empty() {
+            (!self.nameless.is_empty()).then(|| self.nameless.remove(0)).or_else(|| self.oldest_waiting())
+        } else {
+            // A source that names results but not calls answers in order.
+            self.waiting.remove(&answer.id).or_else(|| (!self.nameless.is_empty()).then(|| self.nameless.remove(0)))
+        };
+        let Some(step) = step else { return false };
+        self.fill(step, &answer.text, answer.failed);
+        true
+    }
+
+    fn oldest_waiting(&mut self) -> Option<usize> {
+        let (id, step) = self.waiting.iter().min_by_key(|(_, step)| **step).map(|(id, step)| (id.clone(), *step))?;
+        self.waiting.remove(&id);
+        Some(step)
+    }
+
+    fn fill(&mut self, step: usize, text: &str, failed: Option<bool>) {
+        let Some(step) = self.run.steps.get_mut(step) else { return };
+        step.result = Some(result_fingerprint(text));
+        step.error = failed.unwrap_or_else(|| says_error(text)).then(|| error_fingerprint(text));
+        if let Some(texts) = &mut step.texts {
+            texts.result = shown(text);
+        }
+    }
+
+    /// A call that is told together with what came of it, by whoever made it. The model's own word on it may have come before.
+    pub(super) fn executed(&mut self, call: &Call, answer: Option<(&str, Option<bool>)>, at_millis: Option<i64>) {
+        let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call));
+        let step = known.unwrap_or_else(|| self.call(call, at_millis));
+        if let Some((text, failed)) = answer {
+            self.fill(step, text, failed);
+        }
+    }
+
+    /// The oldest open call that is this one, though one of the two tellers does not know its id: the same arguments, or else
+    /// the same tool, because some write the arguments in a way of their own.
+    fn take_like(&mut self, call: &Call) -> Option<usize> {
+        let args = args_fingerprint(&call.args);
+        let steps = &self.run.steps;
+        let is_same = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool && step.args == args);
+        let is_alike = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool);
+        let open = |wanted: &dyn Fn(usize) -> bool| {
+            let named = self.waiting.values().filter(|_| call.id.is_empty());
+            self.nameless.iter().chain(named).copied().filter(|step| wanted(*step)).min()
+        };
+        let step = open(&is_same).or_else(|| open(&is_alike))?;
+        self.nameless.retain(|other| *other != step);
+        self.waiting.retain(|_, other| *other != step);
+        Some(step)
+    }
+
+    /// What was said to the model after its last message.
+    pub(super) fn reply(&mut self, text: &str) {
+        if self.run.task.is_empty() {
+            self.run.task = text.trim().chars().take(TASK_CHARS).collect();
+        }
+        let Some(last) = self.run.steps.last_mut() else { return };
+        if last.kind == Kind::Message && last.result.is_none() {
+            last.result = Some(result_fingerprint(text));
+            if let Some(texts) = &mut last.texts {
+                texts.result = shown(text);
+            }
+        }
+    }
+
+    pub(super) fn steps(&self) -> usize {
+        self.run.steps.len()
+    }
+
+    pub(super) fn finish(mut self) -> Run {
+        if let Some(last) = self.run.steps.last_mut() {
+            last.tokens = last.tokens.saturating_add(self.owed.tokens);
+            last.dollars += self.owed.dollars;
+        }
+        self.run
+    }
+}
+
+/// Of arguments as the source has them: a value, or a text that should be one.
+pub(super) fn args_fingerprint(args: &Value) -> u64 {
+    fingerprint::of_value(args).unwrap_or_else(|_| xxh3_64(args.to_string().as_bytes()))
+}
+
+fn args_text(args: &Value) -> String {
+    match args {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Arguments that are written as text: what is no JSON is one text.
+pub(super) fn args_of_text(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// For sources without a flag of their own: a text that begins as errors begin, or an object whose `error` says something.
+pub(super) fn says_error(text: &str) -> bool {
+    const BEGINNINGS: [&str; 6] = ["error:", "error ", "[error]", "fatal:", "exception:", "traceback (most recent call last)"];
+    let text = text.trim_start();
+    let begins_so =
+        BEGINNINGS.iter().any(|beginning| text.get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning)));
+    begins_so || (text.starts_with('{') && object_says_error(text))
+}
+
+fn object_says_error(text: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Object {
+        error: Option<Value>,
+        #[serde(alias = "isError")]
+        is_error: Option<bool>,
+    }
+    let Ok(Object { error, is_error }) = serde_json::from_str(text) else { return false };
+    let says = error.is_some_and(|error| match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Array(_) | Value::Object(_) => true,
+    });
+    says || is_error == Some(true)
+}
+
+/// Milliseconds since the epoch, of a time as ISO 8601 writes it. Without a zone it is UTC, as the sources that leave it out say.
+pub(super) fn millis_of(text: &str) -> Option<i64> {
+    if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        return Some(at.as_millisecond());
+    }
+    let civil: jiff::civil::DateTime = text.parse().ok()?;
+    civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().as_millisecond())
+}

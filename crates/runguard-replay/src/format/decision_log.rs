@@ -1,0 +1,367 @@
+//! `RunGuard`'s own log: a data folder (or its `runguard.db`), and the decisions as JSON that the API and the CLI print.
+//!
+//! A run is a session. The same call is often asked about at several doors; the one that was asked most is the run, and of
+//! equals the one that knows most of a call: the stall guard has results, the others have not. What was refused counts as a
+//! step: it is what the agent did next. Budgets' rows say what the steps cost. In JSON the events are missing, and with them the
+//! arguments of some doors; such a call is taken for like no other, so nothing looks repeated that may not be.
+//!
+//! The database is read in the order of sessions, sorted by `SQLite` with its own bounded memory, on a thread of its own, because
+//! a cursor cannot be moved out of its connection. A live service may go on writing.
+
+use super::grouped::{Grouped, Open};
+use super::{OpenError, Out, Reader};
+use crate::trace::{Broken, Detail, Kind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::guard::stall::Event;
+use rusqlite::{Connection, OpenFlags};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use xxhash_rust::xxh3::xxh3_64;
+
+const LOG_FILE: &str = "runguard.db";
+const HEADER: &[u8] = b"SQLite format 3\0";
+/// Runs that are read ahead.
+const AHEAD: usize = 16;
+/// Rows of one session that are held; a longer one is cut, and that is told.
+const MOST_ROWS: usize = 1_000_000;
+
+/// Doors that a call goes through, those that know most of it first.
+const DOORS: [&str; 5] = ["stall", "agent_action", "loop", "action_group", "tool_call"];
+
+/// One row of the log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Decided {
+    pub(super) at_millis: Option<i64>,
+    pub(super) id: String,
+    pub(super) guard: String,
+    pub(super) kind: String,
+    pub(super) subject: String,
+    pub(super) input: Value,
+    pub(super) answer: Value,
+    pub(super) effects: Option<Vec<u8>>,
+}
+
+/// What a row does to a state, as the store writes it.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "the fields before the one that is read must be there")]
+struct Effect<'a> {
+    family: u8,
+    hash: u128,
+    slot: u8,
+    subject: &'a str,
+    events: &'a [u8],
+}
+
+fn events(effects: &[u8]) -> Option<&[u8]> {
+    let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).ok()?;
+    effects.first().map(|effect| effect.events)
+}
+
+/// A session's rows.
+#[derive(Debug)]
+pub(super) struct Session {
+    name: String,
+    place: Place,
+    detail: Detail,
+    rows: Vec<Decided>,
+}
+
+impl Open for Session {
+    fn held(&self) -> usize {
+        self.rows.len() + 1
+    }
+
+    fn close(self, out: &mut Out) {
+        out.run(self.finish());
+    }
+}
+
+fn name_of(tenant: &str, session: &str) -> String {
+    if matches!(tenant, "" | "default") { session.to_owned() } else { format!("{tenant}/{session}") }
+}
+
+impl Session {
+    pub(super) fn tell(sessions: &mut Grouped<Self>, tenant: &str, session: &str, line: u64, row: Decided, out: &mut Out) {
+        if session.is_empty() || row.guard.is_empty() {
+            out.broken(line, "a decision without its session or its guard");
+            return;
+        }
+        let name = name_of(tenant, session);
+        let begin = |out: &Out| Self { name: name.clone(), place: out.place(line), detail: out.detail, rows: Vec::new() };
+        sessions.tell(&name, line, out, begin, |session| session.rows.push(row));
+    }
+
+    fn finish(mut self) -> Run {
+        // Newest first is how the API lists them. Ids are made in order.
+        self.rows.sort_by(|left, right| (left.at_millis, &left.id).cmp(&(right.at_millis, &right.id)));
+        let asked = |door: &str| self.rows.iter().filter(|row| row.guard == door && row.kind == "check").count();
+        // The first of equals.
+        let door = DOORS.iter().rev().max_by_key(|door| asked(door)).filter(|door| asked(door) > 0).copied();
+        let mut run = Run {
+            id: self.name,
+            source: super::Format::DecisionLog.code().to_owned(),
+            task: String::new(),
+            model: String::new(),
+            agent: String::new(),
+            success: None,
+            stuck: None,
+            native_tools: None,
+            place: self.place,
+            steps: Vec::new(),
+        };
+        let mut names = Names::default();
+        let (mut owed, mut spent_tokens) = (0.0, HashMap::new());
+        for row in &self.rows {
+            if row.guard == "budget" {
+                let dollars = pay(&mut run, row, &mut spent_tokens);
+                match run.steps.last_mut() {
+                    Some(step) => step.dollars += dollars,
+                    None => owed += dollars,
+                }
+            } else if row.kind == "check" && door.map_or(!DOORS.contains(&row.guard.as_str()), |door| door == row.guard) {
+                if let Some(mut step) = step_of(row, &mut names, self.detail) {
+                    step.dollars += std::mem::take(&mut owed);
+                    run.steps.push(step);
+                } else if let Some(step) = run.steps.last_mut().filter(|step| step.kind == Kind::Message) {
+                    // A person has spoken.
+                    step.result = Some(xxh3_64(row.id.as_bytes()));
+                }
+            } else if row.guard == "agent_action" && door == Some("agent_action") {
+                tell_result(&mut run, row);
+            }
+        }
+        run
+    }
+}
+
+/// What a budget's row says was spent, in dollars; its tokens are a running total and go to the last step.
+fn pay(run: &mut Run, row: &Decided, spent_tokens: &mut HashMap<String, u64>) -> f64 {
+    if !matches!(row.input["act"].as_str(), Some("record" | "commit")) {
+        return 0.0;
+    }
+    if let Some(model) = row.input["model"].as_str().filter(|model| !model.is_empty()) {
+        model.clone_into(&mut run.model);
+    }
+    if let Some(total) = row.answer["spent_tokens"].as_u64() {
+        let before = spent_tokens.insert(row.subject.clone(), total).unwrap_or(0);
+        if let Some(step) = run.steps.last_mut() {
+            step.tokens = step.tokens.saturating_add(total.saturating_sub(before));
+        }
+    }
+    row.answer["cost_usd"].as_f64().filter(|dollars| *dollars >= 0.0).unwrap_or(0.0)
+}
+
+/// `None` when a person spoke.
+fn step_of(row: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
+    let text = |name: &str| row.input[name].as_str().unwrap_or_default();
+    let events = row.effects.as_deref().and_then(events);
+    let unknown = xxh3_64(row.id.as_bytes());
+    let mut step = Step {
+        kind: Kind::Call,
+        tool: names.name(&row.subject),
+        args: unknown,
+        result: None,
+        error: None,
+        tokens: 0,
+        dollars: 0.0,
+        at_millis: row.at_millis,
+        texts: (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input.to_string()), result: shown(text("error")) })),
+    };
+    match row.guard.as_str() {
+        "stall" => match events.and_then(|events| postcard::from_bytes::<Vec<Event>>(events).ok()?.into_iter().next()) {
+            Some(Event::Called(seen)) => (step.args, step.result, step.error) = (seen.args, seen.result, seen.error),
+            Some(Event::Said { text, .. }) => (step.kind, step.tool, step.args) = (Kind::Message, names.name(MESSAGE), text),
+            Some(Event::UserSpoke) => return None,
+            None if row.subject.is_empty() => return None,
+            None => step.error = Some(text("error")).filter(|error| !error.is_empty()).map(error_fingerprint),
+        },
+        "agent_action" => step.args = xxh3_64(text("action_params_hash").as_bytes()),
+        "loop" | "action_group" => step.args = xxh3_64(text("call").as_bytes()),
+        // The same call leaves the same event.
+        "tool_call" => step.args = events.map_or(unknown, xxh3_64),
+        guard => {
+            step.tool = names.name(guard);
+            step.args = xxh3_64(row.subject.as_bytes());
+        }
+    }
+    Some(step)
+}
+
+/// What the newest call of an action gave.
+fn tell_result(run: &mut Run, row: &Decided) {
+    let Some(step) = run.steps.iter_mut().rev().find(|step| *step.tool == *row.subject) else { return };
+    let text = |name: &str| row.input[name].as_str().unwrap_or_default();
+    let (hash, summary) = (text("result_hash"), text("result_summary"));
+    step.result = Some(if hash.is_empty() { result_fingerprint(summary) } else { xxh3_64(hash.as_bytes()) });
+    step.error = (row.input["error"].as_bool() == Some(true)).then(|| error_fingerprint(summary));
+    if let Some(texts) = &mut step.texts {
+        texts.result = shown(summary);
+    }
+}
+
+/// Decisions as JSON.
+#[derive(Debug, Default)]
+pub(super) struct Decisions {
+    sessions: Grouped<Session>,
+}
+
+impl Reader for Decisions {
+    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+        #[derive(Deserialize)]
+        struct Shown {
+            decision_id: String,
+            time_ms: Option<i64>,
+            #[serde(default)]
+            tenant: String,
+            guard: String,
+            kind: String,
+            session_id: String,
+            #[serde(default)]
+            subject: String,
+            #[serde(default)]
+            answer: Value,
+            #[serde(default)]
+            input: Value,
+        }
+        let page = match record {
+            Value::Object(mut object) if object.contains_key("decisions") => match object.remove("decisions") {
+                Some(Value::Array(page)) => page,
+                _ => Vec::new(),
+            },
+            other => vec![other],
+        };
+        for row in page {
+            match serde_json::from_value::<Shown>(row) {
+                Ok(Shown { decision_id: id, time_ms: at_millis, tenant, guard, kind, session_id, subject, answer, input }) => {
+                    let row = Decided { at_millis, id, guard, kind, subject, input, answer, effects: None };
+                    Session::tell(&mut self.sessions, &tenant, &session_id, line, row, out);
+                }
+                Err(error) => out.broken(line, format!("not a decision: {error}")),
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        self.sessions.close_all(out);
+    }
+}
+
+/// Whether a path is a database, or a folder that has the log's.
+pub(super) fn is_database(path: &Path) -> bool {
+    let mut header = [0; HEADER.len()];
+    let file = File::open(database_of(path)).and_then(|mut file| file.read_exact(&mut header));
+    file.is_ok() && header == HEADER
+}
+
+fn database_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(LOG_FILE) } else { path.to_owned() }
+}
+
+/// The sessions of a database, read on a thread of their own.
+pub(super) struct Rows {
+    received: Receiver<Result<Run, Broken>>,
+}
+
+impl Iterator for Rows {
+    type Item = Result<Run, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.received.recv().ok()
+    }
+}
+
+const QUERY: &str = "SELECT seq, at, id, tenant, guard, kind, session, subject, answer, input, effects FROM log
+    WHERE kind <> 'admin' ORDER BY tenant, session, seq";
+
+pub(super) fn open(path: &Path, detail: Detail) -> Result<Rows, OpenError> {
+    let path = database_of(path);
+    let failed = |error: rusqlite::Error| OpenError::Database { path: path.clone(), problem: error.to_string() };
+    let connection = connect(&path).map_err(failed)?;
+    // Asked once here, so that what is no log is told at once.
+    connection.prepare(QUERY).map_err(failed)?;
+    let (sender, received) = sync_channel(AHEAD);
+    let file: Arc<Path> = path.as_path().into();
+    let read = move || {
+        if let Err(error) = send(&connection, &file, detail, &sender) {
+            // Nobody listens any more: then nobody asks either.
+            let _ = sender.send(Err(Broken { file: file.to_path_buf(), line: 0, problem: format!("the rest is not read: {error}") }));
+        }
+    };
+    let spawned = thread::Builder::new().name("runguard-log".into()).spawn(read);
+    spawned.map_err(|source| OpenError::Unreadable { path, source })?;
+    Ok(Rows { received })
+}
+
+/// Without writing. A database that nobody has open may lie where nothing can be written; then it is read as it lies.
+fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    if connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).is_ok() {
+        return Ok(connection);
+    }
+    let escaped: String = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    Connection::open_with_flags(format!("file:{escaped}?immutable=1"), flags | OpenFlags::SQLITE_OPEN_URI)
+}
+
+fn send(
+    connection: &Connection,
+    file: &Arc<Path>,
+    detail: Detail,
+    sender: &SyncSender<Result<Run, Broken>>,
+) -> Result<(), rusqlite::Error> {
+    let mut statement = connection.prepare(QUERY)?;
+    let mut rows = statement.query([])?;
+    let mut open: Option<Session> = None;
+    let mut ready: VecDeque<Result<Run, Broken>> = VecDeque::new();
+    loop {
+        let row = rows.next()?;
+        let next = match row {
+            Some(row) => {
+                let text = |index: usize| row.get::<_, String>(index);
+                let json = |index: usize| Ok::<_, rusqlite::Error>(serde_json::from_str(&text(index)?).unwrap_or_default());
+                let decided = Decided {
+                    at_millis: Some(row.get(1)?),
+                    id: text(2)?,
+                    guard: text(4)?,
+                    kind: text(5)?,
+                    subject: text(7)?,
+                    answer: json(8)?,
+                    input: json(9)?,
+                    effects: row.get(10)?,
+                };
+                Some((name_of(&text(3)?, &text(6)?), row.get::<_, u64>(0)?, decided))
+            }
+            None => None,
+        };
+        if open.as_ref().is_some_and(|open| next.as_ref().is_none_or(|(name, ..)| *name != open.name)) {
+            ready.extend(open.take().map(Session::finish).filter(|run| !run.steps.is_empty()).map(Ok));
+        }
+        let ended = next.is_none();
+        if let Some((name, line, row)) = next {
+            let place = Place { file: file.clone(), line };
+            let session = open.get_or_insert_with(|| Session { name, place, detail, rows: Vec::new() });
+            if session.rows.len() < MOST_ROWS {
+                session.rows.push(row);
+            } else if session.rows.len() == MOST_ROWS {
+                let problem = format!("{} has more than {MOST_ROWS} rows; the rest of it is not read", session.name);
+                session.rows.push(Decided::default());
+                ready.push_back(Err(Broken { file: file.to_path_buf(), line, problem }));
+            }
+        }
+        for run in ready.drain(..) {
+            if sender.send(run).is_err() {
+                return Ok(());
+            }
+        }
+        if ended {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! One message of a conversation with a model, in any of the shapes that are in use.
+//!
+//! They differ in names, not in what they say: who speaks, what was said, which tools are called, what came of calls. Read are
+//! `OpenAI`'s chat messages and response items, Anthropic's blocks, Bedrock's Converse, the parts of OpenTelemetry's
+//! conventions, and messages as `LangChain` writes them. So a list that mixes them, as proxies and tracers make it, is read too.
+
+use super::conversation::{Answer, Call, Conversation, Spent, Turn, args_of_text};
+use runguard_core::prices::Usage;
+use serde_json::{Map, Value};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Assistant,
+    User,
+    Tool,
+    /// Says nothing that makes a step: instructions, reasoning.
+    Other,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Message {
+    pub(super) role: Role,
+    pub(super) text: String,
+    pub(super) calls: Vec<Call>,
+    pub(super) answers: Vec<Answer>,
+    pub(super) usage: Option<Usage>,
+    pub(super) cost: Option<f64>,
+    pub(super) model: String,
+    pub(super) at_millis: Option<i64>,
+    /// One item of a turn, the rest of which follows.
+    pub(super) is_item: bool,
+}
+
+pub(super) fn text<'a>(object: &'a Map<String, Value>, names: &[&str]) -> &'a str {
+    names.iter().find_map(|name| object.get(*name)?.as_str()).unwrap_or_default()
+}
+
+fn owned(object: &Map<String, Value>, names: &[&str]) -> String {
+    text(object, names).to_owned()
+}
+
+fn first<'a>(object: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
+    names.iter().find_map(|name| object.get(*name).filter(|value| !value.is_null()))
+}
+
+/// Arguments, which some write as a value and some as the text of one.
+pub(super) fn args(value: Option<&Value>) -> Value {
+    match value {
+        Some(Value::String(text)) => args_of_text(text),
+        Some(value) => value.clone(),
+        None => Value::Null,
+    }
+}
+
+/// A result as text: of blocks their texts, of anything else its JSON.
+pub(super) fn result_text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) if parts.iter().any(|part| part_text(part).is_some()) => {
+            let texts: Vec<String> = parts.iter().map(|part| part_text(part).map_or_else(|| part.to_string(), str::to_owned)).collect();
+            texts.join("\n")
+        }
+        Some(other) => part_text(other).map_or_else(|| other.to_string(), str::to_owned),
+    }
+}
+
+/// The text of a block of text.
+fn part_text(part: &Value) -> Option<&str> {
+    if let Value::String(text) = part {
+        return Some(text);
+    }
+    let part = part.as_object()?;
+    match part.get("type").and_then(Value::as_str) {
+        Some("text" | "input_text" | "output_text" | "refusal") => first(part, &["text", "content", "refusal"])?.as_str(),
+        // Converse names a block by its only member.
+        None if part.len() == 1 => part.get("text")?.as_str(),
+        Some(_) | None => None,
+    }
+}
+
+impl Message {
+    fn new(role: Role) -> Self {
+        Self {
+            role,
+            text: String::new(),
+            calls: Vec::new(),
+            answers: Vec::new(),
+            usage: None,
+            cost: None,
+            model: String::new(),
+            at_millis: None,
+            is_item: false,
+        }
+    }
+
+    /// `None` for what is no message.
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let object = value.as_object()?;
+        if let Some(message) = Self::langchain(object) {
+            return Some(message);
+        }
+        if object.get("role").is_none_or(Value::is_null) {
+            return Self::item(object);
+        }
+        let role = match object.get("role")?.as_str()? {
+            "assistant" | "model" | "ai" => Role::Assistant,
+            "user" | "human" => Role::User,
+            "tool" | "function" => Role::Tool,
+            _ => Role::Other,
+        };
+        let mut message = Self::new(role);
+        message.is_item =
+            role == Role::Assistant && text(object, &["type"]) == "message" && object.get("usage").is_none() && is_items(object);
+        message.read_body(object);
+        Some(message)
+    }
+
+    fn read_body(&mut self, object: &Map<String, Value>) {
+        if self.role == Role::Tool && object.get("parts").is_none() && !has_blocks(object) {
+            let failed = match text(object, &["status"]) {
+                "error" => Some(true),
+                "success" => Some(false),
+                _ => object.get("is_error").and_then(Value::as_bool),
+            };
+            // A legacy function's result has its name where a tool's has the call's id; there is one at a time.
+            self.answers.push(Answer { id: owned(object, &["tool_call_id"]), text: result_text(object.get("content")), failed });
+            return;
+        }
+        match first(object, &["content", "parts"]) {
+            Some(Value::String(text)) => self.text.clone_from(text),
+            Some(Value::Array(parts)) => parts.iter().for_each(|part| self.read_part(part)),
+            Some(part @ Value::Object(_)) => self.read_part(part),
+            Some(Value::Null | Value::Bool(_) | Value::Number(_)) | None => {}
+        }
+        for call in object.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            self.calls.extend(tool_call(call));
+        }
+        if let Some(function) = object.get("function_call").and_then(Value::as_object) {
+            self.calls.push(Call { id: String::new(), tool: owned(function, &["name"]), args: args(function.get("arguments")) });
+        }
+        self.usage = object.get("usage_metadata").and_then(langchain_usage).or_else(|| usage(object.get("usage")?));
+        self.cost = object.get("cost").and_then(Value::as_f64);
+        self.model = owned(object, &["model"]);
+    }
+
+    fn read_part(&mut self, part: &Value) {
+        if let Some(text) = part_text(part) {
+            if !self.text.is_empty() {
+                self.text.push('\n');
+            }
+            self.text.push_str(text);
+            return;
+        }
+        let Some(object) = part.as_object() else { return };
+        let kind = text(object, &["type"]);
+        match kind {
+            "tool_use" | "server_tool_use" | "mcp_tool_use" | "tool_call" | "tool-call" => self.calls.push(Call {
+                id: owned(object, &["id", "toolCallId"]),
+                tool: owned(object, &["name", "toolName"]),
+                args: args(first(object, &["input", "arguments", "args"])),
+            }),
+            "tool_call_response" | "tool-result" => self.answers.push(Answer {
+                id: owned(object, &["id", "toolCallId"]),
+                text: result_text(first(object, &["response", "result", "output"])),
+                failed: object.get("is_error").or(object.get("isError")).and_then(Value::as_bool),
+            }),
+            _ if kind == "tool_result" || kind.ends_with("_tool_result") => self.answers.push(Answer {
+                id: owned(object, &["tool_use_id"]),
+                text: result_text(object.get("content")),
+                // Left out, it is false: so the API says.
+                failed: Some(object.get("is_error").and_then(Value::as_bool).unwrap_or(false)),
+            }),
+            _ => self.read_converse(object),
+        }
+    }
+
+    fn read_converse(&mut self, object: &Map<String, Value>) {
+        if let Some(call) = object.get("toolUse").and_then(Value::as_object) {
+            self.calls.push(Call { id: owned(call, &["toolUseId"]), tool: owned(call, &["name"]), args: args(call.get("input")) });
+        }
+        if let Some(result) = object.get("toolResult").and_then(Value::as_object) {
+            let parts: Vec<Value> = result.get("content").and_then(Value::as_array).into_iter().flatten().map(json_or_text).collect();
+            self.answers.push(Answer {
+                id: owned(result, &["toolUseId"]),
+                text: result_text(Some(&Value::Array(parts))),
+                failed: Some(text(result, &["status"]) == "error"),
+            });
+        }
+    }
+
+    /// An item of `OpenAI`'s responses.
+    fn item(object: &Map<String, Value>) -> Option<Self> {
+        let kind = object.get("type")?.as_str()?;
+        let id = owned(object, &["call_id", "id"]);
+        let mut message = match kind {
+            "reasoning" | "item_reference" => return Some(Self::new(Role::Other)),
+            _ if kind.ends_with("_call_output") => {
+                let mut message = Self::new(Role::Tool);
+                message.answers.push(Answer { id, text: result_text(object.get("output")), failed: None });
+                return Some(message);
+            }
+            "function_call" | "custom_tool_call" | "mcp_call" => {
+                let mut message = Self::new(Role::Assistant);
+                let args = args(first(object, &["arguments", "input"]));
+                message.calls.push(Call { id: id.clone(), tool: owned(object, &["name"]), args });
+                message
+            }
+            "web_search_call"
+            | "file_search_call"
+            | "computer_call"
+            | "code_interpreter_call"
+            | "local_shell_call"
+            | "shell_call"
+            | "image_generation_call" => {
+                let mut message = Self::new(Role::Assistant);
+                let args = first(object, &["action", "code", "queries"]).cloned().unwrap_or_default();
+                message.calls.push(Call { id: id.clone(), tool: kind.trim_end_matches("_call").to_owned(), args });
+                message
+            }
+            _ => return None,
+        };
+        message.is_item = true;
+        if kind == "mcp_call" {
+            // Made by the provider: the result is told with it.
+            let error = first(object, &["error"]);
+            message.answers.push(Answer { id, text: result_text(error.or(object.get("output"))), failed: Some(error.is_some()) });
+        }
+        Some(message)
+    }
+
+    /// As `LangChain` writes them: with a constructor, with data, or flat with a type.
+    fn langchain(object: &Map<String, Value>) -> Option<Self> {
+        let class = object.get("id").and_then(Value::as_array).and_then(|id| id.last()?.as_str());
+        let (class, body) = match (class, object.get("kwargs").and_then(Value::as_object)) {
+            (Some(class), Some(body)) => (class, body),
+            _ => (object.get("type")?.as_str()?, object.get("data").and_then(Value::as_object).unwrap_or(object)),
+        };
+        let role = match class {
+            "ai" | "AIMessage" | "AIMessageChunk" => Role::Assistant,
+            "human" | "HumanMessage" | "HumanMessageChunk" => Role::User,
+            "tool" | "ToolMessage" | "ToolMessageChunk" | "FunctionMessage" => Role::Tool,
+            "system" | "SystemMessage" if body.contains_key("content") => Role::Other,
+            _ => return None,
+        };
+        let mut message = Self::new(role);
+        message.read_body(body);
+        if message.calls.is_empty() {
+            let more = body.get("additional_kwargs").and_then(|more| more.get("tool_calls")).and_then(Value::as_array);
+            message.calls = more.into_iter().flatten().filter_map(tool_call).collect();
+        }
+        // Blocks and list say the same calls twice.
+        dedup_calls(&mut message.calls);
+        let metadata = body.get("response_metadata").and_then(Value::as_object);
+        if message.model.is_empty() {
+            message.model = metadata.map(|metadata| owned(metadata, &["model_name", "model"])).unwrap_or_default();
+        }
+        if message.usage.is_none() {
+            message.usage = metadata.and_then(|metadata| usage(first(metadata, &["token_usage", "usage"])?));
+        }
+        Some(message)
+    }
+
+    pub(super) fn spent(&self) -> Spent {
+        match (&self.usage, self.cost) {
+            (None, None) => Spent::default(),
+            (usage, cost) => Spent::of(&self.model, &usage.unwrap_or_default(), cost),
+        }
+    }
+}
+
+fn dedup_calls(calls: &mut Vec<Call>) {
+    let mut seen: Vec<String> = Vec::new();
+    calls.retain(|call| {
+        let known = !call.id.is_empty() && seen.contains(&call.id);
+        seen.push(call.id.clone());
+        !known
+    });
+}
+
+fn json_or_text(part: &Value) -> Value {
+    part.get("json").map_or_else(|| part.clone(), |json| Value::String(json.to_string()))
+}
+
+/// Whether a message's content is of the kind that response items have.
+fn is_items(object: &Map<String, Value>) -> bool {
+    let parts = object.get("content").and_then(Value::as_array);
+    parts.is_some_and(|parts| parts.iter().any(|part| matches!(part.get("type").and_then(Value::as_str), Some("output_text" | "refusal"))))
+}
+
+fn has_blocks(object: &Map<String, Value>) -> bool {
+    let parts = object.get("content").and_then(Value::as_array);
+    parts.is_some_and(|parts| {
+        parts.iter().any(|part| {
+            let kind = part.get("type").and_then(Value::as_str);
+            kind.is_some_and(|kind| kind == "tool-result" || kind.ends_with("tool_result")) || part.get("toolResult").is_some()
+        })
+    })
+}
+
+/// `OpenAI`'s, and `LangChain`'s, whose arguments are a value.
+fn tool_call(call: &Value) -> Option<Call> {
+    let call = call.as_object()?;
+    let body = first(call, &["function", "custom"]).and_then(Value::as_object).unwrap_or(call);
+    let tool = owned(body, &["name"]);
+    if tool.is_empty() {
+        return None;
+    }
+    Some(Call { id: owned(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
+}
+
+/// A report of tokens, whoever made it: the names tell.
+pub(super) fn usage(value: &Value) -> Option<Usage> {
+    let object = value.as_object()?;
+    let has = |names: &[&str]| names.iter().any(|name| object.contains_key(*name));
+    let read = if has(&["inputTokens", "outputTokens"]) {
+        Usage::from_bedrock(value)
+    } else if has(&["promptTokenCount", "totalTokenCount"]) {
+        Usage::from_gemini(value)
+    } else if has(&["prompt_tokens", "completion_tokens", "input_tokens_details", "prompt_tokens_details", "output_tokens_details"])
+        && !has(&["cache_read_input_tokens", "cache_creation_input_tokens"])
+    {
+        Usage::from_openai(value)
+    } else if has(&["prompt_tokens", "completion_tokens"]) {
+        // A proxy that tells of Anthropic's caches in OpenAI's words: the prompt has them in it.
+        Usage::from_openai(value)
+    } else {
+        Usage::from_anthropic(value)
+    };
+    read.ok()
+}
+
+/// Cached tokens are part of the input here.
+fn langchain_usage(value: &Value) -> Option<Usage> {
+    let count = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let detail = |name: &str| value.get("input_token_details").and_then(|details| details.get(name)?.as_u64()).unwrap_or(0);
+    value.get("input_tokens")?;
+    let (cached_tokens, cache_write_tokens) = (detail("cache_read"), detail("cache_creation"));
+    Some(Usage {
+        cached_tokens,
+        cache_write_tokens,
+        ..Usage::new(count("input_tokens").saturating_sub(cached_tokens.saturating_add(cache_write_tokens)), count("output_tokens"))
+    })
+}
+
+/// What a model answered, from whatever a tracer kept of it: a message, several, a response, or only its text.
+pub(super) fn answered(value: &Value) -> Vec<Message> {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+        Value::String(text) => match serde_json::from_str(text) {
+            Ok(inner @ (Value::Object(_) | Value::Array(_))) if !answered(&inner).is_empty() => answered(&inner),
+            _ => vec![Message { text: text.clone(), ..Message::new(Role::Assistant) }],
+        },
+        Value::Array(values) => values.iter().flat_map(answered).collect(),
+        Value::Object(object) => {
+            if let Some(choices) = object.get("choices").and_then(Value::as_array) {
+                let message = choices.first().and_then(|choice| Message::read(choice.get("message")?));
+                return message.into_iter().collect();
+            }
+            if let Some(generations) = object.get("generations").and_then(Value::as_array) {
+                let first = generations.first().map(|first| first.get(0).unwrap_or(first));
+                return first.map(|first| first.get("message").map_or_else(|| answered(first), answered)).unwrap_or_default();
+            }
+            if let Some(message) = Message::read(value) {
+                return vec![message];
+            }
+            if let Some(inner) = first(object, &["output", "message", "messages", "completion", "response"]) {
+                return answered(inner);
+            }
+            if object.contains_key("content") || object.contains_key("tool_calls") {
+                let mut message = Message::new(Role::Assistant);
+                message.read_body(object);
+                return vec![message];
+            }
+            object.get("text").map(answered).unwrap_or_default()
+        }
+    }
+}
+
+/// What a model was asked. Every question repeats the conversation so far; what came after the model's last word is news, and
+/// only that is kept.
+pub(super) fn asked(value: &Value) -> Vec<Message> {
+    fn all(value: &Value) -> Vec<Message> {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+            Value::String(text) => match serde_json::from_str(text) {
+                Ok(inner @ (Value::Object(_) | Value::Array(_))) if !all(&inner).is_empty() => all(&inner),
+                _ => vec![Message { text: text.clone(), ..Message::new(Role::User) }],
+            },
+            Value::Array(values) => values.iter().flat_map(all).collect(),
+            Value::Object(object) => Message::read(value)
+                .map(|message| vec![message])
+                .or_else(|| first(object, &["messages", "input", "inputs"]).map(all))
+                .unwrap_or_default(),
+        }
+    }
+    let mut messages = all(value);
+    let news = messages.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |last| last + 1);
+    messages.split_off(news)
+}
+
+/// The report of tokens and the model's name beside an answer.
+pub(super) fn usage_of_response(response: &Value) -> (Option<Usage>, String) {
+    let model = response.get("model").and_then(Value::as_str).unwrap_or_default();
+    (response.get("usage").and_then(usage), model.to_owned())
+}
+
+/// Hears messages one by one and tells the conversation of whole turns.
+#[derive(Debug, Default)]
+pub(super) struct Ear {
+    /// Of items, the turn so far.
+    turn: Option<Turn>,
+}
+
+impl Ear {
+    /// Gives how many results belong to no open call.
+    pub(super) fn hear(&mut self, conversation: &mut Conversation, message: Message) -> usize {
+        if !message.model.is_empty() {
+            conversation.run.model.clone_from(&message.model);
+        }
+        let spent = message.spent();
+        let Message { role, text, calls, answers, at_millis, is_item, .. } = message;
+        let told = |conversation: &mut Conversation| answers.iter().filter(|answer| !conversation.answer(answer)).count();
+        match role {
+            Role::Assistant => {
+                let turn = Turn { text, calls, spent, at_millis };
+                if is_item {
+                    self.add(turn);
+                    if !answers.is_empty() {
+                        self.flush(conversation);
+                    }
+                } else {
+                    self.flush(conversation);
+                    conversation.turn(&turn);
+                }
+                told(conversation)
+            }
+            Role::User | Role::Tool => {
+                self.flush(conversation);
+                let strays = told(conversation);
+                if role == Role::User && !text.trim().is_empty() {
+                    conversation.reply(&text);
+                }
+                strays
+            }
+            Role::Other => 0,
+        }
+    }
+
+    fn add(&mut self, item: Turn) {
+        let turn = self.turn.get_or_insert_default();
+        if !item.text.is_empty() && !turn.text.is_empty() {
+            turn.text.push('\n');
+        }
+        turn.text.push_str(&item.text);
+        turn.calls.extend(item.calls);
+        turn.at_millis = turn.at_millis.or(item.at_millis);
+    }
+
+    /// The calls of a turn may be what was lost: its words alone would be a message that never was.
+    pub(super) fn gap(&mut self) {
+        self.turn = self.turn.take().filter(|turn| !turn.calls.is_empty());
+    }
+
+    pub(super) fn flush(&mut self, conversation: &mut Conversation) {
+        if let Some(turn) = self.turn.take() {
+            conversation.turn(&turn);
+        }
+    }
+}

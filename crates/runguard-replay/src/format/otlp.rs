@@ -1,0 +1,230 @@
+//! OpenTelemetry spans in OTLP's JSON, by the conventions for generative AI.
+//!
+//! A run is a conversation (`gen_ai.conversation.id`) or, where none is named, a trace. Spans of `execute_tool` are calls, those
+//! of a model's operations are turns; spans of agents only name the agent, because what they count, their children count as
+//! well. Everything else in a trace (HTTP, databases) is no step. The spans that `RunGuard` itself sends tell of decisions: they
+//! are read as its log is, see [`super::decision_log`].
+
+use super::conversation::{Call, Spent};
+use super::decision_log::{Decided, Session};
+use super::grouped::Grouped;
+use super::message::{answered, args, asked, result_text};
+use super::spans::{Span, Spans, What};
+use super::{Out, Reader};
+use runguard_core::prices::Usage;
+use serde_json::{Map, Value, json};
+
+#[derive(Debug, Default)]
+pub(super) struct Otlp {
+    runs: Grouped<Spans>,
+    sessions: Grouped<Session>,
+}
+
+type Attributes = Map<String, Value>;
+
+/// OTLP's typed values, as plain ones.
+fn plain(value: &Value) -> Value {
+    let Some((kind, value)) = value.as_object().and_then(|object| object.iter().next()) else { return value.clone() };
+    match kind.as_str() {
+        // Whole numbers of 64 bits are written as texts.
+        "intValue" | "int_value" => value.as_str().and_then(|text| text.parse::<i64>().ok()).map_or_else(|| value.clone(), Value::from),
+        "arrayValue" | "array_value" => list(value, "values").map(plain).collect(),
+        "kvlistValue" | "kvlist_value" => Value::Object(attributes(list(value, "values"))),
+        _ => value.clone(),
+    }
+}
+
+fn attributes<'a>(pairs: impl Iterator<Item = &'a Value>) -> Attributes {
+    pairs.filter_map(|pair| Some((pair.get("key")?.as_str()?.to_owned(), plain(pair.get("value")?)))).collect()
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    value.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// A member under its JSON name or its protobuf one.
+fn member<'a>(value: &'a Value, name: &str, other: &str) -> Option<&'a Value> {
+    value.get(name).or_else(|| value.get(other))
+}
+
+fn text<'a>(attributes: &'a Attributes, names: &[&str]) -> &'a str {
+    names.iter().find_map(|name| attributes.get(*name)?.as_str()).unwrap_or_default()
+}
+
+fn nanos(span: &Value) -> Option<i128> {
+    let nanos = member(span, "startTimeUnixNano", "start_time_unix_nano")?;
+    nanos.as_i64().map(i128::from).or_else(|| nanos.as_str()?.parse().ok()).filter(|nanos| *nanos > 0)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tool,
+    Model,
+    Agent,
+}
+
+fn kind_of(attributes: &Attributes) -> Option<Kind> {
+    match text(attributes, &["gen_ai.operation.name"]) {
+        "execute_tool" => return Some(Kind::Tool),
+        "chat" | "text_completion" | "generate_content" => return Some(Kind::Model),
+        "invoke_agent" | "create_agent" | "invoke_workflow" => return Some(Kind::Agent),
+        _ => {}
+    }
+    // OpenInference and Traceloop name the kind of a span in their own words.
+    match text(attributes, &["openinference.span.kind", "traceloop.span.kind"]).to_lowercase().as_str() {
+        "tool" => Some(Kind::Tool),
+        "llm" => Some(Kind::Model),
+        "agent" | "workflow" => Some(Kind::Agent),
+        _ => attributes.contains_key("gen_ai.tool.call.arguments").then_some(Kind::Tool),
+    }
+}
+
+fn failure(span: &Value, attributes: &Attributes) -> Option<String> {
+    let status = span.get("status");
+    let code = status.and_then(|status| status.get("code"));
+    let is_error = code.is_some_and(|code| code.as_i64() == Some(2) || code.as_str() == Some("STATUS_CODE_ERROR"));
+    let kind = text(attributes, &["error.type"]);
+    if !is_error && kind.is_empty() {
+        return None;
+    }
+    let message = status.and_then(|status| status.get("message")?.as_str()).filter(|message| !message.is_empty());
+    let exception = || list(span, "events").find_map(|event| attributes_of(event).get("exception.message")?.as_str().map(str::to_owned));
+    Some(message.map(str::to_owned).or_else(exception).unwrap_or_else(|| kind.to_owned()))
+}
+
+fn attributes_of(value: &Value) -> Attributes {
+    attributes(list(value, "attributes"))
+}
+
+fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
+    let failed = failure(span, attributes);
+    match kind {
+        Kind::Agent => None,
+        Kind::Tool => {
+            let named = text(attributes, &["gen_ai.tool.name", "tool.name", "traceloop.entity.name"]);
+            let name = span.get("name").and_then(Value::as_str).unwrap_or_default();
+            let tool = if named.is_empty() { name.trim_start_matches("execute_tool ") } else { named };
+            let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).cloned();
+            let given = first(&["gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input"]);
+            // Without its arguments a call is like no other: nothing shall look repeated that may not be.
+            let unknown = || json!({"unknown": member(span, "spanId", "span_id")});
+            let result = first(&["gen_ai.tool.call.result", "output.value", "traceloop.entity.output"]);
+            let result = result.map(|result| result_text(Some(&result)));
+            Some(What::Tool {
+                call: Call {
+                    id: text(attributes, &["gen_ai.tool.call.id"]).to_owned(),
+                    tool: tool.to_owned(),
+                    args: given.map_or_else(unknown, |given| args(Some(&given))),
+                },
+                result: result.filter(|result| !result.is_empty() || failed.is_none()).or_else(|| failed.clone()),
+                failed: Some(failed.is_some()),
+            })
+        }
+        Kind::Model => {
+            let model = text(attributes, &["gen_ai.response.model", "gen_ai.request.model", "llm.model_name"]).to_owned();
+            let messages = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).cloned().unwrap_or_default();
+            Some(What::Model {
+                asked: asked(&messages(&["gen_ai.input.messages", "gen_ai.prompt", "input.value"])),
+                answered: if failed.is_some() {
+                    Vec::new()
+                } else {
+                    answered(&messages(&["gen_ai.output.messages", "gen_ai.completion", "output.value"]))
+                },
+                spent: spent(&model, attributes),
+                model,
+            })
+        }
+    }
+}
+
+/// The conventions count cached tokens as part of the input.
+fn spent(model: &str, attributes: &Attributes) -> Spent {
+    let count = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)?.as_u64()).unwrap_or(0);
+    let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
+    let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
+    let cached_tokens = count(&["gen_ai.usage.cache_read.input_tokens"]).min(input);
+    let cache_write_tokens = count(&["gen_ai.usage.cache_creation.input_tokens"]).min(input - cached_tokens);
+    let usage = Usage { cached_tokens, cache_write_tokens, ..Usage::new(input - cached_tokens - cache_write_tokens, output) };
+    let cost = ["gen_ai.usage.cost", "operation.cost"].iter().find_map(|name| attributes.get(*name)?.as_f64());
+    Spent::of(model, &usage, cost)
+}
+
+impl Otlp {
+    fn span(&mut self, line: u64, span: &Value, resource: &Attributes, out: &mut Out) {
+        let id = member(span, "spanId", "span_id").and_then(Value::as_str).unwrap_or_default();
+        let trace = member(span, "traceId", "trace_id").and_then(Value::as_str).unwrap_or_default();
+        if id.is_empty() || trace.is_empty() {
+            out.broken(line, "a span without traceId or spanId");
+            return;
+        }
+        let attributes = attributes_of(span);
+        let nanos = nanos(span);
+        if attributes.contains_key("runguard.guard") {
+            self.decision(line, &attributes, nanos, out);
+            return;
+        }
+        let Some(kind) = kind_of(&attributes) else { return };
+        let conversation = text(&attributes, &["gen_ai.conversation.id", "session.id"]);
+        let run = if conversation.is_empty() { trace } else { conversation };
+        let service = text(resource, &["service.name"]);
+        let agent = text(&attributes, &["gen_ai.agent.name", "gen_ai.agent.id"]);
+        let span = what(kind, span, &attributes).map(|what| Span {
+            id: id.to_owned(),
+            parent: member(span, "parentSpanId", "parent_span_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            began: nanos.unwrap_or(0),
+            at_millis: nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok()),
+            what,
+        });
+        let begin = |out: &Out| Spans::new(out.conversation(run.to_owned(), line));
+        self.runs.tell(run, line, out, begin, |run| {
+            let known = &mut run.conversation.run.agent;
+            if !agent.is_empty() {
+                agent.clone_into(known);
+            } else if known.is_empty() {
+                service.clone_into(known);
+            }
+            run.spans.extend(span);
+        });
+    }
+
+    fn decision(&mut self, line: u64, attributes: &Attributes, nanos: Option<i128>, out: &mut Out) {
+        let owned = |name: &str| text(attributes, &[name]).to_owned();
+        let number = |name: &str| attributes.get(name).cloned().unwrap_or_default();
+        let decided = Decided {
+            at_millis: nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok()),
+            id: owned("runguard.decision_id"),
+            guard: owned("runguard.guard"),
+            kind: owned("runguard.kind"),
+            subject: owned("runguard.subject"),
+            input: json!({"model": number("gen_ai.request.model"), "act": "record"}),
+            answer: json!({"cost_usd": number("runguard.cost_usd")}),
+            effects: None,
+        };
+        Session::tell(&mut self.sessions, &owned("runguard.tenant"), &owned("gen_ai.conversation.id"), line, decided, out);
+    }
+}
+
+impl Reader for Otlp {
+    fn record(&mut self, line: u64, record: Value, out: &mut Out) {
+        let Some(resources) = member(&record, "resourceSpans", "resource_spans") else {
+            if member(&record, "traceId", "trace_id").is_some() {
+                self.span(line, &record, &Attributes::new(), out);
+            } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(*name).is_some()) {
+                out.broken(line, "neither a message of spans (resourceSpans) nor a span");
+            }
+            return;
+        };
+        for resource in resources.as_array().into_iter().flatten() {
+            let about = resource.get("resource").map(attributes_of).unwrap_or_default();
+            let scopes = ["scopeSpans", "scope_spans", "instrumentationLibrarySpans"];
+            for span in scopes.iter().flat_map(|name| list(resource, name)).flat_map(|scope| list(scope, "spans")) {
+                self.span(line, span, &about, out);
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        self.runs.close_all(out);
+        self.sessions.close_all(out);
+    }
+}

@@ -1,0 +1,112 @@
+//! A run from its spans: who called the model, who ran a tool, and when.
+//!
+//! Spans arrive in the order they ended, so they are put in the order they began. A tool's span is a call with its result. A
+//! model's span is a turn: what it answered says which calls follow, what it was asked says what came of the earlier ones.
+//! Where the tools are traced themselves the two meet by the call's id; where content is not captured, the tools' spans alone
+//! make the run, and the model's tokens go to the step that follows.
+
+use super::Out;
+use super::conversation::{Call, Conversation, Spent, Turn};
+use super::grouped::Open;
+use super::message::{Ear, Message, Role};
+use std::collections::{HashMap, HashSet};
+
+#[derive(Debug)]
+pub(super) enum What {
+    Tool { call: Call, result: Option<String>, failed: Option<bool> },
+    Model { asked: Vec<Message>, answered: Vec<Message>, model: String, spent: Spent },
+}
+
+#[derive(Debug)]
+pub(super) struct Span {
+    pub(super) id: String,
+    pub(super) parent: String,
+    /// What the source sorts by; equal ones stay as they came.
+    pub(super) began: i128,
+    pub(super) at_millis: Option<i64>,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) struct Spans {
+    pub(super) conversation: Conversation,
+    pub(super) spans: Vec<Span>,
+}
+
+impl Open for Spans {
+    fn held(&self) -> usize {
+        self.spans.len() + 1
+    }
+
+    fn close(self, out: &mut Out) {
+        out.run(self.finish());
+    }
+}
+
+impl Spans {
+    pub(super) fn new(conversation: Conversation) -> Self {
+        Self { conversation, spans: Vec::new() }
+    }
+
+    fn finish(mut self) -> crate::trace::Run {
+        let mut spans = std::mem::take(&mut self.spans);
+        spans.sort_by_key(|span| span.began);
+        // One question to a model, told by the framework and by the client beneath it: the outer one counts.
+        let models: HashSet<String> = spans
+            .iter()
+            .filter(|span| matches!(span.what, What::Model { .. }))
+            .map(|span| span.id.clone())
+            .filter(|id| !id.is_empty())
+            .collect();
+        // So with a tool, told by the agent and by the server that ran it.
+        let tools: HashMap<String, String> = spans
+            .iter()
+            .filter_map(|span| match &span.what {
+                What::Tool { call, .. } if !span.id.is_empty() => Some((span.id.clone(), call.tool.clone())),
+                What::Tool { .. } | What::Model { .. } => None,
+            })
+            .collect();
+        let mut ear = Ear::default();
+        for Span { parent, at_millis, what, .. } in spans {
+            match what {
+                What::Tool { call, result, failed } => {
+                    if tools.get(&parent).is_some_and(|tool| *tool == call.tool) {
+                        continue;
+                    }
+                    self.conversation.executed(&call, result.as_deref().map(|text| (text, failed)), at_millis);
+                }
+                What::Model { asked, answered, model, spent } => {
+                    if models.contains(&parent) {
+                        continue;
+                    }
+                    for message in asked {
+                        ear.hear(&mut self.conversation, message);
+                    }
+                    if !model.is_empty() {
+                        self.conversation.run.model = model;
+                    }
+                    self.conversation.turn(&turn_of(answered, spent, at_millis));
+                }
+            }
+        }
+        self.conversation.finish()
+    }
+}
+
+/// What a model answered, as one turn; of several choices the first.
+pub(super) fn turn_of(answered: Vec<Message>, spent: Spent, at_millis: Option<i64>) -> Turn {
+    let mut turn = Turn { spent, at_millis, ..Turn::default() };
+    let mut whole = false;
+    for message in answered.into_iter().filter(|message| message.role == Role::Assistant) {
+        if whole {
+            break;
+        }
+        whole = !message.is_item;
+        if !turn.text.is_empty() && !message.text.is_empty() {
+            turn.text.push('\n');
+        }
+        turn.text.push_str(&message.text);
+        turn.calls.extend(message.calls);
+    }
+    turn
+}

@@ -1,0 +1,503 @@
+use super::*;
+use crate::trace::{Kind, MESSAGE, Step};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::fingerprint;
+use serde_json::json;
+use std::io::Write;
+
+const FIXTURES: [(&str, Format); 20] = [
+    ("traces.jsonl", Format::Traces),
+    ("decisions.jsonl", Format::DecisionLog),
+    ("decisions.json", Format::DecisionLog),
+    ("otlp.jsonl", Format::Otlp),
+    ("otlp-document.json", Format::Otlp),
+    ("otlp-runguard.jsonl", Format::Otlp),
+    ("langsmith.jsonl", Format::LangSmith),
+    ("langfuse.json", Format::Langfuse),
+    ("langfuse-observations.jsonl", Format::Langfuse),
+    ("openai.json", Format::OpenAi),
+    ("openai-requests.jsonl", Format::OpenAi),
+    ("openai-responses.json", Format::OpenAi),
+    ("anthropic.json", Format::Anthropic),
+    ("bedrock.jsonl", Format::Bedrock),
+    ("claude-code.jsonl", Format::ClaudeCode),
+    ("marshmallow-1867.traj", Format::SweAgent),
+    ("astropy-13033.traj.json", Format::SweAgent),
+    ("openhands-events.json", Format::OpenHands),
+    ("openhands-output.jsonl", Format::OpenHands),
+    ("astropy__astropy-13977/gpt-4o-1760000003.25.json", Format::OpenHands),
+];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats").join(name)
+}
+
+fn bytes_of(name: &str) -> Vec<u8> {
+    fs::read(fixture(name)).unwrap()
+}
+
+/// As it would be read from a file of that name, in pieces of that size.
+fn read_as(bytes: &[u8], format: Format, file: &str, piece: usize) -> Vec<Result<Run, Broken>> {
+    let Some(reader) = reader_of(format) else {
+        let mut path = tempfile::NamedTempFile::new().unwrap();
+        path.write_all(bytes).unwrap();
+        return open(path.path(), Some(format), Detail::Fingerprints).unwrap().collect();
+    };
+    let input: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(piece, io::Cursor::new(bytes.to_vec())));
+    let out = Out { file: Path::new(file).into(), format, detail: Detail::Fingerprints, ready: VecDeque::new() };
+    Reading { records: Records::new(input), files: VecDeque::new(), read: Arc::default(), reader, out, ended: false }.collect()
+}
+
+fn runs_of(name: &str) -> Vec<Run> {
+    open(&fixture(name), None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect()
+}
+
+fn run_of(name: &str) -> Run {
+    let mut runs = runs_of(name);
+    assert_eq!(runs.len(), 1, "{name}");
+    runs.remove(0)
+}
+
+fn done(run: &Run) -> Vec<(Kind, String, u64, Option<u64>, Option<u64>)> {
+    run.steps.iter().map(|step| (step.kind, step.tool.to_string(), step.args, step.result, step.error)).collect()
+}
+
+#[test]
+fn every_format_is_told_by_its_content_and_has_a_code() {
+    for (name, format) in FIXTURES {
+        assert_eq!(guess(&fixture(name)).unwrap(), format, "{name}");
+        // Whatever the name is, and packed.
+        let mut packed = tempfile::NamedTempFile::with_suffix(".xyz").unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&bytes_of(name)).unwrap();
+        packed.write_all(&encoder.finish().unwrap()).unwrap();
+        assert_eq!(guess(packed.path()).unwrap(), format, "{name}, packed and under another name");
+    }
+    for format in Format::ALL {
+        assert_eq!(Format::from_code(format.code()), Some(format));
+    }
+    assert_eq!(Format::from_code("csv"), None);
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"name,age\nada,36\n").unwrap();
+    let error = guess(file.path()).unwrap_err().to_string();
+    assert!(error.contains("claude-code") && error.contains("nothing at its beginning"), "{error}");
+    file.as_file().set_len(0).unwrap();
+    assert!(matches!(guess(file.path()), Err(OpenError::Unknown { .. })));
+    assert!(matches!(guess(Path::new("/nowhere/at.all")), Err(OpenError::Unreadable { .. })));
+    fs::write(file.path(), b"RGRUNS\n\x01").unwrap();
+    assert_eq!(guess(file.path()).unwrap(), Format::Packed);
+}
+
+/// Two calls at once, one of which fails, a third, an answer, a reply to it, a last word.
+fn conversation() -> Vec<(Kind, String, u64, Option<u64>, Option<u64>)> {
+    let args = |args| fingerprint::of_value(&args).unwrap();
+    let call = |tool: &str, given, result: &str, failed: bool| {
+        let error = failed.then(|| error_fingerprint(result));
+        (Kind::Call, tool.to_owned(), args(given), Some(result_fingerprint(result)), error)
+    };
+    let said = |text: &str, reply: Option<&str>| {
+        (Kind::Message, MESSAGE.to_owned(), result_fingerprint(text), reply.map(result_fingerprint), None)
+    };
+    vec![
+        call("list_directory", json!({"path": ".", "depth": 2}), "b.txt\nc.txt", false),
+        call("read_file", json!({"path": "a.txt", "from": 3}), "Error: no such file: a.txt", true),
+        call("read_file", json!({"path": "b.txt", "from": 1}), "3 passed in 9.99s", false),
+        said("There is no a.txt; b.txt says that 3 tests passed.", Some("Thanks, that is all.")),
+        said("You are welcome.", None),
+    ]
+}
+
+#[test]
+fn one_conversation_is_one_run_whoever_recorded_it() {
+    for name in [
+        "openai.json",
+        "openai-requests.jsonl",
+        "openai-responses.json",
+        "anthropic.json",
+        "claude-code.jsonl",
+        "otlp.jsonl",
+        "otlp-document.json",
+        "langsmith.jsonl",
+        "langfuse.json",
+        "langfuse-observations.jsonl",
+        "astropy__astropy-13977",
+    ] {
+        assert_eq!(done(&run_of(name)), conversation(), "{name}");
+    }
+}
+
+#[test]
+fn what_was_spent_stands_at_the_first_step_of_its_turn() {
+    let spent = |name: &str| -> Vec<u64> { run_of(name).steps.iter().map(|step| step.tokens).collect() };
+    for name in
+        ["openai-requests.jsonl", "otlp.jsonl", "langsmith.jsonl", "langfuse.json", "langfuse-observations.jsonl", "astropy__astropy-13977"]
+    {
+        assert_eq!(spent(name), [110, 0, 210, 310, 410], "{name}");
+    }
+    assert_eq!(spent("claude-code.jsonl"), [1050, 0, 1050, 1050, 1050], "a message is paid once, however many lines it has");
+    assert_eq!(spent("openai.json"), [0; 5]);
+
+    let dollars = |name: &str| -> f64 { run_of(name).steps.iter().map(|step| step.dollars).sum() };
+    let near = |left: f64, right: f64| (left - right).abs() < 1e-9;
+    assert!(near(dollars("langsmith.jsonl"), 0.05) && near(dollars("langfuse.json"), 0.05), "the source's own cost");
+    assert!(near(dollars("astropy__astropy-13977"), 0.08));
+    // 1000 tokens in and 40 out, at 2.50 and 10 dollars a million.
+    assert!(near(dollars("otlp.jsonl"), 0.0029), "{}", dollars("otlp.jsonl"));
+    assert!(near(dollars("openai-requests.jsonl"), 0.0029));
+    assert!(near(dollars("anthropic.json"), 0.0));
+}
+
+#[test]
+fn runs_know_their_name_model_agent_task_and_place() {
+    let run = run_of("claude-code.jsonl");
+    assert_eq!((run.id.as_str(), run.source.as_str()), ("5f0c1f5e-7a0b-4a70-9d3c-0d6e8e0f2a11", "claude-code"));
+    assert_eq!((run.model.as_str(), run.agent.as_str()), ("claude-sonnet-4-20250514", "Claude Code 2.1.63"));
+    assert_eq!((run.task.as_str(), run.place.line), ("List the folder and read a.txt.", 3));
+    assert_eq!(run.steps[0].at_millis, Some(1_772_359_201_000), "when the turn began");
+    let run = run_of("otlp.jsonl");
+    assert_eq!(
+        (run.id.as_str(), run.agent.as_str(), run.model.as_str()),
+        ("4bf92f3577b34da6a3ce929d0e0e4736", "helper", "gpt-4o-2024-08-06")
+    );
+    assert_eq!(run_of("langsmith.jsonl").agent, "LangGraph");
+    assert_eq!(run_of("langfuse-observations.jsonl").agent, "helper");
+    let run = run_of("astropy__astropy-13977");
+    assert_eq!((run.id.as_str(), run.native_tools), ("astropy__astropy-13977", Some(true)));
+    assert_eq!(&*run.place.file, fixture("astropy__astropy-13977/gpt-4o-1760000000.25.json"));
+}
+
+#[test]
+fn a_bedrock_session() {
+    let run = run_of("bedrock.jsonl");
+    let tools: Vec<&str> = run.steps.iter().map(|step| &*step.tool).collect();
+    assert_eq!(tools, ["files.list", "knowledge base KB12345678", "files GET /read", MESSAGE]);
+    let args = json!({"parameters": {"depth": 2, "path": "."}, "request_body": {}});
+    assert_eq!(run.steps[0].args, fingerprint::of_value(&args).unwrap(), "values are read by their type");
+    let failed: Vec<bool> = run.steps.iter().map(|step| step.error.is_some()).collect();
+    assert_eq!(failed, [false, false, true, false], "the body says so");
+    assert!(run.steps[..3].iter().all(|step| step.result.is_some()));
+    let tokens: Vec<u64> = run.steps.iter().map(|step| step.tokens).collect();
+    assert_eq!(tokens, [110, 210, 310, 410], "the last part came twice and counts once");
+    assert!(run.steps[0].dollars > 0.0);
+    assert_eq!((run.id.as_str(), run.agent.as_str()), ("session-7", "files"));
+}
+
+#[test]
+fn trajectories_of_swe_agents() {
+    let run = run_of("marshmallow-1867.traj");
+    let tools: Vec<&str> = run.steps.iter().map(|step| &*step.tool).collect();
+    assert_eq!(tools, ["bash", "open", MESSAGE, "submit"]);
+    assert_eq!(run.steps[0].args, fingerprint::of_value(&json!({"command": "ls -F"})).unwrap());
+    assert!(run.steps[1].error.is_some() && run.steps[0].error.is_none());
+    let tokens: Vec<u64> = run.steps.iter().map(|step| step.tokens).collect();
+    assert_eq!(tokens, [1026, 1026, 1025, 1025], "4102 in all, spread");
+    assert!((run.steps[3].dollars - 0.02).abs() < 1e-9);
+    assert_eq!((run.id.as_str(), run.task.as_str(), run.model.as_str()), ("marshmallow-1867", "marshmallow-1867", "gpt-4o"));
+
+    let run = run_of("astropy-13033.traj.json");
+    assert_eq!(run.id, "astropy-13033");
+    let steps: Vec<(&str, bool, u64)> = run.steps.iter().map(|step| (&*step.tool, step.error.is_some(), step.tokens)).collect();
+    assert_eq!(steps, [("bash", false, 110), ("bash", true, 210), (MESSAGE, false, 310)], "the exit code is the flag");
+    assert_eq!(run.steps[1].args, fingerprint::of_value(&json!({"command": "grep TimeSeries core.py"})).unwrap());
+}
+
+#[test]
+fn events_of_openhands() {
+    let check = |run: &Run| {
+        let steps: Vec<(&str, bool, u64)> = run.steps.iter().map(|step| (&*step.tool, step.error.is_some(), step.tokens)).collect();
+        let expected =
+            [("run", false, 110), ("run", true, 210), ("str_replace_editor", false, 410), (MESSAGE, false, 410), ("finish", false, 0)];
+        assert_eq!(steps, expected);
+        assert_eq!(run.steps[0].args, fingerprint::of_value(&json!({"command": "ls"})).unwrap(), "without thoughts and flags");
+        assert_eq!(
+            run.steps[2].args,
+            fingerprint::of_value(&json!({"command": "view", "path": "/b.txt"})).unwrap(),
+            "the model's own call"
+        );
+        assert_eq!(run.steps[3].result, Some(result_fingerprint("Thanks, that is all.")));
+        let dollars: f64 = run.steps.iter().map(|step| step.dollars).sum();
+        assert!((dollars - 0.1).abs() < 1e-9, "running totals: {dollars}");
+    };
+    check(&run_of("openhands-events.json"));
+    let [failed, stuck] = &runs_of("openhands-output.jsonl")[..] else { panic!("two runs") };
+    check(failed);
+    assert_eq!((failed.success, failed.stuck, failed.agent.as_str()), (Some(false), Some(false), "CodeActAgent"));
+    assert_eq!((stuck.success, stuck.stuck, stuck.steps.len()), (None, Some(true), 2), "pairs of the older form");
+}
+
+#[test]
+fn decisions_as_json_and_as_spans() {
+    for name in ["decisions.jsonl", "decisions.json"] {
+        let runs = runs_of(name);
+        let run = runs.iter().find(|run| run.id == "run-1").unwrap();
+        let [first, second] = &run.steps[..] else { panic!("two actions, oldest first") };
+        assert_eq!((&*first.tool, first.args), ("read_file", second.args));
+        assert_eq!((first.result, first.error), (Some(result_fingerprint("3 lines")), None));
+        assert_eq!(second.error, Some(error_fingerprint("Error: timed out after 30s")));
+        assert_eq!([(first.tokens, first.dollars), (second.tokens, second.dollars)], [(1200, 0.25), (800, 0.5)]);
+        assert_eq!((run.model.as_str(), first.at_millis), ("gpt-4o", Some(1_772_359_201_000)));
+        let chat = runs.iter().find(|run| run.id == "chat-2").unwrap();
+        assert_eq!(chat.steps.iter().map(|step| &*step.tool).collect::<Vec<_>>(), ["handoff", "handoff"]);
+        assert_eq!(chat.steps[0].args, chat.steps[1].args);
+    }
+    let run = run_of("otlp-runguard.jsonl");
+    let steps: Vec<(&str, f64)> = run.steps.iter().map(|step| (&*step.tool, step.dollars)).collect();
+    assert_eq!(steps, [("read_file", 0.25), ("search", 0.0)], "asked about at two doors, done once");
+    assert_ne!(run.steps[0].args, run.steps[1].args, "what is not known looks like nothing else");
+}
+
+#[test]
+fn texts_are_kept_when_they_are_asked_for() {
+    for (name, _) in FIXTURES {
+        let runs: Vec<Run> = open(&fixture(name), None, Detail::Texts).unwrap().map(|run| run.unwrap()).collect();
+        let plain: Vec<Run> = open(&fixture(name), None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+        assert!(runs.iter().flat_map(|run| &run.steps).all(|step| step.texts.is_some()), "{name}");
+        let without = |mut run: Run| {
+            run.steps.iter_mut().for_each(|step| step.texts = None);
+            run
+        };
+        assert_eq!(runs.into_iter().map(without).collect::<Vec<_>>(), plain, "{name}: the rest is the same");
+    }
+    let run = open(&fixture("anthropic.json"), None, Detail::Texts).unwrap().next().unwrap().unwrap();
+    let texts = run.steps[1].texts.as_ref().unwrap();
+    assert_eq!((texts.args.as_str(), texts.result.as_str()), ("{\"path\":\"a.txt\",\"from\":3}", "Error: no such file: a.txt"));
+}
+
+/// The same records in other white space: objects on many lines, lists on one, ends of lines as Windows writes them.
+fn rewritten(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let values: Vec<Value> = serde_json::Deserializer::from_str(&text).into_iter().map(Result::unwrap).collect();
+    let compact: Vec<String> = values.iter().map(Value::to_string).collect();
+    let pretty: Vec<String> = values.iter().map(|value| serde_json::to_string_pretty(value).unwrap()).collect();
+    let mut forms = vec![compact.join("\n"), compact.join("\r\n\r\n"), pretty.join("\n"), pretty.join("\r\n")];
+    if values.len() > 1 {
+        forms.push(format!("[{}]", compact.join(",")));
+        forms.push(serde_json::to_string_pretty(&values).unwrap());
+    }
+    forms.into_iter().map(String::into_bytes).collect()
+}
+
+#[test]
+fn neither_pieces_nor_white_space_change_a_run() {
+    for (name, format) in FIXTURES.into_iter().filter(|(_, format)| *format != Format::Traces) {
+        let bytes = bytes_of(name);
+        let whole = read_as(&bytes, format, name, 1 << 16);
+        assert!(whole.iter().all(Result::is_ok) && !whole.is_empty(), "{name}: {whole:?}");
+        for piece in [1, 2, 5, 64, 1000] {
+            assert_eq!(read_as(&bytes, format, name, piece), whole, "{name} by {piece}");
+        }
+        let without_lines = |mut runs: Vec<Result<Run, Broken>>| {
+            for run in runs.iter_mut().filter_map(|run| run.as_mut().ok()) {
+                run.place.line = 0;
+                // Runs without a name of their own are named by their line.
+                run.id = run.id.split_once(':').map_or(run.id.clone(), |(name, _)| name.to_owned());
+            }
+            // In a list, the last records come first no more: runs are handed out in the order they began.
+            runs.sort_by_key(|run| run.as_ref().map(|run| run.id.clone()).unwrap_or_default());
+            runs
+        };
+        let expected = without_lines(whole);
+        for form in rewritten(&bytes) {
+            // A list of requests is a list of runs to go on from, all the same.
+            assert_eq!(without_lines(read_as(&form, format, name, 1 << 16)), expected, "{name} as {}", String::from_utf8_lossy(&form));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_off_gives_less_or_says_so_and_invents_nothing() {
+    let step_of = |step: &Step| (step.kind, step.tool.clone(), step.args);
+    for (name, format) in FIXTURES.into_iter().filter(|(_, format)| *format != Format::Traces) {
+        let bytes = bytes_of(name);
+        let whole: Vec<Run> = read_as(&bytes, format, name, 1 << 16).into_iter().map(|run| run.unwrap()).collect();
+        let all: Vec<&Run> = whole.iter().collect();
+        let steps_in = |runs: &[&Run]| runs.iter().map(|run| run.steps.len()).sum::<usize>();
+        let end = bytes.trim_ascii_end().len();
+        // Every byte of the small ones; of the others every few, and all around the ends of lines.
+        let near_an_end = |at: usize| bytes[at.saturating_sub(2)..(at + 2).min(end)].contains(&b'\n');
+        let stride = 1 + end / 1500;
+        for at in (0..end).filter(|at| at % stride == 0 || (end < 12_000 && near_an_end(*at))) {
+            let read = read_as(&bytes[..at], format, name, 1 << 16);
+            let runs: Vec<&Run> = read.iter().filter_map(|run| run.as_ref().ok()).collect();
+            let is_broken = read.iter().any(Result::is_err);
+            assert!(is_broken || steps_in(&runs) <= steps_in(&all), "{name} cut at {at}");
+            for run in runs {
+                let origin = whole.iter().find(|origin| origin.id == run.id).unwrap_or_else(|| panic!("{name} cut at {at}: {}", run.id));
+                // In time order an earlier step may be missing, because its record is; those that are there are the run's.
+                let mut left = origin.steps.iter();
+                for step in &run.steps {
+                    let found = left.find(|other| {
+                        step_of(other) == step_of(step)
+                            && (step.result.is_none() || step.result == other.result)
+                            && (step.error.is_none() || step.error == other.error)
+                    });
+                    assert!(found.is_some(), "{name} cut at {at}: {step:?} is not in the whole");
+                }
+            }
+        }
+        assert_eq!(read_as(&bytes[..end], format, name, 1 << 16).len(), whole.len(), "{name} without its last line's end");
+    }
+}
+
+#[test]
+fn broken_and_unknown_records_are_told_with_their_line_and_reading_goes_on() {
+    let told = |text: &str, format| -> Vec<(u64, String)> {
+        read_as(text.as_bytes(), format, "x.jsonl", 64)
+            .into_iter()
+            .filter_map(Result::err)
+            .map(|broken| (broken.line, broken.problem))
+            .collect()
+    };
+    let good = String::from_utf8(bytes_of("claude-code.jsonl")).unwrap();
+    let mut lines: Vec<&str> = good.lines().collect();
+    lines.insert(3, "{\"type\": \"assistant\", \"sess");
+    lines.insert(7, "{\"type\": \"telepathy\", \"sessionId\": \"s\"}");
+    let text = lines.join("\n");
+    let read = read_as(text.as_bytes(), Format::ClaudeCode, "x.jsonl", 64);
+    let runs: Vec<&Run> = read.iter().filter_map(|run| run.as_ref().ok()).collect();
+    assert_eq!(done(runs[0]), conversation(), "the rest is whole");
+    let problems = told(&text, Format::ClaudeCode);
+    assert_eq!(problems.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 8]);
+    assert!(problems[0].1.starts_with("not JSON") && problems[1].1.contains("\"telepathy\" is not known"), "{problems:?}");
+
+    // In a list, the line of the element.
+    let list = "[\n {\"role\": \"user\", \"content\": \"hi\"},\n {\"role\": \"assistant\", \"content\": \"ho\"},\n {\"colour\": \"red\"},\n 7,\n {\"role\": \"user\"}\n]";
+    assert_eq!(told(list, Format::OpenAi).iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 5]);
+    let stray = "[{\"role\": \"assistant\", \"content\": \"ho\"},\n{\"role\": \"tool\", \"tool_call_id\": \"x\", \"content\": \"r\"}]";
+    assert!(told(stray, Format::OpenAi)[0].1.contains("no open call"));
+    for (format, text) in [
+        (Format::Otlp, "{\"x\": 1}"),
+        (Format::Otlp, "{\"resourceSpans\": [{\"scopeSpans\": [{\"spans\": [{\"name\": \"x\"}]}]}]}"),
+        (Format::LangSmith, "{\"name\": \"x\"}"),
+        (Format::Langfuse, "{\"name\": \"x\"}"),
+        (Format::Langfuse, "{\"id\": \"t\", \"observations\": [\"o1\"]}"),
+        (Format::Bedrock, "{\"x\": 1}"),
+        (Format::ClaudeCode, "{\"type\": \"user\", \"sessionId\": \"s\"}"),
+        (Format::SweAgent, "{\"x\": 1}"),
+        (Format::OpenHands, "{\"x\": 1}"),
+        (Format::OpenHands, "{\"history\": [{\"x\": 1}]}"),
+        (Format::DecisionLog, "{\"decision_id\": \"x\"}"),
+        (Format::Anthropic, "{\"messages\": [{\"x\": 1}]}"),
+    ] {
+        assert_eq!(told(text, format).len(), 1, "{format}: {text}");
+    }
+}
+
+#[test]
+fn interleaved_runs_are_kept_apart_and_bounded() {
+    let span = |trace: usize, at: usize| {
+        json!({"traceId": format!("t{trace}"), "spanId": format!("s{trace}-{at}"), "startTimeUnixNano": at.to_string(), "attributes": [
+            {"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}},
+            {"key": "gen_ai.tool.name", "value": {"stringValue": "sh"}},
+            {"key": "gen_ai.tool.call.arguments", "value": {"stringValue": format!("{{\"at\":{at}}}")}},
+        ]})
+        .to_string()
+    };
+    let two: String = [span(1, 9), span(2, 1), span(1, 3), span(2, 2)].join("\n");
+    let runs: Vec<Run> = read_as(two.as_bytes(), Format::Otlp, "x", 64).into_iter().map(|run| run.unwrap()).collect();
+    assert_eq!(runs.iter().map(|run| (run.id.as_str(), run.steps.len())).collect::<Vec<_>>(), [("t1", 2), ("t2", 2)]);
+    assert_eq!(runs[0].steps[0].args, fingerprint::of_value(&json!({"at": 3})).unwrap(), "in the order they began");
+
+    let many = grouped::MOST_OPEN + 3;
+    let mut text: String = (0..many).map(|trace| span(trace, 1) + "\n").collect();
+    text.push_str(&span(0, 2));
+    let read = read_as(text.as_bytes(), Format::Otlp, "x", 1 << 16);
+    assert_eq!(read.iter().filter(|run| run.is_ok()).count(), many + 1);
+    let broken: Vec<&Broken> = read.iter().filter_map(|run| run.as_ref().err()).collect();
+    assert_eq!(broken.len(), 1);
+    assert!(broken[0].line == many as u64 + 1 && broken[0].problem.contains("t0 goes on"), "{broken:?}");
+}
+
+#[test]
+fn files_of_a_folder() {
+    let found = files(&fixture("")).unwrap();
+    let names: Vec<String> = found.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert!(names.contains(&"astropy__astropy-13977".to_owned()), "completions of one run are one: {names:?}");
+    assert_eq!(names.len(), FIXTURES.len(), "{names:?}");
+    assert_eq!(files(&fixture("openai.json")).unwrap(), [fixture("openai.json")]);
+    assert!(files(&fixture("missing")).is_err());
+}
+
+#[test]
+fn side_chains_and_what_the_program_says_itself_are_not_the_sessions() {
+    let line = |extra: Value| {
+        let mut line = json!({"sessionId": "s", "uuid": "u", "type": "assistant", "message": {"id": "m", "role": "assistant", "model": "claude-sonnet-4-20250514", "content": [{"type": "text", "text": "hello"}]}});
+        line.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        line.to_string()
+    };
+    let text = [
+        line(json!({})),
+        line(json!({"isSidechain": true, "agentId": "a1"})),
+        line(json!({"isApiErrorMessage": true, "message": {"id": "e", "role": "assistant", "content": [{"type": "text", "text": "API Error"}]}})),
+        json!({"type": "result", "session_id": "s", "total_cost_usd": 0.5}).to_string(),
+    ]
+    .join("\n");
+    let runs: Vec<Run> = read_as(text.as_bytes(), Format::ClaudeCode, "x", 64).into_iter().map(|run| run.unwrap()).collect();
+    assert_eq!(runs.iter().map(|run| (run.id.as_str(), run.steps.len())).collect::<Vec<_>>(), [("s", 1), ("s/a1", 1)]);
+}
+
+/// A value and all that is in it.
+fn nodes(value: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
+    visit(value);
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(|value| nodes(value, visit)),
+        Value::Object(members) => members.values_mut().for_each(|value| nodes(value, visit)),
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        for format in Format::ALL.into_iter().filter(|format| *format != Format::Packed) {
+            read_as(&bytes, format, "x", 7);
+        }
+        guess_of(&bytes[..]);
+    }
+
+    #[test]
+    fn damaged_files_never_panic(which in 0..FIXTURES.len(), damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..8)) {
+        let (name, format) = FIXTURES[which];
+        let mut bytes = bytes_of(name);
+        for (at, byte, how) in damage {
+            let at = at.index(bytes.len());
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ => { bytes.remove(at); }
+            }
+        }
+        read_as(&bytes, format, name, 64);
+        guess_of(&bytes[..]);
+    }
+
+    /// Values of every kind where a format expects one of its own.
+    #[test]
+    fn values_of_the_wrong_kind_never_panic(which in 0..FIXTURES.len(), at in any::<prop::sample::Index>(), put in 0..8_usize) {
+        let (name, format) = FIXTURES[which];
+        let text = String::from_utf8(bytes_of(name)).unwrap();
+        let mut values: Vec<Value> = serde_json::Deserializer::from_str(&text).into_iter().map(Result::unwrap).collect();
+        let other = [json!(null), json!(true), json!(-1), json!(1e300), json!(u64::MAX), json!("x"), json!([[]]), json!({"a": {}})][put].clone();
+        let mut count = 0;
+        for value in &mut values {
+            nodes(value, &mut |_| count += 1);
+        }
+        let at = at.index(count);
+        let mut index = 0;
+        for value in &mut values {
+            nodes(value, &mut |value| {
+                if index == at {
+                    *value = other.clone();
+                }
+                index += 1;
+            });
+        }
+        let bytes: String = values.iter().map(|value| value.to_string() + "\n").collect();
+        read_as(bytes.as_bytes(), format, name, 64);
+    }
+}

@@ -1,0 +1,168 @@
+//! Pages that are sent around: one file each, without script, plots drawn here as SVG, light and dark.
+//!
+//! What a run says is hostile: models, tools and users wrote it. Everything from outside goes through [`text`] or [`said`],
+//! which leave no markup and nothing that turns the direction of writing, and a page forbids itself all but its own style, so
+//! that nothing is ever asked of a network.
+
+mod explain;
+mod replay;
+mod tune;
+
+pub use explain::explain_page;
+pub use replay::replay_page;
+pub use tune::tune_page;
+
+use crate::evaluate::Share;
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("html/page.css");
+/// SHA-256 of the style, so that no other can be slipped in.
+const STYLE_HASH: &str = "4zV0YpIKaWyKGQyl4NQSx4K8Ldb2KbOw5bFmh43Bb9g=";
+/// Characters shown of a name.
+const MAX_NAME: usize = 80;
+/// Characters shown of what was said.
+const MAX_SAID: usize = 300;
+
+fn page(title: &str, below: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none'\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"referrer\" content=\"no-referrer\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n<header><h1>{title}</h1><p class=\"soft\">{below}</p></header>\n<main>{body}</main>\n\
+         <footer>Made by RunGuard {}.</footer></body></html>\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// A part of the page; one that has nothing to show is left out.
+fn section(out: &mut String, title: &str, body: &str) {
+    if !body.is_empty() {
+        let _ = write!(out, "\n<section><h2>{title}</h2>{body}</section>");
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+/// Control characters, and the marks that turn the direction of writing: a reader would see another text than is there.
+fn steers(letter: char) -> bool {
+    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    letter.is_control() || turns || matches!(letter, '\u{2028}' | '\u{2029}')
+}
+
+fn shortened(foreign: &str, most: usize) -> String {
+    let mut letters = foreign.chars();
+    let mut cut: String = letters.by_ref().take(most).map(|letter| if steers(letter) { '·' } else { letter }).collect();
+    if letters.next().is_some() {
+        cut.push('…');
+    }
+    escaped(&cut)
+}
+
+/// A name from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
+fn text(foreign: &str) -> String {
+    format!("<bdi>{}</bdi>", shortened(foreign, MAX_NAME))
+}
+
+/// What a model or a tool said.
+fn said(foreign: &str) -> String {
+    format!("<bdi>{}</bdi>", shortened(foreign, MAX_SAID))
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number without digits nobody reads, its thousands apart.
+fn amount(value: f64) -> String {
+    let text = crate::tune::number(value);
+    match text.parse::<u64>() {
+        Ok(whole) => grouped(whole),
+        Err(_) => text,
+    }
+}
+
+fn per_cent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+fn share(share: Share) -> String {
+    share.value.map_or_else(
+        || "–".to_owned(),
+        |value| format!("{} <span class=\"soft in\">[{:.2}–{:.2}]</span>", per_cent(value), 100.0 * share.low, 100.0 * share.high),
+    )
+}
+
+/// A row of a table: how it is marked, and ready cells.
+struct Row {
+    class: &'static str,
+    cells: Vec<String>,
+}
+
+/// Headings that begin with # are of numbers.
+fn table(caption: &str, headings: &[&str], rows: &[Row]) -> String {
+    let class = |heading: &str| if heading.starts_with('#') { " class=\"number\"" } else { "" };
+    let mut out = format!("<div class=\"wide card\"><table><caption>{caption}</caption><thead><tr>");
+    for heading in headings {
+        let _ = write!(out, "<th scope=\"col\"{}>{}</th>", class(heading), heading.trim_start_matches('#'));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for Row { class: of_row, cells } in rows {
+        let _ = write!(out, "<tr class=\"{of_row}\">");
+        for (position, (cell, heading)) in cells.iter().zip(headings).enumerate() {
+            let (tag, scope) = if position == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
+            let _ = write!(out, "<{tag}{scope}{}>{cell}</{tag}>", class(heading));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+fn tiles(tiles: &[(&str, String)]) -> String {
+    let items: Vec<String> =
+        tiles.iter().map(|(name, number)| format!("<li><b>{number}</b><span class=\"soft\">{name}</span></li>")).collect();
+    format!("<ul class=\"tiles\">{}</ul>", items.concat())
+}
+
+fn legend(entries: &[(&str, &str)]) -> String {
+    let one = |(class, name): &(&str, &str)| {
+        format!(
+            "<span><svg viewBox=\"0 0 8 8\" aria-hidden=\"true\"><circle class=\"{class}\" cx=\"4\" cy=\"4\" r=\"3.4\"/></svg>{name}</span>"
+        )
+    };
+    format!("<p class=\"legend soft\">{}</p>", entries.iter().map(one).collect::<String>())
+}
+
+/// The next number that a quarter of is easily read.
+fn rounded_up(value: f64) -> f64 {
+    let unit = 10_f64.powf(value.max(1e-9).log10().floor());
+    [1.0, 1.2, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
+        .into_iter()
+        .map(|digit| digit * unit)
+        .find(|round| *round >= value * (1.0 - 1e-9))
+        .unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests;

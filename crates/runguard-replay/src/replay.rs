@@ -1,0 +1,545 @@
+//! What would have happened: recorded runs taken through RunGuard's guards and budgets.
+//!
+//! Every run goes through everything to its recorded end, so that each guard is known alone; the run is *ended* by whichever
+//! enforced rule came first, and what follows that step is saved on a run that failed and lost on one that succeeded. A rule
+//! is credited with the runs it ended and with nothing else: the figures of the rules add up to those of all together.
+//!
+//! Sums are whole numbers (dollars lie on a grid that floats add exactly), examples are the first in the order of the files,
+//! and groups beyond the bound are told apart by their names: so one thread and many say the same.
+
+mod examples;
+mod groups;
+mod packing;
+mod positions;
+
+pub use examples::Example;
+pub use positions::Where;
+
+use crate::evaluate::{Order, Reading, Share, Tally, Worker, dollars_of, each_run, tokens_of};
+use crate::format;
+use crate::packed::write_frame;
+use crate::rules::{Cause, Contender, Ender, Found, Guards, Nudge, Other, Watch, Watched};
+use crate::trace::{Broken, Detail, Run};
+use examples::Examples;
+use groups::Groups;
+use packing::Ordered;
+use positions::Positions;
+use runguard_core::detect::stall::Preset;
+use serde::{Serialize, Serializer};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The version of [`Summary`] as JSON. Fields are added without changing it.
+const VERSION: u32 = 1;
+/// Broken lines that are shown; all are counted.
+const SHOWN_BROKEN: usize = 20;
+
+/// What is asked of the runs.
+#[derive(Debug)]
+pub struct Ask<'a> {
+    pub guards: &'a Guards,
+    pub against: &'a [Other],
+    pub by: &'a [By],
+    /// Where the runs are written, hashed, to be read again quickly.
+    pub pack: Option<&'a Path>,
+}
+
+/// What runs are grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    Source,
+    Model,
+    Task,
+}
+
+impl By {
+    pub const ALL: [Self; 3] = [Self::Source, Self::Model, Self::Task];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Model => "model",
+            Self::Task => "task",
+        }
+    }
+
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.code() == code)
+    }
+
+    fn of(self, run: &Run) -> &str {
+        match self {
+            Self::Source => &run.source,
+            Self::Model => &run.model,
+            Self::Task => &run.task,
+        }
+    }
+}
+
+/// What would have happened. As JSON it is what `runguard replay --json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    pub version: u32,
+    /// Whether everything was read; otherwise these are the figures of what was read until then.
+    pub finished: bool,
+    pub files: Vec<FileRead>,
+    pub runs: u64,
+    pub steps: u64,
+    pub tokens: u64,
+    pub dollars: f64,
+    pub broken_lines: u64,
+    /// The first of them.
+    #[serde(serialize_with = "as_places")]
+    pub broken: Vec<Broken>,
+    /// Runs watched by each preset.
+    pub presets: Vec<Counted>,
+    /// All guards and budgets together.
+    pub total: Figures,
+    /// Each guard and budget, were it alone; also one that only observes.
+    pub alone: Vec<Named>,
+    /// The rules that ended runs, in a fixed order; those that ended none are left out.
+    pub rules: Vec<RuleFigures>,
+    /// What was done without ending a run.
+    pub nudges: Vec<NudgeFigures>,
+    pub groups: Vec<Grouping>,
+    /// The rules of other agents on the same runs.
+    pub against: Vec<Named>,
+    pub notes: Vec<String>,
+}
+
+fn as_places<S: Serializer>(broken: &[Broken], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Place<'a> {
+        file: String,
+        line: u64,
+        problem: &'a str,
+    }
+    serializer.collect_seq(broken.iter().map(|broken| Place {
+        file: broken.file.display().to_string(),
+        line: broken.line,
+        problem: &broken.problem,
+    }))
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FileRead {
+    pub file: String,
+    pub runs: u64,
+    pub steps: u64,
+    pub broken_lines: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    pub name: &'static str,
+    pub runs: u64,
+}
+
+/// Sums, and the shares that follow from them with their 95 % confidence intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Figures {
+    pub sums: Tally,
+    /// Of the successful runs, those that were ended.
+    pub false_stops: Share,
+    /// Of the failed runs, those that were ended.
+    pub failed_stopped: Share,
+    /// Of the ended runs, those that failed.
+    pub precision: Share,
+    /// Of the runs that the agent's own detector called stuck, those that were ended.
+    pub recall: Share,
+    /// Of the steps of failed runs, those after the end.
+    pub saved_steps: Share,
+    /// Of the steps of successful runs, those after the end.
+    pub lost_steps: Share,
+}
+
+impl From<Tally> for Figures {
+    fn from(sums: Tally) -> Self {
+        Self {
+            false_stops: sums.false_stop_rate(),
+            failed_stopped: sums.stop_rate(),
+            precision: sums.precision(),
+            recall: sums.recall(),
+            saved_steps: sums.saved(),
+            lost_steps: sums.lost(),
+            sums,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Named {
+    pub name: String,
+    pub figures: Figures,
+}
+
+/// The runs that one rule ended.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RuleFigures {
+    pub rule: &'static str,
+    pub successful: u64,
+    pub failed: u64,
+    pub unknown: u64,
+    /// Of all successful runs.
+    pub false_stops: Share,
+    /// Of all failed runs.
+    pub failed_stopped: Share,
+    pub saved_steps: u64,
+    pub saved_tokens: u64,
+    pub saved_dollars: f64,
+    pub lost_steps: u64,
+    pub lost_tokens: u64,
+    pub lost_dollars: f64,
+    /// The step after which it ended them, from 1.
+    pub at: Where,
+    pub examples: Vec<Example>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NudgeFigures {
+    pub rule: &'static str,
+    pub successful: Nudged,
+    pub failed: Nudged,
+    pub unknown: Nudged,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Nudged {
+    pub runs: u64,
+    pub steps: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Grouping {
+    pub by: By,
+    /// By name.
+    pub groups: Vec<Named>,
+    /// Of the groups beyond the bound, together.
+    pub others: Option<Figures>,
+}
+
+/// Whether a run was a success, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Successful,
+    Failed,
+    Unknown,
+}
+
+impl End {
+    const COUNT: usize = 3;
+
+    fn of(run: &Run) -> Self {
+        match run.success {
+            Some(true) => Self::Successful,
+            Some(false) => Self::Failed,
+            None => Self::Unknown,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct RuleSums {
+    tally: Tally,
+    at: Positions,
+    examples: Examples,
+}
+
+/// All that is added up; as large for a million runs as for a thousand.
+#[derive(Debug, Clone)]
+struct Sums {
+    runs: u64,
+    steps: u64,
+    tokens: u64,
+    dollars: f64,
+    files: Vec<(u64, u64)>,
+    presets: [u64; Preset::ALL.len()],
+    total: Tally,
+    alone: [Tally; Ender::ALL.len()],
+    rules: Vec<RuleSums>,
+    nudges: [[Nudged; End::COUNT]; Nudge::ALL.len()],
+    groups: Vec<Groups>,
+    against: Vec<Tally>,
+    without_times: u64,
+    without_tokens: u64,
+    without_dollars: u64,
+}
+
+impl Sums {
+    fn new(ask: &Ask<'_>, files: usize) -> Self {
+        Self {
+            runs: 0,
+            steps: 0,
+            tokens: 0,
+            dollars: 0.0,
+            files: vec![(0, 0); files],
+            presets: [0; Preset::ALL.len()],
+            total: Tally::default(),
+            alone: [Tally::default(); Ender::ALL.len()],
+            rules: vec![RuleSums::default(); Cause::ALL.len()],
+            nudges: [[Nudged::default(); End::COUNT]; Nudge::ALL.len()],
+            groups: ask.by.iter().map(|by| Groups::new(*by)).collect(),
+            against: vec![Tally::default(); ask.against.len()],
+            without_times: 0,
+            without_tokens: 0,
+            without_dollars: 0,
+        }
+    }
+
+    fn add(&mut self, run: &Run, found: &Found, stops: &[Option<usize>], order: Order) {
+        let (steps, tokens, dollars) = (run.steps.len() as u64, tokens_of(&run.steps), dollars_of(&run.steps));
+        self.runs += 1;
+        self.steps += steps;
+        self.tokens = self.tokens.saturating_add(tokens);
+        self.dollars += dollars;
+        self.without_times += u64::from(!found.has_times);
+        self.without_tokens += u64::from(tokens == 0);
+        self.without_dollars += u64::from(dollars == 0.0);
+        if let Some(file) = self.files.get_mut(order.file as usize) {
+            *file = (file.0 + 1, file.1 + steps);
+        }
+        self.presets[found.preset as usize] += 1;
+        let outcome = Tally::of(run, found.ended.map(|(at, _)| at));
+        self.total += &outcome;
+        for groups in &mut self.groups {
+            groups.add(run, &outcome);
+        }
+        for (sum, at) in self.alone.iter_mut().zip(found.alone) {
+            *sum += &Tally::of(run, at);
+        }
+        for (sum, at) in self.against.iter_mut().zip(stops) {
+            *sum += &Tally::of(run, *at);
+        }
+        if let Some((at, cause)) = found.ended {
+            let rule = &mut self.rules[cause.index()];
+            rule.tally += &outcome;
+            rule.at.add(at as u64 + 1);
+            rule.examples.add(run, at, order);
+        }
+        for (sums, steps) in self.nudges.iter_mut().zip(found.nudges).filter(|(_, steps)| *steps > 0) {
+            let sum = &mut sums[End::of(run) as usize];
+            *sum = Nudged { runs: sum.runs + 1, steps: sum.steps + u64::from(steps) };
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.dollars += other.dollars;
+        self.without_times += other.without_times;
+        self.without_tokens += other.without_tokens;
+        self.without_dollars += other.without_dollars;
+        for (mine, theirs) in self.files.iter_mut().zip(other.files) {
+            *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
+        }
+        for (mine, theirs) in self.presets.iter_mut().zip(other.presets) {
+            *mine += theirs;
+        }
+        self.total += &other.total;
+        for (mine, theirs) in self.alone.iter_mut().zip(&other.alone).chain(self.against.iter_mut().zip(&other.against)) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.rules.iter_mut().zip(other.rules) {
+            mine.tally += &theirs.tally;
+            mine.at.merge(&theirs.at);
+            mine.examples.merge(theirs.examples);
+        }
+        for (mine, theirs) in self.nudges.iter_mut().flatten().zip(other.nudges.iter().flatten()) {
+            *mine = Nudged { runs: mine.runs + theirs.runs, steps: mine.steps + theirs.steps };
+        }
+        for (mine, theirs) in self.groups.iter_mut().zip(other.groups) {
+            mine.merge(theirs);
+        }
+    }
+}
+
+struct Replays<'a> {
+    watch: Watch<'a>,
+    against: &'a [Contender],
+    stops: Vec<Option<usize>>,
+    sums: Sums,
+    pack: Option<&'a Ordered>,
+    frames: Vec<u8>,
+    framed: u64,
+}
+
+impl Worker for Replays<'_> {
+    fn run(&mut self, run: Run, order: Order) {
+        if let Some(pack) = self.pack {
+            match write_frame(&run, &mut self.frames) {
+                Ok(()) => self.framed += 1,
+                Err(problem) => pack.fail(io::Error::other(problem)),
+            }
+        }
+        let found = self.watch.run(&run);
+        self.stops.clear();
+        self.stops.extend(self.against.iter().map(|other| other.stop(&run)));
+        self.sums.add(&run, &found, &self.stops, order);
+    }
+
+    fn end_of_batch(&mut self, batch: u64) {
+        if let Some(pack) = self.pack {
+            pack.put(batch, std::mem::take(&mut self.frames), std::mem::take(&mut self.framed));
+        }
+    }
+}
+
+/// How much of the runs the guards need to see.
+pub fn detail(guards: &Guards) -> Detail {
+    if guards.watches(Watched::ToolCall) { Detail::Texts } else { Detail::Fingerprints }
+}
+
+/// Takes every run of the files through the guards. Fails only when the packed file cannot be written.
+pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
+    let pack = ask.pack.map(Ordered::create).transpose()?;
+    let against: Vec<Contender> = ask.against.iter().map(|other| other.contender()).collect();
+    let (workers, unread) = each_run(reading, || Replays {
+        watch: ask.guards.watch(),
+        against: &against,
+        stops: Vec::new(),
+        sums: Sums::new(ask, reading.files.len()),
+        pack: pack.as_ref(),
+        frames: Vec::new(),
+        framed: 0,
+    });
+    let mut sums = Sums::new(ask, reading.files.len());
+    for worker in workers {
+        sums.merge(worker.sums);
+    }
+    let finished = !reading.progress.is_cancelled();
+    let mut notes = notes(&sums, ask.guards);
+    if let Some(pack) = pack {
+        if finished {
+            pack.finish()?;
+        } else {
+            notes.push("the packed file was not written, because not everything was read".to_owned());
+        }
+    }
+    let broken_of = |file: usize| unread.by_file.get(file).copied().unwrap_or(0);
+    let files = reading.files.iter().zip(&sums.files).enumerate().map(|(index, (path, (runs, steps)))| FileRead {
+        file: path.display().to_string(),
+        runs: *runs,
+        steps: *steps,
+        broken_lines: broken_of(index),
+    });
+    let mut broken = unread.first;
+    broken.truncate(SHOWN_BROKEN);
+    let total = sums.total;
+    let names = |names: &'static str| names.to_owned();
+    Ok(Summary {
+        version: VERSION,
+        finished,
+        files: files.collect(),
+        runs: sums.runs,
+        steps: sums.steps,
+        tokens: sums.tokens,
+        dollars: sums.dollars,
+        broken_lines: unread.count,
+        broken,
+        presets: Preset::ALL
+            .into_iter()
+            .zip(sums.presets)
+            .filter(|(_, runs)| *runs > 0)
+            .map(|(preset, runs)| Counted { name: preset.name(), runs })
+            .collect(),
+        total: total.into(),
+        alone: Ender::ALL
+            .into_iter()
+            .zip(sums.alone)
+            .filter(|(ender, _)| is_watched(ask.guards, *ender))
+            .map(|(ender, tally)| Named { name: names(ender.code()), figures: tally.into() })
+            .collect(),
+        rules: Cause::ALL.into_iter().zip(sums.rules).filter_map(|(cause, rule)| rule_figures(cause, rule, &total)).collect(),
+        nudges: Nudge::ALL.into_iter().zip(sums.nudges).filter_map(|(nudge, by_end)| nudge_figures(nudge, by_end)).collect(),
+        groups: sums.groups.into_iter().map(Groups::finish).collect(),
+        against: against.iter().zip(sums.against).map(|(other, tally)| Named { name: other.name.clone(), figures: tally.into() }).collect(),
+        notes,
+    })
+}
+
+fn is_watched(guards: &Guards, ender: Ender) -> bool {
+    match ender {
+        Ender::Stall => guards.watches(Watched::Stall),
+        Ender::Loop => guards.watches(Watched::Loop),
+        Ender::Steps => guards.caps.steps.is_some(),
+        Ender::Tokens => guards.caps.tokens.is_some(),
+        Ender::Dollars => guards.caps.usd.is_some(),
+        Ender::Minutes => guards.caps.time.is_some(),
+    }
+}
+
+fn rule_figures(cause: Cause, RuleSums { tally, at, examples }: RuleSums, total: &Tally) -> Option<RuleFigures> {
+    if tally.false_stops + tally.stopped + tally.unknown_stopped == 0 {
+        return None;
+    }
+    Some(RuleFigures {
+        rule: cause.code(),
+        successful: tally.false_stops,
+        failed: tally.stopped,
+        unknown: tally.unknown_stopped,
+        false_stops: Share::of(tally.false_stops, total.successful),
+        failed_stopped: Share::of(tally.stopped, total.failed),
+        saved_steps: tally.saved_steps,
+        saved_tokens: tally.saved_tokens,
+        saved_dollars: tally.saved_dollars,
+        lost_steps: tally.lost_steps,
+        lost_tokens: tally.lost_tokens,
+        lost_dollars: tally.lost_dollars,
+        at: at.summary(),
+        examples: examples.finish(),
+    })
+}
+
+fn nudge_figures(nudge: Nudge, [successful, failed, unknown]: [Nudged; End::COUNT]) -> Option<NudgeFigures> {
+    let seen = successful.runs + failed.runs + unknown.runs > 0;
+    seen.then_some(NudgeFigures { rule: nudge.code(), successful, failed, unknown })
+}
+
+/// What a reader must know to read the figures rightly.
+fn notes(sums: &Sums, guards: &Guards) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |count: u64, text: &str| {
+        if count > 0 {
+            notes.push(format!("{count} of {} runs {text}", sums.runs));
+        }
+    };
+    if guards.caps.time.is_some() {
+        note(sums.without_times, "do not say when their steps were: no limit of time ends them");
+    }
+    if guards.caps.tokens.is_some() {
+        note(sums.without_tokens, "name no tokens: no limit of tokens ends them");
+    }
+    if guards.caps.usd.is_some() {
+        note(sums.without_dollars, "name no costs: no limit of dollars ends them");
+    }
+    note(sums.total.unknown, "do not say whether they succeeded: what they would have saved or lost is not known");
+    if guards.watches(Watched::ToolCall) {
+        notes.push(
+            "tool_call: a message that a person answers begins a turn; similar queries are seen only where arguments are kept whole, and packed runs have none"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// What is to be read of all paths.
+pub fn files_of(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let found = format::files(path).map_err(|error| named(path, error))?;
+        if found.is_empty() {
+            return Err(named(path, "nothing in this folder looks like recorded runs; name the files one by one"));
+        }
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+fn named(path: &Path, problem: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {problem}", path.display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! A few runs that a rule ended, to look at: the first in the order of the files, of each end some.
+
+use super::End;
+use crate::evaluate::Order;
+use crate::trace::Run;
+use serde::Serialize;
+
+/// Kept of each end.
+const KEPT: usize = 3;
+
+/// A run that a rule ended, and where to find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Example {
+    pub id: String,
+    pub file: String,
+    pub line: u64,
+    pub source: String,
+    pub task: String,
+    pub model: String,
+    pub success: Option<bool>,
+    /// The last step it would have made, from 1.
+    pub step: u64,
+    /// Steps it made.
+    pub steps: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Examples {
+    by_end: [Vec<(Order, Example)>; End::COUNT],
+}
+
+impl Examples {
+    pub(super) fn add(&mut self, run: &Run, at: usize, order: Order) {
+        let kept = &mut self.by_end[End::of(run) as usize];
+        if kept.len() == KEPT && kept.last().is_some_and(|(last, _)| *last < order) {
+            return;
+        }
+        let example = Example {
+            id: run.id.clone(),
+            file: run.place.file.display().to_string(),
+            line: run.place.line,
+            source: run.source.clone(),
+            task: run.task.clone(),
+            model: run.model.clone(),
+            success: run.success,
+            step: at as u64 + 1,
+            steps: run.steps.len() as u64,
+        };
+        insert(kept, order, example);
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (mine, theirs) in self.by_end.iter_mut().zip(other.by_end) {
+            for (order, example) in theirs {
+                insert(mine, order, example);
+            }
+        }
+    }
+
+    /// False stops first: they are what a reader asks about.
+    pub(super) fn finish(self) -> Vec<Example> {
+        self.by_end.into_iter().flatten().map(|(_, example)| example).collect()
+    }
+}
+
+fn insert(kept: &mut Vec<(Order, Example)>, order: Order, example: Example) {
+    let at = kept.partition_point(|(other, _)| *other <= order);
+    kept.insert(at, (order, example));
+    kept.truncate(KEPT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tests::run;
+
+    #[test]
+    fn the_first_of_each_end_are_kept_in_whatever_order_they_come() {
+        let mut examples = Examples::default();
+        for batch in [5, 2, 9, 1, 7, 3, 0] {
+            for success in [Some(false), Some(true)] {
+                let run = Run { id: batch.to_string(), success, ..run("s", Vec::new()) };
+                examples.add(&run, 4, Order { batch, ..Order::default() });
+            }
+        }
+        let kept = examples.finish();
+        assert_eq!(kept.iter().map(|example| example.id.as_str()).collect::<Vec<_>>(), ["0", "1", "2", "0", "1", "2"]);
+        assert_eq!((kept[0].success, kept[3].success, kept[0].step), (Some(true), Some(false), 5), "false stops first");
+    }
+}

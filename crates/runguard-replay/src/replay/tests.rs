@@ -1,0 +1,237 @@
+use super::*;
+use crate::evaluate::Progress;
+use crate::packed::tests::{any_run, pack};
+use crate::rules::{Caps, Presets};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use runguard_core::money::NanoDollars;
+use runguard_core::policy::Tree;
+use runguard_core::{Span, Timestamp};
+use std::collections::BTreeMap;
+
+const BY: [By; 3] = By::ALL;
+
+fn guards(caps: Caps) -> Guards {
+    Guards::new(Presets::default(), &Tree::new(), &Watched::ALL, caps).unwrap()
+}
+
+fn caps() -> Caps {
+    Caps { steps: Some(30), tokens: Some(60_000), usd: NanoDollars::parse("1").ok(), time: Some(Span::from_seconds(500)) }
+}
+
+fn report(files: &[PathBuf], threads: usize, guards: &Guards, pack: Option<&Path>) -> Summary {
+    let reading = Reading { files, format: None, detail: detail(guards), threads, progress: &Progress::default() };
+    replay(&reading, &Ask { guards, against: &Other::ALL, by: &BY, pack }).unwrap()
+}
+
+fn packed(folder: &Path, runs: &[Run]) -> PathBuf {
+    let path = folder.join("runs.packed");
+    pack(&path, runs);
+    path
+}
+
+/// Where a run ends, worked out the long way: every prefix anew, the rules by their words.
+fn naive_end(guards: &Guards, run: &Run, caps: &Caps) -> Option<(usize, String)> {
+    for at in 0..run.steps.len() {
+        let prefix = Run { steps: run.steps[..=at].to_vec(), ..run.clone() };
+        if let Some((_, cause)) = guards.watch().run(&prefix).ended {
+            return Some((at, cause.code().to_owned()));
+        }
+        let sum = |of: &dyn Fn(&crate::trace::Step) -> f64| prefix.steps.iter().map(of).sum::<f64>();
+        let times: Vec<i64> = prefix.steps.iter().filter_map(|step| step.at_millis).collect();
+        let passed = [
+            (caps.steps.is_some_and(|most| prefix.steps.len() as u64 > most), "budget.steps"),
+            (caps.tokens.is_some_and(|most| sum(&|step| step.tokens as f64) > most as f64), "budget.tokens"),
+            (caps.usd.is_some_and(|most| sum(&|step| step.dollars) > most.as_dollars() + 1e-9), "budget.dollars"),
+            (
+                caps.time.is_some_and(|most| {
+                    run.steps[at].at_millis.is_some_and(|now| {
+                        Timestamp::from_millis(now).millis_since(Timestamp::from_millis(times[0])) > most.as_millis() as i64
+                    })
+                }),
+                "budget.minutes",
+            ),
+        ];
+        if let Some((_, code)) = passed.into_iter().find(|(passed, _)| *passed) {
+            return Some((at, code.to_owned()));
+        }
+    }
+    None
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Naive {
+    runs: u64,
+    ended: u64,
+    steps: u64,
+    tokens: u64,
+    cents: i64,
+}
+
+fn cents(dollars: f64) -> i64 {
+    (dollars * 100.0).round() as i64
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn the_sums_are_those_of_a_slow_recomputation(runs in proptest::collection::vec(any_run(), 1..12)) {
+        let folder = tempfile::tempdir().unwrap();
+        let caps = caps();
+        let summary = report(&[packed(folder.path(), &runs)], 1, &guards(caps), None);
+        let uncapped = guards(Caps::default());
+        let (mut by_end, mut rules, mut sources) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for run in &runs {
+            let end = naive_end(&uncapped, run, &caps);
+            let naive: &mut Naive = by_end.entry(run.success).or_default();
+            naive.runs += 1;
+            let source: &mut u64 = sources.entry(run.source.clone()).or_default();
+            *source += u64::from(end.is_some());
+            if let Some((at, code)) = end {
+                let after = &run.steps[at + 1..];
+                naive.ended += 1;
+                naive.steps += after.len() as u64;
+                naive.tokens += after.iter().map(|step| step.tokens).sum::<u64>();
+                naive.cents += cents(after.iter().map(|step| step.dollars).sum());
+                rules.entry(code).or_insert_with(Vec::new).push((run.success, at as u64 + 1));
+            }
+        }
+        let sums = &summary.total.sums;
+        let good = Naive { runs: sums.successful, ended: sums.false_stops, steps: sums.lost_steps, tokens: sums.lost_tokens, cents: cents(sums.lost_dollars) };
+        let bad = Naive { runs: sums.failed, ended: sums.stopped, steps: sums.saved_steps, tokens: sums.saved_tokens, cents: cents(sums.saved_dollars) };
+        prop_assert_eq!(&good, by_end.entry(Some(true)).or_default());
+        prop_assert_eq!(&bad, by_end.entry(Some(false)).or_default());
+        let unknown = by_end.entry(None).or_default();
+        prop_assert_eq!((sums.unknown, sums.unknown_stopped), (unknown.runs, unknown.ended));
+
+        prop_assert_eq!(summary.rules.len(), rules.len());
+        for rule in &summary.rules {
+            let ended = &rules[rule.rule];
+            let of = |success: Option<bool>| ended.iter().filter(|(end, _)| *end == success).count() as u64;
+            prop_assert_eq!((rule.successful, rule.failed, rule.unknown), (of(Some(true)), of(Some(false)), of(None)));
+            let mut at: Vec<u64> = ended.iter().map(|(_, at)| *at).collect();
+            at.sort_unstable();
+            prop_assert_eq!(rule.at.median, at[at.len().div_ceil(2) - 1]);
+            prop_assert_eq!(rule.at.largest, at[at.len() - 1]);
+            prop_assert!(rule.examples.iter().all(|example| at.contains(&example.step)));
+        }
+        let total = |of: fn(&RuleFigures) -> u64| summary.rules.iter().map(of).sum::<u64>();
+        prop_assert_eq!(total(|rule| rule.saved_steps), sums.saved_steps, "the rules add up");
+        prop_assert_eq!(total(|rule| rule.lost_tokens), sums.lost_tokens);
+
+        let by_source = &summary.groups[0];
+        prop_assert_eq!(by_source.groups.len(), sources.len());
+        for group in &by_source.groups {
+            let sums = group.figures.sums;
+            prop_assert_eq!(sums.false_stops + sums.stopped + sums.unknown_stopped, sources[&group.name]);
+        }
+        prop_assert_eq!(summary.runs, runs.len() as u64);
+        prop_assert_eq!(summary.steps, runs.iter().map(|run| run.steps.len() as u64).sum::<u64>());
+    }
+}
+
+fn many_runs(count: usize) -> Vec<Run> {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    (0..count).map(|_| any_run().new_tree(&mut runner).unwrap().current()).collect()
+}
+
+#[test]
+fn threads_say_what_one_says_and_a_packed_file_what_its_source_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = packed(folder.path(), &many_runs(2500));
+    let guards = guards(caps());
+    let again = folder.path().join("again.packed");
+    let one = report(std::slice::from_ref(&source), 1, &guards, None);
+    let many = report(std::slice::from_ref(&source), 4, &guards, Some(&again));
+    assert_eq!(one, many);
+    assert!(one.rules.len() > 6 && one.rules.iter().all(|rule| !rule.examples.is_empty()), "{:?}", one.rules);
+    assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&source).unwrap(), "packed again, on four threads, it is the same file");
+    let twice = report(&[source.clone(), again], 3, &guards, None);
+    assert_eq!((twice.runs, twice.files[0].runs, twice.files[1].runs), (5000, 2500, 2500));
+}
+
+const LINE: &str = r#"{"run_id":"r","source":"s","task":"t","success":false,"steps":[STEPS]}"#;
+const STEP: &str =
+    r#"{"kind":"call","tool":"sh","args_hash":"1","result":"x","result_hash":"2","result_len":1,"error":false,"cost_usd":0.1}"#;
+
+#[test]
+fn lines_and_what_is_packed_of_them_give_one_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.jsonl");
+    let line = |steps: usize| LINE.replace("STEPS", &vec![STEP; steps].join(","));
+    let text: String = (0..300).map(|index| if index == 7 { "broken\n".to_owned() } else { line(index % 9) + "\n" }).collect();
+    std::fs::write(&path, text).unwrap();
+    let out = folder.path().join("out.packed");
+    let guards = guards(Caps::default());
+    let source = report(std::slice::from_ref(&path), 2, &guards, Some(&out));
+    assert_eq!((source.runs, source.broken_lines, source.broken[0].line), (299, 1, 8));
+    assert_eq!((source.files[0].runs, source.files[0].broken_lines), (299, 1));
+    let mut from_packed = report(&[out], 2, &guards, None);
+    let example = &from_packed.rules[0].examples[0];
+    assert_eq!((Path::new(&example.file), example.line), (path.as_path(), 4), "an example leads to where its texts are");
+    assert_eq!(from_packed.broken_lines, 0);
+    (from_packed.files, from_packed.broken_lines, from_packed.broken) = (source.files.clone(), 1, source.broken.clone());
+    assert_eq!(from_packed, source);
+}
+
+#[test]
+fn a_damaged_packed_file_is_told_of_and_the_rest_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = packed(folder.path(), &many_runs(50));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let summary = report(std::slice::from_ref(&path), 2, &guards(Caps::default()), None);
+    assert_eq!((summary.runs, summary.broken_lines, summary.broken[0].line), (49, 1, 1));
+    assert!(summary.broken[0].to_string().contains("runs.packed:1: run 1 at byte 8 is damaged"), "{}", summary.broken[0]);
+    let missing = report(&[folder.path().join("none")], 1, &guards(Caps::default()), None);
+    assert_eq!((missing.runs, missing.broken_lines), (0, 1));
+}
+
+#[test]
+fn what_is_cancelled_says_so_and_packs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [packed(folder.path(), &many_runs(20))];
+    let (guards, progress, out) = (guards(Caps::default()), Progress::default(), folder.path().join("out.packed"));
+    progress.cancel();
+    let reading = Reading { files: &files, format: None, detail: Detail::Fingerprints, threads: 2, progress: &progress };
+    let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: Some(&out) }).unwrap();
+    assert!(!summary.finished && !out.exists() && summary.runs == 0);
+    assert!(summary.notes.iter().any(|note| note.contains("packed file was not written")), "{:?}", summary.notes);
+}
+
+#[test]
+fn progress_reaches_the_end_of_all_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [packed(folder.path(), &many_runs(500))];
+    let (guards, progress) = (guards(Caps::default()), Progress::default());
+    let reading = Reading { files: &files, format: None, detail: Detail::Fingerprints, threads: 3, progress: &progress };
+    let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();
+    assert_eq!(progress.bytes(), std::fs::metadata(&files[0]).unwrap().len());
+    assert_eq!((progress.runs(), progress.steps()), (summary.runs, summary.steps));
+}
+
+#[test]
+fn a_reader_is_told_what_the_figures_cannot_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = many_runs(1).remove(0);
+    run.success = None;
+    run.steps.iter_mut().for_each(|step| (step.tokens, step.dollars, step.at_millis) = (0, 0.0, None));
+    let summary = report(&[packed(folder.path(), &[run])], 1, &guards(caps()), None);
+    for says in ["no limit of time", "no limit of tokens", "no limit of dollars", "whether they succeeded", "tool_call:"] {
+        assert!(summary.notes.iter().any(|note| note.contains(says)), "{says}: {:?}", summary.notes);
+    }
+}
+
+#[test]
+fn files_of_folders_and_of_a_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = files_of(&[folder.path().to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("nothing in this folder looks like recorded runs"), "{error}");
+    std::fs::write(folder.path().join("a.jsonl"), "").unwrap();
+    assert_eq!(files_of(&[folder.path().to_owned()]).unwrap(), [folder.path().join("a.jsonl")]);
+    std::fs::write(folder.path().join("runguard.db"), b"SQLite format 3\0").unwrap();
+    assert_eq!(files_of(&[folder.path().to_owned()]).unwrap(), [folder.path()], "a data folder is one log");
+    assert!(files_of(&["missing".into()]).unwrap_err().to_string().starts_with("missing: "));
+}
