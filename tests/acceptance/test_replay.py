@@ -196,7 +196,7 @@ def test_what_cannot_be_read_at_all_is_an_error(tmp_path):
     assert missing.returncode == 2 and "none.jsonl" in missing.stderr
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
-    assert "no run" in run_cli("replay", empty).stderr
+    assert "nothing could be read" in run_cli("replay", empty).stderr
     empty.write_text("hello\n")
     done = run_cli("replay", empty)
     assert done.returncode == 2 and "nothing could be read" in done.stderr

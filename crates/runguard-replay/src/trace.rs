@@ -147,7 +147,13 @@ pub struct Broken {
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file.display(), self.line, self.problem)
+        let file = self.file.display().to_string();
+        match self.line {
+            // The whole file, and the problem may name it already.
+            0 if self.problem.starts_with(&file) => f.write_str(&self.problem),
+            0 => write!(f, "{file}: {}", self.problem),
+            line => write!(f, "{file}:{line}: {}", self.problem),
+        }
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Metrics {
     entries: Gauge,
     state_bytes: Gauge,
     rows_behind: Gauge<u64, AtomicU64>,
+    shared_up: Gauge,
+    rows_waiting: Gauge<u64, AtomicU64>,
 }
 
 impl Metrics {
@@ -114,6 +116,8 @@ impl Metrics {
             entries: Gauge::default(),
             state_bytes: Gauge::default(),
             rows_behind: Gauge::default(),
+            shared_up: Gauge::default(),
+            rows_waiting: Gauge::default(),
             registry: Registry::default(),
         };
         registry.register("idempotent_replays", "Repeated requests that got their first answer", metrics.replayed.clone());
@@ -135,6 +139,8 @@ impl Metrics {
         registry.register("entries_in_memory", "Sessions, endpoints and kept answers in memory", metrics.entries.clone());
         registry.register("state_bytes_in_memory", "About the memory they take", metrics.state_bytes.clone());
         registry.register("rows_behind_index", "Log rows not yet indexed", metrics.rows_behind.clone());
+        registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
+        registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
         Self { registry, ..metrics }
     }
 
@@ -212,6 +218,9 @@ impl Metrics {
         self.entries.set(store.entries_in_memory() as i64);
         self.state_bytes.set(store.bytes_in_memory() as i64);
         self.rows_behind.set(store.rows_behind());
+        let health = store.cluster_health();
+        self.shared_up.set(i64::from(health.as_ref().is_none_or(|health| health.away.is_none())));
+        self.rows_waiting.set(health.map_or(0, |health| health.waiting_rows));
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);

@@ -80,7 +80,7 @@ pub enum OpenError {
     #[error("Redis at {place} closes the connection at once. If it expects TLS, write rediss:// in its address")]
     Closed { place: String },
     #[error(
-        "no TLS with Redis at {place}: {detail}. Its certificate must be for this host name and from an authority the system trusts, or one in the CA file of the settings; if it speaks no TLS on this port, write redis:// in its address"
+        "no TLS with Redis at {place}: {detail}. Its certificate must be for this host name and from an authority the system trusts, or one in `store.ca_file`; if it speaks no TLS on this port, write redis:// in its address"
     )]
     Tls { place: String, detail: String },
     #[error("Redis at {place} does not take the login: {detail}. Check user and password in its address (percent-encode : / @)")]

@@ -299,12 +299,12 @@ pub(super) fn open(path: &Path, detail: Detail) -> Result<Rows, OpenError> {
     Ok(Rows { received })
 }
 
-/// Without writing. A database that nobody has open may lie where nothing can be written; then it is read as it lies.
+/// Without writing. A database that nobody has open (there is no write-ahead log beside it) is read as it lies: reading it the
+/// usual way would leave files behind.
 fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    if connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).is_ok() {
-        return Ok(connection);
+    if Path::new(&format!("{}-wal", path.display())).exists() {
+        return Connection::open_with_flags(path, flags);
     }
     let escaped: String = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     Connection::open_with_flags(format!("file:{escaped}?immutable=1"), flags | OpenFlags::SQLITE_OPEN_URI)

@@ -306,7 +306,7 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
         return Ok(());
     }
     if known != 0 {
-        tracing::error!("the shared database lost everything: it is filled again from the log");
+        tracing::error!("the shared database lost states: they are built again from the log");
         send_again(inner).await?;
     }
     while !is_built(inner, about.generation).await? {
@@ -342,6 +342,8 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
 /// Fills an empty database with the states that the log's events make.
 async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     let unreadable = |error: StoreError| LinkError::Away(format!("its states cannot be built from the log: {error}"));
+    // Of a database on several machines a part may have stayed, with the note of the time before.
+    let noted = inner.link.load(vec![CellName::new(0, BUILT)]).await?.pop().flatten().map_or(0, |(token, _)| token);
     let positions = inner.log.positions(inner.partitions).await.map_err(unreadable)?;
     let start = from_the_start(inner.partitions);
     if positions.iter().any(|(_, at)| *at != Default::default()) {
@@ -385,7 +387,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         tracing::info!(states = built, "the shared states were built from the log");
     }
     let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: u64::from(u32::MAX) * 1000 };
-    let cell = SwapCell { name: CellName::new(0, BUILT), expect: 0, put: note };
+    let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
     match inner.link.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
         Some(Swapped::Done) => Ok(()),
         Some(Swapped::Raced(_) | Swapped::Full) | None => Err(LinkError::Away("another node built the states at the same time".into())),

@@ -297,11 +297,20 @@ async fn keep_up(dialer: Dialer, state: watch::Sender<State>, broken: Arc<Notify
             continue;
         }
         let mut wait = FIRST_WAIT;
+        let mut told = String::new();
         let line = loop {
             match dialer.dial().await {
                 Ok(line) => break line,
-                Err(error) => state.send_replace(State::Down(error.into())),
-            };
+                Err(error) => {
+                    // Once for each reason: a password that was changed looks like nothing else.
+                    let why = error.to_string();
+                    if why != told {
+                        tracing::warn!(error = why, "the shared database is not reached yet");
+                        told = why;
+                    }
+                    state.send_replace(State::Down(error.into()));
+                }
+            }
             // Half of it by chance, so that many nodes do not come back in step.
             tokio::time::sleep(wait / 2 + (wait / 2).mul_f64(random() as f64 / u64::MAX as f64)).await;
             wait = (wait * 2).min(LONGEST_WAIT);
