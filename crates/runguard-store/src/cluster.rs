@@ -164,7 +164,14 @@ impl Inner {
             }
             let (reply, fate) =
                 self.cells.step(cells, || self.token(), |slot| self.keep_millis(slot), &mut decide, |wish| self.queue.push(wish))?;
-            let Some(fate) = fate else { return Ok(Some(reply)) };
+            let Some(fate) = fate else {
+                // Nothing to keep: an answer that was given before. What it rests on may have been erased by another node.
+                let Ok(found) = self.load(cells).await else { return Ok(None) };
+                if self.cells.agrees(cells, found) {
+                    return Ok(Some(reply));
+                }
+                continue;
+            };
             match fate.await.map_err(|_| StoreError::Stopping)? {
                 Fate::Done => return Ok(Some(reply)),
                 Fate::Raced if race > 3 => {
@@ -430,7 +437,16 @@ impl Cluster {
         if log_rows == 0 {
             return Ok(None);
         }
-        let log_rows = inner.log.erase_rows(tenant, session, EntryRow::of(&row, Vec::new())).await?;
+        recovery::confirm(inner).await;
+        if inner.log.is_shared() {
+            log_rows = inner.log.erase_rows(tenant, session, EntryRow::of(&row, Vec::new())).await?;
+            return Ok(Some(Erased { log_rows }));
+        }
+        // Every node has a copy: the streams tell all of them, this one too.
+        let erasure = EntryRow::of(&row, entry::erasure_of(tenant, session));
+        let swap = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[erasure]) };
+        inner.link.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
+        inner.caught_up(FLUSH).await;
         Ok(Some(Erased { log_rows }))
     }
 

@@ -223,6 +223,29 @@ impl Cells {
         }
     }
 
+    /// Whether the database has what is remembered; where it has not, its word counts. What is under way is not asked.
+    pub(crate) fn agrees(&self, cells: &[Cell<'_>], found: Vec<Value>) -> bool {
+        let mut agrees = true;
+        for (cell, value) in cells.iter().zip(found) {
+            let name = name_of(cell, self.partitions);
+            let mut shard = self.lock(shard_of(&name));
+            let Shard { cells: map, bytes } = &mut *shard;
+            let Some(known) = map.get_mut(&name.hash()) else { continue };
+            let (token, state): (Token, Option<Arc<[u8]>>) = match value {
+                Some((token, state)) => (token, Some(state.into())),
+                None => (0, None),
+            };
+            if known.pending > 0 || known.token == token {
+                continue;
+            }
+            agrees = false;
+            let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
+            *bytes = (*bytes + length(&state)).saturating_sub(length(&known.state));
+            (known.token, known.state, known.chain) = (token, state, known.chain.wrapping_add(1));
+        }
+        agrees
+    }
+
     /// What is remembered of cells, for going on alone.
     pub(crate) fn remembered(&self, cells: &[Cell<'_>]) -> Vec<Option<Vec<u8>>> {
         let state = |cell: &Cell<'_>| {

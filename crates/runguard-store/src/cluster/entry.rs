@@ -1,6 +1,7 @@
 //! What a stream carries: the rows of one swap, in the order they were decided.
 
 use crate::error::StoreError;
+use crate::key::session_number;
 use crate::log::LogRow;
 use crate::store::Row;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,22 @@ impl LogRow {
             answer: self.answer,
             input: self.input,
         }
+    }
+}
+
+/// Begins the effects of a row that says a session was erased, before its number.
+const ERASURE: &[u8] = b"erased:";
+
+/// What tells every node whose rows go, without naming anyone.
+pub(crate) fn erasure_of(tenant: &str, session: &str) -> Vec<u8> {
+    [ERASURE, &session_number(tenant, session).to_be_bytes()].concat()
+}
+
+impl EntryRow {
+    /// The number of the session whose erasure it tells of.
+    pub(crate) fn erases(&self) -> Option<i64> {
+        let number = self.effects.strip_prefix(ERASURE).filter(|_| self.kind == "admin")?;
+        number.try_into().ok().map(i64::from_be_bytes)
     }
 }
 

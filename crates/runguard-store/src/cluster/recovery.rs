@@ -274,10 +274,16 @@ pub(crate) async fn run(inner: &Inner) {
                 Err(error) => tracing::warn!(%error, "what was decided alone is not home yet; it is tried again"),
             }
         }
-        if let Ok(positions) = inner.log.positions(inner.partitions).await {
-            inner.unconfirmed.confirm(&positions);
-        }
+        confirm(inner).await;
     }
+}
+
+/// Lets go of rows that are known to be in the log. What is kept for sending again must not outlive its erasure.
+pub(crate) async fn confirm(inner: &Inner) {
+    let asked = Instant::now();
+    let (Ok(latest), Ok(positions)) = (inner.link.latest().await, inner.log.positions(inner.partitions).await) else { return };
+    let drained = positions.iter().filter(|(partition, at)| latest.get(usize::from(*partition)).is_some_and(|latest| latest <= at));
+    inner.unconfirmed.confirm_before(&drained.map(|(partition, _)| *partition).collect::<Vec<_>>(), asked);
 }
 
 async fn look(inner: &Inner) -> Result<(), LinkError> {

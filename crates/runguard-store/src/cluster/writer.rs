@@ -94,8 +94,9 @@ impl Queue {
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) partition: u16,
-    /// It was in its stream at this time at the latest.
-    pub(crate) at_millis: u64,
+    /// By then it was in its stream: by the node's own counting, and by the database's time.
+    answered: Instant,
+    at_millis: u64,
     pub(crate) entry: Vec<u8>,
 }
 
@@ -118,6 +119,11 @@ impl Unconfirmed {
     pub(crate) fn confirm(&self, positions: &[(u16, EntryId)]) {
         let reached: HashMap<u16, u64> = positions.iter().map(|(partition, at)| (*partition, at.millis)).collect();
         self.lock().retain(|sent| reached.get(&sent.partition).is_none_or(|millis| *millis <= sent.at_millis));
+    }
+
+    /// The log has all that these streams held at a time.
+    pub(crate) fn confirm_before(&self, drained: &[u16], asked: Instant) {
+        self.lock().retain(|sent| sent.answered >= asked || !drained.contains(&sent.partition));
     }
 
     pub(crate) fn all(&self) -> Vec<Sent> {
@@ -179,7 +185,7 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
             fates[member] = fate;
         }
         if fate == Fate::Done {
-            unconfirmed.push(Sent { partition: swap.partition, at_millis: now, entry: swap.entry });
+            unconfirmed.push(Sent { partition: swap.partition, answered: Instant::now(), at_millis: now, entry: swap.entry });
         }
     }
     inner.unconfirmed.add(unconfirmed.into_iter());

@@ -6,9 +6,10 @@
 use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
-use crate::embedded::journal::Work;
+use crate::embedded::journal::{Finished, Work};
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
+use crate::key::session_number;
 use crate::store::{Cell, FEW, Standing};
 use hashbrown::HashSet;
 use rusqlite::Connection;
@@ -85,6 +86,13 @@ impl Embedded {
         };
         let mut written = Vec::with_capacity(fresh.len());
         for row in fresh {
+            if let Some(number) = row.erases() {
+                for row in written.drain(..) {
+                    finished(row).await?;
+                }
+                self.erase_number(number, row).await?;
+                continue;
+            }
             let effects = row.effects.clone();
             let (done, receiver) = oneshot::channel();
             let work = Work::Append { row: row.into_log_row(0).into_row(), effects, removal: None };
@@ -92,10 +100,44 @@ impl Embedded {
             written.push(receiver);
         }
         for row in written {
-            drop(row.await.map_err(|_| StoreError::Stopping)??);
+            finished(row).await?;
         }
         self.work(Work::Follow { upto: upto.to_vec() }).await?;
         Ok(Imported::Done)
+    }
+
+    /// Erases a session that is known by its number only.
+    async fn erase_number(&self, number: i64, row: EntryRow) -> Result<(), StoreError> {
+        let names: Vec<(String, String)> = self
+            .blocking(move |connection| {
+                let mut indexed = connection.prepare_cached(
+                    "SELECT DISTINCT l.tenant, l.session FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ?1",
+                )?;
+                let mut names: Vec<(String, String)> =
+                    indexed.query_map([number], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+                let behind = crate::embedded::query::indexed_upto(connection)?;
+                let mut rest = connection.prepare_cached("SELECT DISTINCT tenant, session FROM main.log WHERE seq > ?1")?;
+                for name in rest.query_map([behind], |row| Ok((row.get(0)?, row.get(1)?)))? {
+                    names.push(name?);
+                }
+                names.retain(|(tenant, session)| session_number(tenant, session) == number);
+                names.sort();
+                names.dedup();
+                Ok(names)
+            })
+            .await?;
+        let row = row.into_log_row(0).into_row();
+        let mut erased = false;
+        for (tenant, session) in names {
+            erased |= self.erase_session(&tenant, &session, row.clone()).await?.is_some();
+        }
+        if !erased {
+            let (done, written) = oneshot::channel();
+            let work = Work::Append { row, effects: Vec::new(), removal: None };
+            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
+            finished(written).await?;
+        }
+        Ok(())
     }
 
     async fn load_latest_ids(&self) -> Result<(), StoreError> {
@@ -161,6 +203,10 @@ impl Embedded {
             }
         }
     }
+}
+
+async fn finished(row: oneshot::Receiver<Finished>) -> Result<(), StoreError> {
+    row.await.map_err(|_| StoreError::Stopping)?.map(drop)
 }
 
 fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {
