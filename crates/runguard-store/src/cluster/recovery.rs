@@ -44,6 +44,7 @@ pub(crate) struct Health {
     /// Of the database we know.
     generation: AtomicU64,
     log_away: AtomicBool,
+    full: AtomicBool,
     woken: Notify,
 }
 
@@ -54,6 +55,7 @@ impl Default for Health {
             why: Mutex::default(),
             generation: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             woken: Notify::new(),
         }
     }
@@ -87,9 +89,18 @@ impl Health {
     }
 
     pub(crate) fn full(&self) {
+        if self.full.swap(true, Ordering::AcqRel) {
+            return;
+        }
         tracing::error!(
             "a stream is at its bound, because the log does not take its rows: decisions go on from memory. Look whether Postgres is up, or raise store.stream_limit"
         );
+    }
+
+    pub(crate) fn has_room(&self) {
+        if self.full.load(Ordering::Acquire) && self.full.swap(false, Ordering::AcqRel) {
+            tracing::info!("the streams have room again");
+        }
     }
 
     pub(crate) fn log_away(&self, error: &StoreError) {

@@ -169,7 +169,10 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
     let mut unconfirmed = Vec::new();
     for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
         let (fate, answer) = match answer {
-            Swapped::Done => (Fate::Done, Answer::Done),
+            Swapped::Done => {
+                inner.health.has_room();
+                (Fate::Done, Answer::Done)
+            }
             Swapped::Full => {
                 inner.health.full();
                 (Fate::Away, Answer::None)
