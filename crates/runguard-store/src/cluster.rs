@@ -348,6 +348,19 @@ impl Cluster {
         self.inner.leads(name).await
     }
 
+    /// Gives back what this node does for all, so that another need not wait to take it over.
+    pub async fn leave(&self) {
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+        let leading: Vec<&'static str> =
+            self.inner.leading.lock().unwrap_or_else(PoisonError::into_inner).drain().map(|(name, _)| name).collect();
+        for name in leading {
+            // Should it fail, the lease runs out by itself.
+            let _ = self.inner.link.lease(name, self.inner.node, 0).await;
+        }
+    }
+
     pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
         let shared = self
             .inner

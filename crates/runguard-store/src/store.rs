@@ -203,6 +203,14 @@ impl Store {
         }
     }
 
+    /// Before the end: what this process did for all is another's to do.
+    pub async fn leave(&self) {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => {}
+            Self::Cluster(cluster) => cluster.leave().await,
+        }
+    }
+
     /// How the node of a cluster stands; `None` for a process of its own.
     pub fn cluster_health(&self) -> Option<ClusterHealth> {
         match self {

@@ -125,6 +125,7 @@ impl Serve {
             // The last spans are worth a moment, not more.
             let _ = tokio::time::timeout(std::time::Duration::from_secs(6), telemetry).await;
         }
+        engine.store.leave().await;
         let closing = engine.clone();
         // Joins threads that write; not on a thread that serves.
         tokio::task::spawn_blocking(move || closing.stop()).await.map_err(|error| Failure::Failed(error.to_string()))?;
