@@ -9,7 +9,7 @@ use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions};
 use crate::error::StoreError;
-use crate::key::{Family, Key};
+use crate::key::{Family, Key, session_number};
 use crate::log::{
     Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, encode_happened,
     happened,
@@ -29,6 +29,7 @@ struct Held {
     stopped: bool,
     /// As the log of a cluster: how far each stream was read.
     positions: BTreeMap<u16, EntryId>,
+    erased: BTreeMap<i64, i64>,
 }
 
 #[derive(Debug, Clone)]
@@ -134,7 +135,12 @@ impl Memory {
     }
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        self.inner.lock().erased.insert(session_number(tenant, session), row.at);
         Ok(self.erase_session(tenant, session, row.into_log_row(0).into_row()).await?.map_or(0, |erased| erased.log_rows))
+    }
+
+    pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
+        Ok(self.inner.lock().erased.iter().map(|(number, at)| (*number, *at)).collect())
     }
 
     pub(crate) async fn effects_since(

@@ -118,6 +118,8 @@ impl PgLog {
         let retired = async {
             let sql = format!("DELETE FROM runguard_rollup WHERE minute < {}", first_kept.first_minute());
             self.inner.writers.query(&sql, &[]).await?;
+            let sql = format!("DELETE FROM runguard_erased WHERE at < {oldest}");
+            self.inner.writers.query(&sql, &[]).await?;
             let rows = self.inner.readers.query(schema::DAYS, &[]).await?;
             let mut retired = 0;
             for row in &rows {

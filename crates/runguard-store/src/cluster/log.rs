@@ -100,6 +100,11 @@ impl ClusterLog {
         }
     }
 
+    /// Sessions that were erased, by number, and when.
+    pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
+        each!(self, log => log.erasures().await)
+    }
+
     /// What rows did to states, oldest first: time, tenant, effects.
     pub(crate) async fn effects_since(
         &self,

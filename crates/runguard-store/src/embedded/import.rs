@@ -126,6 +126,7 @@ impl Embedded {
                 Ok(names)
             })
             .await?;
+        self.work(Work::Erased { session: number, at: row.at }).await?;
         let row = row.into_log_row(0).into_row();
         let mut erased = false;
         for (tenant, session) in names {
@@ -138,6 +139,14 @@ impl Embedded {
             finished(written).await?;
         }
         Ok(())
+    }
+
+    pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
+        self.blocking(|connection| {
+            let mut select = connection.prepare_cached("SELECT session, at FROM main.erased")?;
+            select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .await
     }
 
     async fn load_latest_ids(&self) -> Result<(), StoreError> {

@@ -78,6 +78,11 @@ pub(crate) enum Work {
     Truncate,
     /// Writes one page, to see whether the disk takes it.
     Probe,
+    /// A session of a cluster was erased, by its number.
+    Erased {
+        session: i64,
+        at: i64,
+    },
     /// Streams were read up to here.
     Follow {
         upto: Vec<(u16, EntryId)>,
@@ -191,7 +196,7 @@ impl Journal {
                 outcome: row.outcome,
                 reason: row.reason.unwrap_or_default(),
             }),
-            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe | Work::Follow { .. } => None,
+            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => None,
         }));
     }
 
@@ -319,7 +324,7 @@ fn write(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Er
     let checkpoint = batch.iter().find_map(|pending| match pending.job.work {
         Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
         Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
-        Work::Append { .. } | Work::Prune { .. } | Work::Probe | Work::Follow { .. } => None,
+        Work::Append { .. } | Work::Prune { .. } | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => None,
     });
     if let Some(checkpoint) = checkpoint {
         // Readers may hold it up; then the next one does it. The log is safe either way.
@@ -370,6 +375,11 @@ fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlit
                 for (partition, at) in upto {
                     follow.execute(params![partition, at.millis, at.number])?;
                 }
+            }
+            Work::Erased { session, at } => {
+                connection
+                    .prepare_cached("INSERT INTO erased (session, at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)")?
+                    .execute(params![session, at])?;
             }
             Work::Restart | Work::Truncate => {}
         }

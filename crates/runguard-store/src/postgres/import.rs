@@ -263,6 +263,15 @@ impl PgLog {
         Ok(erased)
     }
 
+    /// Sessions that were erased, by number, and when. What is sent again must not bring them back.
+    pub async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
+        let read = async {
+            let rows = self.inner.readers.query("SELECT session_number, at FROM runguard_erased", &[]).await?;
+            Ok(rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, tokio_postgres::Error>>()?)
+        };
+        read.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
     async fn try_erase(&self, tenant: &str, session: &str, rows: &[EntryRow; 1], caution: Caution) -> Result<(usize, u64), Failure> {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
@@ -272,6 +281,9 @@ impl PgLog {
         let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
             [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT)];
         let erased = wire.execute_typed(sql, &values).await?;
+        let remember = "INSERT INTO runguard_erased (session_number, at) VALUES ($1, $2)
+            ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
+        wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].at, Type::INT8)]).await?;
         let batch = match caution {
             Caution::Hopeful => Batch::new(rows, &HashSet::new()),
             Caution::Careful => self.careful_batch(&mut wire, rows).await?,

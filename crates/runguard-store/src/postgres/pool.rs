@@ -28,7 +28,7 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(30);
 /// For a statement; told to the server.
 const STATEMENT_SECONDS: u32 = 60;
 /// A node that stands still in the middle of a batch must not hold the counter for ever.
-const IDLE_SECONDS: u32 = 30;
+const IDLE_SECONDS: u32 = 8;
 /// For a whole piece of work, should the server not even keep its own bounds.
 const LONGEST_WORK: Duration = Duration::from_secs(120);
 /// A dead peer is noticed after about half a minute.

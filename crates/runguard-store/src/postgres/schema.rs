@@ -53,6 +53,10 @@ CREATE TABLE runguard_counter (
     last_seq bigint NOT NULL
 ) WITH (fillfactor = 10);
 INSERT INTO runguard_counter (last_seq) VALUES (0);
+CREATE TABLE runguard_erased (
+    session_number bigint PRIMARY KEY,
+    at             bigint NOT NULL
+);
 CREATE TABLE runguard_probe (
     single boolean PRIMARY KEY DEFAULT true CHECK (single),
     count bigint NOT NULL
