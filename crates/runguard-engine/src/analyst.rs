@@ -108,10 +108,26 @@ impl Shared {
 pub struct Analyst {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    follows: Follows,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    Log,
+    Nothing,
 }
 
 impl Analyst {
     pub fn start(store: &Store, options: AnalystOptions) -> std::io::Result<Self> {
+        let mut analyst = Self::idle(store, &options);
+        let desk = Desk::new(analyst.shared.clone(), options);
+        let thread = std::thread::Builder::new().name("analyst".into()).spawn(move || desk.run())?;
+        (analyst.thread, analyst.follows) = (Mutex::new(Some(thread)), Follows::Log);
+        Ok(analyst)
+    }
+
+    /// Without a thread and a file, for a simulation: it follows nothing, so it has nothing to forget.
+    pub fn idle(store: &Store, options: &AnalystOptions) -> Self {
         let shared = Arc::new(Shared {
             path: options.folder.join(INSIGHT_FILE),
             log: store.follower(),
@@ -121,9 +137,7 @@ impl Analyst {
             stopping: AtomicBool::new(false),
             digested: AtomicU64::new(0),
         });
-        let desk = Desk::new(shared.clone(), options);
-        let thread = std::thread::Builder::new().name("analyst".into()).spawn(move || desk.run())?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Self { shared, thread: Mutex::new(None), follows: Follows::Nothing }
     }
 
     /// Rows that are logged and in no cell yet.
@@ -140,6 +154,9 @@ impl Analyst {
 
     /// Takes a session out of the cells, for good: called before its rows leave the log.
     pub async fn forget(&self, tenant: &str, session: &str) -> Result<(), StoreError> {
+        if self.follows == Follows::Nothing {
+            return Ok(());
+        }
         let (done, forgotten) = oneshot::channel();
         let forget = Forget { tenant: tenant.to_owned(), session: session.to_owned(), done };
         self.shared.ask(|asked| asked.forget.push(forget))?;

@@ -110,6 +110,27 @@ struct Kept {
     body: String,
 }
 
+/// What a key was first used for, and when.
+#[derive(Debug, Serialize, Deserialize)]
+struct Claim {
+    fingerprint: u64,
+    at: i64,
+}
+
+impl Claim {
+    fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    fn counts(&self, now: Timestamp) -> bool {
+        now.millis_since(Timestamp::from_millis(self.at)) < IDEMPOTENCY_MILLIS
+    }
+}
+
 /// One session, as the log and the states have it.
 #[derive(Debug)]
 pub struct SessionView {
@@ -130,6 +151,8 @@ pub struct EngineOptions {
     pub clock: Clock,
     pub settings: Settings,
     pub keys: KeyRing,
+    /// Makes decision ids that come again the same, for tests; `None`: random ones.
+    pub seed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -153,7 +176,13 @@ pub const RULES: Rules = Rules { replay, group, keep };
 
 /// Rebuilds a state from the events of the log.
 fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<u8>> {
-    if slot == KEPT_ANSWER { Some(events.to_vec()) } else { guard::replay(slot, state, events, Timestamp::from_millis(at)) }
+    if slot == KEPT_ANSWER {
+        // The first answer stays: a node that was alone may have given another one meanwhile, and brings it home later.
+        let still_counts = |kept: &Kept| at.saturating_sub(kept.at) < IDEMPOTENCY_MILLIS;
+        let earlier = state.filter(|state| postcard::from_bytes(state).is_ok_and(|kept| still_counts(&kept)));
+        return Some(earlier.unwrap_or(events).to_vec());
+    }
+    guard::replay(slot, state, events, Timestamp::from_millis(at))
 }
 
 fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
@@ -162,8 +191,14 @@ fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
     }
     Some(match Slot::from_number(slot).map_or(LivesWith::Session, Slot::lives_with) {
         LivesWith::Session => key.group(),
-        // An endpoint's label says whose it is, a session's need not.
-        LivesWith::Endpoint => Key::new(Family::Endpoint, tenant, label.split_once('\0').map_or(label, |(_, endpoint)| endpoint)).group(),
+        LivesWith::Endpoint => {
+            // An endpoint's label says whose it is, a session's does not.
+            let endpoint = match key.family {
+                Family::Endpoint => label.split_once('\0').map_or(label, |(_, endpoint)| endpoint),
+                Family::Session | Family::Idempotency => label,
+            };
+            Key::new(Family::Endpoint, tenant, endpoint).group()
+        }
         LivesWith::Budget => Key::new(Family::Session, tenant, &format!("\0budget\0{label}")).group(),
     })
 }
@@ -188,18 +223,37 @@ pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenErro
     Ok(Store::Embedded(Embedded::open(options, RULES)?))
 }
 
+async fn last_id(store: &Store) -> Result<Option<String>, StoreError> {
+    Ok(store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?.pop().map(|row| row.id))
+}
+
+fn following(options: &EngineOptions) -> AnalystOptions {
+    AnalystOptions {
+        folder: options.settings.store.data.clone().into(),
+        clock: options.clock.clone(),
+        retention_days: options.settings.log.retention_days,
+    }
+}
+
 impl Engine {
     pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
-        let last = store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?;
+        let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
+        let analyst = Analyst::start(&store, following(&options)).map_err(|error| StoreError::Read(error.to_string()))?;
+        Ok(Self::of(store, options, ids, analyst))
+    }
+
+    /// An engine for a simulation: no thread and, with a seed, no chance in it. It has no overviews.
+    pub async fn simulated(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
+        let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
+        let analyst = Analyst::idle(&store, &following(&options));
+        Ok(Self::of(store, options, ids, analyst))
+    }
+
+    fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst) -> Self {
         store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
-        let following = AnalystOptions {
-            folder: options.settings.store.data.clone().into(),
-            clock: options.clock.clone(),
-            retention_days: options.settings.log.retention_days,
-        };
-        Ok(Self {
-            analyst: Analyst::start(&store, following).map_err(|error| StoreError::Read(error.to_string()))?,
-            ids: Ids::new(last.first().map(|row| row.id.as_str())),
+        Self {
+            analyst,
+            ids,
             store,
             clock: options.clock,
             telemetry: (!options.settings.telemetry.otlp_endpoint.is_empty()).then(Arc::default),
@@ -207,7 +261,7 @@ impl Engine {
             settings: ArcSwap::from_pointee(options.settings),
             keys: ArcSwap::from_pointee(options.keys),
             alerts: std::sync::OnceLock::new(),
-        })
+        }
     }
 
     /// Decides, keeps decision and count together, and answers once both are safe.
@@ -220,6 +274,12 @@ impl Engine {
             places.iter().zip(&labels).map(|(place, label)| cell(asked.tenant, place, label)).collect();
         if let Some(idempotency) = &asked.idempotency {
             let key = Key::new(Family::Idempotency, asked.tenant, idempotency.key);
+            let (mine, now) = (Claim { fingerprint: idempotency.fingerprint, at: asked.now.as_millis() }, asked.now);
+            let earlier =
+                self.store.claim(key, &mine.to_bytes(), |there| Claim::from_bytes(there).is_some_and(|there| there.counts(now))).await?;
+            if earlier.as_deref().and_then(Claim::from_bytes).is_some_and(|earlier| earlier.fingerprint != idempotency.fingerprint) {
+                return Err(EngineError::KeyReused);
+            }
             let group = cells.first().map_or(key.group(), |first| first.group);
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }

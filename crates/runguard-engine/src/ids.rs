@@ -21,9 +21,9 @@ struct Last {
 }
 
 impl Ids {
-    /// `after` is the last id of the log, if there is one.
-    pub fn new(after: Option<&str>) -> Self {
-        let noise = getrandom::u64().unwrap_or(0x9E37_79B9_7F4A_7C15) | 1;
+    /// `after` is the last id of the log, if there is one. Without a seed the numbers are random.
+    pub fn new(after: Option<&str>, seed: Option<u64>) -> Self {
+        let noise = seed.or_else(|| getrandom::u64().ok()).unwrap_or(0x9E37_79B9_7F4A_7C15) | 1;
         Self { last: Mutex::new(Last { id: after.and_then(decode).unwrap_or(0), noise }) }
     }
 
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn ids_go_up_whatever_the_clock_does() {
-        let ids = Ids::new(None);
+        let ids = Ids::new(None, None);
         let clock = [1000, 1000, 999, 5, 2000, 1_700_000_000_000, -5, 0, 1_700_000_000_001];
         let made: Vec<String> = clock.iter().map(|now| ids.next(*now)).collect();
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]), "{made:?}");
         assert!(made.iter().all(|id| id.len() == 26 && decode(id).map(encode).as_deref() == Some(id)));
-        let later = Ids::new(made.last().map(String::as_str)).next(0);
+        let later = Ids::new(made.last().map(String::as_str), None).next(0);
         assert!(later > made[8], "a new process goes on where the log ended");
     }
 }

@@ -128,7 +128,10 @@ pub async fn preview(engine: &Engine, ask: Ask) -> Result<Report, PreviewError> 
     // The row that tells that there are more is not looked at; without one, the search begins before the oldest.
     let mut after = if replay.report.truncated { oldest } else { oldest.map(|seq| seq.saturating_sub(1)) };
     while let (Some(from), Some(last)) = (after, newest) {
-        let deeds = store.deeds(filter.clone(), Order::OldestFirst, Some(from), PAGE).await?;
+        let mut deeds = store.deeds(filter.clone(), Order::OldestFirst, Some(from), PAGE).await?;
+        for deed in &mut deeds {
+            deed.effects.retain(|effect| effect.key.family != Family::Idempotency && !effect.events.is_empty());
+        }
         after = deeds.last().map(|deed| deed.row.seq).filter(|seq| *seq < last);
         // Not on a thread that serves; and when nobody waits any more, no further page is begun.
         let work = tokio::task::spawn_blocking(move || {

@@ -33,7 +33,7 @@ async fn start(folder: &Path, settings: &Settings) -> Arc<Engine> {
     let mut settings = settings.clone();
     settings.store.data = folder.to_string_lossy().into_owned();
     let store = open_store(&settings).unwrap();
-    Arc::new(Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() }).await.unwrap())
+    Arc::new(Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None }).await.unwrap())
 }
 
 impl Service {

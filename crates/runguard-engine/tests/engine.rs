@@ -40,7 +40,7 @@ fn settings(toml: &str) -> Settings {
 async fn start(folder: &Path, mut settings: Settings) -> Arc<Engine> {
     settings.store.data = folder.to_string_lossy().into_owned();
     let store = open_store(&settings).unwrap();
-    Arc::new(Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() }).await.unwrap())
+    Arc::new(Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None }).await.unwrap())
 }
 
 /// An engine that can be stopped and started.

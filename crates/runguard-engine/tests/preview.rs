@@ -39,7 +39,7 @@ impl Service {
         let mut settings = settings(toml);
         settings.store.data = folder.path().to_string_lossy().into_owned();
         let store = open_store(&settings).unwrap();
-        let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() };
+        let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None };
         Self { _folder: folder, engine: Arc::new(Engine::new(store, options).await.unwrap()) }
     }
 

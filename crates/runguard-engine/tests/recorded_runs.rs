@@ -22,7 +22,7 @@ async fn engine(folder: &Path) -> Engine {
     let mut settings = check_text(Path::new("test.toml"), "").unwrap().settings;
     settings.store.data = folder.to_string_lossy().into_owned();
     let store = open_store(&settings).unwrap();
-    Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() }).await.unwrap()
+    Engine::new(store, EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None }).await.unwrap()
 }
 
 async fn ask(engine: &Engine, tenant: &str, path: &str, body: Value, at: i64) {

@@ -4,7 +4,9 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::SinkExt as _;
-use runguard_store::{EntryId, EntryRow, Imported, PgLog, PgOptions};
+use runguard_store::cluster::{EntryId, EntryRow};
+use runguard_store::postgres::Imported;
+use runguard_store::{PgLog, PgOptions};
 use std::error::Error;
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};

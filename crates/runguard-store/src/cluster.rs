@@ -48,12 +48,20 @@ use writer::{Queue, Unconfirmed};
 
 /// How often a step is tried when others are faster, before the node gives up and goes on alone.
 const MOST_RACES: u32 = 200;
-/// Endpoints this node has told of. At the bound it tells again.
+/// Endpoints and guests this node has told of. At the bound, and after a day, it tells again.
 const MOST_NOTED: usize = 100_000;
+/// Where it is noted which states of a session came about in other sessions' steps. No guard has this slot.
+const GUESTS: u8 = 254;
+/// States noted of one session. Beyond it they are kept, but not listed.
+const MOST_GUESTS: usize = 256;
+/// What a key was first used for. No guard has this slot.
+const CLAIM: u8 = 253;
 /// Rows of a session looked at to find its states.
 const ROWS_OF_SESSION: usize = 10_000;
 /// How long a reader waits for what was decided before it asked.
 const CATCH_UP: Duration = Duration::from_millis(500);
+/// How long a node tries to join.
+const JOIN: Duration = Duration::from_secs(10);
 const FLUSH: Duration = Duration::from_secs(30);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
@@ -95,11 +103,24 @@ pub(crate) struct Inner {
     clock: SharedClock,
     tokens: AtomicU64,
     window_millis: AtomicI64,
-    noted: Mutex<BTreeSet<u128>>,
+    noted: Mutex<Noted>,
     /// Who this node is, for leases.
     node: u64,
     leading: Mutex<HashMap<&'static str, tokio::time::Instant>>,
     stopping: watch::Sender<bool>,
+}
+
+/// What this node has told the database of.
+#[derive(Debug)]
+struct Noted {
+    names: BTreeSet<u128>,
+    since: tokio::time::Instant,
+}
+
+impl Default for Noted {
+    fn default() -> Self {
+        Self { names: BTreeSet::new(), since: tokio::time::Instant::now() }
+    }
 }
 
 impl std::fmt::Debug for Inner {
@@ -162,16 +183,9 @@ impl Inner {
             if self.health.is_away() {
                 return Ok(None);
             }
+            self.note_guests(cells).await;
             let (reply, fate) =
                 self.cells.step(cells, || self.token(), |slot| self.keep_millis(slot), &mut decide, |wish| self.queue.push(wish))?;
-            let Some(fate) = fate else {
-                // Nothing to keep: an answer that was given before. What it rests on may have been erased by another node.
-                let Ok(found) = self.load(cells).await else { return Ok(None) };
-                if self.cells.agrees(cells, found) {
-                    return Ok(Some(reply));
-                }
-                continue;
-            };
             match fate.await.map_err(|_| StoreError::Stopping)? {
                 Fate::Done => return Ok(Some(reply)),
                 Fate::Raced if race > 3 => {
@@ -191,26 +205,73 @@ impl Inner {
     /// Endpoints are listed, so the database keeps their names. Before the state is written: a name too many does no harm.
     async fn note_endpoints(&self, cells: &[Cell<'_>]) {
         for cell in cells.iter().filter(|cell| cell.key.family == Family::Endpoint) {
-            if self.noted().contains(&cell.key.hash) || self.health.is_away() {
-                continue;
-            }
-            if self.link.note_endpoint(endpoint_note(cell.slot, cell.subject)).await.is_ok() {
-                let mut noted = self.noted();
-                if noted.len() >= MOST_NOTED {
-                    noted.clear();
-                }
-                noted.insert(cell.key.hash);
+            if !self.is_noted(cell.key.hash) && self.link.note_endpoint(endpoint_note(cell.slot, cell.subject)).await.is_ok() {
+                self.noted().names.insert(cell.key.hash);
             }
         }
     }
 
-    fn noted(&self) -> std::sync::MutexGuard<'_, BTreeSet<u128>> {
+    /// A session's states are found by its rows. One that comes about in another session's step, as a parent's budget does, has
+    /// no row of its own, so the database keeps its name.
+    async fn note_guests(&self, cells: &[Cell<'_>]) {
+        let mut of_sessions = cells.iter().filter(|cell| cell.key.family == Family::Session);
+        let Some(first) = of_sessions.next() else { return };
+        for guest in of_sessions.filter(|cell| cell.key != first.key) {
+            let name = self.name(guest).hash();
+            // One that comes about is told of again: with an erasure the note went too.
+            let is_told = self.is_noted(name) && self.cells.knows(guest);
+            if !is_told && !self.health.is_away() && self.note_guest(guest).await.is_ok() {
+                self.noted().names.insert(name);
+            }
+        }
+    }
+
+    async fn note_guest(&self, guest: &Cell<'_>) -> Result<(), LinkError> {
+        let name = self.name(&guests_of(guest.key));
+        let mut found = self.link.load(vec![name.clone()]).await?.pop().flatten();
+        loop {
+            let (expect, mut guests) = found.map_or((0, Vec::new()), |(token, state)| (token, read_guests(&state)));
+            if guests.len() < MOST_GUESTS && !guests.iter().any(|(slot, label)| (*slot, label.as_str()) == (guest.slot, guest.subject)) {
+                guests.push((guest.slot, guest.subject.to_owned()));
+            }
+            // Told again every day, so it stays as long as any of the states.
+            let keep_millis = self.keep_millis(guest.slot) + 2 * DAY_MILLIS;
+            let put = Put::Set { token: self.token(), state: postcard::to_stdvec(&guests).unwrap_or_default(), keep_millis };
+            let cell = SwapCell { name: name.clone(), expect, put };
+            found = match self.link.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
+                Some(Swapped::Raced(mut found)) => found.pop().flatten(),
+                Some(Swapped::Done | Swapped::Full) | None => return Ok(()),
+            };
+        }
+    }
+
+    /// The states of a session that its rows do not tell of.
+    async fn guests(&self, session: Key) -> Result<Vec<(u8, String)>, StoreError> {
+        let found = self.load(&[guests_of(session)]).await?.pop().flatten();
+        Ok(found.map(|(_, state)| read_guests(&state)).unwrap_or_default())
+    }
+
+    /// Whether there is nothing to tell: it is known, or nobody can be told.
+    fn is_noted(&self, name: u128) -> bool {
+        let mut noted = self.noted();
+        if noted.names.len() >= MOST_NOTED || noted.since.elapsed() >= Duration::from_millis(DAY_MILLIS) {
+            *noted = Noted::default();
+        }
+        noted.names.contains(&name) || self.health.is_away()
+    }
+
+    fn noted(&self) -> std::sync::MutexGuard<'_, Noted> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the log has everything that was decided before. `false`: not in time.
     async fn caught_up(&self, patience: Duration) -> bool {
         let Ok(latest) = self.link.latest().await else { return false };
+        // The streams of a database that was emptied say nothing; a swap of nothing says whether it is still the one we know.
+        let nothing = |partition| Swap { partition, cells: Vec::new(), entry: Vec::new() };
+        if self.link.swap((0..self.partitions).map(nothing).collect()).await.is_err() {
+            return false;
+        }
         let reached = async {
             loop {
                 if let Ok(positions) = self.log.positions(self.partitions).await
@@ -266,6 +327,7 @@ impl Inner {
                     Some(Swapped::Done | Swapped::Full) | None => None,
                 };
             }
+            self.cells.forget(&name);
         }
         Ok(())
     }
@@ -275,6 +337,20 @@ impl Inner {
         let group = (self.rules.group)(tenant, key, slot, label).or(first).unwrap_or(key.group());
         Cell { key, slot, subject: label, group }
     }
+}
+
+/// The list of a session's guests.
+fn guests_of(session: Key) -> Cell<'static> {
+    Cell { key: session, slot: GUESTS, subject: "", group: session.group() }
+}
+
+fn read_guests(state: &[u8]) -> Vec<(u8, String)> {
+    postcard::from_bytes(state).unwrap_or_default()
+}
+
+/// What a key was first used for lies where the key alone leads.
+fn claim_of(key: Key) -> Cell<'static> {
+    Cell { key, slot: CLAIM, subject: "", group: key.group() }
 }
 
 fn endpoint_note(slot: u8, label: &str) -> String {
@@ -316,7 +392,14 @@ impl Cluster {
             link,
             options,
         });
-        recovery::enter(&inner).await.map_err(|error| OpenError::Shared { detail: error.to_string() })?;
+        // A replica that is late, a primary that just changed: worth a few tries.
+        let started = tokio::time::Instant::now();
+        while let Err(error) = recovery::enter(&inner).await {
+            if started.elapsed() >= JOIN || matches!(error, LinkError::NotOurs(_)) {
+                return Err(OpenError::Shared { detail: error.to_string() });
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         inner.health.sound();
         let writer = tokio::spawn({
             let inner = inner.clone();
@@ -376,19 +459,41 @@ impl Cluster {
         }
     }
 
+    /// Puts `mine` under a key, unless something is there that still counts: that is given back.
+    pub async fn claim(&self, key: Key, mine: &[u8], counts: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>, StoreError> {
+        let (inner, cell) = (&self.inner, claim_of(key));
+        let name = inner.name(&cell);
+        let mut expect = 0;
+        for _ in 0..MOST_RACES {
+            if inner.health.is_away() {
+                break;
+            }
+            let put = Put::Set { token: inner.token(), state: mine.to_vec(), keep_millis: DAY_MILLIS + 60_000 };
+            let cells = vec![SwapCell { name: name.clone(), expect, put }];
+            let swapped = inner.link.swap(vec![Swap { partition: name.partition(), cells, entry: Vec::new() }]).await;
+            expect = match swapped.map(|mut swapped| swapped.pop()) {
+                Ok(Some(Swapped::Raced(mut found))) => match found.pop().flatten() {
+                    Some((_, there)) if counts(&there) => return Ok(Some(there)),
+                    Some((token, _)) => token,
+                    None => 0,
+                },
+                // Away? The step that follows finds out, and goes on without it.
+                Ok(Some(Swapped::Done | Swapped::Full) | None) | Err(_) => break,
+            };
+        }
+        Ok(None)
+    }
+
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
         let inner = &self.inner;
         inner.caught_up(CATCH_UP).await;
         let entry = Key::new(Family::Session, tenant, session);
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
         let deeds = inner.log.deeds(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
-        let touched: BTreeSet<(u8, &str)> = deeds
-            .iter()
-            .flat_map(|deed| &deed.effects)
-            .filter(|effect| effect.key == entry)
-            .map(|effect| (effect.slot, effect.label.as_str()))
-            .collect();
-        let cells: Vec<Cell<'_>> = touched.into_iter().map(|(slot, label)| inner.cell_of(tenant, entry, slot, label, None)).collect();
+        let effects = deeds.into_iter().flat_map(|deed| deed.effects).filter(|effect| effect.key == entry);
+        let mut touched: BTreeSet<(u8, String)> = effects.map(|effect| (effect.slot, effect.label)).collect();
+        touched.extend(inner.guests(entry).await?);
+        let cells: Vec<Cell<'_>> = touched.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
         let values = inner.load(&cells).await?;
         let states = cells
             .iter()
@@ -416,7 +521,7 @@ impl Cluster {
                 Some((_, state)) => found.push(Labelled { label: cell.subject.to_owned(), slot: cell.slot, state }),
                 // Long unused: its state has expired.
                 None => {
-                    self.inner.noted().remove(&cell.key.hash);
+                    self.inner.noted().names.remove(&cell.key.hash);
                     self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
                 }
             }
@@ -445,11 +550,17 @@ impl Cluster {
                 let cells: Vec<Cell<'_>> =
                     own.map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
                 inner.remove(&cells).await?;
+                let keys = deed.effects.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
+                inner.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
             }
         }
-        if log_rows == 0 {
+        let guests = inner.guests(entry).await?;
+        let mut cells: Vec<Cell<'_>> = guests.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
+        if log_rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
             return Ok(None);
         }
+        cells.push(guests_of(entry));
+        inner.remove(&cells).await?;
         recovery::confirm(inner).await;
         if inner.log.is_shared() {
             log_rows = inner.log.erase_rows(tenant, session, EntryRow::of(&row, Vec::new())).await?;

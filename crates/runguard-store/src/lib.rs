@@ -19,6 +19,6 @@ pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};
 pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
-pub use memory::Memory;
+pub use memory::{LogFault, Memory};
 pub use postgres::{PgLog, PgOptions};
 pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, Standing, Store, View, Written};

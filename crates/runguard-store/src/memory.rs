@@ -25,11 +25,34 @@ struct Held {
     /// By entry, then by slot and subject.
     states: BTreeMap<Key, BTreeMap<(u8, String), Vec<u8>>>,
     rows: Vec<Deed>,
+    /// Checks by tenant and minute. They name nobody, so they stay when a session is erased.
+    counts: BTreeMap<(String, StatRow), u64>,
     last_seq: u64,
     stopped: bool,
     /// As the log of a cluster: how far each stream was read.
     positions: BTreeMap<u16, EntryId>,
     erased: BTreeMap<i64, i64>,
+    log_fault: LogFault,
+}
+
+/// What is wrong with the log of a simulated cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFault {
+    #[default]
+    Sound,
+    /// It neither reads nor writes.
+    Away,
+    /// What is imported stays, but whoever did it is told that it failed.
+    AnswersLost,
+}
+
+impl Held {
+    fn as_log(&self) -> Result<(), StoreError> {
+        match self.log_fault {
+            LogFault::Sound | LogFault::AnswersLost => Ok(()),
+            LogFault::Away => Err(StoreError::Read("the log is away".into())),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -50,14 +73,27 @@ impl Default for Memory {
     }
 }
 
+impl Held {
+    fn push(&mut self, deed: Deed) {
+        let LogRow { seq, at, tenant, guard, kind, outcome, reason, .. } = &deed.row;
+        self.last_seq = *seq;
+        if kind == "check" {
+            let (guard, outcome, reason) = (guard.clone(), outcome.clone(), reason.clone());
+            let counted = StatRow { minute: at.div_euclid(60_000), guard, outcome, reason, count: 0 };
+            *self.counts.entry((tenant.clone(), counted)).or_default() += 1;
+        }
+        self.rows.push(deed);
+    }
+}
+
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn append(&self, held: &mut Held, row: Row, effects: Vec<Happened>) {
-        held.last_seq += 1;
-        held.rows.push(Deed { row: log_row(held.last_seq, row), effects });
+        let seq = held.last_seq + 1;
+        held.push(Deed { row: log_row(seq, row), effects });
         self.committed.send_replace(held.last_seq);
     }
 }
@@ -89,6 +125,11 @@ impl Memory {
         Self::standing(Standing::Away)
     }
 
+    /// As the log of a simulated cluster.
+    pub fn set_log_fault(&self, fault: LogFault) {
+        self.inner.lock().log_fault = fault;
+    }
+
     pub(crate) fn clear(&self) {
         *self.inner.lock() = Held::default();
     }
@@ -109,34 +150,45 @@ impl Memory {
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         let mut held = self.inner.lock();
+        held.as_log()?;
         if from.iter().any(|(partition, at)| held.positions.get(partition).copied().unwrap_or_default() != *at) {
             return Ok(Imported::Overtaken);
         }
         held.positions.extend(upto.iter().copied());
-        let known: std::collections::BTreeSet<String> = held.rows.iter().map(|deed| deed.row.id.clone()).collect();
-        for row in rows.into_iter().filter(|row| !known.contains(&row.id)) {
-            held.last_seq += 1;
-            let effects = happened(&row.effects);
-            let seq = held.last_seq;
-            held.rows.push(Deed { row: row.into_log_row(seq), effects });
+        let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|deed| deed.row.id.clone()).collect();
+        for row in rows.into_iter().filter(|row| known.insert(row.id.clone())) {
+            let (seq, effects) = (held.last_seq + 1, happened(&row.effects));
+            held.push(Deed { row: row.into_log_row(seq), effects });
         }
         self.inner.committed.send_replace(held.last_seq);
+        if held.log_fault == LogFault::AnswersLost {
+            return Err(StoreError::Write("the connection to the log was cut".into()));
+        }
         Ok(Imported::Done)
     }
 
     pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
         let held = self.inner.lock();
+        held.as_log()?;
         Ok((0..partitions).map(|partition| (partition, held.positions.get(&partition).copied().unwrap_or_default())).collect())
     }
 
     pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
         let held = self.inner.lock();
+        held.as_log()?;
         Ok(ids.iter().map(|id| held.rows.iter().any(|deed| deed.row.id == *id)).collect())
     }
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+        self.inner.lock().as_log()?;
         self.inner.lock().erased.insert(session_number(tenant, session), row.at);
-        Ok(self.erase_session(tenant, session, row.into_log_row(0).into_row()).await?.map_or(0, |erased| erased.log_rows))
+        let row = row.into_log_row(0).into_row();
+        if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
+            return Ok(erased.log_rows);
+        }
+        // The states were elsewhere: that they went is told all the same.
+        self.inner.append(&mut self.inner.lock(), row, Vec::new());
+        Ok(0)
     }
 
     pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
@@ -148,7 +200,11 @@ impl Memory {
         since_millis: i64,
         visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
     ) -> Result<(), StoreError> {
-        let deeds: Vec<Deed> = self.inner.lock().rows.iter().filter(|deed| deed.row.at >= since_millis).cloned().collect();
+        let deeds: Vec<Deed> = {
+            let held = self.inner.lock();
+            held.as_log()?;
+            held.rows.iter().filter(|deed| deed.row.at >= since_millis).cloned().collect()
+        };
         for deed in deeds {
             visit(deed.row.at, &deed.row.tenant, &encode_happened(&deed.effects));
         }
@@ -267,10 +323,12 @@ impl Memory {
     }
 
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+        self.inner.lock().as_log()?;
         Ok(self.search(&filter, order, after, limit, |deed| deed.row.clone()))
     }
 
     pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+        self.inner.lock().as_log()?;
         Ok(self.search(&filter, order, after, limit, Deed::clone))
     }
 
@@ -287,21 +345,13 @@ impl Memory {
         minutes: i64,
     ) -> Result<Vec<StatRow>, StoreError> {
         let (first, last) = (since.div_euclid(60_000), until.saturating_add(59_999).div_euclid(60_000));
-        let filter = RowFilter { tenant, guard, kind: Some("check".into()), ..RowFilter::default() };
         let held = self.inner.lock();
-        let rows = held.rows.iter().map(|deed| &deed.row).filter(|row| filter.matches(row));
-        let minute = |row: &LogRow| row.at.div_euclid(60_000);
-        let counted = rows.filter(|row| (first..last).contains(&minute(row)));
-        Ok(count_by_minutes(
-            minutes,
-            counted.map(|row| StatRow {
-                minute: minute(row),
-                guard: row.guard.clone(),
-                outcome: row.outcome.clone(),
-                reason: row.reason.clone(),
-                count: 1,
-            }),
-        ))
+        let same = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
+        let counts = held
+            .counts
+            .iter()
+            .filter(|((whose, row), _)| same(&tenant, whose) && same(&guard, &row.guard) && (first..last).contains(&row.minute));
+        Ok(count_by_minutes(minutes, counts.map(|((_, row), count)| StatRow { count: *count, ..row.clone() })))
     }
 
     pub fn follower(&self) -> Follower {

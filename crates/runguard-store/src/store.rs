@@ -169,6 +169,15 @@ impl Store {
         each!(self, store => store.apply(cells, step).await)
     }
 
+    /// Puts `mine` under a key, unless something is there that still counts: that is given back. Only where states lie apart, so
+    /// that a step does not see what else its key was used for; elsewhere the step itself does.
+    pub async fn claim(&self, key: Key, mine: &[u8], counts: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => Ok(None),
+            Self::Cluster(cluster) => cluster.claim(key, mine, counts).await,
+        }
+    }
+
     /// The states of a session, for looking at.
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
         each!(self, store => store.states(tenant, session).await)

@@ -7,9 +7,11 @@ mod postgres_server;
 
 use postgres_server::{Fsync, PostgresServer};
 use proptest::prelude::*;
+use runguard_store::cluster::{EntryId, EntryRow};
+use runguard_store::postgres::Imported;
 use runguard_store::{
-    Change, Decided, Durability, EntryId, EntryRow, Family, Imported, Key, LogRow, OpenError, Options, Order, PgLog, PgOptions, Row,
-    RowFilter, Store, Written,
+    Cell, Change, Decided, Durability, Embedded, Family, Keep, Key, LogRow, OpenError, Options, Order, PgLog, PgOptions, Role, Row,
+    RowFilter, Rules, Written,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -113,8 +115,7 @@ impl Given {
     /// As the engine gives it to the embedded log.
     fn written(&self, number: usize) -> (Vec<Key>, Written) {
         let keys: Vec<Key> = (0..self.changes).map(|change| Key::new(FAMILIES[change], TEXTS[self.tenant], &self.text)).collect();
-        let change =
-            |key: usize| Change { key, slot: key as u8 + 1, subject: self.text.clone(), events: vec![number as u8, 0], state: vec![1] };
+        let change = |cell: usize| Change { cell, events: vec![number as u8, 0], state: vec![1] };
         let row = Row {
             at: self.at,
             id: format!("{number}\0"),
@@ -136,9 +137,9 @@ impl Given {
         let effects: Vec<(u8, u128, u8, &str, &[u8])> = changes
             .iter()
             .map(|change| {
-                let family = FAMILIES[change.key] as u8;
+                let family = FAMILIES[change.cell] as u8;
                 let name = [&[family], TEXTS[self.tenant].as_bytes(), &[0], self.text.as_bytes()].concat();
-                (family, xxh3_128(&name), change.slot, &*change.subject, &*change.events)
+                (family, xxh3_128(&name), change.cell as u8 + 1, &*self.text, &*change.events)
             })
             .collect();
         EntryRow {
@@ -206,14 +207,17 @@ fn every_question_has_the_answer_of_the_embedded_log() {
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
             let options =
-                Options { folder: folder.path().into(), durability: Durability::Process, memory_bytes: 1 << 26, retention_days: 30 };
-            let store = Store::open(options, Box::new(|_, _, _, _| Some(vec![1]))).unwrap();
+                Options { folder: folder.path().into(), durability: Durability::Process, memory_bytes: 1 << 26, retention_days: 30, role: Role::Whole };
+            let rules = Rules { replay: |_, _, _, _| Some(vec![1]), group: |_, _, _, _| Some(0), keep: |_| Keep::Log };
+            let store = Embedded::open(options, rules).unwrap();
             let schema = format!("case_{}", cases.fetch_add(1, Ordering::Relaxed));
             server.sql(url.rsplit('/').next().unwrap(), &format!("CREATE SCHEMA {schema}"));
             let log = open(&format!("{url}?options=-c%20search_path%3D{schema}")).await;
             for (number, given) in given.iter().enumerate() {
                 let (keys, written) = given.written(number);
-                store.apply(&keys, |_| Decided::Keep((), written)).await.unwrap();
+                let cells: Vec<Cell<'_>> = keys.iter().enumerate().map(|(at, key)| Cell { key: *key, slot: at as u8 + 1, subject: &given.text, group: 0 }).collect();
+                let mut written = Some(written);
+                store.apply(&cells, |_| Decided::Keep((), written.take().unwrap())).await.unwrap();
             }
             let entries: Vec<EntryRow> = given.iter().enumerate().map(|(number, given)| given.entry(number)).collect();
             for entries in entries.chunks(batch) {

@@ -352,7 +352,7 @@ impl Service {
         let text = traffic::settings(folder, port, seconds, price);
         let settings = check_text(Path::new("demo"), &text).map_err(|error| failed(&error))?.settings;
         let store = open_store(&settings).map_err(|error| failed(&error))?;
-        let options = EngineOptions { clock: Clock::System, settings, keys: KeyRing::default() };
+        let options = EngineOptions { clock: Clock::System, settings, keys: KeyRing::default(), seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| failed(&error))?);
         let server = match Server::bind(engine.clone()).await {
             Ok(server) => server,

@@ -87,7 +87,7 @@ impl Serve {
         let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
         let is_open = keys.is_empty();
         let (state, log) = (without_password(&loaded.settings.store.state), without_password(&loaded.settings.log.database));
-        let options = EngineOptions { clock, settings: loaded.settings, keys };
+        let options = EngineOptions { clock, settings: loaded.settings, keys, seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
         if let Some(alerts) = Alerts::start(&engine).map_err(Failure::Usage)? {
             let _ = engine.alerts.set(alerts);

@@ -47,7 +47,9 @@ pub(crate) enum Answer {
 struct Known {
     token: Token,
     state: Option<Arc<[u8]>>,
-    /// Wishes that are not yet answered.
+    /// What the database last said is there: what is wished for beyond it may never come to be.
+    confirmed: Option<Arc<[u8]>>,
+    /// Wishes to set it that are not yet answered.
     pending: u32,
     /// Rises when the database disagreed: wishes of an earlier chain are lost, and their failing says nothing about this one.
     chain: u32,
@@ -99,12 +101,15 @@ pub(crate) struct Cells {
 
 /// Where a cell lives.
 pub(crate) fn name_of(cell: &Cell<'_>, partitions: u16) -> CellName {
+    let partition = (cell.group % u64::from(partitions)) as u16;
     let mut bytes: SmallVec<[u8; 96]> = SmallVec::new();
+    // An answer kept for a key may lie with one state today and with another tomorrow: these are two cells.
+    bytes.extend_from_slice(&partition.to_be_bytes());
     bytes.push(cell.key.family as u8);
     bytes.extend_from_slice(&cell.key.hash.to_be_bytes());
     bytes.push(cell.slot);
     bytes.extend_from_slice(cell.subject.as_bytes());
-    CellName::new((cell.group % u64::from(partitions)) as u16, xxh3_128(&bytes))
+    CellName::new(partition, xxh3_128(&bytes))
 }
 
 fn shard_of(name: &CellName) -> usize {
@@ -150,8 +155,12 @@ impl Cells {
         keep_millis: impl Fn(u8) -> u64,
         decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
         queue: impl FnOnce(Wish),
-    ) -> Result<(R, Option<oneshot::Receiver<Fate>>), StoreError> {
+    ) -> Result<(R, oneshot::Receiver<Fate>), StoreError> {
         let names: SmallVec<[CellName; FEW]> = cells.iter().map(|cell| name_of(cell, self.partitions)).collect();
+        debug_assert!(
+            names.windows(2).all(|pair| pair[0].partition() == pair[1].partition()),
+            "cells of one step live together: {cells:?}"
+        );
         let mut locked = self.lock_all(&names);
         let (reply, wanted) = {
             let known: SmallVec<[Option<&Known>; FEW]> = names
@@ -167,9 +176,14 @@ impl Cells {
                 standing: Standing::Sound,
             })
         };
-        let Some(Wanted { row, changes }) = wanted else { return Ok((reply, None)) };
-        let effects = encode_effects(cells, &changes)?;
-        let encoded = encode_row(&row, &effects)?;
+        let (id, encoded, changes) = match wanted {
+            Some(Wanted { row, changes }) => {
+                let effects = encode_effects(cells, &changes)?;
+                (row.id.clone(), encode_row(&row, &effects)?, changes)
+            }
+            // Nothing to keep; but what the reply rests on may be old news here, so it is compared.
+            None => (String::new(), Vec::new(), Vec::new()),
+        };
         let mut touches: SmallVec<[Touch; FEW]> = SmallVec::new();
         for (position, name) in names.into_iter().enumerate() {
             let Some(shard) = shard(&mut locked, &name) else { continue };
@@ -184,17 +198,17 @@ impl Cells {
                 *bytes = (*bytes + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
                 touch.set = Some((fresh, state.clone(), keep_millis(cells[position].slot)));
                 (known.token, known.state) = (fresh, Some(state));
+                known.pending += 1;
             }
-            known.pending += 1;
             known.touched = true;
             touches.push(touch);
         }
         let partition = touches.first().map_or(0, |touch| touch.name.partition());
         let (done, fate) = oneshot::channel();
-        queue(Wish { partition, touches, row: encoded, id: row.id, done, home: None });
+        queue(Wish { partition, touches, row: encoded, id, done, home: None });
         drop(locked);
         self.make_room();
-        Ok((reply, Some(fate)))
+        Ok((reply, fate))
     }
 
     /// What became of a wish: what was done is no longer under way, and where the database disagreed its word counts.
@@ -203,13 +217,20 @@ impl Cells {
             let mut shard = self.lock(shard_of(&touch.name));
             let Shard { cells, bytes } = &mut *shard;
             let Some(known) = cells.get_mut(&touch.name.hash()) else { continue };
-            known.pending = known.pending.saturating_sub(1);
+            if touch.set.is_some() {
+                known.pending = known.pending.saturating_sub(1);
+            }
             // Later wishes of the same chain fail as well; only the first one's answer is taken.
             if known.chain != touch.chain {
                 continue;
             }
             let (token, state) = match answer {
-                Answer::Done => continue,
+                Answer::Done => {
+                    if let Some((_, state, _)) = &touch.set {
+                        known.confirmed = Some(state.clone());
+                    }
+                    continue;
+                }
                 Answer::Found(found) => match found.get(&touch.name.hash()) {
                     Some(Some((token, state))) => (*token, Some(Arc::from(state.as_slice()))),
                     Some(None) => (0, None),
@@ -219,38 +240,35 @@ impl Cells {
             };
             let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
             *bytes = (*bytes + length(&state)).saturating_sub(length(&known.state));
-            (known.token, known.state, known.chain) = (token, state, known.chain.wrapping_add(1));
+            (known.token, known.state, known.chain) = (token, state.clone(), known.chain.wrapping_add(1));
+            known.confirmed = state;
         }
     }
 
-    /// Whether the database has what is remembered; where it has not, its word counts. What is under way is not asked.
-    pub(crate) fn agrees(&self, cells: &[Cell<'_>], found: Vec<Value>) -> bool {
-        let mut agrees = true;
-        for (cell, value) in cells.iter().zip(found) {
-            let name = name_of(cell, self.partitions);
-            let mut shard = self.lock(shard_of(&name));
-            let Shard { cells: map, bytes } = &mut *shard;
-            let Some(known) = map.get_mut(&name.hash()) else { continue };
-            let (token, state): (Token, Option<Arc<[u8]>>) = match value {
-                Some((token, state)) => (token, Some(state.into())),
-                None => (0, None),
-            };
-            if known.pending > 0 || known.token == token {
-                continue;
-            }
-            agrees = false;
-            let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
-            *bytes = (*bytes + length(&state)).saturating_sub(length(&known.state));
-            (known.token, known.state, known.chain) = (token, state, known.chain.wrapping_add(1));
+    /// What was taken away is not remembered either. Wishes under way that rest on it fail by themselves.
+    pub(crate) fn forget(&self, name: &CellName) {
+        let mut shard = self.lock(shard_of(name));
+        let Some(known) = shard.cells.get_mut(&name.hash()) else { return };
+        let mut gone = known.state.take().map_or(0, |state| state.len());
+        known.confirmed = None;
+        (known.token, known.chain) = (0, known.chain.wrapping_add(1));
+        if known.pending == 0 {
+            gone += CELL_BYTES;
+            shard.cells.remove(&name.hash());
         }
-        agrees
+        shard.bytes = shard.bytes.saturating_sub(gone);
+    }
+
+    pub(crate) fn knows(&self, cell: &Cell<'_>) -> bool {
+        let name = name_of(cell, self.partitions);
+        self.lock(shard_of(&name)).cells.get(&name.hash()).is_some_and(|known| known.state.is_some())
     }
 
     /// What is remembered of cells, for going on alone.
     pub(crate) fn remembered(&self, cells: &[Cell<'_>]) -> Vec<Option<Vec<u8>>> {
         let state = |cell: &Cell<'_>| {
             let name = name_of(cell, self.partitions);
-            self.lock(shard_of(&name)).cells.get(&name.hash())?.state.as_deref().map(<[u8]>::to_vec)
+            self.lock(shard_of(&name)).cells.get(&name.hash())?.confirmed.as_deref().map(<[u8]>::to_vec)
         };
         cells.iter().map(state).collect()
     }
@@ -355,7 +373,8 @@ fn merge(wishes: &[Wish], group: Vec<usize>) -> Combined {
             None => cells.push(SwapCell { name: touch.name.clone(), expect: touch.expect, put }),
         }
     }
-    let entry = join_rows(group.len(), group.iter().map(|index| wishes[*index].row.as_slice()));
+    let rows: Vec<&[u8]> = group.iter().map(|index| wishes[*index].row.as_slice()).filter(|row| !row.is_empty()).collect();
+    let entry = if rows.is_empty() { Vec::new() } else { join_rows(rows.len(), rows.into_iter()) };
     let partition = group.first().map_or(0, |index| wishes[*index].partition);
     Combined { swap: Swap { partition, cells, entry }, wishes: group }
 }

@@ -8,6 +8,7 @@ use crate::cluster::link::EntryId;
 use crate::cluster::log::{Imported, Positions};
 use crate::cluster::{Inner, from_the_start};
 use crate::error::StoreError;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Entries of one transaction and partition.
@@ -71,23 +72,21 @@ pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_mil
         return Ok(Some(from.to_vec()));
     }
     let mut upto = from.to_vec();
-    let mut rows: Vec<EntryRow> = Vec::with_capacity(entries.len());
+    let mut streams: Vec<VecDeque<(u64, Vec<EntryRow>)>> = vec![VecDeque::new(); upto.len()];
     for (partition, id, bytes) in entries {
+        let Some(stream) = upto.iter().position(|(other, _)| *other == partition) else { continue };
+        upto[stream].1 = id;
         match entry::decode(&bytes) {
-            Some(decoded) => rows.extend(decoded),
+            Some(rows) => streams[stream].push_back((id.millis, rows)),
             None => {
                 tracing::error!(partition, %id, "an entry of the stream cannot be read and is left out; was it written by a later version?")
             }
         }
-        if let Some(place) = upto.iter_mut().find(|(other, _)| *other == partition) {
-            place.1 = id;
-        }
     }
-    match inner.log.import(from, rows, &upto).await? {
+    match inner.log.import(from, in_order(streams), &upto).await? {
         Imported::Overtaken => return Ok(None),
         Imported::Done => {}
     }
-    inner.unconfirmed.confirm(&upto);
     let read: Positions = upto.iter().zip(from).filter(|(to, from)| to.1 != from.1).map(|(to, _)| *to).collect();
     let gone = if inner.log.is_shared() {
         read
@@ -100,4 +99,37 @@ pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_mil
         tracing::debug!(%error, "the streams could not be cut");
     }
     Ok(Some(upto))
+}
+
+/// The rows of all streams in the order they were decided: by the time of their entries, and within a millisecond by their ids,
+/// which go up on each node. A stream's own order stays as it is.
+fn in_order(mut streams: Vec<VecDeque<(u64, Vec<EntryRow>)>>) -> Vec<EntryRow> {
+    fn first(stream: &VecDeque<(u64, Vec<EntryRow>)>) -> Option<(u64, Option<&str>)> {
+        stream.front().map(|(millis, rows)| (*millis, rows.first().map(|row| row.id.as_str())))
+    }
+    let mut ordered = Vec::with_capacity(streams.iter().map(VecDeque::len).sum());
+    loop {
+        let next = streams.iter_mut().filter(|stream| !stream.is_empty()).min_by(|left, right| first(left).cmp(&first(right)));
+        let Some((_, rows)) = next.and_then(VecDeque::pop_front) else { return ordered };
+        ordered.extend(rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_several_streams_are_in_the_order_of_their_decisions() {
+        let entry = |millis: u64, ids: &[&str]| {
+            (millis, ids.iter().map(|id| EntryRow { id: (*id).to_owned(), ..EntryRow::default() }).collect::<Vec<_>>())
+        };
+        let streams = [
+            VecDeque::from([entry(5, &["c", "d"]), entry(7, &["b"]), entry(7, &["a"])]),
+            VecDeque::new(),
+            VecDeque::from([entry(4, &["z"]), entry(5, &["b2"]), entry(7, &["a1"]), entry(9, &[])]),
+        ];
+        let ids: Vec<String> = in_order(streams.to_vec()).into_iter().map(|row| row.id).collect();
+        assert_eq!(ids, ["z", "b2", "c", "d", "a1", "b", "a"]);
+    }
 }

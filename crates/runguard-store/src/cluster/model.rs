@@ -18,6 +18,10 @@ pub struct ModelLink {
     known: Mutex<Option<u64>>,
 }
 
+/// A copy of everything in the database.
+#[derive(Debug)]
+pub struct Replica(Model);
+
 #[derive(Debug)]
 struct Shared {
     partitions: u16,
@@ -33,7 +37,7 @@ enum Clock {
     Tokio { base_millis: i64, start: Instant },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Model {
     cells: BTreeMap<CellName, Cell>,
     streams: Vec<Stream>,
@@ -42,7 +46,7 @@ struct Model {
     leases: BTreeMap<String, (u64, i64)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Cell {
     token: Token,
     state: Vec<u8>,
@@ -99,6 +103,21 @@ impl ModelLink {
     pub fn empty(&self) {
         let mut model = lock(&self.shared.model);
         *model = Model { streams: vec![Stream::default(); usize::from(self.shared.partitions)], ..Model::default() };
+    }
+
+    /// Which database it is, once a node has asked.
+    pub fn generation(&self) -> Option<u64> {
+        lock(&self.shared.model).about.as_ref().map(|about| about.generation)
+    }
+
+    /// What a replica has at this moment.
+    pub fn replica(&self) -> Replica {
+        Replica(lock(&self.shared.model).clone())
+    }
+
+    /// The replica takes over: what was written after it was made is lost.
+    pub fn fail_over(&self, replica: Replica) {
+        *lock(&self.shared.model) = replica.0;
     }
 
     /// Every cell that is there, in the order of names.

@@ -5,17 +5,20 @@
 //! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
 
 use crate::cluster::cells::{Wanted, name_of};
+use crate::cluster::entry;
 use crate::cluster::importer::import_once;
 use crate::cluster::link::{About, CellName, LinkError, Put, Swap, SwapCell, Swapped};
-use crate::cluster::{Inner, from_the_start};
+use crate::cluster::writer::{Progress, Sent};
+use crate::cluster::{CATCH_UP, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
-use crate::log::{Deed, Happened, Order, RowFilter, happened};
+use crate::key::session_number;
+use crate::log::{Deed, Happened, LogRow, Order, RowFilter, happened};
 use crate::memory::Memory;
 use crate::store::{Cell, Change, Decided, FEW, Rules, View};
 use crate::{Durability, OpenError};
-use hashbrown::HashMap;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +38,9 @@ const CELLS_AT_ONCE: usize = 500;
 const ROWS_AT_ONCE: usize = 500;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
+/// In each partition: from here on rows that are sent again are too late for the states.
+const CLOSED: u128 = 1;
+const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
 
 /// Whether the shared database can be used.
 #[derive(Debug)]
@@ -43,6 +49,10 @@ pub(crate) struct Health {
     why: Mutex<Option<String>>,
     /// Of the database we know.
     generation: AtomicU64,
+    /// The link takes us for at home in the database, but its states are not there yet.
+    unbuilt: AtomicBool,
+    /// The database that has what the one before it lost.
+    sent_again_to: AtomicU64,
     log_away: AtomicBool,
     full: AtomicBool,
     woken: Notify,
@@ -54,6 +64,8 @@ impl Default for Health {
             away: AtomicBool::new(true),
             why: Mutex::default(),
             generation: AtomicU64::new(0),
+            unbuilt: AtomicBool::new(false),
+            sent_again_to: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
             full: AtomicBool::new(false),
             woken: Notify::new(),
@@ -64,6 +76,10 @@ impl Default for Health {
 impl Health {
     pub(crate) fn is_away(&self) -> bool {
         self.away.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_unbuilt(&self) -> bool {
+        self.unbuilt.load(Ordering::Acquire)
     }
 
     pub(crate) fn why(&self) -> Option<String> {
@@ -272,29 +288,52 @@ pub(crate) async fn run(inner: &Inner) {
     let mut brought = None;
     loop {
         tokio::select! {
+            // The same order always: a simulation must be able to live through it again.
+            biased;
             () = inner.health.woken.notified() => {}
             () = tokio::time::sleep(PULSE) => {}
         }
+        let generation = inner.health.generation.load(Ordering::Acquire);
+        let progress = progress(inner).await;
         while let Err(error) = look(inner).await {
             inner.health.away(&error);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+        // Of another database it says nothing about what was sent to this one.
+        if let Some(progress) = progress.filter(|_| generation == inner.health.generation.load(Ordering::Acquire)) {
+            inner.unconfirmed.confirm(&progress);
+        }
+        if let Err(error) = bring_late(inner).await {
+            tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
+        }
         if inner.alone.waiting() > 0 || doubtful {
             match bring_home(inner, &mut brought, doubtful).await {
                 Ok(()) => (doubtful, brought) = (false, None),
-                Err(error) => tracing::warn!(%error, "what was decided alone is not home yet; it is tried again"),
+                Err(error) => {
+                    // What was under way may have arrived.
+                    doubtful = true;
+                    tracing::warn!(%error, "what was decided alone is not home yet; it is tried again");
+                }
             }
         }
-        confirm(inner).await;
     }
 }
 
-/// Lets go of rows that are known to be in the log. What is kept for sending again must not outlive its erasure.
+/// Lets go of rows that are known to be in the log: what is kept for sending again must not outlive its erasure.
 pub(crate) async fn confirm(inner: &Inner) {
+    if let Some(progress) = progress(inner).await {
+        inner.unconfirmed.confirm(&progress);
+    }
+}
+
+async fn progress(inner: &Inner) -> Option<Progress> {
+    if inner.health.is_away() {
+        return None;
+    }
     let asked = Instant::now();
-    let (Ok(latest), Ok(positions)) = (inner.link.latest().await, inner.log.positions(inner.partitions).await) else { return };
-    let drained = positions.iter().filter(|(partition, at)| latest.get(usize::from(*partition)).is_some_and(|latest| latest <= at));
-    inner.unconfirmed.confirm_before(&drained.map(|(partition, _)| *partition).collect::<Vec<_>>(), asked);
+    let has_all_before = inner.caught_up(CATCH_UP).await.then_some(asked);
+    let positions = inner.log.positions(inner.partitions).await.ok()?;
+    Some(Progress { positions, has_all_before })
 }
 
 async fn look(inner: &Inner) -> Result<(), LinkError> {
@@ -317,14 +356,18 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     // Nothing is sent to a database whose states are not built.
     let _gate = inner.gate.write().await;
     let mine = About { format: FORMAT, partitions: inner.partitions, generation: inner.token() };
+    // From the question on the link takes what we send. Should we fail before the end, the writer must not go on nevertheless.
+    inner.health.unbuilt.store(true, Ordering::Release);
     let about = inner.link.about(mine).await?;
     let known = inner.health.generation.load(Ordering::Acquire);
     if known == about.generation {
+        inner.health.unbuilt.store(false, Ordering::Release);
         return Ok(());
     }
-    if known != 0 {
+    if known != 0 && inner.health.sent_again_to.load(Ordering::Acquire) != about.generation {
         tracing::error!("the shared database lost states: they are built again from the log");
         send_again(inner).await?;
+        inner.health.sent_again_to.store(about.generation, Ordering::Release);
     }
     while !is_built(inner, about.generation).await? {
         if inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await? {
@@ -336,8 +379,9 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    inner.noted().clear();
+    *inner.noted() = Noted::default();
     inner.health.generation.store(about.generation, Ordering::Release);
+    inner.health.unbuilt.store(false, Ordering::Release);
     Ok(())
 }
 
@@ -346,12 +390,74 @@ async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
     Ok(matches!(note.as_slice(), [Some((_, state))] if **state == generation.to_be_bytes()))
 }
 
-/// Rows that may not have reached the log before the streams were lost. The log drops those it has.
+/// Sessions that were erased: what a node still holds of them is not sent again.
+struct Erasures(BTreeMap<i64, i64>);
+
+impl Erasures {
+    async fn read(inner: &Inner) -> Result<Self, StoreError> {
+        Ok(Self(inner.log.erasures().await?.into_iter().collect()))
+    }
+
+    fn took(&self, tenant: &str, session: &str, at: i64) -> bool {
+        !self.0.is_empty() && self.0.get(&session_number(tenant, session)).is_some_and(|erased_at| at <= *erased_at)
+    }
+
+    /// The entry as it may be sent, if anything of it may.
+    fn without(&self, entry: Vec<u8>) -> Option<Vec<u8>> {
+        if self.0.is_empty() {
+            return Some(entry);
+        }
+        let mut rows = entry::decode(&entry)?;
+        let before = rows.len();
+        rows.retain(|row| !self.took(&row.tenant, &row.session, row.at));
+        if rows.len() == before { Some(entry) } else { (!rows.is_empty()).then(|| entry::encode(&rows)) }
+    }
+}
+
+/// Rows that may not have reached the log before the streams were lost. The log drops those it has. Where the states are being
+/// built already they come too late: nobody would count them. Those are brought home like what was decided alone.
 async fn send_again(inner: &Inner) -> Result<(), LinkError> {
-    let sent = inner.unconfirmed.all();
-    for some in sent.chunks(CELLS_AT_ONCE) {
-        let swaps = some.iter().map(|sent| Swap { partition: sent.partition, cells: Vec::new(), entry: sent.entry.clone() });
-        inner.link.swap(swaps.collect()).await?;
+    let erased = Erasures::read(inner).await.map_err(|error| LinkError::Away(format!("the log is away as well: {error}")))?;
+    let again = |sent: Sent| {
+        let open = SwapCell { name: CellName::new(sent.partition, CLOSED), expect: 0, put: Put::Keep };
+        Some(Swap { partition: sent.partition, cells: vec![open], entry: erased.without(sent.entry)? })
+    };
+    let mut left: Vec<Swap> = inner.unconfirmed.all().into_iter().filter_map(again).collect();
+    while !left.is_empty() {
+        let some: Vec<Swap> = left.drain(..left.len().min(CELLS_AT_ONCE)).collect();
+        let answers = inner.link.swap(some.clone()).await?;
+        let mut full = Vec::new();
+        for (swap, answer) in some.into_iter().zip(answers) {
+            match answer {
+                Swapped::Done => {}
+                Swapped::Raced(_) => inner.unconfirmed.is_late(&swap.entry),
+                Swapped::Full => full.push(swap),
+            }
+        }
+        if !full.is_empty() {
+            // Until the log has taken what is there.
+            left.splice(..0, full);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(())
+}
+
+/// What came too late, unless the log has it nevertheless.
+async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
+    let erased = Erasures::read(inner).await?;
+    while let Some(entry) = inner.unconfirmed.next_late() {
+        if !inner.caught_up(CATCH_UP).await {
+            return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
+        }
+        for row in entry::decode(&entry).unwrap_or_default() {
+            let gone = erased.took(&row.tenant, &row.session, row.at);
+            if !gone && inner.log.knows(std::slice::from_ref(&row.id)).await?.first() != Some(&true) {
+                let effects = happened(&row.effects);
+                bring(inner, &row.into_log_row(0), &effects).await?;
+            }
+        }
+        inner.unconfirmed.late_is_home();
     }
     Ok(())
 }
@@ -367,6 +473,11 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         inner.log.import(&positions, Vec::new(), &start).await.map_err(unreadable)?;
         tokio::time::sleep(GRACE).await;
     }
+    let closing = (0..inner.partitions).map(|partition| {
+        let put = Put::Set { token: inner.token(), state: Vec::new(), keep_millis: FOREVER_MILLIS };
+        Swap { partition, cells: vec![SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put }], entry: Vec::new() }
+    });
+    inner.link.swap(closing.collect()).await?;
     let mut at = start;
     while let Some(next) = import_once(inner, &at, 0).await.map_err(unreadable)? {
         if next == at {
@@ -375,7 +486,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         at = next;
     }
     let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
-    let mut states: HashMap<CellName, (u8, Vec<u8>)> = HashMap::new();
+    let mut states: BTreeMap<CellName, (u8, Vec<u8>)> = BTreeMap::new();
     let mut replay = |at: i64, tenant: &str, effects: &[u8]| {
         let effects = happened(effects);
         for (effect, cell) in effects.iter().zip(cells_of(inner, tenant, &effects)) {
@@ -403,7 +514,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if built > 0 {
         tracing::info!(states = built, "the shared states were built from the log");
     }
-    let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: u64::from(u32::MAX) * 1000 };
+    let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
     let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
     match inner.link.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
         Some(Swapped::Done) => Ok(()),
@@ -417,9 +528,21 @@ fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVe
     effects.iter().map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)).collect()
 }
 
+/// Applies what a row did to the shared states, and logs it.
+async fn bring(inner: &Inner, row: &LogRow, effects: &[Happened]) -> Result<(), StoreError> {
+    let cells = cells_of(inner, &row.tenant, effects);
+    let home = |view: &View<'_>| {
+        let changes = effects.iter().enumerate().filter_map(|(cell, effect)| {
+            let state = (inner.rules.replay)(effect.slot, view.get(cell), &effect.events, row.at)?;
+            Some(Change { cell, events: effect.events.clone(), state })
+        });
+        ((), Some(Wanted { changes: changes.collect(), row: row.clone().into_row() }))
+    };
+    inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))
+}
+
 /// Brings what was decided alone to the others, oldest first.
 async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) -> Result<(), StoreError> {
-    let away = || StoreError::Write("the shared state is away again".into());
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
@@ -440,20 +563,11 @@ async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) ->
         } else {
             vec![false; deeds.len()]
         };
+        let erased = Erasures::read(inner).await?;
         for (deed, known) in deeds.into_iter().zip(known) {
             let seq = deed.row.seq;
-            if !known {
-                let cells = cells_of(inner, &deed.row.tenant, &deed.effects);
-                let row = deed.row.clone().into_row();
-                let home = |view: &View<'_>| {
-                    let happened = deed.effects.iter().enumerate();
-                    let changes = happened.filter_map(|(cell, effect)| {
-                        let state = (inner.rules.replay)(effect.slot, view.get(cell), &effect.events, deed.row.at)?;
-                        Some(Change { cell, events: effect.events.clone(), state })
-                    });
-                    ((), Some(Wanted { changes: changes.collect(), row: row.clone() }))
-                };
-                inner.share(&cells, home).await?.ok_or_else(away)?;
+            if !known && !erased.took(&deed.row.tenant, &deed.row.session, deed.row.at) {
+                bring(inner, &deed.row, &deed.effects).await?;
             }
             *brought = Some(seq);
             inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).ok();

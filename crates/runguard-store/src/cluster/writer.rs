@@ -7,6 +7,7 @@ use crate::cluster::Inner;
 use crate::cluster::cells::{Answer, Combined, Fate, Wish, combine};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
+use crate::cluster::log::Positions;
 use crate::embedded::relay::{Home, Relays};
 use hashbrown::HashMap;
 use std::cell::Cell;
@@ -94,18 +95,47 @@ impl Queue {
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) partition: u16,
-    /// By then it was in its stream: by the node's own counting, and by the database's time.
-    answered: Instant,
-    at_millis: u64,
+    /// It was in its stream at this time at the latest.
+    pub(crate) at_millis: u64,
+    pub(crate) answered: Instant,
     pub(crate) entry: Vec<u8>,
 }
 
+/// How far the log has read.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(crate) positions: Positions,
+    /// It has all that was in the streams at this time.
+    pub(crate) has_all_before: Option<Instant>,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Unconfirmed(Mutex<VecDeque<Sent>>);
+pub(crate) struct Unconfirmed {
+    sent: Mutex<VecDeque<Sent>>,
+    /// Those that a database lost and its successor does not count: no more than were sent.
+    late: Mutex<VecDeque<Vec<u8>>>,
+}
 
 impl Unconfirmed {
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Sent>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn late(&self) -> std::sync::MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_late(&self, entry: &[u8]) {
+        self.lock().retain(|sent| sent.entry != entry);
+        self.late().push_back(entry.to_vec());
+    }
+
+    pub(crate) fn next_late(&self) -> Option<Vec<u8>> {
+        self.late().front().cloned()
+    }
+
+    pub(crate) fn late_is_home(&self) {
+        self.late().pop_front();
     }
 
     fn add(&self, sent: impl Iterator<Item = Sent>) {
@@ -116,14 +146,11 @@ impl Unconfirmed {
     }
 
     /// Those that the log has are let go.
-    pub(crate) fn confirm(&self, positions: &[(u16, EntryId)]) {
-        let reached: HashMap<u16, u64> = positions.iter().map(|(partition, at)| (*partition, at.millis)).collect();
-        self.lock().retain(|sent| reached.get(&sent.partition).is_none_or(|millis| *millis <= sent.at_millis));
-    }
-
-    /// The log has all that these streams held at a time.
-    pub(crate) fn confirm_before(&self, drained: &[u16], asked: Instant) {
-        self.lock().retain(|sent| sent.answered >= asked || !drained.contains(&sent.partition));
+    pub(crate) fn confirm(&self, progress: &Progress) {
+        let reached: HashMap<u16, u64> = progress.positions.iter().map(|(partition, at)| (*partition, at.millis)).collect();
+        let is_passed = |sent: &Sent| reached.get(&sent.partition).is_some_and(|millis| *millis > sent.at_millis);
+        let is_logged = |sent: &Sent| progress.has_all_before.is_some_and(|time| sent.answered < time) || is_passed(sent);
+        self.lock().retain(|sent| !is_logged(sent));
     }
 
     pub(crate) fn all(&self) -> Vec<Sent> {
@@ -148,8 +175,8 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
     let mut again = 0_u32;
     let answers = loop {
         let answered = match tokio::time::timeout(GATE, inner.gate.read()).await {
-            Ok(_gate) => inner.link.swap(swaps.clone()).await,
-            Err(_) => Err(LinkError::Away("its states are being built".into())),
+            Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
+            Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
         };
         match answered {
             Ok(answers) => break answers,
@@ -179,7 +206,10 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
             }
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| cell.name.hash()).zip(values).collect();
-                let was_first = again > 0 && was_written(inner, swap.partition, sent_at, &wishes[members[0]].id).await;
+                let was_first = match members.iter().map(|member| wishes[*member].id.as_str()).find(|id| !id.is_empty()) {
+                    Some(id) => again > 0 && was_written(inner, swap.partition, sent_at, id).await,
+                    None => false,
+                };
                 (if was_first { Fate::Done } else { Fate::Raced }, Answer::Found(found))
             }
         };
@@ -187,7 +217,7 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
             inner.cells.settle(&wishes[member], &answer);
             fates[member] = fate;
         }
-        if fate == Fate::Done {
+        if fate == Fate::Done && !swap.entry.is_empty() {
             unconfirmed.push(Sent { partition: swap.partition, answered: Instant::now(), at_millis: now, entry: swap.entry });
         }
     }

@@ -185,7 +185,13 @@ impl Embedded {
     }
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
-        Ok(self.erase_session(tenant, session, row.into_log_row(0).into_row()).await?.map_or(0, |erased| erased.log_rows))
+        let row = row.into_log_row(0).into_row();
+        if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
+            return Ok(erased.log_rows);
+        }
+        // The states were elsewhere: that they went is told all the same.
+        self.work(Work::Append { row, effects: Vec::new(), removal: None }).await?;
+        Ok(0)
     }
 
     pub(crate) async fn effects_since(

@@ -1,13 +1,17 @@
 //! Steps on one key run one after the other.
 
-use crate::toy::{Toy, add, all_rows, keep, key, number, one_more, row, rows_of, sum, summed};
+use crate::toy::{TENANT, Toy, add, all_rows, keep, key, number, on_every_store, one_more, row, rows_of, sum, summed};
 use runguard_store::{Decided, View, Written};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_tasks_that_count_on_one_key_lose_nothing() {
-    let toy = Toy::new();
+on_every_store!(
+    many_tasks_that_count_on_one_key_lose_nothing,
+    of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one,
+    a_step_that_only_replies_leaves_no_row_and_no_state,
+);
+
+async fn many_tasks_that_count_on_one_key_lose_nothing(toy: Toy) {
     let mut tasks = JoinSet::new();
     for _ in 0..64 {
         let store = toy.store.clone();
@@ -26,10 +30,8 @@ async fn many_tasks_that_count_on_one_key_lose_nothing() {
     assert_eq!(all_rows(&toy.store).await.len(), 64 * 50);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one() {
+async fn of_all_who_race_for_the_last_slots_exactly_as_many_as_there_are_get_one(toy: Toy) {
     const SLOTS: u64 = 7;
-    let toy = Toy::new();
     for round in 0..20 {
         let session = format!("race-{round}");
         let mut tasks = JoinSet::new();
@@ -104,13 +106,11 @@ async fn step_in_every_order() {
     }
 }
 
-#[tokio::test]
-async fn a_step_that_only_replies_leaves_no_row_and_no_state() {
-    let toy = Toy::new();
+async fn a_step_that_only_replies_leaves_no_row_and_no_state(toy: Toy) {
     let reply = toy.store.apply(&[summed(key("quiet"))], |view| Decided::Reply(view.get(0).is_none())).await;
     assert!(reply.unwrap());
     assert!(all_rows(&toy.store).await.is_empty());
-    assert!(toy.store.states_of(key("quiet")).await.unwrap().is_empty());
+    assert!(toy.store.states(TENANT, "quiet").await.unwrap().is_empty());
 }
 
 /// Who is refused because the store is stopping must not be counted, on disk least of all.

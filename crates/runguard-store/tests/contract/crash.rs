@@ -1,6 +1,6 @@
 //! `kill -9` at any moment: what was answered is there, exactly once, and the states are what the log says.
 
-use crate::toy::{LIST, PLENTY, Store, TINY, all_rows, change, index_file, key, listed, open, row};
+use crate::toy::{LIST, PLENTY, Store, TINY, all_rows, change, index_file, key, listed, open, row, states_of};
 use runguard_store::{Decided, Row, StoreError, Written};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -85,7 +85,7 @@ async fn check_books(store: &Store, answered: &HashSet<(String, u32)>) {
     for (session, numbers) in &counted {
         assert!(numbers.iter().copied().eq(0..numbers.len() as u32), "{session}: each number once, in order: {numbers:?}");
         let state: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let states = store.states_of(key(session)).await.unwrap();
+        let states = states_of(store, key(session)).await.unwrap();
         assert_eq!(*states[0].state, *state, "{session}: the state is what the log says");
     }
     for (session, number) in answered {
@@ -114,6 +114,6 @@ async fn a_killed_process_leaves_every_answered_row_exactly_once() {
         check_books(&open(folder.path(), PLENTY), &answered).await;
     }
     let store = open(folder.path(), PLENTY);
-    let states = store.states_of(key("s0")).await.unwrap();
+    let states = states_of(&store, key("s0")).await.unwrap();
     assert_eq!(count(&store, "s0").await.unwrap() as usize, states[0].state.len() / 4, "and it goes on counting");
 }

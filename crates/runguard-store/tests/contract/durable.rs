@@ -2,7 +2,7 @@
 
 use crate::toy::{
     LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, listed, one_more, replay, row, rows_of,
-    sum, summed,
+    states_of, sum, summed,
 };
 use proptest::prelude::*;
 use runguard_store::{Cell, Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, StoreError, View};
@@ -40,13 +40,13 @@ async fn try_everything(store: &Store) -> Result<Everything, StoreError> {
         let session = format!("s{number}");
         let filter = RowFilter { tenant: Some(TENANT.into()), session: Some(session.clone()), ..RowFilter::default() };
         timelines.push(store.rows(filter, Order::OldestFirst, None, 1000).await?);
-        states.push(store.states_of(key(&session)).await?);
+        states.push(states_of(store, key(&session)).await?);
     }
     Ok(Everything {
         rows: store.rows(RowFilter::default(), Order::OldestFirst, None, 1_000_000).await?,
         timelines,
         states,
-        endpoint: store.states_of(Key::new(Family::Endpoint, TENANT, "shared")).await?,
+        endpoint: states_of(store, Key::new(Family::Endpoint, TENANT, "shared")).await?,
         stats: store.stats_by(None, None, i64::MIN / 2, i64::MAX / 2, 1).await?,
     })
 }
@@ -155,7 +155,7 @@ async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
     append(&toy.store, "full", "one more", b"x").await;
     let subjects = async |store: &Store| -> Vec<String> {
         let mut subjects: Vec<String> =
-            store.states_of(key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
+            states_of(store, key("full")).await.unwrap().into_iter().map(|state| state.subject.into_string()).collect();
         subjects.sort_unstable();
         subjects
     };
@@ -250,7 +250,7 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
         }
     }
     for entry in ["s0", "s1", "s2", "s3", ENDPOINT] {
-        let states = toy.store.states_of(key_of(entry)).await.unwrap();
+        let states = states_of(&toy.store, key_of(entry)).await.unwrap();
         let found: States = states.into_iter().map(|state| ((state.slot, state.subject.into_string()), state.state.into_vec())).collect();
         assert_eq!(found, model.entries.get(entry).cloned().unwrap_or_default(), "states of {entry}");
         if entry != ENDPOINT {

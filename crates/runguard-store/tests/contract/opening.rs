@@ -17,7 +17,7 @@ async fn filled_folder() -> tempfile::TempDir {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_in_use_is_refused_until_it_is_free() {
     let toy = Toy::new();
-    let second = Store::open(options(toy.folder.path(), PLENTY), RULES);
+    let second = runguard_store::Embedded::open(options(toy.folder.path(), PLENTY), RULES);
     assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
     add(&toy.store, "one", 1).await.unwrap();
     let Toy { folder, store, .. } = toy;

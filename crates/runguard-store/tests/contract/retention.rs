@@ -2,7 +2,7 @@
 
 use crate::toy::{
     DAY, MINUTE, NOW, PLENTY, Store, TENANT, Toy, add, all_rows, files_with, index_file, keep, key, log_file, one_more, open, row, rows_of,
-    sum, summed, write,
+    states_of, sum, summed, write,
 };
 use runguard_store::{Family, Key, Row};
 
@@ -46,10 +46,10 @@ async fn a_state_lives_as_long_as_it_can_matter_and_an_endpoint_for_ever() {
         toy.store.flush().await.unwrap();
         assert!(all_rows(&toy.store).await.is_empty());
         assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days");
-        assert_eq!(toy.store.states_of(endpoint).await.unwrap().len(), 1, "after {days} days");
+        assert_eq!(states_of(&toy.store, endpoint).await.unwrap().len(), 1, "after {days} days");
         toy = toy.reopen();
         assert_eq!(sum(&toy.store, "old").await, kept, "after {days} days and a restart");
-        assert_eq!(toy.store.states_of(endpoint).await.unwrap().len(), 1, "after {days} days and a restart");
+        assert_eq!(states_of(&toy.store, endpoint).await.unwrap().len(), 1, "after {days} days and a restart");
     }
 }
 
@@ -80,11 +80,11 @@ async fn answers_for_repeated_requests_go_after_a_day() {
     toy.store.flush().await.unwrap();
     toy.store.tell_time(NOW + DAY + 1);
     toy.store.flush().await.unwrap();
-    assert!(toy.store.states_of(early).await.unwrap().is_empty());
-    assert_eq!(toy.store.states_of(late).await.unwrap().len(), 1);
+    assert!(states_of(&toy.store, early).await.unwrap().is_empty());
+    assert_eq!(states_of(&toy.store, late).await.unwrap().len(), 1);
     let toy = toy.reopen();
-    assert!(toy.store.states_of(early).await.unwrap().is_empty());
-    assert_eq!(toy.store.states_of(late).await.unwrap().len(), 1);
+    assert!(states_of(&toy.store, early).await.unwrap().is_empty());
+    assert_eq!(states_of(&toy.store, late).await.unwrap().len(), 1);
 }
 
 /// The folder is closed at the moment rows become old: they must not be forgotten and stay in the file.

@@ -1,9 +1,12 @@
 //! Toy states and a store in a folder of its own.
 
-pub(crate) use runguard_store::Embedded as Store;
+use crate::postgres_server::PostgresServer;
+use crate::redis_server::RedisServer;
+pub(crate) use runguard_store::Store;
+use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
-    Cell, Change, Decided, Durability, Family, Keep, Key, LogRow, OpenError, Options, Order, Role, Row, RowFilter, Rules, StoreError, View,
-    Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, LogRow, Memory, OpenError, Options,
+    Order, PgLog, PgOptions, Role, Row, RowFilter, Rules, SlotState, StoreError, View, Written,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,9 +59,9 @@ pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
 pub(crate) fn try_open(folder: &Path, memory_bytes: usize) -> Result<Store, OpenError> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
-        match Store::open(options(folder, memory_bytes), RULES) {
+        match Embedded::open(options(folder, memory_bytes), RULES) {
             Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
-            opened => return opened,
+            opened => return opened.map(Store::Embedded),
         }
     }
 }
@@ -72,7 +75,51 @@ pub(crate) struct Toy {
     pub(crate) folder: TempDir,
     pub(crate) store: Arc<Store>,
     memory_bytes: usize,
+    _servers: Option<Servers>,
 }
+
+/// What a cluster needs, for as long as this lives.
+struct Servers {
+    redis: RedisServer,
+    postgres: Option<Arc<PostgresServer>>,
+}
+
+/// Where a cluster's log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    OwnFiles,
+    Postgres,
+}
+
+/// The same test for every store.
+macro_rules! on_every_store {
+    ($($test:ident),* $(,)?) => {$(
+        mod $test {
+            use crate::toy::Toy;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn embedded() {
+                super::$test(Toy::new()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn memory() {
+                super::$test(Toy::memory()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn redis() {
+                super::$test(Toy::redis().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn redis_and_postgres() {
+                super::$test(Toy::postgres().await).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_every_store;
 
 impl Toy {
     pub(crate) fn new() -> Self {
@@ -82,7 +129,47 @@ impl Toy {
     pub(crate) fn with_memory(memory_bytes: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(open(folder.path(), memory_bytes));
-        Self { folder, store, memory_bytes }
+        Self { folder, store, memory_bytes, _servers: None }
+    }
+
+    pub(crate) fn memory() -> Self {
+        let store = Arc::new(Store::Memory(Memory::default()));
+        Self { folder: tempfile::tempdir().unwrap(), store, memory_bytes: PLENTY, _servers: None }
+    }
+
+    pub(crate) async fn redis() -> Self {
+        Self::cluster(Log::OwnFiles).await
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        Self::cluster(Log::Postgres).await
+    }
+
+    async fn cluster(log: Log) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let postgres = (log == Log::Postgres).then(PostgresServer::shared);
+        let servers = Servers { redis: RedisServer::start(), postgres };
+        let patience = Duration::from_secs(20);
+        let link = RedisOptions {
+            url: servers.redis.url(),
+            prefix: "rg".into(),
+            partitions: 16,
+            stream_limit: 1_000_000,
+            ca_file: None,
+            replicas: 0,
+            timeout: patience,
+        };
+        // The rows are of a time long past for the servers.
+        let retention_days = 100_000;
+        let log = if let Some(postgres) = &servers.postgres {
+            LogKept::Postgres(PgLog::open(PgOptions { url: postgres.database(), retention_days }).await.unwrap())
+        } else {
+            let options = Options { retention_days, role: Role::Log, ..options(&folder.path().join("log"), PLENTY) };
+            LogKept::Local(Embedded::open(options, RULES).unwrap())
+        };
+        let options = ClusterOptions { folder: folder.path().join("alone"), memory_bytes: PLENTY, retention_days, patience, seed: 7 };
+        let joined = Cluster::join(RedisLink::open(link).await.unwrap(), log, options, RULES).await.unwrap();
+        Self { folder, store: Arc::new(Store::Cluster(joined)), memory_bytes: PLENTY, _servers: Some(servers) }
     }
 
     pub(crate) fn reopen(self) -> Self {
@@ -91,12 +178,24 @@ impl Toy {
 
     /// Closes, lets something happen to the folder, and opens again.
     pub(crate) fn reopen_after(self, between: impl FnOnce(&Path)) -> Self {
-        let Self { folder, store, memory_bytes } = self;
+        let Self { folder, store, memory_bytes, _servers } = self;
+        assert!(matches!(*store, Store::Embedded(_)), "only files can be opened again");
         drop(Arc::into_inner(store).expect("somebody still uses the store"));
         between(folder.path());
         let store = Arc::new(open(folder.path(), memory_bytes));
-        Self { folder, store, memory_bytes }
+        Self { folder, store, memory_bytes, _servers: None }
     }
+}
+
+/// The states of any entry, of a store with files of its own.
+pub(crate) async fn states_of(store: &Store, key: Key) -> Result<Vec<SlotState>, StoreError> {
+    let Store::Embedded(store) = store else { panic!("no other store is asked so") };
+    store.states_of(key).await
+}
+
+/// What one cell holds, on any store.
+pub(crate) async fn state(store: &Store, cell: Cell<'_>) -> Option<Vec<u8>> {
+    store.apply(&[cell], |view| Decided::Reply(view.get(0).map(<[u8]>::to_vec))).await.unwrap()
 }
 
 pub(crate) fn log_file(folder: &Path) -> PathBuf {
@@ -170,15 +269,25 @@ pub(crate) async fn write(store: &Store, row: Row) {
 }
 
 pub(crate) async fn sum(store: &Store, session: &str) -> u64 {
-    let states = store.states_of(key(session)).await.unwrap();
+    settle(store).await;
+    let states = store.states(TENANT, session).await.unwrap();
     number(states.iter().find(|state| state.slot == SUM).map(|state| &*state.state))
 }
 
+/// A cluster's log follows its answers in a moment.
+pub(crate) async fn settle(store: &Store) {
+    if matches!(store, Store::Cluster(_)) {
+        store.flush().await.unwrap();
+    }
+}
+
 pub(crate) async fn all_rows(store: &Store) -> Vec<LogRow> {
+    settle(store).await;
     store.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await.unwrap()
 }
 
 pub(crate) async fn rows_of(store: &Store, session: &str) -> Vec<LogRow> {
+    settle(store).await;
     let filter = RowFilter { tenant: Some(TENANT.into()), session: Some(session.into()), ..RowFilter::default() };
     store.rows(filter, Order::OldestFirst, None, usize::MAX >> 1).await.unwrap()
 }

@@ -106,7 +106,7 @@ async fn decide_again(folder: &Path, guards: &[(GuardName, Tree)]) -> Result<Vec
     settings.store.data = folder.display().to_string();
     settings.log.retention_days = LONGEST_RETENTION_DAYS;
     let store = open_store(&settings).map_err(|error| failed(&error))?;
-    let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() };
+    let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None };
     let engine = Engine::new(store, options).await.map_err(|error| failed(&error))?;
     let mut reports = Vec::new();
     for (guard, table) in guards {

@@ -30,7 +30,7 @@ impl World {
                 .unwrap()
                 .settings;
         let store = open_store(&settings).unwrap();
-        let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default() };
+        let options = EngineOptions { clock: Clock::Virtual, settings, keys: KeyRing::default(), seed: None };
         let engine = RUNTIME.block_on(Engine::new(store, options)).unwrap();
         Self { engine, _folder: folder }
     }

@@ -1,0 +1,386 @@
+//! What must hold at the end, whatever happened.
+//!
+//! The tape says in which order the database did what it did. Run again one after the other on one set of states, every sound
+//! decision on it must come out as it was answered: so many nodes did what one would have done. Limits are counted once more from
+//! the answers alone, and the log must hold every answer once.
+
+use crate::network::Taped;
+use crate::world::{CHILD_LIMIT, ERASABLE, Given, PARENT_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World, route};
+use runguard_core::Timestamp;
+use runguard_core::answer::{Envelope, Shape};
+use runguard_core::guard::{Moment, Place, Scope};
+use runguard_core::input::Input;
+use runguard_engine::Outcome;
+use runguard_engine::engine::RULES;
+use runguard_store::cluster::EntryRow;
+use runguard_store::cluster::link::Put;
+use runguard_store::{LogRow, Memory, Order, RowFilter};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The cells in which the store notes how far it is with building states.
+const BUILT: u128 = 0;
+const CLOSED: u128 = 1;
+
+/// What a row did to a cell, as the log has it.
+#[derive(Debug, Deserialize)]
+struct Effect<'a> {
+    family: u8,
+    hash: u128,
+    slot: u8,
+    subject: &'a str,
+    events: &'a [u8],
+}
+
+fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
+    let mut bytes = vec![family];
+    bytes.extend_from_slice(&hash.to_be_bytes());
+    bytes.push(slot);
+    bytes.extend_from_slice(subject.as_bytes());
+    xxh3_128(&bytes)
+}
+
+fn name_of_place(tenant: &str, place: &Place<'_>) -> u128 {
+    let (family, label) = match place.scope {
+        Scope::Session => (0, place.subject.to_owned()),
+        Scope::Endpoint => (1, format!("{tenant}\0{}", place.subject)),
+    };
+    let hash = xxh3_128(&[&[family], tenant.as_bytes(), &[0], place.name.as_bytes()].concat());
+    name_of(family, hash, place.slot as u8, &label)
+}
+
+pub(crate) fn rows_of(log: &Memory) -> Vec<LogRow> {
+    // Held by nobody else: it never waits.
+    let all = log.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX);
+    let mut all = std::pin::pin!(all);
+    match all.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(rows) => rows.unwrap_or_default(),
+        std::task::Poll::Pending => unreachable!("memory does not wait"),
+    }
+}
+use std::future::Future;
+
+/// Rows that an emptied database took with it before the log had them.
+#[derive(Debug, Default)]
+struct Risks {
+    /// Not sent again before the states were built: a limit may have been passed for each of them.
+    late: BTreeSet<String>,
+    /// Whoever could have sent them again was dead.
+    lost: BTreeSet<String>,
+    /// Of these, operators' changes.
+    lost_controls: usize,
+}
+
+pub(crate) async fn check(world: &World) -> Result<(), String> {
+    let risks = risks(world);
+    let engine = world.engines().into_iter().next().ok_or("no node is up")?;
+    let rows = engine.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await.map_err(|error| error.to_string())?;
+    log_has_every_answer(world, &rows, &risks)?;
+    log_has_nothing_else(world, &rows, &risks)?;
+    limits(world, &risks)?;
+    replay_tape(world)?;
+    repeated_requests(world, &risks).await?;
+    erased_stays_erased(world)?;
+    states_are_what_the_log_says(world).await
+}
+
+fn risks(world: &World) -> Risks {
+    let record = world.network.record();
+    let crashed: BTreeSet<u64> = world.told().cut_off.keys().copied().collect();
+    let (mut risks, mut pending) = (Risks::default(), BTreeSet::new());
+    for taped in &record.tape {
+        match taped {
+            Taped::Emptied { at_risk, .. } => pending.extend(at_risk.iter().cloned()),
+            Taped::Swapped { cells, rows, .. } => {
+                for row in rows {
+                    pending.remove(&row.id);
+                }
+                if cells.iter().any(|(name, _)| *name == BUILT) {
+                    risks.late.extend(pending.iter().cloned());
+                }
+            }
+        }
+    }
+    risks.lost = pending.into_iter().filter(|id| record.owners.get(id).is_some_and(|life| crashed.contains(life))).collect();
+    let rows = record.tape.iter().filter_map(|taped| match taped {
+        Taped::Emptied { .. } => None,
+        Taped::Swapped { rows, .. } => Some(rows),
+    });
+    let controls: BTreeSet<&str> = rows.flatten().filter(|row| row.kind == "admin").map(|row| row.id.as_str()).collect();
+    risks.lost_controls = risks.lost.iter().filter(|id| controls.contains(id.as_str())).count();
+    risks
+}
+
+fn log_has_every_answer(world: &World, rows: &[LogRow], risks: &Risks) -> Result<(), String> {
+    let mut logged: BTreeMap<&str, &LogRow> = BTreeMap::new();
+    for row in rows {
+        if logged.insert(&row.id, row).is_some() {
+            return Err(format!("the log has {} twice", row.id));
+        }
+    }
+    let told = world.told();
+    for given in told.given.iter().filter(|given| !given.replayed) {
+        let Some(row) = logged.get(given.id.as_str()) else {
+            let session = serde_json::from_str::<Value>(&given.body).map(|body| body["session_id"].as_str().unwrap_or("").to_owned());
+            let erased = session.is_ok_and(|session| told.erased_perhaps.contains(&(given.request.tenant.to_string(), session)));
+            if erased || risks.lost.contains(&given.id) {
+                continue;
+            }
+            return Err(format!("an answer is not in the log: {} (life {}, {})", given.body, given.life, given.request.path));
+        };
+        if row.answer != given.body || row.outcome != given.outcome.code() {
+            return Err(format!("the log says {} of {} to what was answered {}", row.answer, row.outcome, given.body));
+        }
+    }
+    Ok(())
+}
+
+/// Rows that nobody was told of are those whose answer was lost on the way, or with their node.
+fn log_has_nothing_else(world: &World, rows: &[LogRow], risks: &Risks) -> Result<(), String> {
+    let (told, record) = (world.told(), world.network.record());
+    let given: BTreeSet<&str> = told.given.iter().map(|given| given.id.as_str()).collect();
+    let mut cut_off = told.cut_off.clone();
+    let mut controls = 0;
+    for row in rows.iter().filter(|row| !given.contains(row.id.as_str())) {
+        if row.kind == "admin" {
+            controls += usize::from(row.outcome != "session_erased");
+            continue;
+        }
+        if record.in_doubt.contains(&row.id) {
+            continue;
+        }
+        match record.owners.get(&row.id).and_then(|life| cut_off.get_mut(life)) {
+            Some(left) if *left > 0 => *left -= 1,
+            Some(_) | None => return Err(format!("the log has a decision that nobody asked for or was told of: {row:?}")),
+        }
+    }
+    if controls + risks.lost_controls < told.controls {
+        return Err(format!("{} changes of operators were confirmed, the log has {controls}", told.controls));
+    }
+    Ok(())
+}
+
+fn facts(given: &Given) -> Value {
+    serde_json::from_str(&given.body).unwrap()
+}
+
+/// Counted from what callers were told, without a look at any state.
+fn limits(world: &World, risks: &Risks) -> Result<(), String> {
+    let told = world.told();
+    let sound = || told.given.iter().filter(|given| !given.replayed && !given.degraded);
+    let mut retries: BTreeMap<(String, String, String), (usize, usize)> = BTreeMap::new();
+    let mut probes: BTreeMap<(String, String, String), Vec<i64>> = BTreeMap::new();
+    let mut spent: BTreeMap<(String, String), f64> = BTreeMap::new();
+    for given in sound().filter(|given| given.outcome == Outcome::Allowed) {
+        let body = facts(given);
+        let asked: Value = serde_json::from_str(&given.request.body).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (tenant, session) = (given.request.tenant.to_string(), text(&asked["session_id"]));
+        match given.request.path {
+            "/guard/ai-task-retry" if !session.starts_with(ERASABLE) => {
+                let (allowed, excused) = retries.entry((tenant, session, text(&asked["task_name"]))).or_default();
+                *allowed += 1;
+                *excused += usize::from(risks.late.contains(&given.id));
+            }
+            "/guard/api-circuit/check" if body["probe"] == true => {
+                let permit = text(&body["permit_id"]);
+                let generation = permit.split('-').next().unwrap_or_default().to_owned();
+                probes.entry((tenant, text(&asked["endpoint_key"]), generation)).or_default().push(given.at);
+            }
+            "/guard/budget/commit" if body["known"] == true => {
+                let cost = body["cost_usd"].as_f64().unwrap_or(0.0);
+                *spent.entry((tenant.clone(), session)).or_default() += cost;
+                *spent.entry((tenant, "team".into())).or_default() += cost;
+            }
+            "/guard/budget/reserve" => {
+                let total = body["spent_usd"].as_f64().unwrap_or(0.0) + body["reserved_usd"].as_f64().unwrap_or(0.0);
+                if total > CHILD_LIMIT + 1e-9 {
+                    return Err(format!("spent and reserved pass the limit: {}", given.body));
+                }
+            }
+            _ => {}
+        }
+    }
+    for (key, (allowed, excused)) in retries {
+        if allowed > RETRY_CAP + excused {
+            return Err(format!("{allowed} retries were allowed for {key:?}, the cap is {RETRY_CAP}"));
+        }
+    }
+    for (key, mut times) in probes {
+        times.sort_unstable();
+        let crowded = times.windows(PROBES + 1).find(|some| some[PROBES] - some[0] < PROBE_TIMEOUT_MILLIS);
+        if let Some(some) = crowded.filter(|_| risks.late.is_empty()) {
+            return Err(format!("probes of {key:?} at {some:?}: no more than {PROBES} at a time"));
+        }
+    }
+    for (key, spent) in spent {
+        let limit = if key.1 == "team" { PARENT_LIMIT } else { CHILD_LIMIT };
+        if spent > limit + 1e-9 && risks.late.is_empty() {
+            return Err(format!("{key:?} spent {spent}, the limit is {limit}"));
+        }
+    }
+    Ok(())
+}
+
+/// One after the other, as if there were one node.
+fn replay_tape(world: &World) -> Result<(), String> {
+    let (told, record) = (world.told(), world.network.record());
+    let asked: BTreeMap<&str, &Request> =
+        told.given.iter().filter(|given| !given.replayed).map(|given| (given.id.as_str(), &given.request)).collect();
+    let mut states: BTreeMap<u128, Vec<u8>> = BTreeMap::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for taped in &record.tape {
+        let (cells, rows) = match taped {
+            Taped::Emptied { .. } => {
+                states.clear();
+                continue;
+            }
+            Taped::Swapped { cells, rows, .. } => (cells, rows),
+        };
+        // Sent again for the log alone: whoever builds the states finds it there.
+        if cells.iter().any(|(name, _)| *name != CLOSED) {
+            for row in rows {
+                let degraded = row.answer.contains("\"degraded\":true");
+                // What comes home was decided elsewhere, and what is sent again before.
+                if let Some(request) = asked.get(row.id.as_str()).filter(|_| !degraded && seen.insert(row.id.as_str())) {
+                    same_answer(world, &states, request, row)?;
+                }
+                let effects: Vec<Effect<'_>> = postcard::from_bytes(&row.effects).map_err(|error| error.to_string())?;
+                for effect in effects {
+                    let name = name_of(effect.family, effect.hash, effect.slot, effect.subject);
+                    let before = states.get(&name).map(Vec::as_slice);
+                    if let Some(state) = (RULES.replay)(effect.slot, before, effect.events, row.at) {
+                        states.insert(name, state);
+                    }
+                }
+            }
+        }
+        for (name, put) in cells {
+            match put {
+                Put::Keep => {}
+                Put::Remove => {
+                    states.remove(name);
+                }
+                Put::Set { state, .. } => {
+                    if !rows.is_empty() && states.get(name) != Some(state) {
+                        let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+                        let made = states.get(name).map(|state| String::from_utf8_lossy(state));
+                        let set = String::from_utf8_lossy(state);
+                        return Err(format!("the rows {ids:?} make {made:?} of a state, with them was set {set:?}"));
+                    }
+                    states.insert(*name, state.clone());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same_answer(world: &World, states: &BTreeMap<u128, Vec<u8>>, request: &Request, row: &EntryRow) -> Result<(), String> {
+    let route = route(request.path);
+    let input = Input::read(request.body.as_bytes(), route.fields).unwrap();
+    let operation = (route.read)(&input);
+    let places = operation.places();
+    let before: Vec<Option<&[u8]>> =
+        places.iter().map(|place| states.get(&name_of_place(&request.tenant, place)).map(Vec::as_slice)).collect();
+    let now = Timestamp::from_millis(row.at);
+    let moment = Moment { now, decision_id: &row.id, store_text: world.settings.log.store_text };
+    let outcome = operation.run(world.settings.policies.for_tenant(&request.tenant), &before, moment);
+    let envelope = Envelope { decision_id: &row.id, session_id: operation.session_id(), warnings: &[], now };
+    let answer = outcome.answer.to_json(&envelope, Shape::Full).rest();
+    if answer == row.answer {
+        return Ok(());
+    }
+    Err(format!("{} was answered {} for {}, on the states before it the answer is {answer}", row.id, row.answer, request.body))
+}
+
+/// The first sound answer is the answer, on every node.
+async fn repeated_requests(world: &World, risks: &Risks) -> Result<(), String> {
+    let given = world.told().given.clone();
+    let mut first: BTreeMap<String, Given> = BTreeMap::new();
+    let mut all: BTreeMap<String, Request> = BTreeMap::new();
+    let excused: BTreeSet<&String> =
+        given.iter().filter(|given| risks.late.contains(&given.id)).filter_map(|given| given.request.key.as_ref()).collect();
+    for given in &given {
+        let Some(key) = given.request.key.as_ref().filter(|key| !excused.contains(key)) else { continue };
+        all.insert(key.clone(), given.request.clone());
+        if given.degraded || given.replayed {
+            continue;
+        }
+        if let Some(first) = first.insert(key.clone(), given.clone()) {
+            return Err(format!("{key} was decided twice: {} and {}", first.body, given.body));
+        }
+    }
+    for given in given.iter().filter(|given| given.replayed && !given.degraded) {
+        let key = given.request.key.clone().unwrap_or_default();
+        if first.get(&key).is_some_and(|first| first.body != given.body) {
+            return Err(format!("{key} was answered {} and then {}", first[&key].body, given.body));
+        }
+    }
+    for (key, request) in all {
+        let mut bodies: BTreeSet<String> = first.get(&key).map(|first| first.body.clone()).into_iter().collect();
+        for engine in world.engines() {
+            let again = world.ask(&engine, 0, request.clone()).await.map_err(|error| format!("{key} asked again: {error}"))?;
+            bodies.insert(again.body);
+        }
+        if bodies.len() > 1 {
+            return Err(format!("{key} has several answers: {bodies:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn erased_stays_erased(world: &World) -> Result<(), String> {
+    let logged: BTreeSet<String> = rows_of(&world.network.log).into_iter().map(|row| row.id).collect();
+    let told = world.told();
+    // What a node decided alone stays on its disk until all of it is home. Should it die before, it cannot know what was erased since.
+    let alone: BTreeSet<&str> = told.given.iter().filter(|given| given.degraded).map(|given| given.id.as_str()).collect();
+    // Nor a node what was erased a moment before the database was emptied: it sends again what it does not know to be in the log.
+    let emptied: Vec<i64> = world.network.record().tape.iter().filter_map(Taped::emptied_at).collect();
+    let just_before = |at: i64| emptied.iter().any(|emptied| (at..at + 5_000).contains(emptied));
+    for erasure in told.erasures.iter().filter(|erasure| !just_before(erasure.at)) {
+        if let Some(id) = erasure.rows.iter().find(|id| logged.contains(*id) && !alone.contains(id.as_str())) {
+            return Err(format!("{id} of {} was erased and is in the log again", erasure.session));
+        }
+    }
+    Ok(())
+}
+
+/// Everything is taken from the database once more: what the nodes build from the log must be what was there.
+async fn states_are_what_the_log_says(world: &World) -> Result<(), String> {
+    let engines = world.engines();
+    for engine in &engines {
+        engine.store.flush().await.map_err(|error| error.to_string())?;
+    }
+    let states = || -> BTreeMap<u128, Vec<u8>> {
+        let record = world.network.record();
+        let erasable = |name: &u128| record.sessions_of.get(name).is_some_and(|some| some.iter().any(|name| name.starts_with(ERASABLE)));
+        world
+            .network
+            .database
+            .cells()
+            .into_iter()
+            .map(|(name, _, state)| (name.hash(), state))
+            .filter(|(name, _)| *name > CLOSED && !erasable(name))
+            .collect()
+    };
+    let before = states();
+    world.network.go_down();
+    world.network.empty().await;
+    world.network.come_up();
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    world.recovers(engines.len()).await?;
+    let after = states();
+    let sessions = world.network.record().sessions_of.clone();
+    for name in before.keys().chain(after.keys()) {
+        let (before, after) = (before.get(name), after.get(name));
+        let of = sessions.get(name);
+        // Asked of every node to see whether it is sound.
+        if before != after && !of.is_some_and(|sessions| sessions.contains("after")) {
+            return Err(format!("a state of {of:?} was {before:?}, the log makes {after:?} of it"));
+        }
+    }
+    Ok(())
+}

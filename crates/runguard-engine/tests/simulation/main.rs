@@ -1,0 +1,45 @@
+//! Many nodes, one database and one log in one process, without threads: time, network, crashes and requests follow from a seed.
+//!
+//! Nodes are real engines on real cluster stores; only the database, the log and the disks are models. A seed that fails is
+//! printed and can be lived through again:
+//!
+//! ```sh
+//! RUNGUARD_SIM_SEED=17 cargo test -p runguard-engine --test simulation
+//! RUNGUARD_SIM_SEEDS=5000 cargo test -p runguard-engine --test simulation
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop")]
+
+mod books;
+mod chance;
+mod network;
+mod world;
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 60;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+fn hold(seed: u64) -> Option<String> {
+    let wrong = world::run(seed).err()?;
+    Some(format!("seed {seed}: {wrong}\n  again: RUNGUARD_SIM_SEED={seed} cargo test -p runguard-engine --test simulation books_balance"))
+}
+
+#[test]
+fn the_books_balance_whatever_the_seed() {
+    let seeds = match number("RUNGUARD_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RUNGUARD_SIM_SEEDS").unwrap_or(SEEDS),
+    };
+    let failed: Vec<String> = seeds.filter_map(hold).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn a_seed_gives_the_same_run_each_time() {
+    for seed in 0..3 {
+        assert_eq!(world::run(seed), world::run(seed), "seed {seed}");
+    }
+}

@@ -1,0 +1,477 @@
+//! Between the nodes and the database: every call is a message there and one back, and either may be late, lost or repeated.
+//!
+//! A message that is under way arrives whatever becomes of its sender, so a swap may be made long after the node that sent it
+//! gave up or died. What the database does is written down in its order: the tape, which the books are checked against.
+
+use crate::chance::Chance;
+use runguard_store::LogFault;
+use runguard_store::cluster::entry::{self, EntryRow};
+use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, Swapped, Token, Value};
+use runguard_store::cluster::model::{ModelLink, Replica};
+use runguard_store::{Memory, Order, RowFilter};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// When every run begins.
+pub(crate) const BEGINNING: i64 = 1_700_000_000_000;
+/// How long a node waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How bad the network is, in thousandths.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weather {
+    pub(crate) lost_requests: u64,
+    pub(crate) lost_answers: u64,
+    pub(crate) repeated: u64,
+    pub(crate) most_delay_millis: u64,
+    pub(crate) very_late: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Up,
+    Down,
+    /// The replica does not follow: what is written may be lost, and nobody is told that it is done.
+    Lagging,
+}
+
+/// One life of a node, from its start to its crash.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) node: usize,
+    pub(crate) number: u64,
+    pub(crate) dead: AtomicBool,
+}
+
+/// What the database did.
+#[derive(Debug, Clone)]
+pub(crate) enum Taped {
+    Swapped {
+        cells: Vec<(u128, Put)>,
+        rows: Vec<EntryRow>,
+    },
+    /// Everything was lost; these rows were not in the log.
+    Emptied {
+        at_risk: BTreeSet<String>,
+        at: i64,
+    },
+}
+
+impl Taped {
+    pub(crate) fn emptied_at(&self) -> Option<i64> {
+        match self {
+            Self::Swapped { .. } => None,
+            Self::Emptied { at, .. } => Some(*at),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) weather: Weather,
+    pub(crate) standing: Standing,
+    /// Nodes that cannot be reached.
+    pub(crate) cut: BTreeSet<usize>,
+    pub(crate) tape: Vec<Taped>,
+    on_tape: BTreeSet<String>,
+    /// Rows of swaps that a node has no answer to.
+    pub(crate) in_doubt: BTreeSet<String>,
+    /// Who wrote a row first.
+    pub(crate) owners: BTreeMap<String, u64>,
+    /// The sessions whose rows touched a cell.
+    pub(crate) sessions_of: BTreeMap<u128, BTreeSet<String>>,
+    replica: Option<(Replica, usize)>,
+    trace: DefaultHasher,
+    pub(crate) calls: u64,
+    /// Rises when connections break; what was under way on them never arrives.
+    broken: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) database: ModelLink,
+    pub(crate) log: Memory,
+    chance: Mutex<Chance>,
+    record: Mutex<Record>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    there: Duration,
+    back: Duration,
+    request_lost: bool,
+    answer_lost: bool,
+    again_after: Option<Duration>,
+    fails_at_once: bool,
+}
+
+impl Network {
+    pub(crate) fn new(seed: u64, weather: Weather, partitions: u16, stream_limit: u64) -> Arc<Self> {
+        let record = Record {
+            weather,
+            standing: Standing::Up,
+            cut: BTreeSet::new(),
+            tape: Vec::new(),
+            on_tape: BTreeSet::new(),
+            in_doubt: BTreeSet::new(),
+            owners: BTreeMap::new(),
+            sessions_of: BTreeMap::new(),
+            replica: None,
+            trace: DefaultHasher::new(),
+            calls: 0,
+            broken: 0,
+        };
+        Arc::new(Self {
+            database: ModelLink::on_tokio_time(partitions, stream_limit, BEGINNING),
+            log: Memory::default(),
+            chance: Mutex::new(Chance::new(seed, 1)),
+            record: Mutex::new(record),
+        })
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap()
+    }
+
+    pub(crate) fn trace(&self, event: impl Hash + Debug) {
+        let millis = self.database.millis();
+        if std::env::var_os("RUNGUARD_SIM_TRACE").is_some() {
+            eprintln!("{} {event:?}", millis - BEGINNING);
+        }
+        let mut record = self.record();
+        millis.hash(&mut record.trace);
+        event.hash(&mut record.trace);
+    }
+
+    pub(crate) fn trace_hash(&self) -> u64 {
+        self.record().trace.finish()
+    }
+
+    pub(crate) fn calm(&self) {
+        let mut record = self.record();
+        record.weather = Weather { lost_requests: 0, lost_answers: 0, repeated: 0, very_late: 0, ..record.weather };
+        record.standing = Standing::Up;
+        record.cut.clear();
+        drop(record);
+        self.log.set_log_fault(LogFault::Sound);
+    }
+
+    pub(crate) fn go_down(&self) {
+        let mut record = self.record();
+        record.standing = Standing::Down;
+        record.broken += 1;
+    }
+
+    pub(crate) fn come_up(&self) {
+        self.record().standing = Standing::Up;
+    }
+
+    pub(crate) async fn empty(&self) {
+        self.log.set_log_fault(LogFault::Sound);
+        let rows = self.log.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX).await.unwrap();
+        let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
+        self.database.empty();
+        let mut record = self.record();
+        let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
+        record.on_tape.clear();
+        record.replica = None;
+        record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
+    }
+
+    /// From here on nothing is told to be done, because the replica does not have it.
+    pub(crate) fn lag(&self) {
+        let replica = self.database.replica();
+        let mut record = self.record();
+        record.standing = Standing::Lagging;
+        record.replica = Some((replica, record.tape.len()));
+    }
+
+    pub(crate) fn fail_over(&self) {
+        let mut record = self.record();
+        let Some((replica, length)) = record.replica.take() else { return };
+        self.database.fail_over(replica);
+        for lost in record.tape.split_off(length) {
+            if let Taped::Swapped { rows, .. } = lost {
+                for row in rows {
+                    record.on_tape.remove(&row.id);
+                }
+            }
+        }
+    }
+
+    fn fate(&self) -> Fate {
+        let weather = self.record().weather;
+        let chance = &mut *self.chance.lock().unwrap();
+        let delay = |chance: &mut Chance| {
+            let late = chance.in_thousand(weather.very_late);
+            chance.millis(0, if late { 1_500 } else { weather.most_delay_millis })
+        };
+        Fate {
+            there: delay(chance),
+            back: delay(chance),
+            request_lost: chance.in_thousand(weather.lost_requests),
+            answer_lost: chance.in_thousand(weather.lost_answers),
+            again_after: chance.in_thousand(weather.repeated).then(|| chance.millis(0, 700)),
+            fails_at_once: chance.in_thousand(500),
+        }
+    }
+
+    fn reaches(&self, node: usize, connection: u64) -> bool {
+        let record = self.record();
+        record.standing != Standing::Down && record.broken == connection && !record.cut.contains(&node)
+    }
+
+    fn tape(&self, life: &Life, swaps: &[Swap], answers: &[Swapped], mut tokens: BTreeMap<CellName, Token>) {
+        self.trace(("swap", life.node, life.number, swaps.iter().map(summary).collect::<Vec<_>>(), format!("{answers:.60?}")));
+        let mut record = self.record();
+        for (swap, answer) in swaps.iter().zip(answers) {
+            // The database says "done" to what it did before as well.
+            let repeated = swap.cells.iter().any(|cell| tokens[&cell.name] != cell.expect);
+            if *answer != Swapped::Done || repeated {
+                continue;
+            }
+            for cell in &swap.cells {
+                match &cell.put {
+                    Put::Keep => {}
+                    Put::Set { token, .. } => drop(tokens.insert(cell.name.clone(), *token)),
+                    Put::Remove => drop(tokens.insert(cell.name.clone(), 0)),
+                }
+            }
+            let rows = if swap.entry.is_empty() { Vec::new() } else { entry::decode(&swap.entry).unwrap() };
+            for row in &rows {
+                record.on_tape.insert(row.id.clone());
+                record.owners.entry(row.id.clone()).or_insert(life.number);
+                for cell in &swap.cells {
+                    record.sessions_of.entry(cell.name.hash()).or_default().insert(row.session.clone());
+                }
+            }
+            let cells = swap.cells.iter().map(|cell| (cell.name.hash(), cell.put.clone())).collect();
+            record.tape.push(Taped::Swapped { cells, rows });
+        }
+    }
+}
+
+fn summary(swap: &Swap) -> (u16, Vec<String>, Vec<String>) {
+    let cells = swap.cells.iter().map(|cell| {
+        let hash = cell.name.hash() as u32;
+        match &cell.put {
+            Put::Keep => format!("{hash:x}:{:x}", cell.expect as u32),
+            Put::Set { token, .. } => format!("{hash:x}:{:x}>{:x}", cell.expect as u32, *token as u32),
+            Put::Remove => format!("{hash:x}:{:x}>", cell.expect as u32),
+        }
+    });
+    (swap.partition, cells.collect(), entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|row| row.id).collect())
+}
+
+/// One node's way to the database.
+#[derive(Debug)]
+pub(crate) struct Line {
+    network: Arc<Network>,
+    link: Arc<ModelLink>,
+    life: Arc<Life>,
+    /// What a message carries of the database it is meant for.
+    generation: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// Its answer says that the replica has it.
+    Acknowledged,
+    Plain,
+}
+
+impl Line {
+    pub(crate) fn new(network: &Arc<Network>, life: &Arc<Life>) -> Self {
+        let link = Arc::new(network.database.another());
+        Self { network: network.clone(), link, life: life.clone(), generation: AtomicU64::new(0) }
+    }
+
+    async fn call<T, F>(&self, kind: Kind, most: Duration, run: impl Fn(Arc<ModelLink>) -> F + Send + 'static) -> Result<T, LinkError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LinkError>> + Send + 'static,
+    {
+        if self.life.dead.load(Ordering::Relaxed) {
+            // Nothing comes of what a dead process does.
+            std::future::pending::<()>().await;
+        }
+        let connection = {
+            let mut record = self.network.record();
+            record.calls += 1;
+            record.broken
+        };
+        let fate = self.network.fate();
+        let (sender, answer) = oneshot::channel();
+        let (network, link, life) = (self.network.clone(), self.link.clone(), self.life.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(fate.there).await;
+            if fate.request_lost || !network.reaches(life.node, connection) {
+                return;
+            }
+            let answered = run(link.clone()).await;
+            if let Some(after) = fate.again_after {
+                let (again, node) = (network.clone(), life.node);
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    if again.reaches(node, connection) {
+                        let _ = run(link).await;
+                    }
+                });
+            }
+            tokio::time::sleep(fate.back).await;
+            let unacknowledged = kind == Kind::Acknowledged && network.record().standing == Standing::Lagging;
+            if !fate.answer_lost && !unacknowledged && network.reaches(life.node, connection) {
+                let _ = sender.send(answered);
+            }
+        });
+        let waited = tokio::time::Instant::now();
+        let answered = tokio::time::timeout(most + PATIENCE, answer).await;
+        if self.life.dead.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        match answered {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(_)) if fate.fails_at_once => Err(LinkError::Away("the connection was cut".into())),
+            Ok(Err(_)) | Err(_) => {
+                tokio::time::sleep_until(waited + most + PATIENCE).await;
+                Err(LinkError::Away("no answer in time".into()))
+            }
+        }
+    }
+
+    async fn plain<T, F>(&self, run: impl Fn(Arc<ModelLink>) -> F + Send + 'static) -> Result<T, LinkError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LinkError>> + Send + 'static,
+    {
+        self.call(Kind::Plain, Duration::ZERO, run).await
+    }
+}
+
+impl Link for Line {
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|row| row.id);
+        // In doubt until the answer says otherwise: the node may die while it waits.
+        let fresh: BTreeSet<String> =
+            swaps.iter().flat_map(ids_of).filter(|id| self.network.record().in_doubt.insert(id.clone())).collect();
+        let ids: Vec<Vec<String>> = swaps.iter().map(|swap| ids_of(swap).collect()).collect();
+        let (network, life, sent_to) = (self.network.clone(), self.life.clone(), self.generation.load(Ordering::Relaxed));
+        let (sent, all_ids, arrivals) = (Arc::new(swaps), ids.concat(), Arc::new(AtomicU64::new(0)));
+        let answered = self
+            .call(Kind::Acknowledged, Duration::ZERO, move |link| {
+                let (network, life, sent) = (network.clone(), life.clone(), sent.clone());
+                if arrivals.fetch_add(1, Ordering::Relaxed) > 0 {
+                    // What was refused the first time may be done the second, and nobody hears of it.
+                    network.record().in_doubt.extend(all_ids.iter().cloned());
+                }
+                async move {
+                    if sent_to != 0 && network.database.generation() != Some(sent_to) {
+                        return Err(LinkError::emptied());
+                    }
+                    let names: BTreeSet<CellName> = sent.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
+                    let names: Vec<CellName> = names.into_iter().collect();
+                    let values = link.load(names.clone()).await?;
+                    let tokens = names.into_iter().zip(values).map(|(name, value)| (name, value.map_or(0, |(token, _)| token)));
+                    let answers = link.swap(sent.to_vec()).await?;
+                    network.tape(&life, &sent, &answers, tokens.collect());
+                    Ok(answers)
+                }
+            })
+            .await;
+        let mut record = self.network.record();
+        match &answered {
+            Ok(answers) => {
+                for id in ids.iter().zip(answers).filter(|(_, answer)| **answer == Swapped::Done).flat_map(|(ids, _)| ids) {
+                    record.in_doubt.remove(id);
+                }
+                record.in_doubt.retain(|id| !fresh.contains(id));
+            }
+            Err(LinkError::Away(_)) => {}
+            Err(LinkError::Refused(_) | LinkError::NotOurs(_)) => record.in_doubt.retain(|id| !fresh.contains(id)),
+        }
+        drop(record);
+        answered
+    }
+
+    async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        self.plain(move |link| {
+            let names = names.clone();
+            async move { link.load(names).await }
+        })
+        .await
+    }
+
+    async fn time(&self) -> Result<i64, LinkError> {
+        self.plain(|link| async move { link.time().await }).await
+    }
+
+    async fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
+        self.call(Kind::Acknowledged, Duration::from_millis(wait_millis), move |link| {
+            let after = after.clone();
+            async move { link.entries(after, count, wait_millis).await }
+        })
+        .await
+    }
+
+    async fn latest(&self) -> Result<Vec<EntryId>, LinkError> {
+        self.plain(|link| async move { link.latest().await }).await
+    }
+
+    async fn trim(&self, upto: Vec<(u16, EntryId)>) -> Result<(), LinkError> {
+        self.plain(move |link| {
+            let upto = upto.clone();
+            async move { link.trim(upto).await }
+        })
+        .await
+    }
+
+    async fn about(&self, mine: About) -> Result<About, LinkError> {
+        let about = self
+            .plain(move |link| {
+                let mine = mine.clone();
+                async move { link.about(mine).await }
+            })
+            .await?;
+        self.generation.store(about.generation, Ordering::Relaxed);
+        Ok(about)
+    }
+
+    async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {
+        self.plain(move |link| {
+            let label = label.clone();
+            async move { link.note_endpoint(label).await }
+        })
+        .await
+    }
+
+    async fn endpoints(&self) -> Result<Vec<String>, LinkError> {
+        self.plain(|link| async move { link.endpoints().await }).await
+    }
+
+    async fn forget_endpoint(&self, label: String) -> Result<(), LinkError> {
+        self.plain(move |link| {
+            let label = label.clone();
+            async move { link.forget_endpoint(label).await }
+        })
+        .await
+    }
+
+    async fn lease(&self, name: &str, holder: u64, millis: u64) -> Result<bool, LinkError> {
+        let name = name.to_owned();
+        self.plain(move |link| {
+            let name = name.clone();
+            async move { link.lease(&name, holder, millis).await }
+        })
+        .await
+    }
+
+    fn partitions(&self) -> u16 {
+        self.link.partitions()
+    }
+}

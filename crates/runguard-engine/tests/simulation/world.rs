@@ -1,0 +1,549 @@
+//! A run: nodes that live and die, callers that ask them, and what goes wrong meanwhile, all drawn from one seed.
+
+use crate::books;
+use crate::chance::Chance;
+use crate::network::{BEGINNING, Life, Line, Network, Weather};
+use runguard_core::answer::Shape;
+use runguard_core::guard::api_circuit::Control;
+use runguard_core::guard::{ROUTES, Route};
+use runguard_core::input::Input;
+use runguard_engine::engine::{RULES, fingerprint};
+use runguard_engine::settings::{Settings, check_text};
+use runguard_engine::{Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, LogRow, Memory, Store};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+pub(crate) const RETRY_CAP: usize = 5;
+pub(crate) const PROBES: usize = 1;
+pub(crate) const PROBE_TIMEOUT_MILLIS: i64 = 5_000;
+pub(crate) const CHILD_LIMIT: f64 = 1.0;
+pub(crate) const PARENT_LIMIT: f64 = 1.5;
+const RULES_TEXT: &str = "
+[guards.ai_task_retry]
+max_retries = 5
+[guards.api_circuit]
+failure_threshold = 4
+recovery = \"3s\"
+probes = 1
+probe_timeout = \"5s\"
+max_attempts_per_session = 50
+[guards.budget]
+max_usd = 1.5
+";
+/// After the last fault every node must be sound within this time: the one that builds the states may have died with the lease.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(45);
+const LASTS_MILLIS: u64 = 30_000;
+/// Sessions of this beginning are erased now and then.
+pub(crate) const ERASABLE: &str = "gone";
+
+pub(crate) fn route(path: &str) -> &'static Route {
+    ROUTES.iter().find(|route| route.path == path).unwrap()
+}
+
+/// What somebody asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) path: &'static str,
+    pub(crate) body: String,
+    pub(crate) key: Option<String>,
+}
+
+/// What somebody was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    pub(crate) request: Request,
+    pub(crate) life: u64,
+    pub(crate) id: String,
+    pub(crate) body: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) replayed: bool,
+    pub(crate) degraded: bool,
+    pub(crate) at: i64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Erasure {
+    pub(crate) session: String,
+    /// Rows of the log when it began: they are to be gone.
+    pub(crate) rows: BTreeSet<String>,
+    pub(crate) at: i64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) given: Vec<Given>,
+    pub(crate) erasures: Vec<Erasure>,
+    pub(crate) erased_perhaps: BTreeSet<(String, String)>,
+    /// Operators' changes that were confirmed.
+    pub(crate) controls: usize,
+    /// Requests that a crash cut off, by life.
+    pub(crate) cut_off: BTreeMap<u64, usize>,
+    pub(crate) failed: usize,
+    /// What went wrong and when, to understand a seed.
+    pub(crate) faults: Vec<String>,
+    /// To be settled: tenant, session, reservation.
+    reservations: Vec<(Arc<str>, String, String)>,
+    permits: Vec<(Arc<str>, String, String, String)>,
+    keys: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    disk: Memory,
+    life: Arc<Life>,
+    engine: Option<Arc<Engine>>,
+    starting: Option<AbortHandle>,
+    callers: Vec<AbortHandle>,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) network: Arc<Network>,
+    pub(crate) settings: Settings,
+    nodes: Mutex<Vec<Node>>,
+    told: Mutex<Told>,
+    lives: std::sync::atomic::AtomicU64,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Crash,
+    Cut,
+    Down,
+    Emptied,
+    FailOver,
+    LogAway,
+    LogAnswersLost,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) trace: u64,
+    pub(crate) answers: usize,
+    pub(crate) degraded: usize,
+    pub(crate) rows: usize,
+    pub(crate) calls: u64,
+}
+
+pub(crate) fn run(seed: u64) -> Result<Report, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(World::live(seed))
+}
+
+impl World {
+    async fn live(seed: u64) -> Result<Report, String> {
+        let mut chance = Chance::new(seed, 2);
+        let rough = chance.below(4);
+        let weather = Weather {
+            lost_requests: rough * 8,
+            lost_answers: rough * 8,
+            repeated: rough * 10,
+            most_delay_millis: chance.between(0, 12),
+            very_late: rough * 4,
+        };
+        let stream_limit = if chance.in_thousand(150) { 40 } else { 1_000_000 };
+        let network = Network::new(seed, weather, *chance.one_of(&[1, 2, 5]), stream_limit);
+        let settings = check_text(Path::new("rules.toml"), RULES_TEXT).unwrap().settings;
+        let count = chance.between(2, 5) as usize;
+        let world = Arc::new(Self { network, settings, nodes: Mutex::default(), told: Mutex::default(), lives: 1.into(), seed });
+        for node in 0..count {
+            let life = world.life(node);
+            let born = Node { disk: Memory::alone(), life, engine: None, starting: None, callers: Vec::new() };
+            world.nodes().push(born);
+            world.start(node);
+        }
+        let faults = tokio::spawn(world.clone().go_wrong(chance.clone()));
+        world.clone().ask_around(Chance::new(seed, 3)).await;
+        faults.await.map_err(|error| error.to_string())?;
+        world.network.calm();
+        for node in 0..count {
+            let down = {
+                let nodes = world.nodes();
+                nodes[node].engine.is_none() && nodes[node].starting.is_none()
+            };
+            if down {
+                world.start(node);
+            }
+        }
+        // What was lost before is waited for in vain a little longer.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let checked = match world.recovers(count).await {
+            Ok(()) => books::check(&world).await,
+            Err(wrong) => Err(wrong),
+        };
+        checked.map_err(|wrong| format!("{wrong}\n  {count} nodes, {weather:?}, limit {stream_limit}, {:#?}", world.told().faults))?;
+        let trace = world.network.trace_hash();
+        let told = world.told();
+        let degraded = told.given.iter().filter(|given| given.degraded).count();
+        let rows = books::rows_of(&world.network.log).len();
+        let calls = world.network.record().calls;
+        Ok(Report { trace, answers: told.given.len(), degraded, rows, calls })
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
+        self.nodes.lock().unwrap()
+    }
+
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap()
+    }
+
+    pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
+        self.nodes().iter().filter_map(|node| node.engine.clone()).collect()
+    }
+
+    fn life(&self, node: usize) -> Arc<Life> {
+        Arc::new(Life { node, number: self.lives.fetch_add(1, Ordering::Relaxed), dead: AtomicBool::new(false) })
+    }
+
+    /// Starts a node, and tries again until it is there.
+    fn start(self: &Arc<Self>, node: usize) {
+        let world = self.clone();
+        let starting = tokio::spawn(async move {
+            loop {
+                let life = world.life(node);
+                world.nodes()[node].life = life.clone();
+                if let Ok(engine) = world.join(&life).await {
+                    let mut nodes = world.nodes();
+                    (nodes[node].engine, nodes[node].starting) = (Some(Arc::new(engine)), None);
+                    drop(nodes);
+                    world.network.trace(("started", node));
+                    return;
+                }
+                life.dead.store(true, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        });
+        self.nodes()[node].starting = Some(starting.abort_handle());
+    }
+
+    async fn join(&self, life: &Arc<Life>) -> Result<Engine, String> {
+        let options = ClusterOptions {
+            folder: "/nonexistent".into(),
+            memory_bytes: 1 << 20,
+            retention_days: 30,
+            patience: Duration::from_millis(500),
+            seed: Chance::new(self.seed, 100 + life.number).next(),
+        };
+        let disk = self.nodes()[life.node].disk.clone();
+        let log = LogKept::Memory(self.network.log.clone(), disk);
+        let cluster = Cluster::join(Line::new(&self.network, life), log, options, RULES).await.map_err(|error| error.to_string())?;
+        let options = EngineOptions {
+            clock: Clock::Shared(cluster.clock()),
+            settings: self.settings.clone(),
+            keys: KeyRing::default(),
+            seed: Some(Chance::new(self.seed, 1_000_000 + life.number).next()),
+        };
+        Engine::simulated(Store::Cluster(cluster), options).await.map_err(|error| error.to_string())
+    }
+
+    /// Everything of the node is gone but its disk, whatever it was doing.
+    fn crash(&self, node: usize) {
+        let mut nodes = self.nodes();
+        let dying = &mut nodes[node];
+        dying.life.dead.store(true, Ordering::Relaxed);
+        if let Some(starting) = dying.starting.take() {
+            starting.abort();
+        }
+        let running = dying.callers.iter().filter(|caller| !caller.is_finished());
+        let cut_off = running.map(AbortHandle::abort).count();
+        dying.callers.clear();
+        let (engine, life) = (dying.engine.take(), dying.life.number);
+        drop(nodes);
+        drop(engine);
+        self.told().cut_off.insert(life, cut_off);
+        self.network.trace(("crashed", node));
+    }
+
+    async fn go_wrong(self: Arc<Self>, mut chance: Chance) {
+        let end = Instant::now() + Duration::from_millis(LASTS_MILLIS);
+        let often = *chance.one_of(&[0, 900, 2_500, 6_000, 12_000]);
+        if often == 0 {
+            return;
+        }
+        loop {
+            tokio::time::sleep(chance.millis(100, often)).await;
+            if Instant::now() >= end {
+                return;
+            }
+            let node = chance.below(self.nodes().len() as u64) as usize;
+            let fault = match chance.below(100) {
+                0..30 => Fault::Crash,
+                30..50 => Fault::Cut,
+                50..65 => Fault::Down,
+                65..75 => Fault::Emptied,
+                75..85 => Fault::FailOver,
+                85..93 => Fault::LogAway,
+                _ => Fault::LogAnswersLost,
+            };
+            self.network.trace(("fault", fault as u8, node));
+            let most = if chance.in_thousand(200) { 9_000 } else { 1_500 };
+            let lasts = chance.millis(50, most);
+            let lag = chance.millis(10, 300);
+            self.told().faults.push(format!("{:?} {fault:?} {node} for {lasts:?}, {lag:?}", self.network.database.millis() - BEGINNING));
+            self.clone().happen(fault, node, lasts, lag).await;
+        }
+    }
+
+    async fn happen(self: Arc<Self>, fault: Fault, node: usize, lasts: Duration, lag: Duration) {
+        match fault {
+            Fault::Crash => {
+                self.crash(node);
+                tokio::spawn(async move {
+                    // Later than the last message of the dead one can arrive.
+                    tokio::time::sleep(Duration::from_millis(2_500) + lasts).await;
+                    let down = {
+                        let nodes = self.nodes();
+                        nodes[node].engine.is_none() && nodes[node].starting.is_none()
+                    };
+                    if down {
+                        self.start(node);
+                    }
+                });
+            }
+            Fault::Cut => {
+                self.network.record().cut.insert(node);
+                tokio::spawn(async move {
+                    tokio::time::sleep(lasts).await;
+                    self.network.record().cut.remove(&node);
+                });
+            }
+            Fault::Down => {
+                self.network.go_down();
+                tokio::time::sleep(lasts).await;
+                self.network.come_up();
+            }
+            Fault::Emptied => {
+                self.network.go_down();
+                tokio::time::sleep(lasts.min(lag)).await;
+                self.network.empty().await;
+                self.network.come_up();
+            }
+            Fault::FailOver => {
+                self.network.lag();
+                tokio::time::sleep(lag).await;
+                self.network.go_down();
+                tokio::time::sleep(lasts).await;
+                self.network.fail_over();
+                self.network.come_up();
+            }
+            Fault::LogAway | Fault::LogAnswersLost => {
+                let fault = if matches!(fault, Fault::LogAway) { LogFault::Away } else { LogFault::AnswersLost };
+                self.network.log.set_log_fault(fault);
+                tokio::spawn(async move {
+                    tokio::time::sleep(lasts).await;
+                    self.network.log.set_log_fault(LogFault::Sound);
+                });
+            }
+        }
+    }
+
+    async fn ask_around(self: Arc<Self>, mut chance: Chance) {
+        let end = Instant::now() + Duration::from_millis(LASTS_MILLIS);
+        let often = chance.between(60, 400);
+        while Instant::now() < end {
+            tokio::time::sleep(chance.millis(0, often)).await;
+            for _ in 0..chance.between(1, 4) {
+                let node = chance.below(self.nodes().len() as u64) as usize;
+                let Some(engine) = self.nodes()[node].engine.clone() else { continue };
+                let life = self.nodes()[node].life.number;
+                let caller = self.clone().caller(&mut chance, engine, life);
+                let mut nodes = self.nodes();
+                nodes[node].callers.retain(|caller| !caller.is_finished());
+                nodes[node].callers.push(caller);
+            }
+        }
+        // Those still under way have their time.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+
+    fn caller(self: Arc<Self>, chance: &mut Chance, engine: Arc<Engine>, life: u64) -> AbortHandle {
+        let tenant: Arc<str> = if chance.in_thousand(700) { "acme" } else { "globex" }.into();
+        match chance.below(100) {
+            0 => {
+                let session = format!("{ERASABLE}{}", chance.below(2));
+                tokio::spawn(async move { self.erase(&engine, tenant, session).await }).abort_handle()
+            }
+            1..3 => {
+                let control = *chance.one_of(&[Control::Open, Control::Close, Control::Reset]);
+                let endpoint = format!("api{}", chance.below(2));
+                tokio::spawn(async move {
+                    let now = engine.clock.read(None).unwrap();
+                    if engine.control_circuit(&tenant, &endpoint, control, now).await.is_ok() {
+                        self.told().controls += 1;
+                    }
+                })
+                .abort_handle()
+            }
+            _ => {
+                let request = self.invent(chance, tenant);
+                tokio::spawn(async move {
+                    let _ = self.ask(&engine, life, request).await;
+                })
+                .abort_handle()
+            }
+        }
+    }
+
+    fn invent(&self, chance: &mut Chance, tenant: Arc<str>) -> Request {
+        let mut told = self.told();
+        let chosen = chance.below(100);
+        let session = if chance.in_thousand(150) { format!("{ERASABLE}{}", chance.below(2)) } else { format!("s{}", chance.below(4)) };
+        let other = format!("s{}", chance.below(4));
+        let budget = |session: &str| json!({"session_id": session, "budget": "b", "parent": "team", "max_usd": CHILD_LIMIT});
+        let (path, body) = match chosen {
+            0..25 => ("/guard/ai-task-retry", json!({"session_id": session, "task_name": format!("t{}", chance.below(3))})),
+            25..32 => ("/guard/handoff", json!({"session_id": session, "source_bot": "a", "target_bot": format!("b{}", chance.below(4))})),
+            32..37 => ("/guard/no-match-reprompt", json!({"session_id": session, "step_id": "step"})),
+            37..41 => ("/guard/agent-action", json!({"session_id": session, "action_name": format!("act{}", chance.below(2))})),
+            41..44 => ("/guard/kb-requery", json!({"session_id": session, "topic_hash": "topic"})),
+            44..47 => ("/guard/loop", json!({"session_id": session, "tool": format!("tool{}", chance.below(2))})),
+            47..60 => ("/guard/api-circuit/check", json!({"session_id": other, "endpoint_key": format!("api{}", chance.below(2))})),
+            60..73 => {
+                let outcome = if chance.in_thousand(600) { "failure" } else { "success" };
+                let taken = if told.permits.is_empty() { None } else { Some(chance.below(told.permits.len() as u64) as usize) };
+                match taken.map(|index| told.permits.swap_remove(index)) {
+                    Some((owner, session, endpoint, permit)) => {
+                        let body = json!({"session_id": session, "endpoint_key": endpoint, "outcome": outcome, "permit_id": permit});
+                        return Request { tenant: owner, path: "/guard/api-circuit/record", body: body.to_string(), key: None };
+                    }
+                    None => (
+                        "/guard/api-circuit/record",
+                        json!({"session_id": other, "endpoint_key": format!("api{}", chance.below(2)), "outcome": outcome}),
+                    ),
+                }
+            }
+            73..88 => {
+                let mut body = budget(&other);
+                body["usd"] = json!(0.01 * chance.between(1, 9) as f64);
+                ("/guard/budget/reserve", body)
+            }
+            _ => {
+                let taken = if told.reservations.is_empty() { None } else { Some(chance.below(told.reservations.len() as u64) as usize) };
+                match taken.map(|index| told.reservations.swap_remove(index)) {
+                    Some((owner, session, reservation)) => {
+                        let mut body = budget(&session);
+                        body["reservation_id"] = json!(reservation);
+                        let path = if chance.in_thousand(700) { "/guard/budget/commit" } else { "/guard/budget/release" };
+                        return Request { tenant: owner, path, body: body.to_string(), key: None };
+                    }
+                    None => ("/guard/budget/check", budget(&other)),
+                }
+            }
+        };
+        let key = if chance.in_thousand(250) {
+            // Again, or one nobody has used. The same key goes with the same request: its number says which.
+            let number = if told.keys > 0 && chance.in_thousand(600) {
+                told.keys.saturating_sub(1 + chance.below(4))
+            } else {
+                told.keys += 1;
+                told.keys - 1
+            };
+            let body = json!({"session_id": format!("s{}", number % 4), "task_name": format!("t{}", number % 3)});
+            let tenant = if number % 3 == 0 { "globex" } else { "acme" }.into();
+            return Request { tenant, path: "/guard/ai-task-retry", body: body.to_string(), key: Some(format!("key{number}")) };
+        } else {
+            None
+        };
+        Request { tenant, path, body: body.to_string(), key }
+    }
+
+    /// Asks as the server does, and writes down what came back.
+    pub(crate) async fn ask(&self, engine: &Engine, life: u64, request: Request) -> Result<Given, EngineError> {
+        let route = route(request.path);
+        let input = Input::read(request.body.as_bytes(), route.fields).unwrap();
+        let operation = (route.read)(&input);
+        let idempotency =
+            request.key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route.path, request.body.as_bytes()) });
+        let now = engine.clock.read(None).unwrap();
+        let asked = Asked { tenant: &request.tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency };
+        let answered = match engine.ask(asked).await {
+            Ok(answered) => answered,
+            Err(error) => {
+                self.network.trace(("failed", life, error.to_string()));
+                self.told().failed += 1;
+                return Err(error);
+            }
+        };
+        let json: Value = serde_json::from_str(&answered.body).unwrap();
+        let given = Given {
+            life,
+            id: json["decision_id"].as_str().unwrap_or_default().to_owned(),
+            outcome: answered.outcome,
+            replayed: answered.replayed,
+            degraded: json["degraded"] == true,
+            at: now.as_millis(),
+            body: answered.body,
+            request,
+        };
+        self.network.trace((
+            "answered",
+            life,
+            &given.id,
+            &given.request.key,
+            &given.body,
+            given.degraded.then(|| format!("{:?}", engine.store.cluster_health())),
+        ));
+        let mut told = self.told();
+        if let Some(reservation) = json["reservation_id"].as_str().filter(|_| given.request.path.ends_with("reserve")) {
+            let session = json["session_id"].as_str().unwrap_or_default().to_owned();
+            told.reservations.push((given.request.tenant.clone(), session, reservation.to_owned()));
+        }
+        if let (Some(permit), Some(endpoint)) = (json["permit_id"].as_str(), json["endpoint_key"].as_str()) {
+            let session = json["session_id"].as_str().unwrap_or_default().to_owned();
+            told.permits.push((given.request.tenant.clone(), session, endpoint.to_owned(), permit.to_owned()));
+        }
+        told.given.push(given.clone());
+        Ok(given)
+    }
+
+    async fn erase(&self, engine: &Engine, tenant: Arc<str>, session: String) {
+        let of_session = |row: &LogRow| *row.tenant == *tenant && row.session == session;
+        let rows = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
+        self.told().erased_perhaps.insert((tenant.to_string(), session.clone()));
+        let now = engine.clock.read(None).unwrap();
+        if matches!(engine.erase_session(&tenant, &session, now).await, Ok(Some(_))) {
+            self.network.trace(("erased", &session));
+            self.told().erasures.push(Erasure { session, rows, at: self.network.database.millis() });
+        }
+    }
+
+    /// Without a restart every node decides on the shared states again, and what was decided alone is home.
+    pub(crate) async fn recovers(&self, count: usize) -> Result<(), String> {
+        let end = Instant::now() + RECOVERED_WITHIN;
+        for node in 0..count {
+            loop {
+                let there = {
+                    let nodes = self.nodes();
+                    nodes[node].engine.clone().map(|engine| (engine, nodes[node].life.number))
+                };
+                if let Some((engine, life)) = there {
+                    let body = json!({"session_id": "after", "task_name": "t"}).to_string();
+                    let request = Request { tenant: "acme".into(), path: "/guard/ai-task-retry", body, key: None };
+                    let sound = matches!(self.ask(&engine, life, request).await, Ok(given) if !given.degraded);
+                    let health = engine.store.cluster_health().unwrap();
+                    if sound && health.waiting_rows == 0 && health.away.is_none() && engine.store.flush().await.is_ok() {
+                        break;
+                    }
+                    if Instant::now() >= end {
+                        return Err(format!("node {node} is not sound {RECOVERED_WITHIN:?} after the last fault: {health:?}"));
+                    }
+                } else if Instant::now() >= end {
+                    return Err(format!("node {node} does not come up within {RECOVERED_WITHIN:?} after the last fault"));
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+        Ok(())
+    }
+}
