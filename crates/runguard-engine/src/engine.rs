@@ -459,7 +459,9 @@ impl Engine {
             .apply(&[cell(tenant, &place, &label)], |view| {
                 let change = api_circuit::control(view.get(0), control, now);
                 let kept = Change { cell: 0, events: change.events, state: change.state.clone() };
-                Decided::Keep(change.state, Written { row: row.clone(), changes: vec![kept] })
+                // An id for each try: an earlier one may have been made, without our hearing of it.
+                let row = Row { id: self.ids.next(now.as_millis()), ..row.clone() };
+                Decided::Keep(change.state, Written { row, changes: vec![kept] })
             })
             .await?;
         let settings = self.settings.load();

@@ -141,7 +141,7 @@ pub struct Cluster {
 pub struct ClusterHealth {
     /// Why the shared database cannot be used, if so.
     pub away: Option<String>,
-    /// Rows decided alone that wait to be sent.
+    /// Rows decided alone, or lost by the database, that wait to be sent.
     pub waiting_rows: u64,
 }
 
@@ -423,7 +423,7 @@ impl Cluster {
     }
 
     pub fn health(&self) -> ClusterHealth {
-        ClusterHealth { away: self.inner.health.why(), waiting_rows: self.inner.alone.waiting() }
+        ClusterHealth { away: self.inner.health.why(), waiting_rows: self.rows_behind() }
     }
 
     /// Whether this node is the one of all that does this.
@@ -531,6 +531,9 @@ impl Cluster {
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         let inner = &self.inner;
+        if let Some(why) = inner.health.why() {
+            return Err(StoreError::Write(format!("{why}; what it lost may still come back to the log, so nothing is erased; try again")));
+        }
         if !inner.caught_up(FLUSH).await {
             return Err(StoreError::Write("the log is behind: what it does not have yet cannot be erased; try again".into()));
         }
@@ -609,7 +612,7 @@ impl Cluster {
     }
 
     pub fn rows_behind(&self) -> u64 {
-        self.inner.alone.waiting()
+        self.inner.alone.waiting() + self.inner.unconfirmed.late_count() as u64
     }
 
     pub fn stop(&self) {

@@ -186,18 +186,15 @@ pub(crate) struct Effect<'a> {
 
 pub(crate) fn encode_effects(cells: &[Cell<'_>], changes: &[Change]) -> Result<Vec<u8>, StoreError> {
     const ROOM: usize = 64;
-    fn effect<'a>(cell: &Cell<'a>, events: &'a [u8]) -> Effect<'a> {
-        Effect { family: cell.key.family as u8, hash: cell.key.hash, slot: cell.slot, subject: cell.subject, events }
+    fn effect<'a>(Cell { key, slot, subject, .. }: Cell<'a>, events: &'a [u8]) -> Effect<'a> {
+        Effect { family: key.family as u8, hash: key.hash, slot, subject, events }
     }
-    let mut effects: SmallVec<[Effect<'_>; FEW]> = changes.iter().map(|change| effect(&cells[change.cell], &change.events)).collect();
-    // A kept answer lives with the first state of its step, changed or not: without that one nobody could find it by the log.
-    let kept_answers_only = changes.iter().all(|change| cells[change.cell].key.family == Family::Idempotency);
-    if !changes.is_empty()
-        && kept_answers_only
-        && let Some(first) = cells.first()
-    {
-        effects.push(effect(first, &[]));
-    }
+    // A kept answer lives with the first cell of its step. Where nothing happened to any other, that one is named, so that whoever
+    // reads the row finds the way.
+    let only_kept = !changes.is_empty() && changes.iter().all(|change| cells[change.cell].key.family == Family::Idempotency);
+    let lives_with = cells.first().filter(|first| only_kept && first.key.family != Family::Idempotency);
+    let changed = changes.iter().map(|change| effect(cells[change.cell], &change.events));
+    let effects: SmallVec<[Effect<'_>; FEW]> = lives_with.map(|first| effect(*first, &[])).into_iter().chain(changed).collect();
     postcard::to_extend(&*effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
 }
 

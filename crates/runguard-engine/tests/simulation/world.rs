@@ -38,7 +38,8 @@ max_attempts_per_session = 50
 max_usd = 1.5
 ";
 /// After the last fault every node must be sound within this time: the one that builds the states may have died with the lease.
-const RECOVERED_WITHIN: Duration = Duration::from_secs(45);
+/// And with small streams what was decided alone goes home in small parts.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(180);
 const LASTS_MILLIS: u64 = 30_000;
 /// Sessions of this beginning are erased now and then.
 pub(crate) const ERASABLE: &str = "gone";

@@ -101,15 +101,18 @@ pub(crate) struct Cells {
 
 /// Where a cell lives.
 pub(crate) fn name_of(cell: &Cell<'_>, partitions: u16) -> CellName {
-    let partition = (cell.group % u64::from(partitions)) as u16;
     let mut bytes: SmallVec<[u8; 96]> = SmallVec::new();
-    // An answer kept for a key may lie with one state today and with another tomorrow: these are two cells.
-    bytes.extend_from_slice(&partition.to_be_bytes());
     bytes.push(cell.key.family as u8);
     bytes.extend_from_slice(&cell.key.hash.to_be_bytes());
     bytes.push(cell.slot);
     bytes.extend_from_slice(cell.subject.as_bytes());
-    CellName::new(partition, xxh3_128(&bytes))
+    CellName::new((cell.group % u64::from(partitions)) as u16, xxh3_128(&bytes))
+}
+
+/// What a cell is filed under here. An answer kept for a key may lie with one state today and with another tomorrow: these are two
+/// cells.
+pub(crate) fn number_of(name: &CellName) -> u128 {
+    name.hash() ^ u128::from(name.partition())
 }
 
 fn shard_of(name: &CellName) -> usize {
@@ -167,7 +170,7 @@ impl Cells {
                 .iter()
                 .map(|name| {
                     let index = shard_of(name);
-                    locked.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.cells.get(&name.hash()))
+                    locked.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.cells.get(&number_of(&name)))
                 })
                 .collect();
             decide(&View {
@@ -188,7 +191,7 @@ impl Cells {
         for (position, name) in names.into_iter().enumerate() {
             let Some(shard) = shard(&mut locked, &name) else { continue };
             let Shard { cells: map, bytes } = &mut **shard;
-            let known = map.entry(name.hash()).or_insert_with(|| {
+            let known = map.entry(number_of(&name)).or_insert_with(|| {
                 *bytes += CELL_BYTES;
                 Known::default()
             });
@@ -216,7 +219,7 @@ impl Cells {
         for touch in &wish.touches {
             let mut shard = self.lock(shard_of(&touch.name));
             let Shard { cells, bytes } = &mut *shard;
-            let Some(known) = cells.get_mut(&touch.name.hash()) else { continue };
+            let Some(known) = cells.get_mut(&number_of(&touch.name)) else { continue };
             if touch.set.is_some() {
                 known.pending = known.pending.saturating_sub(1);
             }
@@ -231,7 +234,7 @@ impl Cells {
                     }
                     continue;
                 }
-                Answer::Found(found) => match found.get(&touch.name.hash()) {
+                Answer::Found(found) => match found.get(&number_of(&touch.name)) {
                     Some(Some((token, state))) => (*token, Some(Arc::from(state.as_slice()))),
                     Some(None) => (0, None),
                     None => continue,
@@ -248,27 +251,27 @@ impl Cells {
     /// What was taken away is not remembered either. Wishes under way that rest on it fail by themselves.
     pub(crate) fn forget(&self, name: &CellName) {
         let mut shard = self.lock(shard_of(name));
-        let Some(known) = shard.cells.get_mut(&name.hash()) else { return };
+        let Some(known) = shard.cells.get_mut(&number_of(name)) else { return };
         let mut gone = known.state.take().map_or(0, |state| state.len());
         known.confirmed = None;
         (known.token, known.chain) = (0, known.chain.wrapping_add(1));
         if known.pending == 0 {
             gone += CELL_BYTES;
-            shard.cells.remove(&name.hash());
+            shard.cells.remove(&number_of(name));
         }
         shard.bytes = shard.bytes.saturating_sub(gone);
     }
 
     pub(crate) fn knows(&self, cell: &Cell<'_>) -> bool {
         let name = name_of(cell, self.partitions);
-        self.lock(shard_of(&name)).cells.get(&name.hash()).is_some_and(|known| known.state.is_some())
+        self.lock(shard_of(&name)).cells.get(&number_of(&name)).is_some_and(|known| known.state.is_some())
     }
 
     /// What is remembered of cells, for going on alone.
     pub(crate) fn remembered(&self, cells: &[Cell<'_>]) -> Vec<Option<Vec<u8>>> {
         let state = |cell: &Cell<'_>| {
             let name = name_of(cell, self.partitions);
-            self.lock(shard_of(&name)).cells.get(&name.hash())?.confirmed.as_deref().map(<[u8]>::to_vec)
+            self.lock(shard_of(&name)).cells.get(&number_of(&name))?.confirmed.as_deref().map(<[u8]>::to_vec)
         };
         cells.iter().map(state).collect()
     }
@@ -319,7 +322,7 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
         let mut met: SmallVec<[usize; FEW]> = SmallVec::new();
         let mut builds_on_it = true;
         for touch in &wish.touches {
-            if let Some((group, token)) = latest.get(&touch.name.hash()) {
+            if let Some((group, token)) = latest.get(&number_of(&touch.name)) {
                 let mut group = *group;
                 while let Some(later) = groups[group].moved_to {
                     group = later;
@@ -351,7 +354,7 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
         };
         groups[group].wishes.push(index);
         for touch in &wish.touches {
-            latest.insert(touch.name.hash(), (group, touch.set.as_ref().map_or(touch.expect, |(token, ..)| *token)));
+            latest.insert(number_of(&touch.name), (group, touch.set.as_ref().map_or(touch.expect, |(token, ..)| *token)));
         }
     }
     groups.into_iter().map(|group| group.wishes).filter(|group| !group.is_empty()).map(|group| merge(wishes, group)).collect()

@@ -53,7 +53,7 @@ async fn while_leading(inner: &Inner) -> Result<(), StoreError> {
 }
 
 /// How far the log has read. A database that was emptied begins its streams anew, before where we were.
-async fn start(inner: &Inner) -> Result<Positions, StoreError> {
+pub(crate) async fn start(inner: &Inner) -> Result<Positions, StoreError> {
     let known = inner.log.positions(inner.partitions).await?;
     let mut positions = from_the_start(inner.partitions);
     for (partition, at) in known {
@@ -61,10 +61,12 @@ async fn start(inner: &Inner) -> Result<Positions, StoreError> {
             place.1 = at;
         }
     }
+    cut(inner, positions.iter().copied().filter(|(_, at)| *at != EntryId::default()).collect()).await?;
     Ok(positions)
 }
 
-/// One step: what the streams have after the positions, into the log. `None`: another node was faster.
+/// One step: what the streams have after the positions, into the log. `None`: another node was faster, or the streams could not be
+/// cut; begin with [`start`].
 pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_millis: u64) -> Result<Option<Positions>, StoreError> {
     let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
     let entries = inner.link.entries(from.to_vec(), ENTRIES, wait_millis).await.map_err(failed)?;
@@ -88,17 +90,26 @@ pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_mil
         Imported::Done => {}
     }
     let read: Positions = upto.iter().zip(from).filter(|(to, from)| to.1 != from.1).map(|(to, _)| *to).collect();
+    // Entries that stay are read over by their number; but a stream at its bound would stay there, so it is tried again.
+    if let Err(error) = cut(inner, read).await {
+        tracing::debug!(%error, "the streams could not be cut");
+        return Ok(None);
+    }
+    Ok(Some(upto))
+}
+
+/// Takes what the log has out of the streams.
+async fn cut(inner: &Inner, read: Positions) -> Result<(), StoreError> {
     let gone = if inner.log.is_shared() {
         read
     } else {
         let before = EntryId { millis: u64::try_from(inner.clock.now_millis()).unwrap_or(0).saturating_sub(STAY_MILLIS), number: 0 };
         read.into_iter().map(|(partition, at)| (partition, at.min(before))).collect()
     };
-    // Entries that stay are read over by their number: no harm.
-    if let Err(error) = inner.link.trim(gone).await {
-        tracing::debug!(%error, "the streams could not be cut");
+    if gone.is_empty() {
+        return Ok(());
     }
-    Ok(Some(upto))
+    inner.link.trim(gone).await.map_err(|error| StoreError::Write(error.to_string()))
 }
 
 /// The rows of all streams in the order they were decided: by the time of their entries, and within a millisecond by their ids,

@@ -6,10 +6,10 @@
 
 use crate::cluster::cells::{Wanted, name_of};
 use crate::cluster::entry;
-use crate::cluster::importer::import_once;
+use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, LinkError, Put, Swap, SwapCell, Swapped};
 use crate::cluster::writer::{Progress, Sent};
-use crate::cluster::{CATCH_UP, Inner, Noted, from_the_start};
+use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
 use crate::key::session_number;
@@ -445,11 +445,14 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
 
 /// What came too late, unless the log has it nevertheless.
 async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
+    if inner.unconfirmed.late_count() == 0 {
+        return Ok(());
+    }
+    if !inner.caught_up(FLUSH).await {
+        return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
+    }
     let erased = Erasures::read(inner).await?;
     while let Some(entry) = inner.unconfirmed.next_late() {
-        if !inner.caught_up(CATCH_UP).await {
-            return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
-        }
         for row in entry::decode(&entry).unwrap_or_default() {
             let gone = erased.took(&row.tenant, &row.session, row.at);
             if !gone && inner.log.knows(std::slice::from_ref(&row.id)).await?.first() != Some(&true) {
@@ -479,11 +482,13 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     });
     inner.link.swap(closing.collect()).await?;
     let mut at = start;
-    while let Some(next) = import_once(inner, &at, 0).await.map_err(unreadable)? {
-        if next == at {
-            break;
-        }
-        at = next;
+    loop {
+        at = match import_once(inner, &at, 0).await.map_err(unreadable)? {
+            Some(next) if next == at => break,
+            Some(next) => next,
+            // The one who imports was faster: it goes on from there.
+            None => importer::start(inner).await.map_err(unreadable)?,
+        };
     }
     let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
     let mut states: BTreeMap<CellName, (u8, Vec<u8>)> = BTreeMap::new();

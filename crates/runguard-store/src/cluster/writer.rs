@@ -4,7 +4,7 @@
 //! most. When the answer then is that another was faster, the stream says whether ours was first.
 
 use crate::cluster::Inner;
-use crate::cluster::cells::{Answer, Combined, Fate, Wish, combine};
+use crate::cluster::cells::{Answer, Combined, Fate, Wish, combine, number_of};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::cluster::log::Positions;
@@ -138,6 +138,10 @@ impl Unconfirmed {
         self.late().pop_front();
     }
 
+    pub(crate) fn late_count(&self) -> usize {
+        self.late().len()
+    }
+
     fn add(&self, sent: impl Iterator<Item = Sent>) {
         let mut unconfirmed = self.lock();
         unconfirmed.extend(sent);
@@ -205,7 +209,7 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
                 (Fate::Away, Answer::None)
             }
             Swapped::Raced(values) => {
-                let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| cell.name.hash()).zip(values).collect();
+                let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
                 let was_first = match members.iter().map(|member| wishes[*member].id.as_str()).find(|id| !id.is_empty()) {
                     Some(id) => again > 0 && was_written(inner, swap.partition, sent_at, id).await,
                     None => false,
