@@ -226,10 +226,11 @@ class Load:
 
 
 def load(
-    server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None, script="load.lua", more=()
+    server, seconds, sessions=SESSIONS, order="turn", limit=0, route=ROUTE, threads=2, progress=None, script="load.lua", more=(),
+    connections=CONNECTIONS,
 ):
     """Drives `server` with wrk for `seconds`, or until `limit` answers have come."""
-    command = ["wrk", "-t", threads, "-c", CONNECTIONS, "-d", seconds, "--timeout", 10, "-s", BENCHES / script]
+    command = ["wrk", "-t", threads, "-c", connections, "-d", seconds, "--timeout", 10, "-s", BENCHES / script]
     command += [f"http://127.0.0.1:{server.port}{route}", "--", threads, sessions, order, limit, next(SEEDS), *more]
     cpu_before, busy_before = server.cpu_seconds(), busy_seconds()
     wrk = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -690,8 +691,16 @@ def measure_node(_):
     return {}
 
 
+def measure_cluster(options):
+    """Several nodes on one Redis and one Postgres, next to redis-benchmark; and a model of what a cluster needs."""
+    from cluster import measure
+
+    return measure(options)
+
+
 MEASUREMENTS = {
     "http": measure_http,
+    "cluster": measure_cluster,
     "core": measure_core,
     "similarity": measure_similarity,
     "cold-start": measure_cold_start,
@@ -711,12 +720,13 @@ def main():
     for name, measurement in MEASUREMENTS.items():
         command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
-        if name in ("http", "sessions", "cold-start", "dashboard"):
+        if name in ("http", "cluster", "sessions", "cold-start", "dashboard"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
         if name in ("detection", "replay"):
             command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
-        if name in ("http", "sessions"):
+        if name in ("http", "cluster", "sessions"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
+        if name in ("http", "sessions"):
             command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")
         if name == "similarity":
             command.add_argument("--mistakes", action="store_true", help="list the pairs RunGuard's rule gets wrong")

@@ -504,7 +504,7 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
             "a shared log needs shared states: set store.state (--state redis://…) as well, or leave both out",
         ));
     }
-    if !log.database.is_empty() && !(log.database.starts_with("postgres://") || log.database.starts_with("postgresql://")) {
+    if !(log.database.is_empty() || log.database.starts_with("postgres://") || log.database.starts_with("postgresql://")) {
         return Err(SettingsProblem::new(&["log", "database"], "must begin with postgres://"));
     }
     if !(1..=3650).contains(&log.retention_days) {

@@ -193,10 +193,9 @@ impl Inner {
                     let wait = self.token() % (u64::from(race.min(50)) * 100);
                     tokio::time::sleep(Duration::from_micros(wait)).await;
                 }
-                Fate::Raced => {}
-                // It may be back by the time we hear of it.
                 Fate::Away if self.health.is_away() || race >= 3 => return Ok(None),
-                Fate::Away => {}
+                // The database may be back by the time we hear that it was away.
+                Fate::Raced | Fate::Away => {}
             }
         }
         Ok(None)
@@ -517,13 +516,12 @@ impl Cluster {
         let values = self.inner.load(&cells.iter().map(|(_, cell)| *cell).collect::<Vec<_>>()).await?;
         let mut found = Vec::new();
         for ((note, cell), value) in cells.iter().zip(values) {
-            match value {
-                Some((_, state)) => found.push(Labelled { label: cell.subject.to_owned(), slot: cell.slot, state }),
+            if let Some((_, state)) = value {
+                found.push(Labelled { label: cell.subject.to_owned(), slot: cell.slot, state });
+            } else {
                 // Long unused: its state has expired.
-                None => {
-                    self.inner.noted().names.remove(&cell.key.hash);
-                    self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
-                }
+                self.inner.noted().names.remove(&cell.key.hash);
+                self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
             }
         }
         Ok(found)
@@ -583,6 +581,7 @@ impl Cluster {
     }
 
     /// Away or not, the node can decide: that is what it is asked.
+    #[allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
     pub async fn probe(&self) -> Result<(), StoreError> {
         if *self.inner.stopping.borrow() { Err(StoreError::Stopping) } else { Ok(()) }
     }

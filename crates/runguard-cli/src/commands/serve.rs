@@ -34,11 +34,11 @@ pub(crate) struct Serve {
     /// What the service logs: error, warn, info, debug
     #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
     log_level: String,
-    /// Where many nodes share their states: redis://HOST:PORT, rediss://, redis+cluster:// [default: this node's own files]
-    #[arg(long, env = "RUNGUARD_STATE", value_name = "URL", hide_env_values = true)]
+    /// Where many nodes share their states [default: this node's own files]
+    #[arg(long, env = "RUNGUARD_STATE", value_name = "redis://HOST:PORT", hide_env_values = true)]
     state: Option<String>,
-    /// Where many nodes keep one log: postgres://HOST/DATABASE [default: each node's own files]
-    #[arg(long, env = "RUNGUARD_LOG_DATABASE", value_name = "URL", hide_env_values = true)]
+    /// Where many nodes keep one log [default: each node's own files]
+    #[arg(long, env = "RUNGUARD_LOG_DATABASE", value_name = "postgres://HOST/DATABASE", hide_env_values = true)]
     log: Option<String>,
 }
 

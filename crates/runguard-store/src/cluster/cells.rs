@@ -170,7 +170,7 @@ impl Cells {
                 .iter()
                 .map(|name| {
                     let index = shard_of(name);
-                    locked.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.cells.get(&number_of(&name)))
+                    locked.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.cells.get(&number_of(name)))
                 })
                 .collect();
             decide(&View {
@@ -347,7 +347,9 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
                 groups.len() - 1
             }
             (false, met) => {
-                met.iter().for_each(|group| groups[*group].sealed = true);
+                for group in met {
+                    groups[*group].sealed = true;
+                }
                 groups.push(Group::default());
                 groups.len() - 1
             }

@@ -81,7 +81,7 @@ pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_mil
         match entry::decode(&bytes) {
             Some(rows) => streams[stream].push_back((id.millis, rows)),
             None => {
-                tracing::error!(partition, %id, "an entry of the stream cannot be read and is left out; was it written by a later version?")
+                tracing::error!(partition, %id, "an entry of the stream cannot be read and is left out; was it written by a later version?");
             }
         }
     }

@@ -7,7 +7,7 @@
 use crate::cluster::cells::{Wanted, name_of};
 use crate::cluster::entry;
 use crate::cluster::importer::{self, import_once};
-use crate::cluster::link::{About, CellName, LinkError, Put, Swap, SwapCell, Swapped};
+use crate::cluster::link::{About, CellName, EntryId, LinkError, Put, Swap, SwapCell, Swapped};
 use crate::cluster::writer::{Progress, Sent};
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
@@ -472,7 +472,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     let noted = inner.link.load(vec![CellName::new(0, BUILT)]).await?.pop().flatten().map_or(0, |(token, _)| token);
     let positions = inner.log.positions(inner.partitions).await.map_err(unreadable)?;
     let start = from_the_start(inner.partitions);
-    if positions.iter().any(|(_, at)| *at != Default::default()) {
+    if positions.iter().any(|(_, at)| *at != EntryId::default()) {
         inner.log.import(&positions, Vec::new(), &start).await.map_err(unreadable)?;
         tokio::time::sleep(GRACE).await;
     }

@@ -189,7 +189,9 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
                 inner.health.away(&error);
                 again += 1;
                 if !may_be_done || started.elapsed() >= inner.options.patience {
-                    wishes.iter().for_each(|wish| inner.cells.settle(wish, &Answer::None));
+                    for wish in wishes {
+                        inner.cells.settle(wish, &Answer::None);
+                    }
                     return fates;
                 }
                 tokio::time::sleep(Duration::from_millis(u64::from(again) * 10)).await;

@@ -18,11 +18,11 @@ fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
 }
 
-fn replay(_slot: u8, state: Option<&[u8]>, events: &[u8], _at: i64) -> Option<Vec<u8>> {
-    Some((number(state) + number(Some(events))).to_le_bytes().to_vec())
-}
-
-const RULES: Rules = Rules { replay, group: |_, _, _, _| Some(7), keep: |_| Keep::Log };
+const RULES: Rules = Rules {
+    replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
+    group: |_, _, _, _| Some(7),
+    keep: |_| Keep::Log,
+};
 
 /// One database, one log, several nodes.
 struct Together {
