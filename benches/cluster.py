@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import BENCHES, ROOT, Server, apt_install, bar, build_runguard, free_port, load, need_wrk, run, say, scratch_directory, table
+from bench import ROOT, Server, apt_install, bar, build_runguard, free_port, load, need_wrk, run, say, scratch_directory, table
 
 NODES = (1, 2, 4)
 CONNECTIONS = 256

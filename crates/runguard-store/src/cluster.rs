@@ -46,7 +46,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use writer::{Queue, Unconfirmed};
 
-/// How often a step is tried when others are faster, before the node gives up and goes on alone.
+/// How long a step is tried again while others are faster. The database is up, so going on alone would be wrong.
+const RACE: Duration = Duration::from_secs(20);
+/// How often a key is claimed anew when others are faster.
 const MOST_RACES: u32 = 200;
 /// Endpoints and guests this node has told of. At the bound, and after a day, it tells again.
 const MOST_NOTED: usize = 100_000;
@@ -179,9 +181,14 @@ impl Inner {
         mut decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>),
     ) -> Result<Option<R>, StoreError> {
         self.note_endpoints(cells).await;
-        for race in 0..MOST_RACES {
+        let started = tokio::time::Instant::now();
+        let mut aways = 0;
+        for race in 0_u32.. {
             if self.health.is_away() {
                 return Ok(None);
+            }
+            if started.elapsed() >= RACE {
+                break;
             }
             self.note_guests(cells).await;
             let (reply, fate) =
@@ -193,12 +200,19 @@ impl Inner {
                     let wait = self.token() % (u64::from(race.min(50)) * 100);
                     tokio::time::sleep(Duration::from_micros(wait)).await;
                 }
-                Fate::Away if self.health.is_away() || race >= 3 => return Ok(None),
-                // The database may be back by the time we hear that it was away.
-                Fate::Raced | Fate::Away => {}
+                Fate::Raced => {}
+                // It may be back by the time we hear that it was away; but a stream that is full stays so.
+                Fate::Away => {
+                    aways += 1;
+                    if self.health.is_away() || aways > 3 {
+                        return Ok(None);
+                    }
+                }
             }
         }
-        Ok(None)
+        Err(StoreError::Write(
+            "other requests for the same state were faster for too long; it is asked for more often than it can be answered".into(),
+        ))
     }
 
     /// Endpoints are listed, so the database keeps their names. Before the state is written: a name too many does no harm.

@@ -695,6 +695,41 @@ async fn effects_come_in_the_order_of_rows_from_a_time_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_rests_within_a_page_goes_on_where_it_was_also_over_what_is_gone() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let log = open(&url).await;
+    import(&log, (0..3500).map(row).collect()).await;
+    server.sql(url.rsplit('/').next().unwrap(), "DELETE FROM runguard_log WHERE seq BETWEEN 501 AND 2900 OR seq BETWEEN 1 AND 20");
+    let follower = log.follower();
+    let seen = tokio::task::spawn_blocking(move || {
+        let (mut seen, mut after): (Vec<u64>, u64) = (Vec::new(), 0);
+        loop {
+            let flow = follower.follow(after, 3400, |row| {
+                after = row.seq;
+                seen.push(after);
+                if seen.len().is_multiple_of(7) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            if flow.unwrap().is_continue() {
+                break;
+            }
+        }
+        // From somewhere else: what was left is not taken for what is there.
+        let mut again = Vec::new();
+        for after in [3000, 2999] {
+            let _ = follower.follow(after, 3400, |row| {
+                again.push(row.seq);
+                ControlFlow::Break(())
+            });
+        }
+        (seen, again)
+    });
+    let (seen, again) = seen.await.unwrap();
+    assert_eq!(seen, (21..=500).chain(2901..=3400).collect::<Vec<_>>());
+    assert_eq!(again, [3001, 3000]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_reads_many_pages_also_from_within_a_runtime_and_stops_when_told() {
     let server = PostgresServer::shared();
     let log = open(&server.database()).await;

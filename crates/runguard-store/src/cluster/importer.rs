@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Entries of one transaction and partition.
-const ENTRIES: usize = 2_000;
+const ENTRIES: usize = 500;
 const WAIT_MILLIS: u64 = 50;
 /// A look at whether it is this node's turn.
 const TURN: Duration = Duration::from_secs(1);

@@ -10,13 +10,18 @@ use crate::error::StoreError;
 use crate::key::session_number;
 use crate::log::{Deed, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
 use futures_util::TryStreamExt as _;
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 /// Rows that a follower holds at a time.
-const FOLLOWED_ROWS: usize = 1000;
+const FOLLOWED_ROWS: u64 = 1000;
+/// How long it holds rows that were not yet looked at.
+const LEFT_FOR: Duration = Duration::from_secs(1);
 
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 const DEED_COLUMNS: &str =
@@ -233,18 +238,33 @@ impl PgLog {
 
     /// For a thread of its own that reads the log as it grows.
     pub fn follower(&self) -> PgFollower {
-        PgFollower(self.clone())
+        PgFollower { log: self.clone(), left: Arc::default() }
     }
 }
 
 /// Reads the log in the order of its rows.
 #[derive(Debug, Clone)]
-pub struct PgFollower(PgLog);
+pub struct PgFollower {
+    log: PgLog,
+    /// Of whoever stopped looking in the middle of a page and goes on in a moment.
+    left: Arc<Mutex<Option<Page>>>,
+}
+
+/// Rows that are not yet shown.
+#[derive(Debug)]
+struct Page {
+    rows: VecDeque<Row>,
+    /// The row before the first.
+    after: u64,
+    /// Nothing is missing up to here.
+    upto: u64,
+    read: Instant,
+}
 
 impl PgFollower {
     /// The number of the last row that is safe.
     pub fn committed(&self) -> u64 {
-        *self.0.inner.committed.borrow()
+        *self.log.inner.committed.borrow()
     }
 
     /// Shows the rows after `after` up to `upto`, until there are no more or `visit` has seen enough. The thread waits
@@ -255,35 +275,54 @@ impl PgFollower {
         upto: u64,
         mut visit: impl FnMut(FollowedRow<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, StoreError> {
-        let mut after = after;
-        loop {
-            let rows = self.page(after, upto)?;
-            for row in &rows {
-                let seen = show(row, &mut visit).map_err(|error| self.0.unread(&error.into()))?;
-                match seen {
-                    (_, ControlFlow::Break(())) => return Ok(ControlFlow::Break(())),
-                    (seq, ControlFlow::Continue(())) => after = seq,
+        // Up to here all rows are there: beyond it a page could have holes that are filled later.
+        let (mut after, upto) = (after, upto.min(self.committed()));
+        let mut next = self.left().take().filter(|page| page.after == after && page.upto <= upto && page.read.elapsed() < LEFT_FOR);
+        while after < upto {
+            let mut page = match next.take() {
+                Some(page) => page,
+                None => self.page(after, upto)?,
+            };
+            while let Some(row) = page.rows.pop_front() {
+                let (seq, seen) = show(&row, &mut visit).map_err(|error| self.log.unread(&error.into()))?;
+                if seen.is_break() {
+                    *self.left() = Some(Page { after: seq, ..page });
+                    return Ok(ControlFlow::Break(()));
                 }
             }
-            if rows.len() < FOLLOWED_ROWS {
-                return Ok(ControlFlow::Continue(()));
-            }
+            after = page.upto;
         }
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn page(&self, after: u64, upto: u64) -> Result<Vec<Row>, StoreError> {
-        let (Ok(after), upto) = (i64::try_from(after), i64::try_from(upto).unwrap_or(i64::MAX)) else { return Ok(Vec::new()) };
-        let sql = format!(
-            "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input FROM runguard_log
-             WHERE seq > {after} AND seq <= {upto} ORDER BY seq LIMIT {FOLLOWED_ROWS}"
-        );
-        let log = self.0.clone();
-        let (done, page) = std::sync::mpsc::sync_channel(1);
+    fn left(&self) -> MutexGuard<'_, Option<Page>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a range that is as wide as a page: with only a limit the server may sort all that is waiting, for every page.
+    fn page(&self, after: u64, upto: u64) -> Result<Page, StoreError> {
+        let columns = "seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input";
+        let end = upto.min(after.saturating_add(FOLLOWED_ROWS));
+        let rows = self.ask(format!("SELECT {columns} FROM runguard_log WHERE seq > {after} AND seq <= {end} ORDER BY seq"))?;
+        let mut page = Page { rows: rows.into(), after, upto: end, read: Instant::now() };
+        if page.rows.is_empty() && end < upto {
+            // Erased, or long gone: on to the next that is there.
+            let found = self.ask(format!("SELECT min(seq) FROM runguard_log WHERE seq > {end} AND seq <= {upto}"))?;
+            let first = found.first().map(|row| row.try_get::<_, Option<i64>>(0)).transpose();
+            let first = first.map_err(|error| self.log.unread(&error.into()))?.flatten();
+            page.upto = first.map_or(upto, |first| first as u64 - 1);
+        }
+        Ok(page)
+    }
+
+    fn ask(&self, sql: String) -> Result<Vec<Row>, StoreError> {
+        let log = self.log.clone();
+        let (done, rows) = std::sync::mpsc::sync_channel(1);
         // Not `block_on`: the thread may itself run a runtime.
-        self.0.inner.server.runtime().spawn(async move {
+        self.log.inner.server.runtime().spawn(async move {
             let _ = done.send(log.inner.readers.query(&sql, &[]).await);
         });
-        page.recv().map_err(|_| StoreError::Stopping)?.map_err(|failure| self.0.unread(&failure))
+        rows.recv().map_err(|_| StoreError::Stopping)?.map_err(|failure| self.log.unread(&failure))
     }
 }
 
