@@ -43,7 +43,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     data = tmp_path_factory.mktemp("data")
-    command = [program, "serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--log", "error"]
+    command = [program, "serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--log-level", "error"]
     with subprocess.Popen(command, cwd=data) as service:
         address = f"http://127.0.0.1:{port}"
         client = Client(address)

@@ -16,7 +16,7 @@ mod network;
 mod world;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 25;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))

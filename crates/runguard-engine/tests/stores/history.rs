@@ -17,7 +17,7 @@ use std::sync::Arc;
 const START: i64 = 1_700_000_000_000;
 const DAY: i64 = 86_400_000;
 const LONGEST: usize = 90;
-const CASES: u32 = 24;
+const CASES: u32 = 12;
 
 /// What was seen of a step, and the decision ids in it, in their order.
 #[derive(Debug, Default)]
