@@ -27,22 +27,23 @@ pub(crate) async fn run(inner: &Inner) {
             tokio::time::sleep(TURN).await;
             continue;
         }
-        if retired.is_none_or(|at| at.elapsed() >= RETIRE_EVERY) {
-            retired = Some(tokio::time::Instant::now());
-            if let Err(error) = inner.log.retire(inner.clock.now_millis()).await {
-                tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
-            }
-        }
-        if let Err(error) = while_leading(inner).await {
+        if let Err(error) = while_leading(inner, &mut retired).await {
             inner.health.log_away(&error);
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
 }
 
-async fn while_leading(inner: &Inner) -> Result<(), StoreError> {
+async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>) -> Result<(), StoreError> {
     let mut positions = start(inner).await?;
     while !inner.log.is_shared() || inner.leads("import").await {
+        // In here: a node may lead for months.
+        if retired.is_none_or(|at| at.elapsed() >= RETIRE_EVERY) {
+            *retired = Some(tokio::time::Instant::now());
+            if let Err(error) = inner.log.retire(inner.clock.now_millis()).await {
+                tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
+            }
+        }
         positions = match import_once(inner, &positions, WAIT_MILLIS).await? {
             Some(positions) => positions,
             None => start(inner).await?,
