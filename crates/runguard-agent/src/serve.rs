@@ -26,33 +26,25 @@ use door::Door;
 use futures_util::{Stream, StreamExt};
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper::body::Incoming;
 use problem::Problem;
 use runguard_core::prices::Prices;
+use runguard_http::{ListenError, Listener, Options, Reply, RequestId, Threads, reply, tls};
 use runs::{Run, Runs, Unread, Work};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tower::ServiceExt;
 
-/// A request's head must arrive within this time; an idle connection is closed after it.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-const MAX_HEADERS: usize = 64;
-const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Connections at once; further ones wait to be accepted.
-const MOST_CONNECTIONS: usize = 1024;
-/// How long a stop takes at most, runs and connections together.
-const DRAIN: Duration = Duration::from_secs(10);
+/// Connections at once.
+const MAX_CONNECTIONS: u32 = 1024;
 /// Sessions in a list, when nothing is said and at most.
 const LISTED: usize = 100;
 const MOST_LISTED: usize = 1000;
 
+const HEALTH: &str = "/health";
 const FRONT_PAGE: &str = "\
 RunGuard agent
 
@@ -70,8 +62,10 @@ GET  /health
 pub enum ServeError {
     #[error("`serve.listen` is {listen:?}, which is no address: {problem}. Write an address and a port, such as 127.0.0.1:8101")]
     Address { listen: String, problem: String },
-    #[error("cannot listen on {address}: {source}. Is another program using the port? Give another with --listen")]
-    Bind { address: SocketAddr, source: std::io::Error },
+    #[error("`serve.tls_cert` and `serve.tls_key` go together: give both, or neither for plain http")]
+    HalfOfTls,
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     #[error(
         "refusing to listen on {address} without a key: anyone who reaches it could spend your money and use your tools. Put a long random key into the variable {variable}, or listen on 127.0.0.1"
     )]
@@ -81,9 +75,24 @@ pub enum ServeError {
 /// An agent that listens.
 #[derive(Debug)]
 pub struct AgentServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     app: Arc<App>,
+}
+
+/// The routes on the shell's listener.
+struct Routes {
+    router: Router,
+}
+
+impl runguard_http::Service for Routes {
+    fn is_health(&self, path: &str) -> bool {
+        path == HEALTH
+    }
+
+    async fn answer(self: Arc<Self>, request: http::Request<Incoming>, _: &RequestId) -> Reply {
+        let Ok(response) = self.router.clone().oneshot(request.map(Body::new)).await;
+        reply::from_axum(response)
+    }
 }
 
 #[derive(Debug)]
@@ -111,19 +120,30 @@ impl AgentServer {
             None if address.ip().is_loopback() => Door::ThisMachine,
             None => return Err(ServeError::NoKey { address, variable: variable.clone() }),
         };
-        let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, source })?;
-        let address = listener.local_addr().map_err(|source| ServeError::Bind { address, source })?;
+        let tls = match (&settings.serve.tls_cert, &settings.serve.tls_key) {
+            (Some(certificate), Some(key)) => Some(tls::Files { certificate: certificate.clone(), key: key.clone() }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(ServeError::HalfOfTls),
+        };
+        // A run goes on when the request that began it is answered: not on a thread that ends with its connections.
+        let options = Options { address, max_connections: MAX_CONNECTIONS, tls, threads: Threads::Shared };
+        let listener = Listener::bind(options).await?;
         let mut prices = Prices::bundled();
         for (model, price) in &settings.prices {
             prices.set(model, price.clone());
         }
         let has_price = prices.price(settings.provider.priced_as()).is_some();
         let runs = Arc::new(Runs::new(settings.serve.max_runs));
-        Ok(Self { listener, address, app: Arc::new(App { agent, folder, door, runs, has_price }) })
+        Ok(Self { listener, app: Arc::new(App { agent, folder, door, runs, has_price }) })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address()
+    }
+
+    /// Where it can be reached, with the scheme.
+    pub fn url(&self) -> String {
+        self.listener.url()
     }
 
     /// Whether callers must send a key.
@@ -134,64 +154,29 @@ impl AgentServer {
     /// Serves until `stop` is ready. Then every run is cancelled and saved, its readers get its end, and this returns; after
     /// ten seconds at the latest.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { listener, app, .. } = self;
-        let router = router(&app);
-        let graceful = GracefulShutdown::new();
-        let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        let mut http = hyper::server::conn::http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES);
-        let accept = async {
-            loop {
-                let permit = connections.clone().acquire_owned().await;
-                let stream = match listener.accept().await {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        // Out of file descriptors, most likely: wait for some to come back.
-                        tracing::error!(%error, "cannot accept a connection");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    }
-                };
-                // Events are small, and each is wanted at once.
-                let _ = stream.set_nodelay(true);
-                let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-                let watched = graceful.watch(served);
-                tokio::spawn(async move {
-                    if let Err(error) = watched.await {
-                        tracing::debug!(%error, "connection ended");
-                    }
-                    drop(permit);
-                });
-            }
-        };
-        tokio::select! {
-            () = stop => {}
-            () = accept => {}
-        }
-        drop(listener);
-        let drain = async {
-            app.runs.stop().await;
-            graceful.shutdown().await;
-        };
-        if tokio::time::timeout(DRAIN, drain).await.is_err() {
-            tracing::warn!("some runs or connections did not end in time; what was recorded of them is saved");
-        }
+        let Self { listener, app } = self;
+        let routes = Arc::new(Routes { router: router(&app) });
+        listener.run(routes, stop, app.runs.stop()).await;
     }
 }
 
 fn router(app: &Arc<App>) -> Router {
     Router::new()
-        .route("/", get(|| async { FRONT_PAGE }))
-        .route("/health", get(|| async { Json(json!({ "status": "ok" })) }))
-        .route("/v1/agent/runs", get(list).post(start))
-        .route("/v1/agent/runs/{id}", get(show))
-        .route("/v1/agent/runs/{id}/events", get(events))
-        .route("/v1/agent/runs/{id}/cancel", post(cancel))
-        .route("/v1/agent/runs/{id}/resume", post(resume))
+        .route("/", get(|| async { FRONT_PAGE }).fallback(only("GET")))
+        .route(HEALTH, get(|| async { Json(json!({ "status": "ok" })) }).fallback(only("GET")))
+        .route("/v1/agent/runs", get(list).post(start).fallback(only("GET, POST")))
+        .route("/v1/agent/runs/{id}", get(show).fallback(only("GET")))
+        .route("/v1/agent/runs/{id}/events", get(events).fallback(only("GET")))
+        .route("/v1/agent/runs/{id}/cancel", post(cancel).fallback(only("POST")))
+        .route("/v1/agent/runs/{id}/resume", post(resume).fallback(only("POST")))
         .fallback(|uri: Uri| async move { Problem::no_route(uri.path()) })
-        .method_not_allowed_fallback(|| async { Problem::method() })
         .layer(middleware::from_fn_with_state(app.clone(), guard))
         .with_state(app.clone())
+}
+
+/// What a route answers to other methods.
+fn only(allow: &'static str) -> impl Fn() -> std::future::Ready<Problem> + Clone + Send + Sync + 'static {
+    move || std::future::ready(Problem::method(allow))
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -210,8 +195,7 @@ fn known(id: Id) -> Result<String, Problem> {
 }
 
 async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (head, body) = request.into_parts();
-    let asked = body::run(&body::read(&head.headers, body).await?)?;
+    let asked = body::run(&body::read(request.into_body()).await?)?;
     if let Some(id) = asked.session.clone() {
         return app.go_on(&id, asked).await;
     }
@@ -228,8 +212,7 @@ async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn resume(State(app): State<Arc<App>>, id: Id, request: Request) -> Answer {
-    let (head, body) = request.into_parts();
-    let asked = body::resume(&body::read(&head.headers, body).await?)?;
+    let asked = body::resume(&body::read(request.into_body()).await?)?;
     app.go_on(&known(id)?, asked).await
 }
 
@@ -250,13 +233,7 @@ fn begun((run, reader): (Arc<Run>, Option<impl Stream<Item = Bytes> + Send + 'st
 }
 
 fn event_stream(reader: impl Stream<Item = Bytes> + Send + 'static) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-        // Proxies that collect an answer before they pass it on leave this one alone.
-        (header::HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    (headers, Body::from_stream(reader.map(Ok::<Bytes, Infallible>))).into_response()
+    reply::into_axum(reply::event_stream(Body::from_stream(reader.map(Ok::<Bytes, Infallible>))))
 }
 
 async fn events(State(app): State<Arc<App>>, id: Id, headers: HeaderMap) -> Answer {

@@ -64,6 +64,11 @@ impl Default for AlertSettings {
 }
 
 impl AlertSettings {
+    /// Before the second attempt, at most.
+    fn first_wait(&self) -> Duration {
+        Duration::from_millis(self.backoff.as_millis())
+    }
+
     /// Reads the table; a problem names the key it stands at.
     pub fn read(table: &Tree) -> Result<Self, SettingsProblem> {
         let plain: Tree =

@@ -473,7 +473,7 @@ impl Engine {
     pub fn replace_settings(&self, new: Settings) -> Vec<&'static str> {
         let old = self.settings.load();
         let mut needs_restart = Vec::new();
-        if old.server != new.server {
+        if old.server.needs_restart_for(&new.server) {
             needs_restart.push("server");
         }
         if old.store != new.store {

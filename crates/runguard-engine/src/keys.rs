@@ -106,6 +106,15 @@ impl Caller {
 #[derive(Debug, Clone, Default)]
 pub struct KeyRing {
     keys: HashMap<String, (KeyRecord, Arc<Caller>)>,
+    lock: Lock,
+}
+
+/// Whether this process has had a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Lock {
+    #[default]
+    Open,
+    Locked,
 }
 
 impl KeyRing {
@@ -116,10 +125,22 @@ impl KeyRing {
                 Caller { tenant: key.tenant.as_str().into(), roles: key.roles.clone(), always_200: key.always_200, key_id: key.id.clone() };
             (key.id.clone(), (key, Arc::new(caller)))
         };
-        Ok(Self { keys: file.keys.into_iter().map(entry).collect() })
+        let keys: HashMap<_, _> = file.keys.into_iter().map(entry).collect();
+        let lock = if keys.is_empty() { Lock::Open } else { Lock::Locked };
+        Ok(Self { keys, lock })
     }
 
-    /// No key was ever made. (Revoking the last one does not open the service.)
+    /// The same after other keys were in force: a file that is removed or emptied takes the keys away and opens nothing.
+    #[must_use]
+    pub fn after(self, before: &Self) -> Self {
+        if before.lock == Lock::Locked { Self { lock: Lock::Locked, ..self } } else { self }
+    }
+
+    /// No key was ever made. (Revoking the last one does not open the service, nor does taking the file away while it runs.)
+    pub fn is_open(&self) -> bool {
+        self.lock == Lock::Open
+    }
+
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -249,7 +270,7 @@ mod tests {
     #[test]
     fn a_key_opens_its_tenant_until_it_is_revoked_and_its_secret_is_nowhere() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(KeyRing::load(folder.path()).unwrap().is_empty());
+        assert!(KeyRing::load(folder.path()).unwrap().is_open());
         let (record, token) = create(folder.path(), new_key("acme", Role::Guard), 0).unwrap();
         let (_, other) = create(folder.path(), new_key("other", Role::Read), 0).unwrap();
         let ring = KeyRing::load(folder.path()).unwrap();
@@ -264,7 +285,25 @@ mod tests {
         revoke(folder.path(), &record.id, 1).unwrap();
         let ring = KeyRing::load(folder.path()).unwrap();
         assert!(ring.caller(&token).is_none() && ring.caller(&other).is_some());
-        assert!(!ring.is_empty());
+        assert!(!ring.is_open());
         assert!(matches!(revoke(folder.path(), "nope", 1), Err(KeyError::Unknown(_))));
+    }
+
+    #[test]
+    fn keys_that_vanish_open_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = KeyRing::load(folder.path()).unwrap();
+        assert!(open.clone().after(&open).is_open());
+        let (_, token) = create(folder.path(), new_key("acme", Role::Guard), 0).unwrap();
+        let locked = KeyRing::load(folder.path()).unwrap().after(&open);
+        for emptied in [None, Some("{\"keys\": []}")] {
+            fs::remove_file(folder.path().join(KEY_FILE)).unwrap_or_default();
+            if let Some(emptied) = emptied {
+                fs::write(folder.path().join(KEY_FILE), emptied).unwrap();
+            }
+            let ring = KeyRing::load(folder.path()).unwrap().after(&locked);
+            assert!(!ring.is_open() && ring.caller(&token).is_none());
+            assert!(!KeyRing::load(folder.path()).unwrap().after(&ring).is_open(), "and it stays so");
+        }
     }
 }

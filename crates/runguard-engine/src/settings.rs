@@ -25,12 +25,66 @@ pub const ENVIRONMENT_PREFIX: &str = "RUNGUARD_";
 pub struct ServerSettings {
     pub listen: String,
     pub max_connections: u32,
+    pub hosts: Vec<String>,
+    /// Empty: no TLS.
+    pub tls_cert: String,
+    pub tls_key: String,
+    pub max_in_flight_per_key: u32,
+    pub max_in_flight_per_tenant: u32,
+    pub max_bytes_in_flight_per_key: u64,
+    pub max_bytes_in_flight_per_tenant: u64,
+    pub requests_per_second_per_key: u32,
+    pub requests_per_second_per_tenant: u32,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:8100".into(), max_connections: 10_000 }
+        Self {
+            listen: "127.0.0.1:8100".into(),
+            max_connections: 10_000,
+            hosts: Vec::new(),
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            max_in_flight_per_key: 2_000,
+            max_in_flight_per_tenant: 4_000,
+            max_bytes_in_flight_per_key: 16 * 1024 * 1024,
+            max_bytes_in_flight_per_tenant: 32 * 1024 * 1024,
+            requests_per_second_per_key: 0,
+            requests_per_second_per_tenant: 0,
+        }
     }
+}
+
+impl ServerSettings {
+    fn check(&self) -> Result<(), SettingsProblem> {
+        let wrong = |key: &str, problem: String| Err(SettingsProblem::new(&["server", key], problem));
+        if self.listen.parse::<std::net::SocketAddr>().is_err() {
+            return wrong("listen", format!("`{}` is no address with a port, like 127.0.0.1:8100", self.listen));
+        }
+        if self.max_connections == 0 {
+            return wrong("max_connections", "must be at least 1".into());
+        }
+        if let Some(host) = self.hosts.iter().find(|host| !is_host_name(host)) {
+            return wrong("hosts", format!("`{host}` is no name of a host; write it without scheme and port, like runguard.internal"));
+        }
+        match (self.tls_cert.is_empty(), self.tls_key.is_empty()) {
+            (false, true) => wrong("tls_key", "is missing: a certificate needs its key (--tls-key)".into()),
+            (true, false) => wrong("tls_cert", "is missing: a key needs its certificate (--tls-cert)".into()),
+            (true, true) | (false, false) => Ok(()),
+        }
+    }
+
+    /// Whether what differs is only read at the start.
+    pub(crate) fn needs_restart_for(&self, new: &Self) -> bool {
+        let at_start =
+            |settings: &Self| (settings.listen.clone(), settings.max_connections, settings.tls_cert.clone(), settings.tls_key.clone());
+        at_start(self) != at_start(new)
+    }
+}
+
+fn is_host_name(text: &str) -> bool {
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    text.len() <= 253 && (text.split('.').all(is_part) || text.parse::<std::net::IpAddr>().is_ok())
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,7 +223,36 @@ impl TelemetrySettings {
 /// Key, what it is for, whether it is taken over without a restart.
 pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("server", "listen", "Address and port. Any address but loopback needs a key (`runguard key create`).", false),
-    ("server", "max_connections", "Connections at a time; more wait.", false),
+    (
+        "server",
+        "max_connections",
+        "Connections at a time, as far as the limit on open files allows. When all are taken, the one idle for longest makes place; 32 more answer health checks alone.",
+        false,
+    ),
+    (
+        "server",
+        "hosts",
+        "Names besides localhost under which a service without keys may be asked, such as the name a proxy on this machine passes on. Requests for other names are refused: they come from a web page that found the port.",
+        true,
+    ),
+    (
+        "server",
+        "tls_cert",
+        "Certificate for https, PEM, with the chain to its root; taken over when the file changes. Empty: plain http.",
+        false,
+    ),
+    ("server", "tls_key", "The certificate's private key, PEM without a password.", false),
+    (
+        "server",
+        "max_in_flight_per_key",
+        "Requests of one key under way at a time; more are answered 429. 0: no bound, here and below.",
+        true,
+    ),
+    ("server", "max_in_flight_per_tenant", "The same for all keys of a tenant.", true),
+    ("server", "max_bytes_in_flight_per_key", "Bytes of bodies that the requests of one key hold at a time.", true),
+    ("server", "max_bytes_in_flight_per_tenant", "The same for all keys of a tenant.", true),
+    ("server", "requests_per_second_per_key", "Requests one key may send in a second; more are answered 429 with the time to wait.", true),
+    ("server", "requests_per_second_per_tenant", "The same for all keys of a tenant.", true),
     ("store", "data", "Folder of the embedded database.", false),
     (
         "store",
@@ -483,15 +566,7 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     }
     let table = |name: &str| tables.get(name).copied().unwrap_or(&empty);
     let server: ServerSettings = policy::read_table(table("server"), &["server"], &[])?;
-    if server.listen.parse::<std::net::SocketAddr>().is_err() {
-        return Err(SettingsProblem::new(
-            &["server", "listen"],
-            format!("`{}` is no address with a port, like 127.0.0.1:8100", server.listen),
-        ));
-    }
-    if server.max_connections == 0 {
-        return Err(SettingsProblem::new(&["server", "max_connections"], "must be at least 1"));
-    }
+    server.check()?;
     let store: StoreSettings = policy::read_table(table("store"), &["store"], &[])?;
     if store.memory_mb < 16 {
         return Err(SettingsProblem::new(&["store", "memory_mb"], "must be at least 16"));
@@ -765,6 +840,8 @@ mod tests {
             ("[savings]\nusd_per_operation = -1\n", 2, "must be from 0"),
             ("[savings.operations]\nhandof = 2\n", 2, "unknown variant `handof`"),
             ("[server]\nlisten = \"here\"\n", 2, "no address"),
+            ("[server]\nhosts = [\"a.b\", \"http://a\"]\n", 2, "without scheme and port"),
+            ("[server]\ntls_cert = \"a.pem\"\n", 1, "--tls-key"),
             ("a = \n", 1, "not TOML"),
             ("[guards.ai_task_retry]\nmax_retries = 1\n\n[tenants.t.guards.ai_task_retry.tasks.x]\nmax_retries = -1\n", 5, "max_retries"),
         ] {

@@ -42,8 +42,15 @@ async fn follow(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, fold
             keys_seen = keys_now;
             match KeyRing::load(&folder) {
                 Ok(keys) => {
+                    let keys = keys.after(&engine.keys.load());
+                    if keys.is_empty() && !keys.is_open() {
+                        tracing::error!(
+                            "the key file is gone or empty: every caller is refused until a key is made (`runguard key create`); only a restart without keys opens the service to this machine"
+                        );
+                    } else {
+                        tracing::info!("the keys have changed and are in force");
+                    }
                     engine.keys.store(Arc::new(keys));
-                    tracing::info!("the keys have changed and are in force");
                 }
                 Err(error) => tracing::error!(%error, "the changed keys cannot be read; the old ones stay in force"),
             }

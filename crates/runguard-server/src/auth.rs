@@ -2,8 +2,8 @@
 
 use crate::problem::Problem;
 use hyper::HeaderMap;
-use hyper::header::AUTHORIZATION;
 use runguard_engine::{Caller, Engine, Role};
+use runguard_http::door;
 use std::sync::Arc;
 
 /// Whether callers without a key are let in while no key exists.
@@ -16,10 +16,11 @@ pub(crate) enum Openness {
 
 pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -> Result<Arc<Caller>, Problem> {
     let keys = engine.keys.load();
-    if keys.is_empty() && openness == Openness::Loopback {
+    if keys.is_open() && openness == Openness::Loopback {
+        door::this_machine(headers, &engine.settings.load().server.hosts)?;
         return Ok(Caller::open());
     }
-    token(headers).and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
+    door::token(headers).and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
 }
 
 pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
@@ -34,12 +35,4 @@ pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Opt
         None if caller.may(Role::Admin) => Ok(None),
         None => Ok(Some(caller.tenant.to_string())),
     }
-}
-
-fn token(headers: &HeaderMap) -> Option<&str> {
-    if let Some(value) = headers.get(AUTHORIZATION) {
-        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-        return scheme.eq_ignore_ascii_case("bearer").then_some(token.trim());
-    }
-    headers.get("x-api-key")?.to_str().ok()
 }

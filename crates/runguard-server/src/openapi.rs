@@ -2,7 +2,7 @@
 //! and answers from the guards' routes, reasons from their one list. What is not a table (the log's routes) is
 //! written here once. A test drives the service against this document.
 
-use crate::routes::guards::MAX_BODY;
+use crate::routes::guards::limit;
 use runguard_core::guard::{AnswerKind, ROUTES, Route, RouteKind};
 use runguard_core::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use runguard_core::{GuardName, Reason};
@@ -132,14 +132,17 @@ fn preview_operation() -> Value {
         "What changed settings would have done to the logged requests.",
         &[],
         (200, json_response("What would have changed.", &schema)),
-        &[400, 401, 403, 413, 422, 429, 503],
+        &[400, 401, 403, 422, 503],
     );
     operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": body}}});
     operation
 }
 
+/// What a route may answer with, and what every one that needs a key may: a body that does not fit or come, a caller that asks
+/// too much.
 fn problems(statuses: &[u16]) -> Map<String, Value> {
-    statuses.iter().map(|status| (status.to_string(), json!({"$ref": "#/components/responses/Problem"}))).collect()
+    let common: &[u16] = if statuses.contains(&401) { &[408, 413, 429] } else { &[] };
+    common.iter().chain(statuses).map(|status| (status.to_string(), json!({"$ref": "#/components/responses/Problem"}))).collect()
 }
 
 fn example(field: &Field) -> Value {
@@ -233,14 +236,17 @@ fn answer_schema(route: &Route) -> Value {
 fn guard_operation(route: &Route) -> Value {
     let schema = answer_schema(route);
     let body = |description: &str| json!({"description": description, "content": {"application/json": {"schema": schema}}});
-    let mut responses = problems(&[400, 401, 403, 408, 409, 413, 422, 503]);
+    let mut responses = problems(&[400, 401, 403, 409, 422, 503]);
     match route.kind {
         RouteKind::Check => {
             responses.insert("200".into(), body("Go on (or, with ?status=200, look at allow)."));
-            let mut blocked = body("Stop. `reason` says why, `message` what to do instead.");
+            let mut blocked = body(
+                "Stop. `reason` says why, `message` what to do instead. As a problem: the caller asks too much at once, and this question was not heard.",
+            );
+            blocked["content"]["application/problem+json"] = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
             blocked["headers"] = json!({
                 "Retry-After": {"description": "Seconds after which the same request is allowed, if time alone changes the answer.", "schema": {"type": "integer"}},
-                "x-should-retry": {"schema": {"const": "false"}},
+                "x-should-retry": {"description": "false: the answer stands. true: ask again after Retry-After.", "schema": {"enum": ["false", "true"]}},
             });
             responses.insert("429".into(), blocked);
         }
@@ -262,7 +268,7 @@ fn guard_operation(route: &Route) -> Value {
             {"name": "flat", "in": "query", "description": "1: scalars only, no null.", "schema": {"enum": ["1"]}},
             {"name": "Idempotency-Key", "in": "header", "description": "A repeat within 24 h gets the first answer and counts nothing.", "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[!-~]+$"}},
         ],
-        "requestBody": {"required": true, "description": format!("A JSON object of at most {MAX_BODY} bytes, whatever the content type says."), "content": {"application/json": {"schema": request_schema(route)}}},
+        "requestBody": {"required": true, "description": format!("A JSON object of at most {} bytes, whatever the content type says.", limit(route).bytes), "content": {"application/json": {"schema": request_schema(route)}}},
         "responses": responses,
     })
 }

@@ -1,34 +1,32 @@
-//! Errors as callers see them: `application/problem+json` (RFC 9457). All statuses and words are in this file.
+//! Errors as callers of the guard service see them: the shell's form with this service's words. All of them are in this file.
 
-use crate::respond::{Reply, reply};
+use crate::respond::Reply;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
-use runguard_core::input::{InputError, Problem as FieldProblem};
+use runguard_core::input::{InputError, Problem as WrongField};
 use runguard_engine::{ClockError, EngineError, Role};
+use runguard_http::FieldProblem;
 use runguard_store::StoreError;
-use serde_json::{Value, json};
-
-pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 #[derive(Debug, Clone)]
-pub(crate) struct Problem {
-    pub(crate) status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
-    detail: String,
-    errors: Vec<FieldProblem>,
-    retry_after_seconds: Option<u64>,
-    allow: Option<&'static str>,
+pub(crate) struct Problem(runguard_http::Problem);
+
+impl From<runguard_http::Problem> for Problem {
+    fn from(problem: runguard_http::Problem) -> Self {
+        Self(problem)
+    }
 }
 
 impl Problem {
     fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, title, detail: detail.into(), errors: Vec::new(), retry_after_seconds: None, allow: None }
+        Self(runguard_http::Problem::new(status, kind, title, detail))
+    }
+
+    fn retry_after(self, seconds: u64) -> Self {
+        Self(self.0.retry_after(seconds))
     }
 
     pub(crate) fn not_found(path: &str) -> Self {
-        let shown: String = path.chars().take(100).collect();
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here", format!("No route {shown}; /docs lists them all."))
+        Self(runguard_http::Problem::not_found(path, "/docs"))
     }
 
     pub(crate) fn unknown(what: &str) -> Self {
@@ -36,27 +34,7 @@ impl Problem {
     }
 
     pub(crate) fn method(allow: &'static str) -> Self {
-        let mut problem =
-            Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This route has another method", format!("Use {allow}."));
-        problem.allow = Some(allow);
-        problem
-    }
-
-    pub(crate) fn too_large(limit: usize) -> Self {
-        Self::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too-large",
-            "The body is too large",
-            format!("At most {limit} bytes are taken. Send a hash or a summary instead of the whole text."),
-        )
-    }
-
-    pub(crate) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body took too long", "The whole request must arrive within 10 seconds.")
-    }
-
-    pub(crate) fn broken_body() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "broken-body", "The body broke off", "The connection ended before the body did.")
+        Self(runguard_http::Problem::method(allow))
     }
 
     pub(crate) fn query(field: &str, problem: impl Into<String>) -> Self {
@@ -65,83 +43,47 @@ impl Problem {
 
     pub(crate) fn fields(errors: Vec<FieldProblem>) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
-        let mut problem = Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "invalid-fields",
-            "Some fields are missing or wrong",
-            format!("Nothing was counted. Look at: {}.", names.join(", ")),
-        );
-        problem.errors = errors;
-        problem
+        let detail = format!("Nothing was counted. Look at: {}.", names.join(", "));
+        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-fields", "Some fields are missing or wrong", detail);
+        Self(problem.0.with_errors(errors))
     }
 
     pub(crate) fn unauthorized() -> Self {
-        Self::new(
-            StatusCode::UNAUTHORIZED,
-            "unauthorized",
-            "A key is needed",
+        Self(runguard_http::Problem::unauthorized(
             "Send a key made with `runguard key create` as `Authorization: Bearer rg_…`. The one that came is missing, wrong or revoked.",
-        )
+        ))
     }
 
     pub(crate) fn forbidden(role: Role) -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            "forbidden",
-            "The key may not do this",
-            format!("This needs the role `{}`; make such a key with `runguard key create --role {}`.", role.name(), role.name()),
-        )
+        let role = role.name();
+        let detail = format!("This needs the role `{role}`; make such a key with `runguard key create --role {role}`.");
+        Self(runguard_http::Problem::forbidden(detail))
     }
 
     pub(crate) fn other_tenant() -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", "A key sees its own tenant only; an admin key sees all.")
+        Self(runguard_http::Problem::forbidden("A key sees its own tenant only; an admin key sees all."))
     }
 
     pub(crate) fn not_ready(detail: impl Into<String>) -> Self {
-        let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "The service cannot decide right now", detail);
-        problem.retry_after_seconds = Some(1);
-        problem
+        Self(runguard_http::Problem::not_ready("The service cannot decide right now", detail))
     }
 
     pub(crate) fn busy(detail: impl Into<String>) -> Self {
-        let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail);
-        problem.retry_after_seconds = Some(1);
-        problem
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        json!({
-            "type": format!("https://runguard.invalid/problems/{}", self.kind),
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "errors": self.errors.iter().map(|error| json!({"field": error.field, "problem": error.problem})).collect::<Vec<_>>(),
-        })
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail).retry_after(1)
     }
 
     pub(crate) fn into_reply(self) -> Reply {
-        let mut response = reply(self.status, CONTENT_TYPE, self.to_json().to_string());
-        let headers = response.headers_mut();
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        if let Some(seconds) = self.retry_after_seconds {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-        }
-        response
+        self.0.into_reply()
     }
 }
 
 impl From<InputError> for Problem {
     fn from(error: InputError) -> Self {
         match error {
-            InputError::NotAnObject(detail) => {
-                Self::new(StatusCode::BAD_REQUEST, "not-an-object", "The body must be a JSON object", detail)
+            InputError::NotAnObject(detail) => Self(runguard_http::Problem::not_an_object(detail)),
+            InputError::Fields(errors) => {
+                Self::fields(errors.into_iter().map(|WrongField { field, problem }| FieldProblem { field, problem }).collect())
             }
-            InputError::Fields(errors) => Self::fields(errors),
         }
     }
 }
@@ -175,16 +117,13 @@ impl From<EngineError> for Problem {
                 "The idempotency key belongs to another request",
                 "A repeat must be the same request, byte for byte. Use a new key for a new request.",
             ),
-            EngineError::StillRunning => {
-                let mut problem = Self::new(
-                    StatusCode::CONFLICT,
-                    "still-running",
-                    "The first request is still running",
-                    "Its answer will be given to a repeat in a moment.",
-                );
-                problem.retry_after_seconds = Some(1);
-                problem
-            }
+            EngineError::StillRunning => Self::new(
+                StatusCode::CONFLICT,
+                "still-running",
+                "The first request is still running",
+                "Its answer will be given to a repeat in a moment.",
+            )
+            .retry_after(1),
             EngineError::Store(error) => error.into(),
         }
     }

@@ -68,8 +68,27 @@ async fn not_found(request: Request) -> Response {
     into_axum(Problem::not_found(request.uri().path()).into_reply())
 }
 
+/// Who is let in before the route is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Whoever watches over the service.
+    Health,
+    /// What is the same for everyone and tells nothing.
+    Everyone,
+    /// Whoever has a key, or is of this machine while there is none.
+    Callers,
+}
+
+pub(crate) fn access(path: &str) -> Access {
+    find(path).map_or(Access::Everyone, |(_, access)| *access)
+}
+
 /// A bounded name of the route, for metrics.
 pub(crate) fn name_of(path: &str) -> &'static str {
+    find(path).map_or("other", |(pattern, _)| pattern)
+}
+
+fn find(path: &str) -> Option<&'static (&'static str, Access)> {
     let same = |pattern: &str| {
         let (mut pattern, mut path) = (pattern.split('/'), path.split('/'));
         loop {
@@ -80,45 +99,36 @@ pub(crate) fn name_of(path: &str) -> &'static str {
             }
         }
     };
-    PATHS.iter().copied().find(|pattern| same(pattern)).unwrap_or("other")
+    PATHS.iter().find(|(pattern, _)| same(pattern))
 }
 
-const PATHS: &[&str] = &[
-    "/v1/decisions",
-    "/v1/decisions/{decision_id}",
-    "/v1/sessions/{session_id}",
-    "/v1/stats",
-    "/v1/insights",
-    "/v1/overview",
-    "/v1/circuits",
-    "/v1/circuits/{endpoint_key}/open",
-    "/v1/circuits/{endpoint_key}/close",
-    "/v1/circuits/{endpoint_key}/reset",
-    "/v1/alerts",
-    "/v1/alerts/test",
-    "/v1/alerts/dead/{id}/retry",
-    "/v1/settings",
-    "/v1/preview",
-    "/v1/events",
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/openapi.json",
-    "/docs",
-    "/",
-    "/dashboard/{file}",
+const PATHS: &[(&str, Access)] = &[
+    ("/v1/decisions", Access::Callers),
+    ("/v1/decisions/{decision_id}", Access::Callers),
+    ("/v1/sessions/{session_id}", Access::Callers),
+    ("/v1/stats", Access::Callers),
+    ("/v1/insights", Access::Callers),
+    ("/v1/overview", Access::Callers),
+    ("/v1/circuits", Access::Callers),
+    ("/v1/circuits/{endpoint_key}/open", Access::Callers),
+    ("/v1/circuits/{endpoint_key}/close", Access::Callers),
+    ("/v1/circuits/{endpoint_key}/reset", Access::Callers),
+    ("/v1/alerts", Access::Callers),
+    ("/v1/alerts/test", Access::Callers),
+    ("/v1/alerts/dead/{id}/retry", Access::Callers),
+    ("/v1/settings", Access::Callers),
+    ("/v1/preview", Access::Callers),
+    ("/v1/events", Access::Callers),
+    ("/healthz", Access::Health),
+    ("/readyz", Access::Health),
+    ("/metrics", Access::Callers),
+    ("/openapi.json", Access::Everyone),
+    ("/docs", Access::Everyone),
+    ("/", Access::Everyone),
+    ("/dashboard/{file}", Access::Everyone),
 ];
 
-pub(crate) fn into_axum(reply: Reply) -> Response {
-    let (parts, body) = reply.into_parts();
-    Response::from_parts(
-        parts,
-        match body {
-            http_body_util::Either::Left(full) => axum::body::Body::new(full),
-            http_body_util::Either::Right(body) => body,
-        },
-    )
-}
+pub(crate) use runguard_http::reply::into_axum;
 
 /// What a handler gives: an answer or a problem.
 pub(crate) fn answer(result: Result<Reply, Problem>) -> Response {
@@ -132,9 +142,10 @@ mod tests {
     #[test]
     fn metrics_know_every_route() {
         let listed: Vec<&str> = table().into_iter().map(|(path, ..)| path).collect();
-        assert_eq!(listed, PATHS);
+        assert_eq!(listed, PATHS.iter().map(|(path, _)| *path).collect::<Vec<_>>());
         assert_eq!(name_of("/v1/sessions/abc"), "/v1/sessions/{session_id}");
         assert_eq!(name_of("/v1/sessions/"), "other");
         assert_eq!(name_of("/"), "/");
+        assert_eq!((access("/v1/sessions/abc"), access("/nowhere")), (Access::Callers, Access::Everyone));
     }
 }

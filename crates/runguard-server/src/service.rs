@@ -1,22 +1,25 @@
-//! What happens to every request: a name, a way in, a count.
+//! What happens to every request: a way in, a bounded body, a count.
 
-use crate::auth::Openness;
+use crate::auth::{self, Openness};
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 use crate::respond::Reply;
-use crate::routes;
+use crate::routes::{self, Access};
 use axum::Router;
+use bytes::Bytes;
 use http_body_util::Either;
-use hyper::body::Incoming;
-use hyper::header::HeaderValue;
+use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request};
-use runguard_engine::Engine;
-use std::convert::Infallible;
+use runguard_engine::{Caller, Engine};
+use runguard_http::body::{self, Limit, SMALL};
+use runguard_http::load::{Bounds, Limits, Loads, Share, Who};
+use runguard_http::{RequestId, reply};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt;
 
-const REQUEST_ID: &str = "x-request-id";
+/// What a route outside the guards takes: settings of one guard, a name.
+const SMALL_BODY: Limit = Limit { bytes: SMALL, advice: "No route but those of the guards needs more." };
 
 #[derive(Debug)]
 pub(crate) struct App {
@@ -27,34 +30,43 @@ pub(crate) struct App {
     pub(crate) stopping: watch::Receiver<bool>,
     /// Who may make a preview: one at a time.
     pub(crate) previews: Semaphore,
-    request_prefix: u32,
-    requests: AtomicU64,
+    /// Who may have a long body read: one at a time, so that the others' short ones never wait for it.
+    pub(crate) long_bodies: Semaphore,
+    loads: Loads,
 }
 
 pub(crate) type SharedEngine = Arc<Engine>;
 
 impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
-        // Tells the request ids of one start from those of another.
-        let request_prefix = runguard_engine::clock::system_now().as_millis() as u32;
         Self {
             engine,
             metrics: Metrics::new(),
             openness,
             stopping,
             previews: Semaphore::new(1),
-            request_prefix,
-            requests: AtomicU64::new(0),
+            long_bodies: Semaphore::new(1),
+            loads: Loads::default(),
         }
     }
 
-    fn request_id(&self, given: Option<&HeaderValue>) -> HeaderValue {
-        let usable = |value: &&HeaderValue| value.len() <= 128 && value.as_bytes().iter().all(u8::is_ascii_graphic);
-        if let Some(given) = given.filter(usable) {
-            return given.clone();
-        }
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        HeaderValue::try_from(format!("{:08x}-{number:x}", self.request_prefix)).unwrap_or(HeaderValue::from_static("unknown"))
+    /// One more request of a caller, if it has not too many.
+    pub(crate) fn enter(&self, caller: &Caller) -> Result<Share, Problem> {
+        let settings = self.engine.settings.load();
+        let server = &settings.server;
+        let limits = Limits {
+            key: Bounds {
+                in_flight: server.max_in_flight_per_key.into(),
+                bytes: server.max_bytes_in_flight_per_key,
+                per_second: server.requests_per_second_per_key.into(),
+            },
+            tenant: Bounds {
+                in_flight: server.max_in_flight_per_tenant.into(),
+                bytes: server.max_bytes_in_flight_per_tenant,
+                per_second: server.requests_per_second_per_tenant.into(),
+            },
+        };
+        Ok(self.loads.enter(Who { key: &caller.key_id, tenant: &caller.tenant }, &limits)?)
     }
 }
 
@@ -64,36 +76,49 @@ pub(crate) struct Service {
     router: Router,
 }
 
+impl runguard_http::Service for Service {
+    fn is_health(&self, path: &str) -> bool {
+        routes::access(path) == Access::Health
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, id: &RequestId) -> Reply {
+        let (route, response) = if let Some(route) = routes::guards::find(request.uri().path()) {
+            let response = routes::guards::handle(&self.app, route, request, id).await;
+            self.app.metrics.guard_request(route, response.status().as_u16());
+            (route.path, response)
+        } else {
+            let route = routes::name_of(request.uri().path());
+            let response = self.route(route, request).await.unwrap_or_else(Problem::into_reply);
+            self.app.metrics.request(route, response.status().as_u16());
+            (route, response)
+        };
+        if response.status().is_server_error() {
+            tracing::error!(route, status = response.status().as_u16(), request_id = id.as_str(), "request failed");
+        }
+        response
+    }
+}
+
 impl Service {
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self { router: routes::router(app.clone()), app }
     }
 
-    pub(crate) async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Reply, Infallible> {
-        let request_id = self.app.request_id(request.headers().get(REQUEST_ID));
-        let (route, mut response) = if let Some(route) = routes::guards::find(request.uri().path()) {
-            let response = routes::guards::handle(&self.app, route, request, &request_id).await;
-            self.app.metrics.guard_request(route, response.status().as_u16());
-            (route.path, response)
-        } else {
-            let (route, response) = self.route(request).await;
-            self.app.metrics.request(route, response.status().as_u16());
-            (route, response)
-        };
-        if response.status().is_server_error() {
-            tracing::error!(route, status = response.status().as_u16(), request_id = request_id.to_str().unwrap_or(""), "request failed");
-        }
-        response.headers_mut().insert(REQUEST_ID, request_id);
-        Ok(response)
-    }
-
-    async fn route(&self, request: Request<Incoming>) -> (&'static str, Reply) {
-        let route = routes::name_of(request.uri().path());
-        let head = request.method() == Method::HEAD;
+    /// The key comes before the body: whoever has none makes us read nothing.
+    async fn route(&self, route: &'static str, request: Request<Incoming>) -> Result<Reply, Problem> {
         tracing::debug!(method = %request.method(), route, "request");
-        let Ok(response) = self.router.clone().oneshot(request.map(axum::body::Body::new)).await;
-        let (parts, body) = response.into_parts();
-        let body = if head { axum::body::Body::empty() } else { body };
-        (route, Reply::from_parts(parts, Either::Right(body)))
+        let is_head = request.method() == Method::HEAD;
+        let (head, body) = request.into_parts();
+        let mut share = match routes::access(head.uri.path()) {
+            Access::Health | Access::Everyone => None,
+            Access::Callers => Some(self.app.enter(&*auth::caller(&self.app.engine, self.app.openness, &head.headers)?)?),
+        };
+        let body = match &mut share {
+            Some(share) if !body.is_end_stream() => body::read(body, SMALL_BODY, share).await?,
+            Some(_) | None => Bytes::new(),
+        };
+        let Ok(response) = self.router.clone().oneshot(Request::from_parts(head, axum::body::Body::from(body))).await;
+        let response = reply::from_axum(response);
+        Ok(if is_head { response.map(|_| Either::Right(axum::body::Body::empty())) } else { response })
     }
 }

@@ -8,6 +8,7 @@ use crate::report::Stop;
 use crate::session::Record;
 use crate::spend::{self, Granted};
 use crate::state::End;
+use runguard_http::again::full_jitter;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -180,7 +181,10 @@ impl Run<'_> {
                 return Err(Halt::new(End::Error, stop, message));
             }
             Some(asked) => asked,
-            None => full_jitter(Duration::from_millis(settings.backoff.as_millis()), longest, attempt),
+            None => {
+                let random = getrandom::u64().unwrap_or(u64::MAX);
+                full_jitter(Duration::from_millis(settings.backoff.as_millis()), longest, attempt.saturating_sub(1), random)
+            }
         };
         self.observer.event(Event::Retry {
             attempt,
@@ -207,30 +211,5 @@ pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Anything up to twice the last ceiling: callers that failed together must not come back together.
-fn full_jitter(first: Duration, longest: Duration, attempt: u32) -> Duration {
-    let ceiling = first.saturating_mul(2u32.saturating_pow(attempt.saturating_sub(1))).min(longest);
-    let fraction = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
-    ceiling.mul_f64(fraction)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow_and_stay_below_the_longest() {
-        let (first, longest) = (Duration::from_millis(500), Duration::from_secs(60));
-        for attempt in 1..200 {
-            let ceiling = (500u64 << (attempt - 1).min(20)).min(60_000);
-            for _ in 0..20 {
-                assert!(full_jitter(first, longest, attempt) <= Duration::from_millis(ceiling));
-            }
-        }
-        let waits: std::collections::BTreeSet<Duration> = (0..50).map(|_| full_jitter(first, longest, 5)).collect();
-        assert!(waits.len() > 40, "they differ");
     }
 }

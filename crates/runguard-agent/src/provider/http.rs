@@ -11,6 +11,7 @@ use crate::settings::{ProviderKind, ProviderSettings};
 use bytes::Bytes;
 use reqwest::{StatusCode, Url};
 use runguard_core::time::Span;
+use runguard_http::again::retry_after;
 use serde_json::Value;
 use std::error::Error as _;
 use std::time::{Duration, SystemTime};
@@ -101,7 +102,7 @@ impl Http {
 
     async fn refusal(&self, mut body: Body) -> ProviderError {
         let status = body.response.status();
-        let retry_after = retry_after(&body);
+        let retry_after = retry_after(|name| body.header(name), SystemTime::now());
         let mut text = Vec::new();
         // What has come by then is enough: the status already says most of it.
         let _ = timeout(self.idle_timeout, async {
@@ -313,18 +314,6 @@ impl Complaint {
             || self.says(&["context_length_exceeded", "prompt is too long", "maximum context length", "input is too long"])
             || self.says(&["exceeds the available context size", "context window"])
     }
-}
-
-/// Seconds, milliseconds or a date; a date that is past is no wait at all.
-fn retry_after(body: &Body) -> Option<Duration> {
-    let number = |name: &str| body.header(name).and_then(|text| text.trim().parse::<f64>().ok());
-    let of_seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).ok().map(|wait| wait.min(A_YEAR));
-    let of_date = |text: &str| {
-        let date = SystemTime::from(jiff::fmt::rfc2822::parse(text.trim()).ok()?.timestamp());
-        Some(date.duration_since(SystemTime::now()).unwrap_or_default().min(A_YEAR))
-    };
-    let millis = number("retry-after-ms").and_then(|millis| of_seconds(millis / 1000.0));
-    millis.or_else(|| number("retry-after").and_then(of_seconds)).or_else(|| of_date(body.header("retry-after")?))
 }
 
 /// The settings' address, or what is wrong with it.

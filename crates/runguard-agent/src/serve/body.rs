@@ -3,24 +3,20 @@
 //! The file's limits are the ceiling for every caller, with or without a key: who pays wrote the file. A caller chooses
 //! below it, and on resuming may choose again, up to the same ceiling. All problems of a body are named at once.
 
-use super::problem::{FieldProblem, Problem};
+use super::problem::Problem;
 use crate::report::{Report, Stop};
 use crate::settings::Limits;
 use axum::body::Body;
-use futures_util::StreamExt;
-use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use bytes::Bytes;
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Span;
+use runguard_http::FieldProblem;
+use runguard_http::body::{self, LARGE, Limit};
+use runguard_http::load::Share;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::time::Duration;
 
-/// The longest body.
-pub(super) const MOST_BYTES: usize = 1024 * 1024;
-/// A body that is too long is read up to here and thrown away, so that its sender is still there for the answer.
-const MOST_DRAINED_BYTES: usize = 16 * 1024 * 1024;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+const LIMIT: Limit = Limit { bytes: LARGE, advice: "Put long texts into a file the agent may read." };
 /// Problems named one by one.
 const MOST_PROBLEMS: usize = 20;
 
@@ -43,28 +39,8 @@ pub(super) struct AskedLimits {
 }
 
 /// Reads the whole body, within bounds of size and time.
-pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    let said: usize = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0);
-    if said > MOST_DRAINED_BYTES {
-        return Err(Problem::too_large(MOST_BYTES));
-    }
-    let collect = async {
-        let mut collected = Vec::new();
-        let mut length = 0_usize;
-        let mut pieces = body.into_data_stream();
-        while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|_| Problem::broken_body())?;
-            length = length.saturating_add(piece.len());
-            if length > MOST_DRAINED_BYTES {
-                break;
-            }
-            if length <= MOST_BYTES {
-                collected.extend_from_slice(&piece);
-            }
-        }
-        if length > MOST_BYTES { Err(Problem::too_large(MOST_BYTES)) } else { Ok(collected) }
-    };
-    tokio::time::timeout(BODY_TIMEOUT, collect).await.unwrap_or_else(|_| Err(Problem::too_slow()))
+pub(super) async fn read(body: Body) -> Result<Bytes, Problem> {
+    Ok(body::read(body, LIMIT, &mut Share::unbounded()).await?)
 }
 
 /// `POST /v1/agent/runs`: there must be something to do.
@@ -243,21 +219,6 @@ mod tests {
         for more in [r#"{"max_steps":51}"#, r#"{"timeout":"61s"}"#, r#"{"timeout":0}"#, r#"{"cost_limit":1.01}"#, r#"{"cost_limit":0}"#] {
             assert!(asked(more).settle(&file, &file).is_err(), "{more}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_is_not_waited_for() {
-        let body = Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::convert::Infallible>>());
-        let began = tokio::time::Instant::now();
-        assert!(read(&HeaderMap::new(), body).await.is_err());
-        assert_eq!(began.elapsed(), BODY_TIMEOUT);
-    }
-
-    #[tokio::test]
-    async fn an_endless_body_is_not_read_to_its_end() {
-        let piece = bytes::Bytes::from(vec![b'x'; 1000]);
-        let body = Body::from_stream(futures_util::stream::repeat_with(move || Ok::<_, std::convert::Infallible>(piece.clone())));
-        assert!(read(&HeaderMap::new(), body).await.is_err());
     }
 
     proptest! {

@@ -1,45 +1,31 @@
-//! Errors as callers see them: `application/problem+json` (RFC 9457). All statuses and words are in this file.
+//! Errors as callers of the agent see them: the shell's form with this service's words. All of them are in this file.
 
 use crate::session::disk::SessionError;
 use crate::state::AgentState;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{self, HeaderValue};
-use serde_json::json;
-
-/// What is wrong with one field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FieldProblem {
-    pub(super) field: String,
-    pub(super) problem: String,
-}
+use runguard_http::FieldProblem;
 
 #[derive(Debug, Clone)]
-pub(super) struct Problem {
-    status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
-    detail: String,
-    errors: Vec<FieldProblem>,
-    retry_after_seconds: Option<u64>,
+pub(super) struct Problem(runguard_http::Problem);
+
+impl From<runguard_http::Problem> for Problem {
+    fn from(problem: runguard_http::Problem) -> Self {
+        Self(problem)
+    }
 }
 
 impl Problem {
     fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, title, detail: detail.into(), errors: Vec::new(), retry_after_seconds: None }
-    }
-
-    fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after_seconds: Some(seconds), ..self }
+        Self(runguard_http::Problem::new(status, kind, title, detail))
     }
 
     pub(super) fn no_route(path: &str) -> Self {
-        let shown: String = path.chars().take(100).collect();
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here", format!("No route {shown}; GET / lists them all."))
+        Self(runguard_http::Problem::not_found(path, "GET /"))
     }
 
-    pub(super) fn method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This route has another method", "GET / lists the routes.")
+    pub(super) fn method(allow: &'static str) -> Self {
+        Self(runguard_http::Problem::method(allow))
     }
 
     pub(super) fn unknown_run() -> Self {
@@ -60,27 +46,15 @@ impl Problem {
         )
     }
 
-    pub(super) fn too_large(limit: usize) -> Self {
-        let detail = format!("At most {limit} bytes are taken. Put long texts into a file the agent may read.");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail)
-    }
-
-    pub(super) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body took too long", "The whole request must arrive within 10 seconds.")
-    }
-
-    pub(super) fn broken_body() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "broken-body", "The body broke off", "The connection ended before the body did.")
-    }
-
     pub(super) fn not_an_object(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "not-an-object", "The body must be a JSON object", detail)
+        Self(runguard_http::Problem::not_an_object(detail))
     }
 
     pub(super) fn fields(errors: Vec<FieldProblem>) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         let detail = format!("Nothing was started. Look at: {}.", names.join(", "));
-        Self { errors, ..Self::new(StatusCode::BAD_REQUEST, "invalid-fields", "Some fields are missing or wrong", detail) }
+        let problem = Self::new(StatusCode::BAD_REQUEST, "invalid-fields", "Some fields are missing or wrong", detail);
+        Self(problem.0.with_errors(errors))
     }
 
     pub(super) fn field(field: &str, problem: impl Into<String>) -> Self {
@@ -102,34 +76,17 @@ impl Problem {
     pub(super) fn too_many_runs(most: usize) -> Self {
         const RETRY_SECONDS: u64 = 5;
         let detail = format!("{most} runs are under way, as many as `serve.max_runs` allows. Wait for one to end, or cancel one.");
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs at once", detail).retry_after(RETRY_SECONDS)
+        Self(Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs at once", detail).0.retry_after(RETRY_SECONDS))
     }
 
     pub(super) fn unauthorized() -> Self {
-        let detail = "Send the key as `Authorization: Bearer …` or `x-api-key: …`. The one that came is missing or wrong.";
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "A key is needed", detail)
-    }
-
-    pub(super) fn foreign_host() -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            "foreign-host",
-            "The request was meant for another host",
-            "Without a key only this machine is served, under the names localhost, 127.0.0.1 and [::1]. To be reached under another name, set a key.",
-        )
-    }
-
-    pub(super) fn foreign_origin() -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            "foreign-origin",
-            "A page of another site asks",
-            "Without a key a web page of another origin may not drive the agent. Set a key, and send it from a server of your own.",
-        )
+        Self(runguard_http::Problem::unauthorized(
+            "Send the key as `Authorization: Bearer …` or `x-api-key: …`. The one that came is missing or wrong.",
+        ))
     }
 
     fn not_ready(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "The service cannot do this right now", detail).retry_after(1)
+        Self(runguard_http::Problem::not_ready("The service cannot do this right now", detail))
     }
 
     pub(super) fn stopping() -> Self {
@@ -164,20 +121,6 @@ impl From<SessionError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({
-            "type": format!("https://runguard.invalid/problems/{}", self.kind),
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "errors": self.errors.iter().map(|error| json!({"field": error.field, "problem": error.problem})).collect::<Vec<_>>(),
-        });
-        let mut response = (self.status, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        if let Some(seconds) = self.retry_after_seconds {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        response
+        self.0.into_response()
     }
 }

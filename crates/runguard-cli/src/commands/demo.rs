@@ -17,6 +17,7 @@ use runguard_engine::clock::system_now;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::check_text;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
+use runguard_http::ListenError;
 use runguard_server::{ServeError, Server};
 use scenarios::SCENARIOS;
 use serde_json::{Value, json};
@@ -359,19 +360,19 @@ impl Service {
             Err(error) => {
                 close(engine).await;
                 return Err(Failure::Failed(match error {
-                    ServeError::Bind { address, source } => format!(
+                    ServeError::Listen(ListenError::Bind { address, source }) => format!(
                         "cannot listen on {address}: {source}. Another program has the port (a `runguard serve`?). Give another with --port, or --port 0 for any"
                     ),
-                    ServeError::NoKeys { .. } => error.to_string(),
+                    ServeError::Listen(_) | ServeError::NoKeys { .. } => error.to_string(),
                 }));
             }
         };
-        let address = server.address().map(|address| address.to_string()).unwrap_or_default();
+        let url = server.url();
         let (stop, mut stopped) = watch::channel(false);
         let serving = tokio::spawn(server.run(async move {
             let _ = stopped.wait_for(|stopped| *stopped).await;
         }));
-        Ok(Self { engine, url: format!("http://{address}"), stop, serving })
+        Ok(Self { engine, url, stop, serving })
     }
 
     async fn stop(self) {

@@ -25,6 +25,12 @@ pub(crate) struct Serve {
     /// Address and port [default: 127.0.0.1:8100]
     #[arg(long, env = "RUNGUARD_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    /// Certificate for https, PEM with its chain; taken over when the file changes [default: plain http]
+    #[arg(long, env = "RUNGUARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<String>,
+    /// The certificate's private key, PEM
+    #[arg(long, env = "RUNGUARD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<String>,
     /// Take the time of each request from its header x-runguard-now (Unix milliseconds); for tests
     #[arg(long)]
     virtual_clock: bool,
@@ -67,14 +73,17 @@ impl Serve {
 
     async fn serve(self) -> Result<(), Failure> {
         let mut origin = self.settings.origin();
-        if let Some(listen) = &self.listen {
-            origin.flags.push((vec!["server", "listen"], listen.clone().into(), "--listen"));
-        }
-        if let Some(state) = &self.state {
-            origin.flags.push((vec!["store", "state"], state.clone().into(), "--state"));
-        }
-        if let Some(log) = &self.log {
-            origin.flags.push((vec!["log", "database"], log.clone().into(), "--log"));
+        let flags = [
+            (&self.listen, ["server", "listen"], "--listen"),
+            (&self.tls_cert, ["server", "tls_cert"], "--tls-cert"),
+            (&self.tls_key, ["server", "tls_key"], "--tls-key"),
+            (&self.state, ["store", "state"], "--state"),
+            (&self.log, ["log", "database"], "--log"),
+        ];
+        for (value, path, flag) in flags {
+            if let Some(value) = value {
+                origin.flags.push((path.to_vec(), value.clone().into(), flag));
+            }
         }
         let loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
         let folder = PathBuf::from(&loaded.settings.store.data);
@@ -85,7 +94,7 @@ impl Serve {
             (Store::Embedded(_) | Store::Memory(_), false) => Clock::System,
         };
         let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
-        let is_open = keys.is_empty();
+        let is_open = keys.is_open();
         let (state, log) = (without_password(&loaded.settings.store.state), without_password(&loaded.settings.log.database));
         let options = EngineOptions { clock, settings: loaded.settings, keys, seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
@@ -93,10 +102,10 @@ impl Serve {
             let _ = engine.alerts.set(alerts);
         }
         let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let address = server.address().map(|address| address.to_string()).unwrap_or_default();
+        let url = server.url();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            listen = address,
+            listen = url,
             data = %folder.display(),
             state = if state.is_empty() { "own files" } else { &state },
             log = if log.is_empty() { "own files" } else { &log },
@@ -109,7 +118,7 @@ impl Serve {
         }
         if std::io::stderr().is_terminal() {
             anstream::eprintln!(
-                "\n  Try:  curl -s http://{address}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: http://{address}/docs\n"
+                "\n  Try:  curl -s {url}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: {url}/docs\n"
             );
         }
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));

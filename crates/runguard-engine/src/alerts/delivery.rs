@@ -4,9 +4,10 @@
 //! allows, and after a failure it is left alone for a while that doubles, whatever waits for it.
 
 use super::outbox::{Next, Waiting};
-use super::targets::{Again, Failed, Target, back_off};
+use super::targets::{Again, Failed, Target};
 use super::{Count, Shared};
 use crate::clock::system_now;
+use runguard_http::again::full_jitter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -85,7 +86,7 @@ async fn step(shared: &Shared, number: usize, failures: &mut u32) -> Pause {
                 Again::Later => {
                     *failures = failures.saturating_add(1);
                     let random = getrandom::u64().unwrap_or(0);
-                    let pause = back_off(shared.settings.backoff, LONGEST_PAUSE, *failures, random);
+                    let pause = full_jitter(shared.settings.first_wait(), LONGEST_PAUSE, *failures, random);
                     pause.max(failed.retry_after.unwrap_or_default()).max(target.kind.interval())
                 }
             };
@@ -130,7 +131,8 @@ fn write_failure(
         );
         // One wait for all of a digest, so that they stay together.
         let random = getrandom::u64().unwrap_or(0);
-        let wait = back_off(shared.settings.backoff, LONGEST_BACK_OFF, first.attempts, random).max(failed.retry_after.unwrap_or_default());
+        let wait =
+            full_jitter(shared.settings.first_wait(), LONGEST_BACK_OFF, first.attempts, random).max(failed.retry_after.unwrap_or_default());
         let next = now.saturating_add(wait.as_millis() as i64);
         let delayed: Vec<(Waiting, i64)> = alive.into_iter().map(|entry| (entry, next)).collect();
         shared.outbox().delayed(&delayed, &failed.message)?;

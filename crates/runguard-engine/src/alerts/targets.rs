@@ -6,10 +6,10 @@
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
-use runguard_core::Span;
 use runguard_core::address::is_public;
 use runguard_core::alert::{Alert, AlertState, Severity};
 use runguard_core::text::cut;
+use runguard_http::again::retry_after;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// For one attempt, from the name to the end of the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -298,7 +298,7 @@ impl Target {
     async fn refused(&self, mut response: reqwest::Response) -> Failed {
         let status = response.status();
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let retry_after = header("retry-after").and_then(|text| read_retry_after(text, crate::clock::system_now().as_millis()));
+        let retry_after = retry_after(header, SystemTime::now()).map(|wait| wait.min(LONGEST_RETRY_AFTER));
         let mut text = Vec::new();
         while let Ok(Some(piece)) = response.chunk().await {
             text.extend_from_slice(&piece[..piece.len().min(MOST_ANSWER_BYTES - text.len())]);
@@ -325,18 +325,6 @@ fn again(status: StatusCode) -> Again {
         300..=499 => Again::Never,
         _ => Again::Later,
     }
-}
-
-/// Seconds or a date.
-fn read_retry_after(text: &str, now_millis: i64) -> Option<Duration> {
-    let text = text.trim();
-    let wait = if let Ok(seconds) = text.parse::<u64>() {
-        Duration::from_secs(seconds)
-    } else {
-        let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-        Duration::from_millis(date.as_millisecond().saturating_sub(now_millis).max(0) as u64)
-    };
-    Some(wait.min(LONGEST_RETRY_AFTER))
 }
 
 /// One line without what could steer a terminal.
@@ -581,13 +569,6 @@ pub(super) fn shown_alert(alert: &Alert) -> Value {
         "time": time_text(alert.at.as_millis()),
         "time_ms": alert.at.as_millis(),
     })
-}
-
-/// How long to wait before another attempt: full jitter, so that receivers that come back are not met by everyone at once.
-/// `random` is any number.
-pub(super) fn back_off(first: Span, most: Duration, attempts: u32, random: u64) -> Duration {
-    let ceiling = (first.as_millis().max(1)).saturating_mul(1_u64 << attempts.min(32)).min(most.as_millis() as u64).max(1);
-    Duration::from_millis(random % ceiling + 1)
 }
 
 #[cfg(test)]

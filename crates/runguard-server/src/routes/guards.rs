@@ -4,23 +4,23 @@ use crate::auth::{self};
 use crate::problem::Problem;
 use crate::respond::{Body, JSON, Reply, reply};
 use crate::service::App;
-use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Either, Full};
+use bytes::Bytes;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_core::answer::Shape;
-use runguard_core::guard::{Notice, ROUTES, Route, RouteKind};
-use runguard_core::input::{Input, MAX_ID_CHARS};
+use runguard_core::guard::{Notice, Operation, ROUTES, Route, RouteKind};
+use runguard_core::input::{Input, InputError, Kind, MAX_ID_CHARS};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
-use std::time::{Duration, Instant};
+use runguard_http::RequestId;
+use runguard_http::body::{self, LARGE, Limit, SMALL};
+use std::time::Instant;
 
-pub(crate) const MAX_BODY: usize = 1024 * 1024;
-/// A body that is too large is still read up to here, so that the client sees our answer and not a broken connection.
-const MAX_DRAIN: usize = 16 * 1024 * 1024;
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A body that takes so long to be understood that others would notice is understood on another thread.
+const LONG: usize = 32 * 1024;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -30,7 +30,7 @@ pub(crate) fn find(path: &str) -> Option<&'static Route> {
     ROUTES.iter().copied().find(|route| route.path == path)
 }
 
-pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<Incoming>, request_id: &HeaderValue) -> Reply {
+pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<Incoming>, request_id: &RequestId) -> Reply {
     let started = Instant::now();
     match decide(app, route, request).await {
         Ok((answered, softly)) => {
@@ -38,14 +38,14 @@ pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<In
             app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), spares);
             match answered.notice {
                 Some(Notice::CircuitTripped) => {
-                    tracing::warn!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit opened");
+                    tracing::warn!(guard = %route.guard, request_id = request_id.as_str(), "a circuit opened");
                 }
                 Some(Notice::CircuitClosed) => {
-                    tracing::info!(guard = %route.guard, request_id = request_id.to_str().unwrap_or(""), "a circuit closed");
+                    tracing::info!(guard = %route.guard, request_id = request_id.as_str(), "a circuit closed");
                 }
                 Some(Notice::UnmatchedResult) | None => {}
             }
-            tracing::debug!(guard = %route.guard, outcome = answered.outcome.code(), request_id = request_id.to_str().unwrap_or(""), "decided");
+            tracing::debug!(guard = %route.guard, outcome = answered.outcome.code(), request_id = request_id.as_str(), "decided");
             to_reply(route, answered, softly)
         }
         Err(problem) => problem.into_reply(),
@@ -71,20 +71,49 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     if caller.always_200 || parts.headers.get("x-runguard-status").is_some_and(|value| value == "200") {
         refusal = Refusal::Status200;
     }
-    let body = read_body(body).await?;
-    let input = Input::read(&body, route.fields)?;
-    let key = match parts.headers.get(IDEMPOTENCY_KEY) {
-        Some(value) => Some(header_key(value)?),
-        None => input.optional_text("request_id"),
-    };
-    let operation = (route.read)(&input);
+    let mut share = app.enter(&caller)?;
+    let body = body::read(body, limit(route), &mut share).await?;
+    let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
+    let question = if body.len() <= LONG { Question::read(route, &body)? } else { long_question(app, route, body.clone()).await? };
+    let key = given.or(question.request_id);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
-    let asked = Asked { tenant: &caller.tenant, operation: &*operation, warnings: &input.warnings, now, shape, idempotency };
+    let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
     let answered = app.engine.ask(asked).await?;
     if let Some(telemetry) = &app.engine.telemetry {
         note_trace(telemetry, &parts.headers, &answered);
     }
     Ok((answered, refusal))
+}
+
+/// How much a route takes: names and numbers are short, what people say and arguments of tools are not.
+pub(crate) fn limit(route: &Route) -> Limit {
+    let is_long = route.fields.iter().any(|field| match field.kind {
+        Kind::Text | Kind::Any => true,
+        Kind::Id | Kind::Fraction | Kind::Whole(_) | Kind::Dollars | Kind::Flag | Kind::OneOf(_) => false,
+    });
+    Limit { bytes: if is_long { LARGE } else { SMALL }, advice: "Send a hash or a summary instead of the whole text." }
+}
+
+/// A body that was understood.
+struct Question {
+    operation: Box<dyn Operation>,
+    warnings: Vec<String>,
+    request_id: Option<String>,
+}
+
+impl Question {
+    fn read(route: &Route, body: &[u8]) -> Result<Self, InputError> {
+        let input = Input::read(body, route.fields)?;
+        let (operation, request_id) = ((route.read)(&input), input.optional_text("request_id"));
+        Ok(Self { operation, request_id, warnings: input.warnings })
+    }
+}
+
+/// One at a time, and not on a thread that serves: a megabyte of arguments takes many milliseconds.
+async fn long_question(app: &App, route: &'static Route, body: Bytes) -> Result<Question, Problem> {
+    let Ok(_turn) = app.long_bodies.acquire().await else { return Err(Problem::not_ready("The service is stopping. Try again shortly.")) };
+    let read = tokio::task::spawn_blocking(move || Question::read(route, &body)).await;
+    Ok(read.map_err(|_| Problem::not_ready("The request could not be read. Try again shortly."))??)
 }
 
 /// The log does not keep whose trace a decision belongs to; whoever exports it is told.
@@ -116,42 +145,6 @@ fn options(query: Option<&str>) -> (Refusal, Shape) {
         }
     }
     (refusal, shape)
-}
-
-async fn read_body(mut body: Incoming) -> Result<Bytes, Problem> {
-    use hyper::body::Body as _;
-    if body.size_hint().lower() > MAX_DRAIN as u64 {
-        return Err(Problem::too_large(MAX_BODY));
-    }
-    let read = async {
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        let mut length = 0;
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|_| Problem::broken_body())?.into_data() else { continue };
-            length += data.len();
-            if length > MAX_DRAIN {
-                return Err(Problem::too_large(MAX_BODY));
-            }
-            if length > MAX_BODY {
-                continue;
-            }
-            // A small body comes in one piece: no copy.
-            if first.is_empty() && rest.is_empty() {
-                first = data;
-            } else {
-                if rest.is_empty() {
-                    rest.extend_from_slice(&first);
-                }
-                rest.extend_from_slice(&data);
-            }
-        }
-        if length > MAX_BODY {
-            return Err(Problem::too_large(MAX_BODY));
-        }
-        Ok(if rest.is_empty() { first } else { rest.freeze() })
-    };
-    tokio::time::timeout(BODY_TIMEOUT, read).await.unwrap_or_else(|_| Err(Problem::too_slow()))
 }
 
 fn to_reply(route: &Route, answered: Answered, refusal: Refusal) -> Reply {

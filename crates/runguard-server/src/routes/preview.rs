@@ -19,23 +19,14 @@ use runguard_engine::preview::{Ask, Counts, PreviewError, Report, preview};
 use serde_json::{Map, Value, json};
 
 const WEEK_MILLIS: i64 = 7 * 86_400_000;
-/// The settings of one guard are a few hundred bytes.
-pub(crate) const MAX_BODY: usize = 64 * 1024;
 const KNOWN: [&str; 6] = ["guard", "settings", "since", "until", "tenant", "subject"];
 
-pub(crate) async fn run(app: State, headers: HeaderMap, body: Result<Bytes, axum::extract::rejection::BytesRejection>) -> Response {
-    let result = match body {
-        Ok(body) => look(&app, &headers, &body).await,
-        Err(_) => Err(Problem::too_large(MAX_BODY)),
-    };
-    answer(result)
+pub(crate) async fn run(app: State, headers: HeaderMap, body: Bytes) -> Response {
+    answer(look(&app, &headers, &body).await)
 }
 
 async fn look(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    if body.len() > MAX_BODY {
-        return Err(Problem::too_large(MAX_BODY));
-    }
     let body: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| Problem::from(InputError::NotAnObject(format!("Not a JSON object: {error}."))))?;
     let mut ask = read(&body, now)?;

@@ -22,6 +22,12 @@ pub(crate) struct Serve {
     /// The folder of the sessions [default: runguard-sessions]
     #[arg(long, value_name = "DIR")]
     sessions: Option<PathBuf>,
+    /// Certificate for https, PEM with its chain; taken over when the file changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// What the service logs: error, warn, info, debug
     #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -49,14 +55,16 @@ impl Serve {
         if let Some(folder) = self.sessions {
             settings.sessions.folder = folder;
         }
+        settings.serve.tls_cert = self.tls_cert.or(settings.serve.tls_cert);
+        settings.serve.tls_key = self.tls_key.or(settings.serve.tls_key);
         let folder = SessionFolder::open(&settings.sessions).map_err(|error| Failure::Failed(error.to_string()))?;
         let sessions = settings.sessions.folder.display().to_string();
         let agent = Arc::new(Agent::build(settings).await.map_err(|error| Failure::Usage(error.to_string()))?);
         let server = AgentServer::bind(agent.clone(), folder).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let address = server.address();
+        let url = server.url();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            listen = %address,
+            listen = url,
             model = agent.settings().provider.model,
             settings = %self.config.display(),
             sessions,
@@ -64,9 +72,7 @@ impl Serve {
             "the agent is ready"
         );
         if std::io::stderr().is_terminal() {
-            anstream::eprintln!(
-                "\n  Try:  curl -N http://{address}/v1/agent/runs -d '{{\"prompt\":\"Say hello.\"}}'\n  Routes: http://{address}/\n"
-            );
+            anstream::eprintln!("\n  Try:  curl -N {url}/v1/agent/runs -d '{{\"prompt\":\"Say hello.\"}}'\n  Routes: {url}/\n");
         }
         server.run(stop_signal()).await;
         if let Some(agent) = Arc::into_inner(agent) {

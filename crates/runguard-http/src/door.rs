@@ -1,0 +1,122 @@
+//! Who may come in: whoever has a key, or, while there is none, the people of this machine.
+//!
+//! A key is a header that no browser sends for a page of another site. Without one, every web page that is open on this machine
+//! can send requests to a port of this machine; so the name the request was sent to and the page it comes from are looked at.
+
+use crate::problem::Problem;
+use hyper::HeaderMap;
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
+use std::net::IpAddr;
+
+/// The key of a request: `Authorization: Bearer …`, or `x-api-key: …`.
+pub fn token(headers: &HeaderMap) -> Option<&str> {
+    if let Some(value) = headers.get(AUTHORIZATION) {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        return scheme.eq_ignore_ascii_case("bearer").then_some(token.trim());
+    }
+    headers.get("x-api-key")?.to_str().ok().map(str::trim)
+}
+
+/// Whether a request without a key was made on this machine, and not by a page of another site. `hosts` are names that are
+/// taken for this machine's as well.
+pub fn this_machine(headers: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
+    // A name of the attacker's that resolves to 127.0.0.1 passes every check of the browser, but not this one.
+    let host = only(headers, HOST.as_str()).filter(|host| is_this_machine(host, hosts)).ok_or_else(Problem::foreign_host)?;
+    if headers.contains_key(ORIGIN) {
+        let origin = only(headers, ORIGIN.as_str()).and_then(|origin| origin.split_once("://"));
+        if origin.is_none_or(|(_, authority)| !authority.eq_ignore_ascii_case(host)) {
+            return Err(Problem::foreign_origin());
+        }
+    }
+    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(Problem::foreign_origin()),
+    }
+}
+
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Any port: the one a browser uses may be forwarded.
+fn is_this_machine(host: &str, hosts: &[String]) -> bool {
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, rest)) => (address, rest.strip_prefix(':').or(rest.is_empty().then_some("0"))),
+        None => host.rsplit_once(':').map_or((host, Some("0")), |(name, port)| (name, Some(port))),
+    };
+    let is_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
+    let is_local = || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let is_listed = || hosts.iter().any(|listed| listed.eq_ignore_ascii_case(name));
+    is_port && (is_local() || is_listed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn only_names_of_this_machine_are_names_of_this_machine() {
+        for host in ["localhost", "localhost:8101", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8101", "[::1]", "[::1]:8101", "127.0.0.2"] {
+            assert!(is_this_machine(host, &[]), "{host}");
+        }
+        for host in [
+            "",
+            ":8101",
+            "evil.example",
+            "evil.example:8101",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost:evil",
+            "localhost:",
+            "10.0.0.1",
+            "0.0.0.0:8101",
+            "[::2]:8101",
+            "[::1]x",
+            "[::1",
+            "[localhost.evil]",
+            "user@localhost",
+            "localhost@evil.example",
+            "2130706433",
+        ] {
+            assert!(!is_this_machine(host, &[]), "{host}");
+        }
+        let listed = ["runguard.internal".to_owned()];
+        assert!(is_this_machine("RunGuard.internal:443", &listed) && !is_this_machine("x.runguard.internal", &listed));
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_told_by_what_its_browser_says() {
+        let host = ("host", "localhost:8100");
+        for asked in [
+            vec![host],
+            vec![host, ("origin", "http://localhost:8100")],
+            vec![host, ("sec-fetch-site", "same-origin")],
+            vec![host, ("sec-fetch-site", "none")],
+        ] {
+            assert!(this_machine(&headers(&asked), &[]).is_ok(), "{asked:?}");
+        }
+        for asked in [
+            vec![],
+            vec![("host", "rebound.example")],
+            vec![host, ("host", "localhost:1")],
+            vec![host, ("origin", "http://evil.example")],
+            vec![host, ("origin", "http://localhost:3000")],
+            vec![host, ("origin", "null")],
+            vec![host, ("origin", "http://localhost:8100"), ("origin", "http://localhost:8100")],
+            vec![host, ("sec-fetch-site", "cross-site")],
+            vec![host, ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(this_machine(&headers(&asked), &[]).is_err(), "{asked:?}");
+        }
+    }
+}
