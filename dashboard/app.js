@@ -21,6 +21,8 @@ const MAX_TENANTS = 50;
 const CALM_MILLIS = 1000;
 const BUSY_MILLIS = 5000;
 const BUSY_DECISIONS = 20;
+/// Time between two looks at whether a changed file was refused.
+const FILES_MILLIS = 5000;
 
 const at = (id) => document.getElementById(id);
 const main = at('view');
@@ -249,6 +251,28 @@ function drawFilters() {
 }
 at('filters').addEventListener('submit', (event) => event.preventDefault());
 
+// --- files that were refused
+
+const FILES = { settings: 'The changed settings file', keys: 'The changed key file' };
+
+/// What is in force is not what stands in the file: said on every page, until a good file comes.
+async function learnRefused() {
+  let refused = [];
+  try {
+    refused = (await get('readyz')).refused ?? [];
+  } catch {
+    // What the view asks for says what is wrong.
+    return;
+  }
+  const text = refused.map((what) => `${FILES[what] ?? plain(what)} was refused; what was in force before still is.`).join(' ');
+  at('refused').hidden = !text;
+  if (at('refused').dataset.text === text) return;
+  at('refused').dataset.text = text;
+  at('refused').replaceChildren(text, ' ', el('a', { to: to('settings') }, 'See why'));
+}
+
+setInterval(() => document.hidden || paused || learnRefused(), FILES_MILLIS);
+
 // --- looking again, and the stream
 
 let latest = 0;
@@ -364,6 +388,7 @@ async function start() {
   admin = await learnRole();
   arrive(false);
   themed();
+  learnRefused();
 }
 
 start();

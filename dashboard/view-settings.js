@@ -115,11 +115,18 @@ export function settings(frame, main) {
     });
   }
 
+  /// Why a changed file is not in force. The file and the error are told to an admin only.
+  function drawRefused(refused) {
+    return refused.map((one) => el('p', { class: 'note' }, `The changed ${one.what === 'keys' ? 'key file' : 'settings file'} was refused at ${when(Date.parse(one.time))}; what was in force before still is.`,
+      one.error ? [' ', el('code', null, foreign(one.error, 600))] : ' An admin key sees why.'));
+  }
+
   return {
     async refresh() {
       try {
-        values = flatten((await get('v1/settings', { tenant: frame.where.tenant }, aborted.signal)).settings);
-        force.show(values, drawForce);
+        const answer = await get('v1/settings', { tenant: frame.where.tenant }, aborted.signal);
+        values = flatten(answer.settings);
+        force.show({ values, refused: answer.refused ?? [] }, (shown) => [...drawRefused(shown.refused), ...drawForce(shown.values)]);
         preview.show(values, () => {
           drawForm();
           return [el('p', { class: 'hint' }, 'The logged requests of the time above are decided again with your values. Nothing is changed.'), form, result];

@@ -449,9 +449,10 @@ impl Settings {
     }
 
     pub fn from_toml(text: &str) -> Result<Self, SettingsError> {
-        let settings: Self = toml::from_str(text).map_err(|problem| SettingsError::Invalid {
-            file: "settings".to_owned(),
-            problem: problem.to_string().trim_end().to_owned(),
+        let settings: Self = toml::from_str(text).map_err(|problem| {
+            // The line itself is not repeated: headers and variables of a server may stand in it, and they are secrets.
+            let line = problem.span().map_or(1, |span| text.as_bytes()[..span.start.min(text.len())].split(|byte| *byte == b'\n').count());
+            SettingsError::Invalid { file: "settings".to_owned(), problem: format!("line {line}: {}", problem.message().trim_end()) }
         })?;
         settings.check()?;
         Ok(settings)

@@ -32,6 +32,7 @@
 use crate::answer::{Answer, Value};
 use crate::guard::api_circuit::{self, CheckRequest, Control, RecordRequest, Settings, endpoint_place};
 use crate::guard::{Moment, Notice, Operation, Outcome, run_check_by};
+use crate::pattern::Patterns;
 use crate::policy::{Section, Tree, build_section};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
@@ -118,7 +119,7 @@ impl BreakerSettings {
         let unreadable = |problem: &dyn fmt::Display| InvalidBreaker { key: "settings".to_owned(), problem: problem.to_string() };
         let section = serde_json::to_value(settings).map_err(|problem| unreadable(&problem))?;
         let guards: Tree = [(GuardName::ApiCircuit.code().to_owned(), section)].into_iter().collect();
-        build_section(&guards, &[])
+        build_section(&guards, &[], &mut Patterns::default())
             .map_err(|problem| InvalidBreaker { key: problem.path.last().cloned().unwrap_or_default(), problem: problem.problem })
     }
 }

@@ -2,42 +2,121 @@
 //!
 //! Linear time, bounded size, case-insensitive. `\b` is made ASCII: the Unicode form is a hundred times slower on
 //! text that is not ASCII, and the values looked for (order numbers, dates, amounts) are ASCII.
+//!
+//! A compiled pattern is a thousand times the size of its text, and the same few stand in the settings of every tenant. So
+//! whoever builds a policy compiles its patterns in one [`Patterns`]: each text once, and all of them within one bound.
 
-use regex::{Regex, RegexBuilder};
+use regex_automata::meta::{Config, Regex};
+use regex_automata::util::syntax;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of one pattern's text.
+pub const MOST_SOURCE_BYTES: usize = 4096;
+/// Patterns in one set of settings, each text counted once.
+pub const MOST_PATTERNS: usize = 10_000;
+/// Bytes that the patterns of one set of settings take, compiled.
+pub const MOST_COMPILED_BYTES: usize = 64 << 20;
+/// Bytes of one compiled pattern, as its compiler counts them.
+const MOST_BYTES_OF_ONE: usize = 1 << 20;
 
 /// An empty pattern is set to nothing: it switches a built-in one off.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Pattern {
-    source: String,
-    regex: Option<Regex>,
+    source: Arc<str>,
+    /// Put here by [`Patterns::compile`]; a pattern that nobody compiled compiles itself when it is first asked.
+    regex: OnceLock<Option<Arc<Regex>>>,
 }
 
 impl Pattern {
-    pub fn new(source: &str) -> Result<Self, String> {
-        if source.is_empty() {
-            return Ok(Self { source: String::new(), regex: None });
-        }
-        let regex = RegexBuilder::new(&with_ascii_boundaries(source))
-            .case_insensitive(true)
-            .size_limit(1 << 20)
-            .dfa_size_limit(1 << 20)
-            .build()
-            .map_err(|error| format!("not a regular expression: {}", error.to_string().replace('\n', " ").trim()))?;
-        Ok(Self { source: source.to_owned(), regex: Some(regex) })
-    }
-
-    /// For patterns written in this crate; a test compiles every one of them.
-    pub(crate) fn built_in(source: &'static str) -> Self {
-        Self::new(source).unwrap_or(Self { source: String::new(), regex: None })
+    /// Not compiled yet, and so not known to be a regular expression.
+    pub(crate) fn of(source: &str) -> Self {
+        Self { source: source.into(), regex: OnceLock::new() }
     }
 
     pub fn is_set(&self) -> bool {
-        self.regex.is_some()
+        !self.source.is_empty()
     }
 
     pub fn is_in(&self, text: &str) -> bool {
-        self.regex.as_ref().is_some_and(|regex| regex.is_match(text))
+        let regex = self.regex.get_or_init(|| compile(&self.source).ok().flatten());
+        regex.as_ref().is_some_and(|regex| regex.is_match(text))
+    }
+}
+
+/// `None` for the empty one.
+fn compile(source: &str) -> Result<Option<Arc<Regex>>, String> {
+    if source.is_empty() {
+        return Ok(None);
+    }
+    if source.len() > MOST_SOURCE_BYTES {
+        return Err(format!("is {} bytes long; a pattern has at most {MOST_SOURCE_BYTES}", source.len()));
+    }
+    let limits = Config::new().nfa_size_limit(Some(MOST_BYTES_OF_ONE)).hybrid_cache_capacity(1 << 20);
+    Regex::builder()
+        .configure(limits)
+        .syntax(syntax::Config::new().case_insensitive(true))
+        .build(&with_ascii_boundaries(source))
+        .map(|regex| Some(Arc::new(regex)))
+        .map_err(|error| match error.syntax_error().map(ToString::to_string) {
+            // Its last line says what is wrong; those before it repeat the pattern.
+            Some(syntax) => format!("not a regular expression: {}", syntax.lines().last().unwrap_or_default().trim_start_matches("error: ")),
+            None => format!(
+                "not a regular expression that can be used: compiled it takes more than {MOST_BYTES_OF_ONE} bytes; fewer or shorter repetitions make it smaller"
+            ),
+        })
+}
+
+/// Compiled patterns by their text. Cloning it shares them.
+#[derive(Debug, Clone, Default)]
+pub struct Patterns {
+    compiled: HashMap<Arc<str>, Arc<Regex>>,
+    bytes: usize,
+    given_up: Option<Arc<AtomicBool>>,
+}
+
+impl Patterns {
+    /// From the moment the flag is true nothing is compiled any more.
+    #[must_use]
+    pub fn until(self, given_up: Arc<AtomicBool>) -> Self {
+        Self { given_up: Some(given_up), ..self }
+    }
+
+    /// How many there are, each text counted once.
+    pub fn len(&self) -> usize {
+        self.compiled.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.compiled.is_empty()
+    }
+
+    /// Gives a pattern its compiled form, shared with all that have the same text.
+    pub(crate) fn compile(&mut self, pattern: &mut Pattern) -> Result<(), String> {
+        if let Some((source, regex)) = self.compiled.get_key_value(&pattern.source) {
+            *pattern = Pattern { source: source.clone(), regex: OnceLock::from(Some(regex.clone())) };
+            return Ok(());
+        }
+        if self.given_up.as_ref().is_some_and(|given_up| given_up.load(Ordering::Relaxed)) {
+            return Err("was not compiled: nobody waits for it any more".into());
+        }
+        let regex = compile(&pattern.source)?;
+        if let Some(regex) = &regex {
+            let bytes = self.bytes.saturating_add(regex.memory_usage());
+            if bytes > MOST_COMPILED_BYTES || self.compiled.len() >= MOST_PATTERNS {
+                return Err(format!(
+                    "is one too many: all patterns together may be {MOST_PATTERNS} and take {} MB compiled. Counted classes such as \\w{{50}} take most; [0-9a-z] takes less than \\w",
+                    MOST_COMPILED_BYTES >> 20
+                ));
+            }
+            self.bytes = bytes;
+            self.compiled.insert(pattern.source.clone(), regex.clone());
+        }
+        pattern.regex = OnceLock::from(regex);
+        Ok(())
     }
 }
 
@@ -62,6 +141,12 @@ fn with_ascii_boundaries(source: &str) -> String {
     out
 }
 
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pattern").field(&self.source).finish()
+    }
+}
+
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
@@ -76,7 +161,7 @@ impl Serialize for Pattern {
 
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        String::deserialize(deserializer).map(|source| Self::of(&source))
     }
 }
 
@@ -84,12 +169,56 @@ impl<'de> Deserialize<'de> for Pattern {
 mod tests {
     use super::*;
 
+    fn compiled(source: &str) -> Result<Pattern, String> {
+        let mut pattern = Pattern::of(source);
+        Patterns::default().compile(&mut pattern).map(|()| pattern)
+    }
+
     #[test]
     fn boundaries_are_ascii_and_escapes_stay() {
         assert_eq!(with_ascii_boundaries(r"\ba\\b\d"), r"(?-u:\b)a\\b\d");
-        assert!(Pattern::new(r"\b\d{5}\b").unwrap().is_in("äöü 12345 ß"));
-        assert!(Pattern::new("(").unwrap_err().contains("not a regular expression"));
-        assert!(Pattern::new(r"(\w{500}){500}").is_err(), "the size is bounded");
-        assert!(!Pattern::new("").unwrap().is_set());
+        assert!(compiled(r"\b\d{5}\b").unwrap().is_in("äöü 12345 ß"));
+        assert!(compiled("ORD").unwrap().is_in("ord-1"));
+        assert!(!compiled("").unwrap().is_set());
+        assert!(Pattern::of(r"\d").is_in("7"), "also one that nobody compiled");
+    }
+
+    #[test]
+    fn one_pattern_is_bounded() {
+        assert!(compiled("(").unwrap_err().contains("not a regular expression"));
+        assert!(compiled(r"(\w{500}){500}").unwrap_err().contains("takes more than"));
+        assert!(compiled(&"a".repeat(MOST_SOURCE_BYTES)).is_ok());
+        assert!(compiled(&"a".repeat(MOST_SOURCE_BYTES + 1)).unwrap_err().contains("bytes long"));
+    }
+
+    #[test]
+    fn a_text_is_compiled_once() {
+        let mut patterns = Patterns::default();
+        let [mut left, mut right, mut other] = [Pattern::of("a+"), Pattern::of("a+"), Pattern::of("b+")];
+        for pattern in [&mut left, &mut right, &mut other] {
+            patterns.compile(pattern).unwrap();
+        }
+        assert_eq!(patterns.len(), 2);
+        let address = |pattern: &Pattern| Arc::as_ptr(pattern.regex.get().unwrap().as_ref().unwrap());
+        assert_eq!(address(&left), address(&right));
+    }
+
+    #[test]
+    fn all_of_them_together_are_bounded() {
+        let mut patterns = Patterns::default();
+        let large = |number: usize| Pattern::of(&format!(r"(\w{{8}}){number}"));
+        let refused = (0..10_000).find_map(|number| patterns.compile(&mut large(number)).err()).unwrap();
+        assert!(refused.contains("one too many"), "{refused}");
+        assert!(patterns.bytes <= MOST_COMPILED_BYTES && patterns.bytes > MOST_COMPILED_BYTES / 2, "{}", patterns.bytes);
+        patterns.compile(&mut large(0)).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_compiled_for_nobody() {
+        let given_up = Arc::new(AtomicBool::new(false));
+        let mut patterns = Patterns::default().until(given_up.clone());
+        patterns.compile(&mut Pattern::of("a")).unwrap();
+        given_up.store(true, Ordering::Relaxed);
+        assert!(patterns.compile(&mut Pattern::of("b")).unwrap_err().contains("nobody waits"));
     }
 }

@@ -3,20 +3,26 @@
 //! Settings arrive as a tree (from TOML, the environment, flags). Layers are merged as trees, and only the merged
 //! tree becomes types; so an override says only what differs, and every key has one definition: the field of the
 //! guard's own `Settings`.
+//!
+//! There may be ten thousand tenants, and most of them change a number or two. What a tenant does not change it shares with
+//! all others: guards it does not name, patterns, and everything when another tenant asks for the same.
+
+mod tree;
+
+pub use tree::{MOST_LEVELS, Tree, check_levels, merge, nest, unfold};
 
 use crate::guard::{
     action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop,
     stall, tool_call,
 };
 use crate::input::closest;
+use crate::pattern::{Pattern, Patterns};
 use crate::reason::{GuardName, Reason};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-pub type Tree = Map<String, Value>;
 
 /// What a guard's or a rule's refusal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -62,7 +68,14 @@ pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send +
     fn longest_window(&self) -> crate::time::Span;
     /// Values that type-check and still make no sense.
     fn check(&self) -> Result<(), (&'static str, String)>;
+    /// Shows every pattern with its path below the section.
+    fn each_pattern(&mut self, _visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        Ok(())
+    }
 }
+
+/// What is done with a pattern of the settings: its path, and itself.
+pub type VisitPattern<'a> = dyn FnMut(&[&str], &mut Pattern) -> Result<(), SettingsProblem> + 'a;
 
 /// The thresholds with their modes.
 #[derive(Debug, Clone)]
@@ -106,13 +119,29 @@ macro_rules! sections {
     ($($field:ident: $settings:ty),+ $(,)?) => {
         /// Everything one tenant's guards go by.
         #[derive(Debug, Clone)]
-        pub struct Policy { $(pub $field: Section<$settings>),+ }
+        pub struct Policy { $(pub $field: Arc<Section<$settings>>),+ }
 
         impl Policy {
             /// `guards` is the merged `[guards]` tree; `path` is where it stands, for error messages.
             pub fn build(guards: &Tree, path: &[&str]) -> Result<Self, SettingsProblem> {
+                Self::build_with(guards, path, &mut Patterns::default())
+            }
+
+            /// The same with patterns that may be compiled already.
+            pub fn build_with(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
                 check_guard_names(guards, path)?;
-                Ok(Self { $($field: build_section(guards, path)?),+ })
+                Ok(Self { $($field: Arc::new(build_section(guards, path, patterns)?)),+ })
+            }
+
+            /// This policy, made of `guards`, with `over` laid onto them. Guards that `over` does not name are shared.
+            pub fn overridden(&self, guards: &Tree, over: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+                check_guard_names(over, path)?;
+                let mut changed = Tree::from_iter(guards.iter().filter(|(guard, _)| over.contains_key(*guard)).map(|(guard, table)| (guard.clone(), table.clone())));
+                merge(&mut changed, over);
+                let names = |section: &[&str]| section.first().is_some_and(|guard| over.contains_key(*guard));
+                Ok(Self {
+                    $($field: if names(<$settings>::SECTION) { Arc::new(build_section(&changed, path, patterns)?) } else { self.$field.clone() }),+
+                })
             }
 
             /// The longest window any guard counts in.
@@ -170,13 +199,17 @@ impl SectionInfo {
 pub struct Policies {
     base: Arc<Policy>,
     tenants: HashMap<String, Arc<Policy>>,
+    patterns: Patterns,
 }
 
 impl Policies {
     /// `guards` and `tenants` are the trees of the same names in the settings.
     pub fn build(guards: &Tree, tenants: &Tree) -> Result<Self, SettingsProblem> {
-        let base = Arc::new(Policy::build(guards, &["guards"])?);
+        let mut patterns = Patterns::default();
+        let base = Arc::new(Policy::build_with(guards, &["guards"], &mut patterns)?);
         let mut own = HashMap::new();
+        // Tenants of one plan have the same overrides, to the letter.
+        let mut plans: HashMap<String, Arc<Policy>> = HashMap::new();
         for (name, value) in tenants {
             let tenant = as_table(value, &["tenants", name])?;
             if let Some(key) = tenant.keys().find(|key| *key != "guards") {
@@ -185,14 +218,21 @@ impl Policies {
             if let Some(guards_of_tenant) = tenant.get("guards") {
                 let path = ["tenants", name, "guards"];
                 let overrides = as_table(guards_of_tenant, &path)?;
-                // Alone first, so that a mistake is found where it stands.
-                Policy::build(overrides, &path)?;
-                let mut merged = guards.clone();
-                merge(&mut merged, overrides);
-                own.insert(name.clone(), Arc::new(Policy::build(&merged, &path)?));
+                let plan = guards_of_tenant.to_string();
+                let policy = match plans.get(&plan) {
+                    Some(policy) => policy.clone(),
+                    None => Arc::new(base.overridden(guards, overrides, &path, &mut patterns)?),
+                };
+                plans.insert(plan, policy.clone());
+                own.insert(name.clone(), policy);
             }
         }
-        Ok(Self { base, tenants: own })
+        Ok(Self { base, tenants: own, patterns })
+    }
+
+    /// Every pattern of every tenant.
+    pub fn patterns(&self) -> &Patterns {
+        &self.patterns
     }
 
     /// The longest window any guard of any tenant counts in.
@@ -229,19 +269,8 @@ impl Policy {
 
 impl Default for Policies {
     fn default() -> Self {
-        Self { base: Arc::new(Policy::default()), tenants: HashMap::new() }
-    }
-}
-
-/// Lays `over` onto `base`: tables are merged, everything else is replaced.
-pub fn merge(base: &mut Tree, over: &Tree) {
-    for (key, value) in over {
-        match (base.get_mut(key), value) {
-            (Some(Value::Object(base)), Value::Object(over)) => merge(base, over),
-            _ => {
-                base.insert(key.clone(), value.clone());
-            }
-        }
+        let none = Tree::new();
+        Self::build(&none, &none).unwrap_or_else(|problem| unreachable!("the defaults are valid: {problem:?}"))
     }
 }
 
@@ -277,7 +306,11 @@ const MODE: &str = "mode";
 const RULES: &str = "rules";
 
 /// The section of one guard alone: no other guard's patterns are compiled for it.
-pub(crate) fn build_section<S: GuardSettings>(guards: &Tree, path: &[&str]) -> Result<Section<S>, SettingsProblem> {
+pub(crate) fn build_section<S: GuardSettings>(
+    guards: &Tree,
+    path: &[&str],
+    patterns: &mut Patterns,
+) -> Result<Section<S>, SettingsProblem> {
     let mut path = path.to_vec();
     let mut tree = Tree::new();
     let mut level = Some(guards);
@@ -302,17 +335,16 @@ pub(crate) fn build_section<S: GuardSettings>(guards: &Tree, path: &[&str]) -> R
         level = Some(table);
     }
     let subjects = tree.remove(S::SUBJECTS);
-    let base = build_rulebook::<S>(&tree, &path)?;
+    let base = build_rulebook::<S>(&tree, &path, patterns)?;
     let mut overrides = HashMap::new();
     if let Some(subjects) = subjects {
         let subjects_path = [path.as_slice(), &[S::SUBJECTS]].concat();
         for (name, value) in as_table(&subjects, &subjects_path)? {
             let path = [subjects_path.as_slice(), &[name]].concat();
             let own = as_table(value, &path)?;
-            build_rulebook::<S>(own, &path)?;
             let mut merged = tree.clone();
             merge(&mut merged, own);
-            overrides.insert(name.clone(), build_rulebook(&merged, &path)?);
+            overrides.insert(name.clone(), build_rulebook(&merged, &path, patterns)?);
         }
     }
     Ok(Section { base, subjects: overrides })
@@ -326,7 +358,7 @@ fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProbl
     }
 }
 
-fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str]) -> Result<Rulebook<S>, SettingsProblem> {
+fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Rulebook<S>, SettingsProblem> {
     let mut tree = tree.clone();
     let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
     let mut rules = default_rules();
@@ -339,8 +371,11 @@ fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str]) -> Result<Rulebo
             rules[reason.index()] = read(value, &below(&path, code))?;
         }
     }
-    let settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
+    let mut settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
     settings.check().map_err(|(key, problem)| SettingsProblem::new(&below(path, key), problem))?;
+    settings.each_pattern(&mut |own_path, pattern| {
+        patterns.compile(pattern).map_err(|problem| SettingsProblem::new(&[path, own_path].concat(), problem))
+    })?;
     Ok(Rulebook { mode, rules, settings })
 }
 
@@ -350,20 +385,21 @@ fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
 
 /// Lays a table onto the defaults of a type. `also` are keys that may stand there too, for the hint to a mistyped one.
 pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: &[&str], also: &[&str]) -> Result<S, SettingsProblem> {
-    let mut merged = to_tree(&S::default());
-    for (key, value) in tree {
-        if !merged.contains_key(key) {
-            let known: Vec<&str> = merged.keys().map(String::as_str).chain(also.iter().copied()).collect();
-            return Err(unknown(path, key, known.iter().copied(), "key"));
-        }
-        try_alone::<S>(key, value, path)?;
+    let defaults = to_tree(&S::default());
+    if let Some(key) = tree.keys().find(|key| !defaults.contains_key(*key)) {
+        let known: Vec<&str> = defaults.keys().map(String::as_str).chain(also.iter().copied()).collect();
+        return Err(unknown(path, key, known.iter().copied(), "key"));
     }
+    let mut merged = defaults.clone();
     merge(&mut merged, tree);
-    serde_json::from_value(Value::Object(merged)).map_err(|error| SettingsProblem::new(path, error.to_string()))
+    serde_json::from_value(Value::Object(merged)).map_err(|error| {
+        let named = tree.iter().find_map(|(key, value)| try_alone::<S>(&defaults, key, value, path).err());
+        named.unwrap_or_else(|| SettingsProblem::new(path, said(&error)))
+    })
 }
 
 /// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
-fn try_alone<S: Serialize + DeserializeOwned + Default>(key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
+fn try_alone<S: DeserializeOwned>(defaults: &Tree, key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
     let entries: Vec<(Vec<&str>, Value)> = match value {
         Value::Object(entries) => entries
             .iter()
@@ -372,16 +408,22 @@ fn try_alone<S: Serialize + DeserializeOwned + Default>(key: &str, value: &Value
         _ => vec![(vec![key], value.clone())],
     };
     for (entry_path, entry) in entries {
-        let mut tree = to_tree(&S::default());
+        let mut tree = defaults.clone();
         merge(&mut tree, &Tree::from_iter([(key.to_owned(), entry)]));
         serde_json::from_value::<S>(Value::Object(tree))
-            .map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), error.to_string()))?;
+            .map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), said(&error)))?;
     }
     Ok(())
 }
 
 fn read<T: DeserializeOwned>(value: &Value, path: &[&str]) -> Result<T, SettingsProblem> {
-    serde_json::from_value(value.clone()).map_err(|error| SettingsProblem::new(path, error.to_string()))
+    serde_json::from_value(value.clone()).map_err(|error| SettingsProblem::new(path, said(&error)))
+}
+
+/// Why a value does not fit. A value that looks like an address or a login may hold a password, and is not repeated.
+fn said(error: &serde_json::Error) -> String {
+    let harmless = |word: &&str| !word.contains("://") && !word.contains(['@', '=']);
+    error.to_string().split(' ').map(|word| Some(word).filter(harmless).unwrap_or("…")).collect::<Vec<_>>().join(" ")
 }
 
 /// Two rules are hints of the seeds and not measured on everyone's traffic: they watch until a user enforces them.
@@ -437,6 +479,67 @@ mod tests {
         let acme = &policies.for_tenant("acme").handoff.for_subject("x").settings;
         assert_eq!((acme.max_handoffs, acme.max_visits_per_bot), (4, 1));
         assert_eq!(policies.for_tenant("other").handoff.for_subject("x").settings.max_visits_per_bot, 2);
+    }
+
+    #[test]
+    fn what_a_tenant_does_not_change_it_shares() {
+        let guards = json!({"ai_task_retry": {"patterns": {"own": "[a-z]+"}}});
+        let guards = guards.as_object().unwrap();
+        let alone = Policies::build(guards, &Tree::new()).unwrap();
+        let retries = |number: usize| json!({"guards": {"ai_task_retry": {"max_retries": number % 1000}}});
+        let tenants: Tree = (0..2000).map(|number| (format!("t{number}"), retries(number))).collect();
+        let policies = Policies::build(guards, &tenants).unwrap();
+        assert_eq!(policies.patterns().len(), alone.patterns().len(), "each pattern is compiled once");
+        let (one, other) = (policies.for_tenant("t1"), policies.for_tenant("t2"));
+        assert!(Arc::ptr_eq(&one.capture_slot_fill, &other.capture_slot_fill), "guards that are not named are shared");
+        assert!(Arc::ptr_eq(&one.kb_botpress, &policies.for_tenant("none").kb_botpress));
+        assert!(Arc::ptr_eq(one, policies.for_tenant("t1001")), "and everything, with the same overrides");
+        assert_eq!(
+            (one.ai_task_retry.for_subject("x").settings.max_retries, other.ai_task_retry.for_subject("x").settings.max_retries),
+            (1, 2)
+        );
+        assert!(!one.ai_task_retry.for_subject("x").settings.patterns["own"].is_in("1"));
+    }
+
+    /// What a tenant's policy is, whatever it shares: every section as it shows itself.
+    fn shown(policy: &Policy) -> String {
+        format!("{policy:?}")
+    }
+
+    /// Overrides of several guards that mean something.
+    fn overrides() -> impl proptest::strategy::Strategy<Value = Value> {
+        use proptest::prelude::*;
+        let handoff = prop_oneof![
+            (0_u32..9).prop_map(|cap| json!({"max_handoffs": cap + 1})),
+            Just(json!({"mode": "observe", "bots": {"b": {"max_handoffs": 3, "rules": {"cycle_detected": "off"}}}})),
+        ];
+        let retry = prop_oneof![
+            "[a-c]{1,2}".prop_map(|pattern| json!({"patterns": {"extract_date": pattern}})),
+            (0_u32..9).prop_map(|cap| json!({"max_retries": cap, "tasks": {"t": {"patterns": {"t": "x+"}}}})),
+        ];
+        let kb = prop_oneof![Just(json!({"mode": "off"})), Just(json!({"voiceflow": {"max_queries": 2}}))];
+        (prop::option::of(handoff), prop::option::of(retry), prop::option::of(kb)).prop_map(|(handoff, retry, kb)| {
+            let named = [("handoff", handoff), ("ai_task_retry", retry), ("kb_requery", kb)];
+            Value::Object(named.into_iter().filter_map(|(guard, table)| Some((guard.to_owned(), table?))).collect())
+        })
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
+
+        /// Sharing is not seen: a tenant's policy is what the merged tree alone would give.
+        #[test]
+        fn a_shared_policy_is_the_one_built_alone(base in overrides(), own in proptest::collection::vec(overrides(), 1..4)) {
+            let base = base.as_object().unwrap();
+            let tenants: Tree = own.iter().enumerate().map(|(number, own)| (number.to_string(), json!({ "guards": own }))).collect();
+            let policies = Policies::build(base, &tenants).unwrap();
+            for (number, own) in own.iter().enumerate() {
+                let mut merged = base.clone();
+                merge(&mut merged, own.as_object().unwrap());
+                let alone = Policy::build(&merged, &["guards"]).unwrap();
+                proptest::prop_assert_eq!(shown(policies.for_tenant(&number.to_string())), shown(&alone));
+            }
+        }
     }
 
     #[test]

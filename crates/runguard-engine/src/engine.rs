@@ -5,8 +5,10 @@ use crate::analyst::{Analyst, AnalystOptions};
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::keys::KeyRing;
+use crate::preview::Turns;
 use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
+use crate::watch::Refusals;
 use arc_swap::ArcSwap;
 use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape};
 use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
@@ -164,6 +166,10 @@ pub struct Engine {
     /// Those at the start: what needs a restart is still in force as it stands here.
     pub started_with: Arc<Settings>,
     pub keys: ArcSwap<KeyRing>,
+    /// Changed files that were not taken over.
+    pub refusals: Refusals,
+    /// Whose preview is under way.
+    pub previews: Turns,
     /// There when a collector is set.
     pub telemetry: Option<Arc<Telemetry>>,
     ids: Ids,
@@ -260,6 +266,8 @@ impl Engine {
             started_with: Arc::new(options.settings.clone()),
             settings: ArcSwap::from_pointee(options.settings),
             keys: ArcSwap::from_pointee(options.keys),
+            refusals: Refusals::default(),
+            previews: Turns::default(),
             alerts: std::sync::OnceLock::new(),
         }
     }

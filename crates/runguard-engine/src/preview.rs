@@ -9,6 +9,10 @@
 //! what a rule made of a text (a signal was missing, a form was recognised), the log's word is taken instead of the text.
 //! Where nothing shows it, the row is taken as it was or by what is kept, and the answer says so, with numbers. The first
 //! lane is the check on all of this: what it decides otherwise than the log does is counted and told.
+//!
+//! A preview may compile hundreds of patterns and read 200,000 rows, and whoever may read the log may ask for it. So it computes
+//! on threads that serve nobody, one at a time for a tenant and few in all, within a time, and ends soon after the caller has
+//! gone; its turn is over when the work is, and not when the caller leaves.
 
 use crate::engine::{Engine, Outcome, label};
 use crate::settings::Settings;
@@ -18,15 +22,16 @@ use runguard_core::guard::{
     no_match_reprompt, run_loop, stall, tool_call,
 };
 use runguard_core::input::Input;
-use runguard_core::pattern::Pattern;
-use runguard_core::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge};
+use runguard_core::pattern::{Pattern, Patterns};
+use runguard_core::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Mode, Reason, Span, Timestamp};
 use runguard_store::{Deed, Family, Key, LogRow, Order, RowFilter, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Rows looked at in one preview; of more, the newest.
@@ -37,6 +42,10 @@ const MOST_CHANGED: usize = 50;
 const PAGE: usize = 500;
 /// Row numbers read at a time: they are small.
 const NUMBERS: usize = 20_000;
+/// Previews under way at a time, whosever they are.
+const MOST_AT_ONCE: usize = 4;
+/// The longest a preview may take.
+pub const LONGEST: Duration = Duration::from_secs(30);
 
 /// What is asked.
 #[derive(Debug, Clone)]
@@ -55,6 +64,12 @@ pub struct Ask {
 pub enum PreviewError {
     #[error("`{}`: {}", .0.path.join("."), .0.problem)]
     Settings(SettingsProblem),
+    #[error("a preview of this tenant is under way; one at a time is made for each")]
+    UnderWay,
+    #[error("{MOST_AT_ONCE} previews are under way, the most at a time")]
+    Busy,
+    #[error("the preview took longer than {} s", LONGEST.as_secs())]
+    TooLong,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -106,10 +121,70 @@ pub struct Report {
     pub inexact: Vec<String>,
 }
 
+/// Who has a preview under way. `None` asks for all tenants.
+#[derive(Debug, Clone, Default)]
+pub struct Turns(Arc<Mutex<HashSet<Option<String>>>>);
+
+impl Turns {
+    fn take(&self, tenant: Option<&str>) -> Result<Arc<Turn>, PreviewError> {
+        let tenant = tenant.map(str::to_owned);
+        let mut taken = self.lock();
+        if taken.contains(&tenant) {
+            return Err(PreviewError::UnderWay);
+        }
+        if taken.len() >= MOST_AT_ONCE {
+            return Err(PreviewError::Busy);
+        }
+        taken.insert(tenant.clone());
+        Ok(Arc::new(Turn { tenant, turns: self.clone() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Option<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends when the last of those who work in it has let it go.
+#[derive(Debug)]
+struct Turn {
+    tenant: Option<String>,
+    turns: Turns,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.lock().remove(&self.tenant);
+    }
+}
+
+/// Tells the threads that work for a caller that it has gone.
+#[derive(Debug, Default)]
+struct Waiting {
+    given_up: Arc<AtomicBool>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Decides the logged requests again.
 pub async fn preview(engine: &Engine, ask: Ask) -> Result<Report, PreviewError> {
-    let settings = engine.settings.load_full();
-    let mut replay = Replay::new(settings, ask)?;
+    preview_within(engine, ask, LONGEST).await
+}
+
+/// The same within another time.
+pub async fn preview_within(engine: &Engine, mut ask: Ask, longest: Duration) -> Result<Report, PreviewError> {
+    ask.settings = unfold(&ask.settings).map_err(PreviewError::Settings)?;
+    let turn = engine.previews.take(ask.tenant.as_deref())?;
+    tokio::time::timeout(longest, replay(engine, ask, turn)).await.unwrap_or(Err(PreviewError::TooLong))
+}
+
+async fn replay(engine: &Engine, ask: Ask, turn: Arc<Turn>) -> Result<Report, PreviewError> {
+    let waiting = Waiting::default();
+    let (settings, given_up) = (engine.settings.load_full(), waiting.given_up.clone());
+    let mut replay = aside(&turn, move || Replay::new(settings, ask, given_up)).await??;
     let store = &engine.store;
     let filter = replay.filter();
     let mut newest: Option<u64> = None;
@@ -133,18 +208,32 @@ pub async fn preview(engine: &Engine, ask: Ask) -> Result<Report, PreviewError> 
             deed.effects.retain(|effect| effect.key.family != Family::Idempotency && !effect.events.is_empty());
         }
         after = deeds.last().map(|deed| deed.row.seq).filter(|seq| *seq < last);
-        // Not on a thread that serves; and when nobody waits any more, no further page is begun.
-        let work = tokio::task::spawn_blocking(move || {
+        let given_up = waiting.given_up.clone();
+        replay = aside(&turn, move || {
             let mut pace = Pace::new();
             for deed in deeds.iter().filter(|deed| deed.row.seq <= last) {
+                if given_up.load(Ordering::Relaxed) {
+                    break;
+                }
                 replay.look_at(deed);
                 pace.step();
             }
             replay
-        });
-        replay = work.await.map_err(|error| StoreError::Read(error.to_string()))?;
+        })
+        .await?;
     }
     Ok(replay.finish())
+}
+
+/// Works on a thread that serves nobody. The turn lasts as long as the work, also when nobody waits for it any more.
+async fn aside<T: Send + 'static>(turn: &Arc<Turn>, work: impl FnOnce() -> T + Send + 'static) -> Result<T, PreviewError> {
+    let turn = turn.clone();
+    let work = move || {
+        let done = work();
+        drop(turn);
+        done
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Read(error.to_string()).into())
 }
 
 /// Rests often: a thread that computes for long makes answers wait for their turn.
@@ -182,37 +271,25 @@ struct Rules {
 }
 
 impl Rules {
-    fn build(settings: &Settings, tenant: &str, guard: GuardName, change: &Tree) -> Result<Self, SettingsProblem> {
+    fn build(settings: &Settings, tenant: &str, guard: GuardName, change: &Tree, patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+        let policy = settings.policies.for_tenant(tenant);
         let in_force = settings.guard_tree(tenant);
-        let mut changed = in_force.clone();
-        merge(&mut changed, &Tree::from_iter([(guard.code().to_owned(), Value::Object(nested(change)))]));
-        let plain = [settings.policies.for_tenant(tenant).clone(), Arc::new(Policy::build(&changed, &[])?)];
+        let change = Tree::from_iter([(guard.code().to_owned(), Value::Object(change.clone()))]);
+        let plain = [policy.clone(), Arc::new(policy.overridden(&in_force, &change, &[], patterns)?)];
         let has_patterns = matches!(guard, GuardName::AiTaskRetry | GuardName::NoMatchReprompt | GuardName::CaptureSlotFill);
-        let by_word = if has_patterns {
-            [Arc::new(Policy::build(&worded(in_force, guard), &[])?), Arc::new(Policy::build(&worded(changed, guard), &[])?)]
-        } else {
-            plain.clone()
-        };
-        Ok(Self { plain, by_word })
-    }
-}
-
-/// `{"voiceflow.max_queries": 3}` says the same as a table in a table.
-fn nested(flat: &Tree) -> Tree {
-    let mut tree = Tree::new();
-    for (key, value) in flat {
-        let value = if let Value::Object(inner) = value { Value::Object(nested(inner)) } else { value.clone() };
-        let path: Vec<&str> = key.split('.').collect();
-        let one = path.iter().rev().fold(value, |inner, part| json!({ *part: inner }));
-        if let Value::Object(one) = one {
-            merge(&mut tree, &one);
+        if !has_patterns {
+            return Ok(Self { by_word: plain.clone(), plain });
         }
+        let mut by_word = |guards: Tree| policy.overridden(&Tree::new(), &worded(guards, guard), &[], patterns).map(Arc::new);
+        let mut changed = in_force.clone();
+        merge(&mut changed, &change);
+        Ok(Self { by_word: [by_word(in_force)?, by_word(changed)?], plain })
     }
-    tree
 }
 
-/// The tree with every pattern of a guard replaced by a word, the built-in ones too.
+/// What the tree says of a guard, with every pattern replaced by a word, the built-in ones too.
 fn worded(mut guards: Tree, guard: GuardName) -> Tree {
+    guards.retain(|name, _| name == guard.code());
     for section in policy::sections().iter().filter(|section| section.guard == guard) {
         for key in ["patterns", "entities"] {
             if let Some(built_in) = section.defaults.get(key) {
@@ -249,9 +326,7 @@ fn put_words(table: &mut Tree) {
 
 /// Whether the change touches what texts are compared with.
 fn changes_patterns(change: &Tree) -> bool {
-    change.iter().any(|(key, value)| {
-        key.split('.').any(|part| part == "patterns" || part == "entities") || value.as_object().is_some_and(changes_patterns)
-    })
+    change.iter().any(|(key, value)| key == "patterns" || key == "entities" || value.as_object().is_some_and(changes_patterns))
 }
 
 /// Which policy a request is decided by.
@@ -422,6 +497,7 @@ type OwnThresholds = [Option<u64>; 4];
 struct Replay {
     settings: Arc<Settings>,
     ask: Ask,
+    patterns: Patterns,
     rules: HashMap<String, Rules>,
     changes_patterns: bool,
     warm_up: Option<Span>,
@@ -435,10 +511,11 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(settings: Arc<Settings>, ask: Ask) -> Result<Self, PreviewError> {
+    fn new(settings: Arc<Settings>, ask: Ask, given_up: Arc<AtomicBool>) -> Result<Self, PreviewError> {
         let changes_patterns = changes_patterns(&ask.settings);
         let tenant = ask.tenant.clone().unwrap_or_default();
-        let rules = Rules::build(&settings, &tenant, ask.guard, &ask.settings).map_err(PreviewError::Settings)?;
+        let mut patterns = settings.policies.patterns().clone().until(given_up);
+        let rules = Rules::build(&settings, &tenant, ask.guard, &ask.settings, &mut patterns).map_err(PreviewError::Settings)?;
         // A circuit's phase, a run and a budget do not end with a window: what counts may be as old as the log.
         let ages = !matches!(
             ask.guard,
@@ -448,6 +525,7 @@ impl Replay {
         let longest = longest.max(settings.policies.longest_window());
         Ok(Self {
             rules: HashMap::from([(tenant, rules)]),
+            patterns,
             settings,
             changes_patterns,
             warm_up: ages.then_some(longest),
@@ -480,7 +558,7 @@ impl Replay {
         let counts = row.at >= self.ask.since;
         if !self.rules.contains_key(&row.tenant) {
             // The change was checked at the start; a tenant's own settings can still make it impossible.
-            match Rules::build(&self.settings, &row.tenant, self.ask.guard, &self.ask.settings) {
+            match Rules::build(&self.settings, &row.tenant, self.ask.guard, &self.ask.settings, &mut self.patterns) {
                 Ok(rules) => drop(self.rules.insert(row.tenant.clone(), rules)),
                 Err(_) => return self.doubt(Doubt::Unexplained),
             }

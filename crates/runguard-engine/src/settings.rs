@@ -3,9 +3,13 @@
 //! The layers are merged as trees before they become types, and each layer remembers where its keys stand. So an
 //! error names the file and the line, and `settings show` can say where every value came from.
 
+mod secrets;
+
+pub use secrets::{shown_address, shown_receiver, shown_variable};
+
 use crate::alerts::AlertSettings;
 use runguard_core::insight::digest::Savings;
-use runguard_core::policy::{self, Policies, SettingsProblem, Tree, merge};
+use runguard_core::policy::{self, Policies, SettingsProblem, Tree, check_levels, merge, nest};
 use runguard_core::text::StoreText;
 use runguard_store::Durability;
 use serde::{Deserialize, Serialize};
@@ -59,13 +63,13 @@ impl ServerSettings {
     fn check(&self) -> Result<(), SettingsProblem> {
         let wrong = |key: &str, problem: String| Err(SettingsProblem::new(&["server", key], problem));
         if self.listen.parse::<std::net::SocketAddr>().is_err() {
-            return wrong("listen", format!("`{}` is no address with a port, like 127.0.0.1:8100", self.listen));
+            return wrong("listen", "is no address with a port, like 127.0.0.1:8100".into());
         }
         if self.max_connections == 0 {
             return wrong("max_connections", "must be at least 1".into());
         }
-        if let Some(host) = self.hosts.iter().find(|host| !is_host_name(host)) {
-            return wrong("hosts", format!("`{host}` is no name of a host; write it without scheme and port, like runguard.internal"));
+        if !self.hosts.iter().all(|host| is_host_name(host)) {
+            return wrong("hosts", "must be names of hosts, without scheme and port, like runguard.internal".into());
         }
         match (self.tls_cert.is_empty(), self.tls_key.is_empty()) {
             (false, true) => wrong("tls_key", "is missing: a certificate needs its key (--tls-key)".into()),
@@ -165,16 +169,6 @@ impl StoreSettings {
             return wrong("patience_ms", "must be from 50 to 30000");
         }
         Ok(())
-    }
-}
-
-/// An address without its password, for showing.
-pub fn without_password(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    match authority.rsplit_once('@') {
-        Some((user, hosts)) => format!("{scheme}://{}:***@{hosts}{path}", user.split(':').next().unwrap_or_default()),
-        None => address.to_owned(),
     }
 }
 
@@ -324,9 +318,6 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("telemetry", "service_name", "What the service is called there.", false),
 ];
 
-/// Settings that may hold a password.
-const ADDRESSES: [[&str; 2]; 2] = [["store", "state"], ["log", "database"]];
-
 /// All settings in force.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -343,9 +334,9 @@ pub struct Settings {
 /// What the settings were made of.
 #[derive(Debug)]
 pub struct History {
-    /// Every value with where it came from.
+    /// Every value, as it may be shown, with where it came from.
     pub values: Vec<(Vec<String>, Value, SettingsSource)>,
-    /// What is set, without defaults: a default that is written down would hide what it inherits.
+    /// What is set below `guards` and `tenants`, without defaults: a default that is written down would hide what it inherits.
     tree: Tree,
 }
 
@@ -362,15 +353,13 @@ impl History {
             merge(&mut whole, &layer.tree);
             merge(&mut tree, &layer.tree);
         }
+        tree.retain(|table, _| table == "guards" || table == "tenants");
         let mut values = Vec::new();
         flatten(&whole, &mut Vec::new(), &mut values);
         let source = |path: &Vec<String>| layers.iter().rev().find_map(|layer| layer.sources.get(path)).cloned();
         let values = values.into_iter().map(|(path, value)| {
             let source = source(&path).unwrap_or(SettingsSource::Default);
-            let value = match value {
-                Value::String(address) if ADDRESSES.iter().any(|known| path == *known) => without_password(&address).into(),
-                value => value,
-            };
+            let value = secrets::shown(&path, &value);
             (path, value, source)
         });
         Self { values: values.collect(), tree }
@@ -395,6 +384,19 @@ pub enum SettingsSource {
     File { path: PathBuf, line: usize },
     Environment(String),
     Flag(String),
+}
+
+impl SettingsSource {
+    /// Short enough for an error: a variable's name may be as long as its value.
+    fn cut(self) -> Self {
+        const MOST_CHARS: usize = 80;
+        match self {
+            Self::Environment(name) if name.chars().count() > MOST_CHARS => {
+                Self::Environment(name.chars().take(MOST_CHARS).chain(['…']).collect())
+            }
+            Self::Default | Self::File { .. } | Self::Environment(_) | Self::Flag(_) => self,
+        }
+    }
 }
 
 impl fmt::Display for SettingsSource {
@@ -462,20 +464,29 @@ impl Origin {
         let file = self.file_to_read();
         let mut layers = Vec::new();
         if let Some(path) = &file {
-            let text = std::fs::read_to_string(path).map_err(|error| SettingsError {
-                source: SettingsSource::Default,
-                key: String::new(),
-                problem: format!(
-                    "cannot read the settings file {}: {error}. `runguard settings example` prints one to start from",
-                    path.display()
-                ),
-            })?;
-            layers.push(file_layer(path, &text)?);
+            layers.push(file_layer(path, &read_file(path)?)?);
         }
-        layers.push(environment_layer(&self.environment));
-        layers.push(flag_layer(&self.flags));
+        layers.push(environment_layer(&self.environment)?);
+        layers.push(flag_layer(&self.flags)?);
         Loaded::build(layers, file)
     }
+}
+
+/// The text of a settings file. One that says nothing is refused: it was emptied by a mistake, or is being written, and taking
+/// it over would set every limit back to its default.
+pub fn read_file(path: &Path) -> Result<String, SettingsError> {
+    let wrong = |problem: String| SettingsError { source: SettingsSource::Default, key: String::new(), problem };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        wrong(format!("cannot read the settings file {}: {error}. `runguard settings example` prints one to start from", path.display()))
+    })?;
+    let says_something = |line: &str| !matches!(line.trim_start_matches('\u{feff}').trim().chars().next(), None | Some('#'));
+    if text.lines().any(says_something) {
+        return Ok(text);
+    }
+    Err(wrong(format!(
+        "the settings file {} is empty: no key stands in it. If all defaults are meant, have no file: leave out --config and RUNGUARD_CONFIG, or remove {DEFAULT_FILE}. `runguard settings example` prints one to start from",
+        path.display()
+    )))
 }
 
 /// Checks the text of a settings file as if it were in force alone.
@@ -623,6 +634,11 @@ fn walk(
     let mut tree = Tree::new();
     for (key, value) in table {
         path.push(key.get_ref().to_string());
+        check_levels(path, 0).map_err(|deep| SettingsError {
+            source: at(key.span().start),
+            key: deep.path.join("."),
+            problem: deep.problem,
+        })?;
         sources.insert(path.clone(), at(key.span().start));
         let converted = match value.get_ref() {
             DeValue::Table(inner) => Value::Object(walk(inner, path, sources, at)?),
@@ -676,34 +692,35 @@ fn scalar(value: &DeValue<'_>) -> Result<Value, String> {
 }
 
 /// `RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8` sets `guards.handoff.max_handoffs`. The value is read as TOML, else as text.
-fn environment_layer(environment: &[(String, String)]) -> Layer {
+fn environment_layer(environment: &[(String, String)]) -> Result<Layer, SettingsError> {
     let mut layer = Layer::default();
     for (name, text) in environment {
         let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX).filter(|rest| rest.contains("__")) else { continue };
         let path: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
         let value = DeValue::parse(text).ok().and_then(|value| scalar(value.get_ref()).ok()).unwrap_or_else(|| Value::String(text.clone()));
-        insert(&mut layer, path, value, &SettingsSource::Environment(name.clone()));
+        insert(&mut layer, path, value, SettingsSource::Environment(name.clone()))?;
     }
-    layer
+    Ok(layer)
 }
 
-fn flag_layer(flags: &[(Vec<&'static str>, Value, &'static str)]) -> Layer {
+fn flag_layer(flags: &[(Vec<&'static str>, Value, &'static str)]) -> Result<Layer, SettingsError> {
     let mut layer = Layer::default();
     for (path, value, flag) in flags {
         let path = path.iter().map(|part| (*part).to_owned()).collect();
-        insert(&mut layer, path, value.clone(), &SettingsSource::Flag((*flag).to_owned()));
+        insert(&mut layer, path, value.clone(), SettingsSource::Flag((*flag).to_owned()))?;
     }
-    layer
+    Ok(layer)
 }
 
-fn insert(layer: &mut Layer, path: Vec<String>, value: Value, source: &SettingsSource) {
-    let nested = path.iter().rev().fold(value, |inner, part| Value::Object(Tree::from_iter([(part.clone(), inner)])));
-    if let Value::Object(nested) = nested {
-        merge(&mut layer.tree, &nested);
+fn insert(layer: &mut Layer, path: Vec<String>, value: Value, source: SettingsSource) -> Result<(), SettingsError> {
+    match nest(&path, value) {
+        Ok(nested) => merge(&mut layer.tree, &nested),
+        Err(deep) => return Err(SettingsError { source: source.cut(), key: deep.path.join("."), problem: deep.problem }),
     }
     for length in 1..=path.len() {
         layer.sources.insert(path[..length].to_vec(), source.clone());
     }
+    Ok(())
 }
 
 /// A settings file with every key, its default and what it is for; everything that is a default is commented out.
@@ -849,6 +866,70 @@ mod tests {
             assert_eq!(error.source, SettingsSource::File { path: "runguard.toml".into(), line }, "{text}: {error}");
             assert!(error.to_string().contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn names_of_thousands_of_parts_are_refused_wherever_they_stand() {
+        let variable = format!("RUNGUARD_{}", vec!["A"; 100_000].join("__"));
+        let origin = Origin { environment: vec![(variable, "1".into())], ..Origin::default() };
+        let error = origin.load().unwrap_err();
+        assert!(error.problem.contains("stands too deep"), "{error}");
+        assert!(error.to_string().starts_with("environment RUNGUARD_A__A") && error.to_string().len() < 400, "{error}");
+        for text in [
+            format!("{} = 1", vec!["a"; 100_000].join(".")),
+            format!("[{}]", vec!["a"; 40].join(".")),
+            format!("[guards]\n{} = 1", vec!["a"; 40].join(".")),
+            format!("a = {}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+            format!("a = {}1{}", "{a=".repeat(100_000), "}".repeat(100_000)),
+            "[a]\n".repeat(2),
+        ] {
+            assert!(check(&text).is_err());
+        }
+        let deep = check(&format!("[guards]\n\n{} = 1", vec!["a"; 40].join("."))).unwrap_err();
+        assert_eq!((deep.source.to_string().as_str(), deep.key.as_str()), ("runguard.toml:3", "guards.a.a.a.…"));
+    }
+
+    #[test]
+    fn errors_do_not_repeat_a_secret() {
+        let secret = "hunter2xyz";
+        for text in [
+            format!("[store]\nstate = redis://:{secret}@host"),
+            format!("[store]\nstate = \"redis://:{secret}@host"),
+            format!("[store]\nstate = 'redis://:{secret}@host' x"),
+            format!("[store]\nredis://:{secret}@host"),
+            format!("[store]\nstate = \"http://:{secret}@host\""),
+            format!("[store]\nstate = [\"redis://:{secret}@host\"]"),
+            format!("[store]\ndurability = \"redis://:{secret}@host\""),
+            format!("[store]\nmemory_mb = \"redis://:{secret}@host\""),
+            format!("[server]\nlisten = \"redis://:{secret}@host\""),
+            format!("[log]\ndatabase = \"host=h password={secret}\""),
+            format!("[log]\ndatabase = \"postgres://u:{secret}@h\""),
+            format!("[log]\nstore_text = \"password={secret}\""),
+            format!("[telemetry]\notlp_endpoint = \"https://u:{secret}@c\""),
+            format!("[guards.handoff]\nwindow = \"postgres://u:{secret}@h\""),
+            format!("[[alerts.target]]\nname = \"a\"\nkind = \"slack\"\nurl = \"ftp://hooks/{secret}\""),
+            format!("[[alerts.target]]\nname = \"a\"\nkind = \"webhook\"\nurl = \"https://h\"\nsecret_env = \"whsec_{secret}+/=\""),
+            format!("log = \"postgres://u:{secret}@h\""),
+        ] {
+            let error = check(&text).map(drop).unwrap_err().to_string();
+            assert!(!error.contains(secret), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("s.toml");
+        let load = || Origin { file: Some(file.clone()), ..Origin::default() }.load();
+        for text in ["", " \n\t\n", "# all of it\n  # commented out\n", "\u{feff}# x"] {
+            std::fs::write(&file, text).unwrap();
+            let error = load().unwrap_err().to_string();
+            assert!(error.contains("is empty") && error.contains("leave out --config"), "{error}");
+        }
+        std::fs::write(&file, example()).unwrap();
+        load().unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(load().unwrap_err().to_string().contains("cannot read"));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! only for requests that bring one; the sender looks a quarter of a second after the commit, when it has been noted.
 
 use crate::engine::Engine;
-use crate::settings::TelemetrySettings;
+use crate::settings::{TelemetrySettings, shown_receiver};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -118,7 +118,7 @@ pub fn export(
         telemetry,
         engine,
     };
-    tracing::info!(endpoint = settings.otlp_endpoint, "decisions are sent to an OpenTelemetry collector");
+    tracing::info!(endpoint = shown_receiver(&settings.otlp_endpoint), "decisions are sent to an OpenTelemetry collector");
     async move {
         while !*stopping.borrow() {
             let newest = *committed.borrow();

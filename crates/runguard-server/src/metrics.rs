@@ -11,6 +11,7 @@ use runguard_core::guard::{Notice, ROUTES, Route};
 use runguard_core::{GuardName, Reason};
 use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
+use runguard_engine::watch::{Refusals, Watched};
 use runguard_engine::{Answered, Circuit, Outcome};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,11 @@ struct GuardLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PhaseLabel {
     phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchedLabel {
+    what: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -76,6 +82,8 @@ pub(crate) struct Metrics {
     rows_behind: Gauge<u64, AtomicU64>,
     shared_up: Gauge,
     rows_waiting: Gauge<u64, AtomicU64>,
+    reload_refused: Family<WatchedLabel, Gauge>,
+    reload_refusals: Family<WatchedLabel, Counter>,
 }
 
 impl Metrics {
@@ -118,6 +126,8 @@ impl Metrics {
             rows_behind: Gauge::default(),
             shared_up: Gauge::default(),
             rows_waiting: Gauge::default(),
+            reload_refused: Family::default(),
+            reload_refusals: Family::default(),
             registry: Registry::default(),
         };
         registry.register("idempotent_replays", "Repeated requests that got their first answer", metrics.replayed.clone());
@@ -141,6 +151,12 @@ impl Metrics {
         registry.register("rows_behind_index", "Log rows not yet indexed", metrics.rows_behind.clone());
         registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
         registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
+        registry.register(
+            "reload_refused",
+            "1 while a changed settings file or key file is not in force because it was refused",
+            metrics.reload_refused.clone(),
+        );
+        registry.register("reload_refusals", "Changed settings files and key files that were refused", metrics.reload_refusals.clone());
         Self { registry, ..metrics }
     }
 
@@ -210,6 +226,16 @@ impl Metrics {
     pub(crate) fn set_spans(&self, telemetry: &Telemetry) {
         for (counter, count) in self.spans.iter().zip([telemetry.spans_exported(), telemetry.spans_dropped()]) {
             counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+
+    pub(crate) fn set_refusals(&self, refusals: &Refusals) {
+        let standing = refusals.standing();
+        for what in Watched::ALL {
+            let label = WatchedLabel { what: what.code() };
+            let stands = standing.iter().any(|refused| refused.what == what);
+            self.reload_refused.get_or_create(&label).set(i64::from(stands));
+            self.reload_refusals.get_or_create(&label).inner().store(refusals.count(what), Ordering::Relaxed);
         }
     }
 

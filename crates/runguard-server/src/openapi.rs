@@ -6,6 +6,7 @@ use crate::routes::guards::limit;
 use runguard_core::guard::{AnswerKind, ROUTES, Route, RouteKind};
 use runguard_core::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use runguard_core::{GuardName, Reason};
+use runguard_engine::watch::Watched;
 use serde_json::{Map, Value, json};
 
 pub fn document() -> Value {
@@ -100,10 +101,20 @@ fn circuit_schema() -> Value {
     })
 }
 
+fn ready_schema() -> Value {
+    let refused = json!({"type": "array", "items": {"enum": Watched::ALL.map(Watched::code)}, "description": "Changed files that were refused: it decides by those before. /v1/settings says why."});
+    json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}, "refused": refused}})
+}
+
 fn settings_schema() -> Value {
-    json!({"type": "object", "required": ["tenant", "admin", "settings"], "properties": {
+    let refused = json!({"type": "object", "required": ["what", "time"], "properties": {
+        "what": {"enum": Watched::ALL.map(Watched::code)}, "time": {"type": "string", "format": "date-time"},
+        "file": {"type": "string", "description": "For an admin."}, "error": {"type": "string", "description": "For an admin."},
+    }});
+    json!({"type": "object", "required": ["tenant", "admin", "refused", "settings"], "properties": {
         "tenant": {"type": ["string", "null"], "description": "Whose; null: all."},
         "admin": {"type": "boolean", "description": "Whether the caller may change things."},
+        "refused": {"type": "array", "items": refused, "description": "Changed files that are not in force because they were refused."},
         "settings": {"type": "object", "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
     }})
 }
@@ -539,7 +550,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/readyz",
-            json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &status_schema)), &[503])}),
+            json!({"get": operation("operations", "readyz", "The service can decide.", &[], (200, json_response("Ready.", &ready_schema())), &[503])}),
         ),
         (
             "/metrics",

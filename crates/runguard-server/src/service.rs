@@ -28,8 +28,6 @@ pub(crate) struct App {
     pub(crate) openness: Openness,
     /// Turns true when the service stops: streams end then.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Who may make a preview: one at a time.
-    pub(crate) previews: Semaphore,
     /// Who may have a long body read: one at a time, so that the others' short ones never wait for it.
     pub(crate) long_bodies: Semaphore,
     loads: Loads,
@@ -44,7 +42,6 @@ impl App {
             metrics: Metrics::new(),
             openness,
             stopping,
-            previews: Semaphore::new(1),
             long_bodies: Semaphore::new(1),
             loads: Loads::default(),
         }

@@ -61,7 +61,7 @@ fn a_preset(name: &str) -> Result<Preset, String> {
 impl WithArgs {
     pub(crate) fn stall(&self) -> Result<StallSettings, Failure> {
         let Some(file) = &self.settings else { return Ok(self.preset.settings()) };
-        let text = std::fs::read_to_string(file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+        let text = runguard_engine::settings::read_file(file).map_err(|error| Failure::Usage(error.to_string()))?;
         stall_of(file, &text).map_err(Failure::Usage)
     }
 

@@ -13,14 +13,14 @@ use runguard_core::Span;
 use runguard_core::detect::stall::Preset;
 use runguard_core::input::closest;
 use runguard_core::money::NanoDollars;
-use runguard_core::policy::{Tree, merge};
+use runguard_core::policy::{Tree, merge, nest};
 use runguard_engine::settings;
 use runguard_replay::evaluate::{Progress, Reading, Share, bytes_on_disk};
 use runguard_replay::format::Format;
 use runguard_replay::html::replay_page;
 use runguard_replay::replay::{Ask, By, Figures, Grouping, Named, NudgeFigures, RuleFigures, Summary, detail, files_of, replay};
 use runguard_replay::rules::{Caps, Guards, Other, Presets, Watched};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -205,20 +205,17 @@ impl Replay {
     fn changes(&self) -> Result<Tree, Failure> {
         let mut tree = match &self.settings {
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| Failure::Usage(format!("cannot read the settings file {}: {error}", path.display())))?;
-                settings::check_text(path, &text).map_err(|error| Failure::Usage(error.to_string()))?.settings.guard_tree("")
+                let loaded = settings::read_file(path).and_then(|text| settings::check_text(path, &text));
+                loaded.map_err(|error| Failure::Usage(error.to_string()))?.settings.guard_tree("")
             }
             None => Tree::new(),
         };
         for (key, value) in &self.set {
-            let one = key.split('.').rev().fold(value.clone(), |inner, part| json!({ part: inner }));
-            if let Value::Object(one) = one {
-                // Alone first, so that a mistake is known to stand here.
-                Guards::new(Presets::default(), &one, &[], Caps::default())
-                    .map_err(|problem| Failure::Usage(format!("--set {key}: `{}`: {}", problem.path.join("."), problem.problem)))?;
-                merge(&mut tree, &one);
-            }
+            // Alone first, so that a mistake is known to stand here.
+            let one = nest(&key.split('.').collect::<Vec<_>>(), value.clone())
+                .and_then(|one| Guards::new(Presets::default(), &one, &[], Caps::default()).map(|_| one))
+                .map_err(|problem| Failure::Usage(format!("--set {}: {}", problem.path.join("."), problem.problem)))?;
+            merge(&mut tree, &one);
         }
         Ok(tree)
     }
@@ -471,6 +468,7 @@ fn print_groups(grouping: &Grouping) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn numbers_are_grouped() {

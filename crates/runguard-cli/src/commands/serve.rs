@@ -2,7 +2,7 @@ use super::SettingsArgs;
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use runguard_engine::alerts::Alerts;
-use runguard_engine::settings::without_password;
+use runguard_engine::settings::shown_address;
 use runguard_engine::shared;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_server::Server;
@@ -95,7 +95,7 @@ impl Serve {
         };
         let keys = KeyRing::load(&folder).map_err(|error| Failure::Failed(error.to_string()))?;
         let is_open = keys.is_open();
-        let (state, log) = (without_password(&loaded.settings.store.state), without_password(&loaded.settings.log.database));
+        let (state, log) = (shown_address(&loaded.settings.store.state), shown_address(&loaded.settings.log.database));
         let options = EngineOptions { clock, settings: loaded.settings, keys, seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| Failure::Failed(error.to_string()))?);
         if let Some(alerts) = Alerts::start(&engine).map_err(Failure::Usage)? {

@@ -33,9 +33,9 @@ impl Settings {
         match self.command {
             Verb::Example => output::line(settings::example().trim_end()),
             Verb::Check { file } => {
-                let text =
-                    std::fs::read_to_string(&file).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
-                settings::check_text(&file, &text).map_err(|error| Failure::Usage(error.to_string()))?;
+                settings::read_file(&file)
+                    .and_then(|text| settings::check_text(&file, &text))
+                    .map_err(|error| Failure::Usage(error.to_string()))?;
                 output::line(&format!("{} is valid", file.display()))
             }
             Verb::Show { settings, json } => show(&settings, json),

@@ -10,7 +10,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
-use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern, lasting, within};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
@@ -58,7 +58,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let patterns = BUILT_IN.iter().map(|(task, pattern)| ((*task).to_owned(), Pattern::built_in(pattern))).collect();
+        let patterns = BUILT_IN.iter().map(|(task, pattern)| ((*task).to_owned(), Pattern::of(pattern))).collect();
         Self { max_retries: 2, window: Span::from_seconds(3600), patterns }
     }
 }
@@ -99,6 +99,10 @@ impl GuardSettings for Settings {
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_retries", self.max_retries, 0..=1000)?;
         lasting("window", self.window)
+    }
+
+    fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        self.patterns.iter_mut().try_for_each(|(task, pattern)| visit(&["patterns", task], pattern))
     }
 }
 
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn an_empty_pattern_switches_the_built_in_one_off() {
         let mut settings = Settings::default();
-        settings.patterns.insert("extract_order_number".into(), Pattern::new("").unwrap());
+        settings.patterns.insert("extract_order_number".into(), Pattern::of(""));
         assert!(ask(&request("nothing"), &settings, &State::default(), 0).findings.is_empty());
     }
 }

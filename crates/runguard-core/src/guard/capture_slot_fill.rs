@@ -12,7 +12,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
-use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern, lasting, within};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
@@ -66,7 +66,7 @@ pub struct Entity {
 }
 
 fn no_pattern() -> Pattern {
-    Pattern::built_in("")
+    Pattern::of("")
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -108,9 +108,8 @@ impl Default for Settings {
             ),
         ]
         .into_iter()
-        .filter_map(|(name, machine, colloquial, hint)| {
-            let entity = Entity { machine: Pattern::new(machine).ok()?, colloquial: Pattern::new(colloquial).ok()?, hint: hint.to_owned() };
-            Some((name.to_owned(), entity))
+        .map(|(name, machine, colloquial, hint)| {
+            (name.to_owned(), Entity { machine: Pattern::of(machine), colloquial: Pattern::of(colloquial), hint: hint.to_owned() })
         })
         .collect();
         Self { max_attempts: 4, max_hints: 10, window: Span::from_seconds(3600), entities }
@@ -136,6 +135,13 @@ impl GuardSettings for Settings {
         within("max_attempts", self.max_attempts, 0..=1000)?;
         within("max_hints", self.max_hints, 0..=1000)?;
         lasting("window", self.window)
+    }
+
+    fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        self.entities.iter_mut().try_for_each(|(name, entity)| {
+            visit(&["entities", name, "machine"], &mut entity.machine)?;
+            visit(&["entities", name, "colloquial"], &mut entity.colloquial)
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::pattern::Pattern;
-use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern, lasting, within};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
@@ -65,7 +65,7 @@ impl Default for Settings {
             ("capture_date", DATE),
             ("capture_zip", r"\b\d{5}(?:[-\s]\d{4})?\b"),
         ];
-        let patterns = built_in.into_iter().filter_map(|(step, pattern)| Some((step.to_owned(), Pattern::new(pattern).ok()?))).collect();
+        let patterns = built_in.into_iter().map(|(step, pattern)| (step.to_owned(), Pattern::of(pattern))).collect();
         Self { max_reprompts: 3, window: Span::from_seconds(3600), patterns }
     }
 }
@@ -90,6 +90,10 @@ impl GuardSettings for Settings {
     fn check(&self) -> Result<(), (&'static str, String)> {
         within("max_reprompts", self.max_reprompts, 0..=1000)?;
         lasting("window", self.window)
+    }
+
+    fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        self.patterns.iter_mut().try_for_each(|(step, pattern)| visit(&["patterns", step], pattern))
     }
 }
 

@@ -4,6 +4,7 @@
 //! by us and every address it has must be public, the connection goes to exactly those addresses, redirects and proxies are
 //! not followed, and secrets come from the environment and are in no error, log line or answer.
 
+use crate::settings::shown_variable;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
 use runguard_core::address::is_public;
@@ -100,6 +101,14 @@ impl TargetSettings {
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_name_char) {
             return Err(("name", "must be 1 to 64 letters, digits, - _ or .".into()));
         }
+        let variables = [("url_env", &self.url_env), ("routing_key_env", &self.routing_key_env), ("secret_env", &self.secret_env)];
+        let is_variable = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if let Some((key, _)) = variables.into_iter().find(|(_, name)| name.as_ref().is_some_and(|name| !is_variable(name))) {
+            return Err((
+                key,
+                "must be the name of an environment variable, such as SLACK_WEBHOOK_URL; the secret itself stands in no file".into(),
+            ));
+        }
         if self.url.is_some() && self.url_env.is_some() {
             return Err(("url_env", "url and url_env say the same; keep one".into()));
         }
@@ -195,10 +204,13 @@ impl Target {
         settings.check().map_err(|(key, problem)| at(format!("`{key}` {problem}")))?;
         let variable = |key: &str, name: &Option<String>| match name {
             None => Ok(None),
-            Some(name) => match environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()) {
-                Some(value) => Ok(Some(value)),
-                None => Err(at(format!("the environment variable {name} (`{key}`) is not set; set it, or take the target out"))),
-            },
+            Some(name) => {
+                let value = environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+                value.map(Some).ok_or_else(|| {
+                    let name = shown_variable(name);
+                    at(format!("the environment variable {name} (`{key}`) is not set; set it, or take the target out"))
+                })
+            }
         };
         let url = match (&settings.url, variable("url_env", &settings.url_env)?) {
             (_, Some(url)) => url,

@@ -11,6 +11,7 @@ use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::Role;
 use runguard_engine::clock::NOW_HEADER;
+use serde_json::json;
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
@@ -24,7 +25,13 @@ pub(crate) async fn ready(app: State) -> Response {
 
 async fn probe(app: &App) -> Result<Reply, Problem> {
     app.engine.store.probe().await?;
-    Ok(reply(StatusCode::OK, JSON, r#"{"status":"ready"}"#.into()))
+    let mut body = json!({"status": "ready"});
+    // It decides, by what was in force before: a load balancer goes on, a person should look. Why is for those with a key.
+    let refused: Vec<&str> = app.engine.refusals.standing().iter().map(|refused| refused.what.code()).collect();
+    if !refused.is_empty() {
+        body["refused"] = json!(refused);
+    }
+    Ok(reply(StatusCode::OK, JSON, body.to_string()))
 }
 
 pub(crate) async fn metrics(app: State, headers: HeaderMap) -> Response {
@@ -47,6 +54,7 @@ async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
     if let Some(telemetry) = &app.engine.telemetry {
         app.metrics.set_spans(telemetry);
     }
+    app.metrics.set_refusals(&app.engine.refusals);
     let text = app.metrics.text(&app.engine.store);
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accept.contains("text/plain") && !accept.contains("openmetrics") {

@@ -1,7 +1,6 @@
 //! `POST /v1/preview`: what changed thresholds would have done to the logged requests.
 //!
-//! One at a time: a preview reads up to 200,000 rows and computes for a second or two, and answers of guards come first. It
-//! is begun and left within the handler, so that it ends when the caller goes.
+//! It is begun and left within the handler, so that it ends when the caller goes.
 
 use super::decisions::reader;
 use super::{State, answer};
@@ -31,12 +30,12 @@ async fn look(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Prob
         serde_json::from_slice(body).map_err(|error| Problem::from(InputError::NotAnObject(format!("Not a JSON object: {error}."))))?;
     let mut ask = read(&body, now)?;
     ask.tenant = auth::tenant_to_read(&caller, ask.tenant.as_deref())?;
-    let _turn =
-        app.previews.try_acquire().map_err(|_| Problem::busy("Another preview is running. One at a time is made; try again shortly."))?;
     let (since, until) = (ask.since, ask.until);
     let (guard, tenant) = (ask.guard, ask.tenant.clone());
     let report = preview(&app.engine, ask).await.map_err(|error| match error {
         PreviewError::Settings(problem) => Problem::query(&field_of(guard, &problem.path), problem.problem),
+        PreviewError::UnderWay | PreviewError::Busy => Problem::busy(format!("Nothing was looked at: {error}. Try again shortly.")),
+        PreviewError::TooLong => Problem::query("since", format!("{error}; ask for a shorter time, one tenant or simpler patterns")),
         PreviewError::Store(error) => error.into(),
     })?;
     Ok(reply(StatusCode::OK, JSON, show(&report, guard, tenant.as_deref(), since, until).to_string()))

@@ -1,8 +1,9 @@
 //! `GET /v1/settings`: what is in force, and where every value came from.
 //!
 //! An admin sees all of it; anyone else the guards as they stand for its own tenant, because another tenant's thresholds and
-//! the machine's folders are nobody else's business. Secrets are shown to nobody: keys are in a file of their own,
-//! what a receiver needs is named by its environment variable, and of an address that may be a key itself the host is shown.
+//! the machine's folders are nobody else's business. Secrets are shown to nobody: the values come as they may be shown.
+//!
+//! When a changed file was refused, what stands here is not what stands in it: then it says so, and why.
 
 use super::decisions::{query, reader};
 use super::{State, answer};
@@ -10,10 +11,12 @@ use crate::auth;
 use crate::problem::Problem;
 use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
+use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_engine::{Role, SettingsSource};
+use runguard_engine::watch::Refused;
+use runguard_engine::{Caller, Role, SettingsSource};
 use serde_json::{Map, Value, json};
 
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -30,14 +33,15 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
     for (path, value, source) in &settings.history.values {
         let Some(path) = visible(path, tenant.as_deref()) else { continue };
         let source = if caller.may(Role::Admin) { source.to_string() } else { kind_of(source).to_owned() };
-        let mut leaf = json!({"value": shown_value(&path, value), "source": source});
+        let mut leaf = json!({"value": value, "source": source});
         if let Some(in_force) = waiting(app, &path, value) {
-            leaf["value"] = shown_value(&path, &in_force);
-            leaf["after_restart"] = shown_value(&path, value);
+            leaf["value"] = in_force;
+            leaf["after_restart"] = value.clone();
         }
         insert(&mut shown, &path, leaf);
     }
-    let body = json!({"tenant": tenant, "admin": caller.may(Role::Admin), "settings": shown});
+    let refused: Vec<Value> = app.engine.refusals.standing().iter().map(|refused| show_refused(refused, &caller)).collect();
+    let body = json!({"tenant": tenant, "admin": caller.may(Role::Admin), "refused": refused, "settings": shown});
     Ok(reply(StatusCode::OK, JSON, body.to_string()))
 }
 
@@ -51,32 +55,14 @@ fn kind_of(source: &SettingsSource) -> &'static str {
     }
 }
 
-/// The address of a receiver is often its key: only the host is shown, and nothing of what is called a secret.
-fn shown_value(path: &[String], value: &Value) -> Value {
-    let name = path.last().map_or("", String::as_str);
-    match value {
-        Value::String(text) if is_secret(name) && !text.is_empty() => "(hidden)".into(),
-        Value::String(text) if name == "url" || name.ends_with("_url") => host_of(text).into(),
-        Value::Array(items) => items.iter().map(|item| shown_value(path, item)).collect(),
-        Value::Object(table) => {
-            let below = |key: &String| [path, std::slice::from_ref(key)].concat();
-            table.iter().map(|(key, value)| (key.clone(), shown_value(&below(key), value))).collect()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+/// What is wrong with the file is for the admin to know, too.
+fn show_refused(refused: &Refused, caller: &Caller) -> Value {
+    let mut shown = json!({"what": refused.what.code(), "time": time::format(refused.at.as_millis())});
+    if caller.may(Role::Admin) {
+        shown["file"] = refused.file.as_str().into();
+        shown["error"] = refused.error.as_str().into();
     }
-}
-
-fn is_secret(name: &str) -> bool {
-    !name.ends_with("_env")
-        && ["secret", "password", "token", "routing_key", "api_key"].iter().any(|word| name.contains(word))
-        && !name.contains("max_tokens")
-}
-
-fn host_of(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    format!("{scheme}://{host}/…")
+    shown
 }
 
 /// Where a value stands for whoever asks. A tenant's own guards lie over the common ones.
@@ -110,17 +96,6 @@ fn insert(tree: &mut Map<String, Value>, path: &[String], leaf: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn secrets_are_shown_to_nobody() {
-        let targets = json!([{"name": "ops", "url": "https://user:pw@hooks.example.com/services/T0/B0/xyz?key=1", "routing_key": "abc", "routing_key_env": "PD_KEY"}]);
-        let shown = shown_value(&["alerts".to_owned(), "target".to_owned()], &targets);
-        assert_eq!(
-            shown,
-            json!([{"name": "ops", "url": "https://hooks.example.com/…", "routing_key": "(hidden)", "routing_key_env": "PD_KEY"}])
-        );
-        assert_eq!(shown_value(&["max_tokens".to_owned()], &json!(5)), 5);
-    }
 
     #[test]
     fn a_tenants_own_guards_lie_over_the_common_ones_and_others_are_not_seen() {
