@@ -244,6 +244,8 @@ pub struct Outcome {
     pub changes: Vec<Change>,
     /// Something worth telling an operator at once.
     pub notice: Option<Notice>,
+    /// What the caller asked for and does not get, although it is not refused.
+    pub warnings: Vec<String>,
 }
 
 /// One piece of state with what happened to it.
@@ -339,6 +341,10 @@ pub(crate) trait Check: Send + Sync + Debug {
     /// The facts and the sentence for the person who reads the log.
     fn explain(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
     fn pass(&self, pass: Self::Pass, moment: Moment<'_>) -> Facts;
+    /// What the request asks for and does not get.
+    fn warnings(&self, _settings: &SettingsOf<Self>) -> Vec<String> {
+        Vec::new()
+    }
     /// Facts that are in every answer of the route, allowed or not.
     fn always(&self, _allow: bool) -> Facts {
         Facts::default()
@@ -387,11 +393,13 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
             answer: answer(check, true, check.always(true).with("mode", "off"), Vec::new()),
             changes: Vec::new(),
             notice: None,
+            warnings: Vec::new(),
         };
     }
     let state = StateOf::<C>::load(states);
     let settings = &rulebook.settings;
     let ruling = check.decide(settings, &state, moment);
+    let warnings = check.warnings(settings);
     let mut signals = Vec::new();
     for finding in ruling.findings {
         match rulebook.mode_of(finding.reason) {
@@ -406,7 +414,7 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
                 answer.reason = Some(finding.reason);
                 answer.message = Some(message);
                 answer.retry_at = finding.clears_at.and_then(|at| first_allowed(check, rulebook, &state, moment, at));
-                return Outcome { answer, changes: changes::<C::Guard>(state, finding.events, moment.now), notice: None };
+                return Outcome { answer, changes: changes::<C::Guard>(state, finding.events, moment.now), notice: None, warnings };
             }
         }
     }
@@ -416,7 +424,7 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
         answer.reason = Some(first.reason);
         answer.message = Some(first.message.clone());
     }
-    Outcome { answer, changes: changes::<C::Guard>(state, ruling.events, moment.now), notice: None }
+    Outcome { answer, changes: changes::<C::Guard>(state, ruling.events, moment.now), notice: None, warnings }
 }
 
 fn answer<C: Check>(check: &C, allow: bool, facts: Facts, signals: Vec<Signal>) -> Answer {

@@ -314,9 +314,13 @@ impl Engine {
         }
         let answer = outcome.answer;
         let ended = Outcome::of(&answer);
-        let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: asked.warnings, now };
+        let warnings = match outcome.warnings.as_slice() {
+            [] => Cow::Borrowed(asked.warnings),
+            more => Cow::Owned([asked.warnings, more].concat()),
+        };
+        let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: &warnings, now };
         let rendered = answer.to_json(&envelope, asked.shape);
-        let logged = if asked.shape == Shape::Full && asked.warnings.is_empty() {
+        let logged = if asked.shape == Shape::Full && warnings.is_empty() {
             rendered.rest()
         } else {
             answer.to_json(&Envelope { warnings: &[], ..envelope }, Shape::Full).rest()
@@ -526,6 +530,7 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
         let old_name = outcome.answer.facts.get("allow_ai_response").map(|_| false);
         outcome.changes.clear();
         outcome.notice = None;
+        outcome.warnings.clear();
         outcome.answer = Answer {
             guard: name,
             allow: Some(false),

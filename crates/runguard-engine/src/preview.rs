@@ -865,8 +865,9 @@ impl Replay {
         }
         let set = self.in_force(row)?.budget.for_subject(&row.subject).settings.clone();
         let is_own = answer["level"].as_str() != Some("parent");
-        let limit_usd = answer["limit_usd"].as_f64().filter(|limit| is_own && (limit - set.max_usd).abs() > f64::EPSILON);
-        let limit_tokens = answer["limit_tokens"].as_u64().filter(|limit| is_own && *limit != set.max_tokens);
+        // What the caller asked for; a row that does not tell it shows it by a limit that nobody else has set.
+        let shown_usd = || answer["limit_usd"].as_f64().filter(|limit| is_own && (limit - set.max_usd).abs() > f64::EPSILON);
+        let shown_tokens = || answer["limit_tokens"].as_u64().filter(|limit| is_own && *limit != set.max_tokens);
         if !spends && act != "release" && own.is_none() {
             if answer.get("calls").is_some() {
                 self.doubt(Doubt::BudgetKey);
@@ -883,8 +884,9 @@ impl Replay {
             events: own,
             asked_usd: asked_usd.filter(|_| matches!(act, "check" | "reserve")),
             asked_tokens: None,
-            limit_usd,
-            limit_tokens,
+            limit_usd: input["max_usd"].as_f64().or_else(shown_usd),
+            limit_tokens: input["max_tokens"].as_u64().or_else(shown_tokens),
+            cap: input["cap"].as_u64(),
             reservations: &self.reservations,
         })
     }

@@ -12,12 +12,14 @@ use runguard_core::guard::api_circuit::Control;
 use runguard_core::input::Input;
 use runguard_core::{GuardName, Timestamp};
 use runguard_engine::engine::open_store;
-use runguard_engine::preview::{Ask, PreviewError, Report, preview};
+use runguard_engine::preview::{Ask, PreviewError, Report, preview, preview_within};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Answered, Asked, Clock, Engine, EngineOptions, KeyRing};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const NOW: i64 = 1_700_000_000_000;
@@ -173,7 +175,10 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
             let cents = f64::from(dice.roll(60) as u32) / 100.0;
             let mut body = json!({"session_id": session, "usd": cents, "tokens": 0});
             if session == "s1" {
-                body["max_usd"] = 2.5.into();
+                body["max_usd"] = [2.5, 1.5, 40.0][dice.roll(3) as usize].into();
+            }
+            if session == "s3" {
+                body["max_usd"] = 7.0.into();
             }
             if session == "s2" {
                 body["parent"] = "team".into();
@@ -289,6 +294,71 @@ async fn unchanged_settings_change_nothing_whatever_is_kept_of_texts() {
             ended.unwrap();
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preview_that_takes_too_long_ends_and_its_turn_with_it() {
+    let service = Service::new("").await;
+    drive(&[&service], GuardName::Handoff, 3, 20).await;
+    let too_long = preview_within(&service.engine, ask(GuardName::Handoff, json!({}), 0), Duration::ZERO).await;
+    assert!(matches!(too_long, Err(PreviewError::TooLong)), "{too_long:?}");
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match preview(&service.engine, ask(GuardName::Handoff, json!({}), 0)).await {
+            Ok(_) => break,
+            Err(PreviewError::UnderWay) if Instant::now() < until => tokio::task::yield_now().await,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Callers bring limits of their own, below and above the ceiling, and leave them out again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preview_of_another_ceiling_says_what_another_engine_answered() {
+    for (seed, in_force, other) in [(1, 6.0, 3.0), (2, 6.0, 9.0), (3, 3.0, 0.0), (4, 0.0, 5.0)] {
+        let with = |ceiling: f64| format!("[guards.budget]\nmax_usd = {ceiling:?}\n");
+        let services = [Service::new(&with(in_force)).await, Service::new(&with(other)).await];
+        let mut dice = Dice(seed);
+        let mut blocked = [0, 0];
+        for number in 0..300 {
+            let mut body = json!({"session_id": format!("s{}", dice.roll(3)), "usd": f64::from(dice.roll(60) as u32) / 100.0});
+            if body["session_id"] == "s2" {
+                body["parent"] = "team".into();
+            }
+            if dice.roll(3) == 0 {
+                body["max_usd"] = [1.5, 4.0, 7.0, 40.0][dice.roll(4) as usize].into();
+            }
+            let path = ["/guard/budget/reserve", "/guard/budget/reserve", "/guard/budget/check"][dice.roll(3) as usize];
+            for (service, blocked) in services.iter().zip(&mut blocked) {
+                *blocked += u64::from(service.ask(path, &body, NOW + number).await.outcome.code() == "blocked");
+            }
+        }
+        let report = services[0].preview(GuardName::Budget, json!({"max_usd": other})).await;
+        assert_eq!([report.before.blocked, report.after.blocked], blocked, "{in_force} and {other}: {report:#?}");
+        assert_ne!(blocked[0], blocked[1], "the ceilings make a difference");
+        let same = services[0].preview(GuardName::Budget, json!({})).await;
+        assert_eq!(same.changed_total, 0, "{same:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_at_a_time_for_a_tenant_and_four_in_all() {
+    let service = Service::new("").await;
+    let of = |tenant: &str| Ask { tenant: Some(tenant.to_owned()), ..ask(GuardName::Handoff, json!({}), 0) };
+    // Begun, and left where they stand: each has its turn until it is dropped and its work has ended.
+    let mut begun = Vec::new();
+    for tenant in ["a", "b", "c", "d"] {
+        let mut one = Box::pin(preview(&service.engine, of(tenant)));
+        assert!(std::future::poll_fn(|context| Poll::Ready(one.as_mut().poll(context).is_pending())).await);
+        begun.push(one);
+    }
+    assert!(matches!(preview(&service.engine, of("a")).await, Err(PreviewError::UnderWay)));
+    assert!(matches!(preview(&service.engine, of("e")).await, Err(PreviewError::Busy)));
+    for one in begun {
+        one.await.unwrap();
+    }
+    preview(&service.engine, of("a")).await.unwrap();
+    preview(&service.engine, of("e")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -259,6 +259,7 @@ impl Operation for ResultRequest {
             answer: recorded(GuardName::ActionGroup, Facts::new().with("action", self.call.action.clone()).with("failures", failures)),
             changes: changes::<ActionGroup>(state, events, moment.now),
             notice: None,
+            warnings: Vec::new(),
         }
     }
 }

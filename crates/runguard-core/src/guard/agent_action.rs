@@ -505,6 +505,7 @@ impl Operation for ResultRequest {
             answer: recorded(GuardName::AgentAction, Facts::new().with("action_name", self.action_name.clone())),
             changes,
             notice: if matches { None } else { Some(Notice::UnmatchedResult) },
+            warnings: Vec::new(),
         }
     }
 }

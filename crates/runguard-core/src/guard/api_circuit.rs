@@ -704,6 +704,7 @@ impl RecordRequest {
             } else {
                 None
             },
+            warnings: Vec::new(),
         }
     }
 }

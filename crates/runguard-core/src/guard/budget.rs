@@ -4,6 +4,10 @@
 //! *commits* what it really cost: committed and reserved together never pass the limit, however many ask at once. A
 //! budget may draw on a parent's (a team's, a user's): both must have enough. A reservation that is never settled, because
 //! its caller died, expires.
+//!
+//! The limit of the settings is a ceiling. A caller may set a limit of its own, and another one later: it is the caller's, and
+//! holds for that budget. What is in force is the lower of the two, so that no caller gets past what the operator allows, and
+//! a ceiling that the operator moves holds at once. What the caller asked for is kept as it was asked.
 
 use super::{
     AnswerField, AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored, decode,
@@ -19,6 +23,7 @@ use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Fields of every route, and then those of one.
@@ -28,9 +33,9 @@ macro_rules! fields {
             Field::required("session_id", Kind::Id, "Whose budget: a run, a session, a user.", "\"run-1\""),
             Field::optional("budget", Kind::Id, "Which of its budgets; one is enough for most.", "\"default\""),
             Field::optional("parent", Kind::Id, "The session whose budget of the same name this one draws on.", "\"team-7\""),
-            Field::optional("max_usd", Kind::Dollars, "The limit in dollars, if the caller sets it; it stays until another is given.", "5.00"),
-            Field::optional("max_tokens", Kind::Whole(0), "The limit in tokens.", "200000"),
-            Field::optional("cap", Kind::Whole(0), "Calls of one key.", "2"),
+            Field::optional("max_usd", Kind::Dollars, "The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings.", "5.00"),
+            Field::optional("max_tokens", Kind::Whole(0), "The same in tokens.", "200000"),
+            Field::optional("cap", Kind::Whole(0), "The same in calls of one key.", "2"),
             $($more),*
         ]
     };
@@ -177,9 +182,12 @@ impl GuardSettings for Settings {
     const SECTION: &'static [&'static str] = &["budget"];
     const SUBJECTS: &'static str = "budgets";
     const SETTINGS: &'static [Setting] = &[
-        Setting { key: "max_usd", about: "Dollars a session may spend; 0 for no limit, unless the caller sets one." },
-        Setting { key: "max_tokens", about: "Tokens a session may use; 0 for no limit." },
-        Setting { key: "cap", about: "Calls of one key; 0 for no cap." },
+        Setting {
+            key: "max_usd",
+            about: "Dollars a session may spend. A caller's max_usd can be lower, not higher; 0 for no limit but the caller's.",
+        },
+        Setting { key: "max_tokens", about: "Tokens a session may use; so too." },
+        Setting { key: "cap", about: "Calls of one key; so too." },
         Setting { key: "reservation", about: "A reservation that is not settled in this time is free again." },
         Setting { key: "unknown_models", about: "A model without a price: \"error\" refuses, \"free\" counts its tokens only." },
     ];
@@ -207,6 +215,14 @@ impl Limits {
     /// These, and where they say nothing the others.
     fn or(self, others: Self) -> Self {
         Self { usd: self.usd.or(others.usd), tokens: self.tokens.or(others.tokens), cap: self.cap.or(others.cap) }
+    }
+
+    /// The lower of each.
+    fn within(self, ceiling: Self) -> Self {
+        fn lower<T: Ord>(own: Option<T>, ceiling: Option<T>) -> Option<T> {
+            [own, ceiling].into_iter().flatten().min()
+        }
+        Self { usd: lower(self.usd, ceiling.usd), tokens: lower(self.tokens, ceiling.tokens), cap: lower(self.cap, ceiling.cap) }
     }
 
     fn set(settings: &Settings) -> Self {
@@ -482,8 +498,10 @@ pub struct Told<'a> {
     /// What was asked for, where nothing happened.
     pub asked_usd: Option<f64>,
     pub asked_tokens: Option<u64>,
+    /// The limits it brought along.
     pub limit_usd: Option<f64>,
     pub limit_tokens: Option<u64>,
+    pub cap: Option<u64>,
     /// The names of reservations by their numbers.
     pub reservations: &'a std::collections::HashMap<u64, String>,
 }
@@ -498,7 +516,11 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
         session_id: told.session_id.to_owned(),
         budget: told.budget.to_owned(),
         parent: told.parent.map(str::to_owned),
-        limits: Limits { usd: told.limit_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()), tokens: told.limit_tokens, cap: None },
+        limits: Limits {
+            usd: told.limit_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()),
+            tokens: told.limit_tokens,
+            cap: told.cap.map(calls),
+        },
         usd: told.asked_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()),
         tokens: told.asked_tokens,
         key: None,
@@ -517,6 +539,11 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
         }
     }
     Some(Box::new(request))
+}
+
+/// As many calls as can be counted.
+fn calls(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The number a reservation is known by in events.
@@ -548,11 +575,7 @@ impl Request {
     fn read(input: &Input<'_>, act: Act) -> Self {
         let session_id = input.text("session_id");
         let id = |name: &str| input.optional_text(name).filter(|text| !text.is_empty());
-        let limits = Limits {
-            usd: input.dollars("max_usd"),
-            tokens: input.whole("max_tokens"),
-            cap: input.whole("cap").map(|cap| cap.min(u64::from(u32::MAX)) as u32),
-        };
+        let limits = Limits { usd: input.dollars("max_usd"), tokens: input.whole("max_tokens"), cap: input.whole("cap").map(calls) };
         let count = |name: &str| input.whole(name).unwrap_or(0);
         let priced = id("model").map(|model| Priced {
             model,
@@ -599,11 +622,11 @@ impl Request {
     }
 
     fn limits_at(&self, settings: &Settings, state: &State, level: Level) -> Limits {
-        let set = Limits::set(settings);
-        match level {
-            Level::Own => self.limits.or(state.own.limits).or(set),
-            Level::Parent => state.parent.limits.or(set),
-        }
+        let own = match level {
+            Level::Own => self.limits.or(state.own.limits),
+            Level::Parent => state.parent.limits,
+        };
+        own.within(Limits::set(settings))
     }
 
     /// What an account holds once this is done.
@@ -720,14 +743,34 @@ impl Check for Request {
 
     fn input(&self, _store_text: StoreText) -> Facts {
         let facts = Facts::new().with("act", self.route().path.rsplit('/').next().unwrap_or_default());
-        let facts = match &self.parent {
+        let mut facts = match &self.parent {
             Some(parent) => facts.with("parent", parent.clone()),
             None => facts,
         };
+        if let Some(usd) = self.limits.usd {
+            facts = facts.with("max_usd", usd.as_dollars());
+        }
+        if let Some(tokens) = self.limits.tokens {
+            facts = facts.with("max_tokens", tokens);
+        }
+        if let Some(cap) = self.limits.cap {
+            facts = facts.with("cap", cap);
+        }
         match &self.priced {
             Some(priced) => facts.with("model", priced.model.clone()),
             None => facts,
         }
+    }
+
+    fn warnings(&self, settings: &Settings) -> Vec<String> {
+        fn over<T: PartialOrd + fmt::Display>(name: &str, own: Option<T>, ceiling: Option<T>) -> Option<String> {
+            let (_, ceiling) = own.zip(ceiling).filter(|(own, ceiling)| own > ceiling)?;
+            Some(format!("{name} is above the limit of the settings, which holds: {ceiling}"))
+        }
+        let (own, ceiling) = (self.limits, Limits::set(settings));
+        let all =
+            [over("max_usd", own.usd, ceiling.usd), over("max_tokens", own.tokens, ceiling.tokens), over("cap", own.cap, ceiling.cap)];
+        all.into_iter().flatten().collect()
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -944,6 +987,83 @@ mod tests {
         assert_eq!(story.retry_after_seconds(), None);
         assert!(story.at(2).allows(&*ask("check", json!({"max_usd": 2}))));
         assert_eq!(story.fact("spent_usd"), Some(Value::Number(1.25)));
+    }
+
+    /// The service's own limits, whatever callers say.
+    fn with_ceiling(ceiling: Json) -> Story {
+        Story::with_settings_of(&["budget"], ceiling)
+    }
+
+    #[test]
+    fn the_limit_of_the_settings_is_a_ceiling() {
+        let mut story = with_ceiling(json!({"max_usd": 5, "max_tokens": 100, "cap": 2}));
+        let reserve = |usd: f64, more: Json| {
+            let mut body = json!({"session_id": "run", "usd": usd});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            operation("/guard/budget/reserve", body)
+        };
+        assert_eq!(story.at(0).refuses(&*reserve(6.0, json!({"max_usd": 10}))), Reason::BudgetExceeded);
+        assert_eq!(story.fact("limit_usd"), Some(Value::Number(5.0)));
+        assert_eq!(story.warnings(), ["max_usd is above the limit of the settings, which holds: $5.00"]);
+        assert_eq!(story.at(1).refuses(&*reserve(1.0, json!({"max_usd": 0.5}))), Reason::BudgetExceeded);
+        assert!(story.at(2).allows(&*reserve(0.5, json!({"max_usd": 0.5}))), "a caller's own can be lower");
+        assert!(story.warnings().is_empty());
+        assert_eq!(story.at(3).refuses(&*reserve(0.5, json!({}))), Reason::BudgetExceeded, "and stays");
+        assert!(story.at(4).allows(&*reserve(4.0, json!({"max_usd": 50}))), "it is the caller's to change, below the ceiling");
+        assert_eq!(story.at(5).refuses(&*reserve(0.51, json!({}))), Reason::BudgetExceeded, "also later, when it says nothing");
+        let tokens = operation("/guard/budget/check", json!({"session_id": "t", "tokens": 101, "max_tokens": 1000, "cap": 9}));
+        assert_eq!(story.at(6).refuses(&*tokens), Reason::BudgetExceeded);
+        assert_eq!(story.warnings().len(), 2);
+        let call = operation("/guard/budget/record", json!({"session_id": "c", "key": "k", "cap": 9}));
+        assert!(story.at(7).allows(&*call) && story.at(7).allows(&*call));
+        assert_eq!(story.at(7).refuses(&*call), Reason::CallCapReached);
+    }
+
+    #[test]
+    fn a_parent_has_the_same_ceiling() {
+        let mut story = with_ceiling(json!({"max_usd": 1}));
+        assert!(story.at(0).allows(&*operation("/guard/budget/record", json!({"session_id": "team", "usd": 0, "max_usd": 9}))));
+        let child =
+            |name: &str| operation("/guard/budget/reserve", json!({"session_id": name, "parent": "team", "usd": 0.6, "max_usd": 9}));
+        assert!(story.at(1).allows(&*child("a")));
+        assert_eq!(story.at(2).refuses(&*child("b")), Reason::BudgetExceeded);
+        assert_eq!((story.fact("level"), story.fact("limit_usd")), (Some(Value::from("parent")), Some(Value::Number(1.0))));
+    }
+
+    proptest::proptest! {
+        /// Whoever asks, for whatever limit, in whatever order: what is reserved and committed stays within the ceiling and within
+        /// the limit that the caller said last.
+        #[test]
+        fn no_caller_gets_past_a_ceiling(
+            ceiling in proptest::option::of(1_u32..50),
+            asks in proptest::collection::vec((0_u32..3, 0_u32..30, proptest::option::of(0_u32..100)), 1..40),
+        ) {
+            let mut story = with_ceiling(json!({"max_usd": ceiling.unwrap_or(0)}));
+            let mut open: Vec<String> = Vec::new();
+            let mut said = None;
+            let mut held = 0.0;
+            for (at, (act, usd, max_usd)) in asks.into_iter().enumerate() {
+                let settles = act == 0 && !open.is_empty();
+                let mut body = json!({"session_id": "run", "usd": usd});
+                if let Some(max_usd) = max_usd {
+                    body["max_usd"] = max_usd.into();
+                }
+                if settles {
+                    body = json!({"session_id": "run", "reservation_id": open.pop()});
+                    proptest::prop_assert!(story.at(at as i64).allows(&*operation("/guard/budget/commit", body)));
+                    continue;
+                }
+                if story.at(at as i64).allows(&*operation("/guard/budget/reserve", body)) {
+                    said = max_usd.or(said);
+                    held += f64::from(usd);
+                    let lowest = [said, ceiling].into_iter().flatten().min();
+                    proptest::prop_assert!(lowest.is_none_or(|lowest| held <= f64::from(lowest)), "{held} of {lowest:?}");
+                    if let Some(Value::Text(id)) = story.fact("reservation_id") {
+                        open.push(id.into_owned());
+                    }
+                }
+            }
+        }
     }
 
     #[test]

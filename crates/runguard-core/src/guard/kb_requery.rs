@@ -665,6 +665,7 @@ impl Operation for RecordRequest {
             answer: recorded(GuardName::KbRequery, Facts::new().with("topic_hash", topic)),
             changes: changes::<Voiceflow>(state, events, moment.now),
             notice: None,
+            warnings: Vec::new(),
         }
     }
 }

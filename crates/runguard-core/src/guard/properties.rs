@@ -37,6 +37,7 @@ pub(crate) struct Story {
     now: i64,
     decisions: u64,
     answer: Option<Answer>,
+    warnings: Vec<String>,
 }
 
 impl Story {
@@ -87,6 +88,7 @@ impl Story {
             self.states.insert(address, change.state.clone());
         }
         self.answer = Some(outcome.answer.clone());
+        self.warnings.clone_from(&outcome.warnings);
         outcome
     }
 
@@ -121,6 +123,10 @@ impl Story {
 
     pub(crate) fn message(&self) -> &str {
         self.last().message.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     pub(crate) fn signals(&self) -> Vec<Reason> {

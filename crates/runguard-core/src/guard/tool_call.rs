@@ -270,6 +270,7 @@ impl Operation for RecordRequest {
             answer: recorded(GuardName::ToolCall, Facts::new().with("tool", self.call.tool.clone()).with("calls", calls)),
             changes: changes::<ToolCallGuard>(state, events, moment.now),
             notice: None,
+            warnings: Vec::new(),
         }
     }
 }
