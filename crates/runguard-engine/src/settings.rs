@@ -613,7 +613,9 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
 }
 
 fn file_layer(path: &Path, text: &str) -> Result<Layer, SettingsError> {
-    let line_at = |offset: usize| text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
+    // Every key asks for its line: a file with many tenants has many of both.
+    let line_ends: Vec<usize> = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(offset, _)| offset).collect();
+    let line_at = |offset: usize| line_ends.partition_point(|end| *end < offset) + 1;
     let at = |offset: usize| SettingsSource::File { path: path.to_owned(), line: line_at(offset) };
     let table = DeTable::parse(text).map_err(|error| SettingsError {
         source: at(error.span().map_or(0, |span| span.start)),
