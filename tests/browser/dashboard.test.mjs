@@ -1,6 +1,8 @@
 // The dashboard in Chromium, on a real service with real decisions.
 
 import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { PICTURES, audit, launch, open, picture, settled } from './browser.mjs';
 import { Service } from './service.mjs';
@@ -234,6 +236,31 @@ describe('a service with a day of traffic', () => {
     await page.reload();
     await page.locator('#view h1').waitFor();
     assert.equal(await ground(), dark);
+    await close(page);
+  });
+});
+
+describe('a settings file that is refused', () => {
+  const service = new Service();
+  const file = join(service.folder, 'runguard.toml');
+  before(() => {
+    writeFileSync(file, '[guards.handoff]\nmax_handoffs = 3\n');
+    return service.start();
+  });
+  after(() => service.end());
+
+  test('is told on every page until a good one comes, and why', async () => {
+    const page = await open(browser, service, '/');
+    await settled(page);
+    const banner = page.locator('#refused');
+    assert.equal(await banner.isVisible(), false);
+    writeFileSync(file, '');
+    await banner.waitFor({ state: 'visible' });
+    assert.match(await banner.textContent(), /settings file was refused/);
+    await banner.getByRole('link').click();
+    await part(page, 'In force').getByText('is empty').waitFor();
+    writeFileSync(file, '[guards.handoff]\nmax_handoffs = 4\n');
+    await banner.waitFor({ state: 'hidden' });
     await close(page);
   });
 });
