@@ -30,6 +30,7 @@ const tenants = new Set();
 let where = read();
 let view;
 let admin = false;
+let seesAll = false;
 let stopStream;
 let paused = false;
 let rounds = 0;
@@ -63,6 +64,10 @@ const frame = {
   },
   get admin() {
     return admin;
+  },
+  /// Whether the caller sees all tenants, or its own only.
+  get seesAll() {
+    return seesAll;
   },
   filters,
   to,
@@ -134,13 +139,17 @@ at('forget').addEventListener('click', () => {
   location.reload();
 });
 
-/// Without keys, everyone who reaches the service is an admin.
+/// Without keys, everyone who reaches the service is an admin of all tenants.
 async function learnRole() {
-  if (!key.get()) return true;
+  if (!key.get()) {
+    [admin, seesAll] = [true, true];
+    return;
+  }
   try {
-    return (await get('v1/settings')).admin === true;
+    const shown = await get('v1/settings');
+    [admin, seesAll] = [shown.admin === true, shown.all_tenants === true];
   } catch {
-    return false;
+    [admin, seesAll] = [false, false];
   }
 }
 
@@ -241,7 +250,7 @@ function drawFilters() {
         return group;
       }))));
   }
-  if (admin || where.tenant) parts.push(field('Tenant', el('input', { name: 'tenant', list: 'tenants', value: where.tenant ?? '', placeholder: 'All', maxlength: 256, autocomplete: 'off', spellcheck: 'false', on: { change: (event) => change({ tenant: event.target.value.trim() }) } })));
+  if (seesAll || where.tenant) parts.push(field('Tenant', el('input', { name: 'tenant', list: 'tenants', value: where.tenant ?? '', placeholder: 'All', maxlength: 256, autocomplete: 'off', spellcheck: 'false', on: { change: (event) => change({ tenant: event.target.value.trim() }) } })));
   if (FILTERS.some((name) => where[name])) {
     const cleared = Object.fromEntries(FILTERS.map((name) => [name, undefined]));
     parts.push(el('button', { type: 'button', class: 'quiet clear', name: 'clear', on: { click: () => change(cleared) } }, 'Clear filters'));
@@ -385,7 +394,7 @@ dark.addEventListener('change', themed);
 async function start() {
   at('forget').hidden = !key.get();
   at('metrics').hidden = Boolean(key.get());
-  admin = await learnRole();
+  await learnRole();
   arrive(false);
   themed();
   learnRefused();

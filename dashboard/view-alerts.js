@@ -87,7 +87,8 @@ export function alerts(frame, main) {
       note.hidden = !(answer.dropped > 0);
       note.textContent = `${times(answer.dropped ?? 0, 'alert')} had to be dropped: more than ${count(answer.queue_limit ?? 0)} were waiting.`;
       show(part.rules, list(answer.rules), drawRules, 'No rule yet. Add one to the settings file:', el('pre', null, EXAMPLE));
-      show(part.targets, list(answer.targets), drawTargets, 'Nobody is told. Name a target in the settings file:', el('pre', null, EXAMPLE));
+      if (frame.admin && frame.seesAll) show(part.targets, list(answer.targets), drawTargets, 'Nobody is told. Name a target in the settings file:', el('pre', null, EXAMPLE));
+      else part.targets.say('Who is told is for an admin of all tenants to see.');
       show(part.dead, list(answer.dead), drawMessages('Alerts that could not be delivered', [['Given up', 'finished']], true), 'None. Everything that was sent arrived, or is being tried.');
       show(part.queued, list(answer.queued), drawMessages('Alerts that are being sent', [['Next try', 'next_attempt']]), 'Nothing is waiting.');
       show(part.delivered, list(answer.delivered), drawMessages('Alerts that were delivered', [['Delivered', 'finished']]), 'Nothing was delivered yet.');

@@ -9,8 +9,10 @@ from runguard_http import EventStream
 from runguard_process import Server, run_cli
 
 
-def create_key(data, tenant="acme", role="guard", *flags) -> str:
-    made = run_cli("key", "create", "--data", data, "--tenant", tenant, "--role", role, *flags)
+def create_key(data, tenant: str | None = "acme", role="guard", *flags) -> str:
+    """A key of a tenant; of all of them when it is None."""
+    whose = ["--all-tenants"] if tenant is None else ["--tenant", tenant]
+    made = run_cli("key", "create", "--data", data, *whose, "--role", role, *flags)
     assert made.returncode == 0, made
     return made.stdout.split()[-1]
 
@@ -223,18 +225,19 @@ def test_the_live_stream_carries_only_ones_own(two):
         assert events.next_event().json["decision_id"] == mine["decision_id"]
 
 
-def test_an_administrator_sees_all_tenants_and_changes_the_one_it_names(closed):
-    keys = {tenant: create_key(closed.data, tenant, "admin") for tenant in ("acme", "globex")}
+def test_an_administrator_of_all_sees_all_tenants_and_changes_the_one_it_names(closed):
+    keys = {tenant: create_key(closed.data, tenant, "admin") for tenant in ("acme", "globex", None)}
     closed.start()
-    acme, globex = (closed.client(key=key) for key in keys.values())
-    for client in (acme, globex):
+    acme, globex, operator = (closed.client(key=key) for key in keys.values())
+    for client in (acme, globex, operator):
         client.allowed(AGENT_ACTION, session_id="s", action_name="a")
-    assert {item["tenant"] for item in acme.get("/v1/decisions").json["decisions"]} == {"acme", "globex"}
-    assert [item["tenant"] for item in acme.get("/v1/decisions?tenant=globex").json["decisions"]] == ["globex"]
-    assert acme.get("/v1/sessions/s").json["tenant"] == "acme"
-    assert acme.delete("/v1/sessions/s").status == 200
+    assert {item["tenant"] for item in operator.get("/v1/decisions").json["decisions"]} == {"acme", "globex", "default"}
+    assert [item["tenant"] for item in operator.get("/v1/decisions?tenant=globex").json["decisions"]] == ["globex"]
+    assert operator.get("/v1/sessions/s").json["tenant"] == "default"
+    assert operator.delete("/v1/sessions/s?tenant=acme").status == 200
     assert acme.get("/v1/sessions/s").status == 404
     assert globex.get("/v1/sessions/s").status == 200
+    assert operator.get("/v1/sessions/s").status == 200
 
 
 def test_forcing_a_circuit_touches_ones_own_tenant_only(closed):

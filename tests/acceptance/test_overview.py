@@ -207,8 +207,8 @@ def test_savings_are_settings_that_change_while_it_runs(serve):
 def test_a_tenant_sees_its_own(serve):
     server = serve(start=False)
     keys = {}
-    for name, tenant, role in (("acme", "acme", "guard,read"), ("globex", "globex", "guard,read"), ("admin", "acme", "admin")):
-        made = run_cli("key", "create", "--tenant", tenant, "--role", role, "--data", server.data, "--json")
+    for name, whose, role in (("acme", ["--tenant", "acme"], "guard,read"), ("globex", ["--tenant", "globex"], "guard,read"), ("admin", [], "admin")):
+        made = run_cli("key", "create", *whose, "--role", role, "--data", server.data, "--json")
         assert made.returncode == 0, made.stderr
         keys[name] = json.loads(made.stdout)["key"]
     server.start()

@@ -384,7 +384,8 @@ describe('a service with keys', () => {
   const keys = {};
   before(async () => {
     for (const role of ['admin', 'read', 'guard']) keys[role] = service.key(role);
-    keys.other = service.key('read', 'acme');
+    keys.other = service.key('read', '--tenant', 'acme');
+    keys.ofOne = service.key('admin', '--tenant', 'default');
     await service.start();
     await service.circle('with-a-key', { key: keys.guard });
     await service.trip('crm', { key: keys.guard });
@@ -420,6 +421,16 @@ describe('a service with keys', () => {
     await part(page, 'Circuits').getByText('crm').waitFor();
     assert.equal(await part(page, 'Circuits').getByRole('button').count(), 0);
     assert.equal(await page.getByLabel('Tenant').count(), 0);
+    await close(page);
+  });
+
+  test('the admin of one tenant changes its own and is shown no other', async () => {
+    const page = await open(browser, service, '/', { key: keys.ofOne, expect: [/403/] });
+    await settled(page);
+    await part(page, 'Circuits').getByRole('button', { name: 'Reset crm' }).waitFor();
+    assert.equal(await page.getByLabel('Tenant').count(), 0);
+    await page.goto(`${service.origin}/?view=alerts`);
+    await part(page, 'Targets').getByText('Who is told is for an admin of all tenants to see.').waitFor();
     await close(page);
   });
 

@@ -30,8 +30,8 @@ export class Service {
   log = '';
 
   /// `runguard key create`: the key itself.
-  key(role, tenant = 'default') {
-    const made = spawnSync(binary(), ['key', 'create', '--json', '--data', this.folder, '--role', role, '--tenant', tenant], { env: environment, encoding: 'utf8', cwd: this.folder });
+  key(role, ...whose) {
+    const made = spawnSync(binary(), ['key', 'create', '--json', '--data', this.folder, '--role', role, ...whose], { env: environment, encoding: 'utf8', cwd: this.folder });
     if (made.status !== 0) throw new Error(made.stderr);
     return JSON.parse(made.stdout).key;
   }

@@ -13,6 +13,7 @@ pub use targets::{Again, Failed, Parcel, Target, TargetKind, TargetSettings};
 
 use crate::clock::system_now;
 use crate::engine::Engine;
+use crate::keys::Caller;
 use outbox::{Outbox, Posting};
 use runguard_core::alert::{self, Alert, AlertState, Firing, Rule, Severity, State};
 use runguard_core::policy::{self, SettingsProblem, Tree};
@@ -298,61 +299,86 @@ impl Alerts {
         test(&self.shared.targets, name).await
     }
 
-    /// Everything, as the API shows it: of one tenant, or of all.
-    pub fn view(&self, engine: &Engine, tenant: Option<&str>) -> Result<Value, OutboxError> {
+    /// What the caller may see, as the API shows it.
+    pub fn view(&self, engine: &Engine, caller: &Caller) -> Result<Value, OutboxError> {
         let shared = &self.shared;
+        let tenant = (!caller.sees_all()).then_some(&*caller.tenant);
         let firing = shared.firing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let rules: Vec<Value> = shared.rules.iter().zip(firing).map(|(rule, firing)| show_rule(rule, &firing, tenant)).collect();
-        let problems = shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules = shared.rules.iter().zip(firing).filter_map(|(rule, firing)| show_rule(rule, &firing, caller)).collect::<Vec<_>>();
         let outbox = shared.outbox();
-        let mut targets = Vec::new();
-        for (target, problem) in shared.targets.iter().zip(problems) {
-            let count = |status| outbox.count(Some(&target.name), status);
-            targets.push(json!({
-                "name": target.name,
-                "kind": target.kind,
-                "host": if tenant.is_none() { Some(target.host()) } else { None },
-                "queued": count(Status::Queued)?,
-                "dead": count(Status::Dead)?,
-                "problem": problem,
-            }));
-        }
+        let messages = |status: Status| -> Result<Vec<Value>, OutboxError> {
+            let mut messages = outbox.list(status, tenant, MOST_SHOWN)?;
+            if !caller.is_admin_of_all() {
+                messages.iter_mut().for_each(hide_target);
+            }
+            Ok(messages)
+        };
         let newest = *engine.store.committed().borrow();
         Ok(json!({
             "enabled": true,
             "behind_rows": newest.saturating_sub(shared.read_upto.load(Ordering::Relaxed)),
             "rules": rules,
-            "targets": targets,
-            "queued": outbox.list(Status::Queued, tenant, MOST_SHOWN)?,
-            "delivered": outbox.list(Status::Delivered, tenant, MOST_SHOWN)?,
-            "dead": outbox.list(Status::Dead, tenant, MOST_SHOWN)?,
+            "targets": if caller.is_admin_of_all() { self.show_targets(&outbox)? } else { Vec::new() },
+            "queued": messages(Status::Queued)?,
+            "delivered": messages(Status::Delivered)?,
+            "dead": messages(Status::Dead)?,
             "queue_limit": outbox::MOST_QUEUED,
-            "dropped": outbox.dropped()?,
+            "dropped": if caller.is_admin_of_all() { Some(outbox.dropped()?) } else { None },
         }))
+    }
+
+    fn show_targets(&self, outbox: &Outbox) -> Result<Vec<Value>, OutboxError> {
+        let problems = self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut targets = Vec::new();
+        for (target, problem) in self.shared.targets.iter().zip(problems) {
+            let count = |status| outbox.count(Some(&target.name), status);
+            targets.push(json!({
+                "name": target.name,
+                "kind": target.kind,
+                "host": target.host(),
+                "queued": count(Status::Queued)?,
+                "dead": count(Status::Dead)?,
+                "problem": problem,
+            }));
+        }
+        Ok(targets)
     }
 }
 
+/// Who is told, and what kept them from hearing it, is the operator's business.
+fn hide_target(message: &mut Value) {
+    message["target"] = Value::Null;
+    message["problem"] = Value::Null;
+}
+
 /// What the API shows of a service that tells nobody.
-pub fn view_of_none(settings: &AlertSettings) -> Value {
-    let rules: Vec<Value> = settings.rules().iter().map(|rule| show_rule(rule, &[], None)).collect();
+pub fn view_of_none(settings: &AlertSettings, caller: &Caller) -> Value {
+    let rules: Vec<Value> = settings.rules().iter().filter_map(|rule| show_rule(rule, &[], caller)).collect();
     json!({"enabled": false, "behind_rows": 0, "rules": rules, "targets": [], "queued": [], "delivered": [], "dead": [],
         "queue_limit": outbox::MOST_QUEUED, "dropped": 0})
 }
 
-fn show_rule(rule: &Rule, firing: &[Firing], tenant: Option<&str>) -> Value {
+/// `None`: a rule about a tenant that the caller does not see.
+fn show_rule(rule: &Rule, firing: &[Firing], caller: &Caller) -> Option<Value> {
+    if rule.tenant.as_deref().is_some_and(|tenant| !caller.sees(tenant)) {
+        return None;
+    }
     let firing: Vec<Value> = firing
         .iter()
-        .filter(|firing| tenant.is_none_or(|tenant| tenant == firing.tenant))
+        .filter(|firing| caller.sees(&firing.tenant))
         .map(|firing| {
             let since = firing.since.as_millis();
             json!({"dedup_key": firing.dedup_key, "tenant": firing.tenant, "title": firing.title, "since": targets::time_text(since), "since_ms": since})
         })
         .collect();
     let mut shown = json!(rule);
+    if !caller.is_admin_of_all() {
+        shown["to"] = json!([]);
+    }
     shown["window_seconds"] = json!(rule.window.as_seconds());
     shown["cooldown_seconds"] = json!(rule.cooldown.as_seconds());
     shown["firing"] = json!(firing);
-    shown
+    Some(shown)
 }
 
 /// Sends a test alert to one target or to all, each by itself. `None`: there is no such target.

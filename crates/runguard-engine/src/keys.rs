@@ -24,8 +24,10 @@ pub enum Role {
     Guard,
     /// May look at the log.
     Read,
-    /// May change things, and everything else; sees all tenants.
+    /// May look, ask and change.
     Admin,
+    /// May read the service's own figures, and nothing else.
+    Metrics,
 }
 
 impl Role {
@@ -34,12 +36,21 @@ impl Role {
             Self::Guard => "guard",
             Self::Read => "read",
             Self::Admin => "admin",
+            Self::Metrics => "metrics",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Guard, Self::Read, Self::Admin].into_iter().find(|role| role.name() == name)
+        [Self::Guard, Self::Read, Self::Admin, Self::Metrics].into_iter().find(|role| role.name() == name)
     }
+}
+
+/// Whose things a key works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of its own tenant.
+    OwnTenant,
+    AllTenants,
 }
 
 /// A key as it is kept.
@@ -48,7 +59,11 @@ pub struct KeyRecord {
     pub id: String,
     #[serde(default)]
     pub name: String,
+    /// Whose sessions it asks about.
     pub tenant: String,
+    /// Absent in records of before there was a choice; see [`Self::reach`].
+    #[serde(default)]
+    pub all_tenants: Option<bool>,
     pub roles: Vec<Role>,
     /// Blocks are answered 200.
     #[serde(default)]
@@ -57,6 +72,14 @@ pub struct KeyRecord {
     pub created_at_ms: i64,
     #[serde(default)]
     pub revoked_at_ms: Option<i64>,
+}
+
+impl KeyRecord {
+    /// A record that does not say is of its tenant, but for an admin of the default one: it was made for the whole service.
+    pub fn reach(&self) -> Reach {
+        let of_all = self.all_tenants.unwrap_or_else(|| self.roles.contains(&Role::Admin) && self.tenant == DEFAULT_TENANT);
+        if of_all { Reach::AllTenants } else { Reach::OwnTenant }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -79,9 +102,11 @@ pub enum KeyError {
 }
 
 /// Who asks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
+    /// Whose sessions it asks about.
     pub tenant: Arc<str>,
+    pub reach: Reach,
     pub roles: Vec<Role>,
     pub always_200: bool,
     /// Public id of the key; empty when the service is open.
@@ -92,13 +117,37 @@ impl Caller {
     /// Everyone, while no keys were made and the service listens on loopback only.
     pub fn open() -> Arc<Self> {
         static OPEN: LazyLock<Arc<Caller>> = LazyLock::new(|| {
-            Arc::new(Caller { tenant: DEFAULT_TENANT.into(), roles: vec![Role::Admin], always_200: false, key_id: String::new() })
+            Arc::new(Caller {
+                tenant: DEFAULT_TENANT.into(),
+                reach: Reach::AllTenants,
+                roles: vec![Role::Admin],
+                always_200: false,
+                key_id: String::new(),
+            })
         });
         OPEN.clone()
     }
 
+    /// Whether it may do what the role is for, to the tenants that it [sees](Self::sees).
     pub fn may(&self, role: Role) -> bool {
-        self.roles.iter().any(|own| *own == role || *own == Role::Admin)
+        match role {
+            Role::Guard | Role::Read | Role::Admin => self.roles.iter().any(|own| *own == role || *own == Role::Admin),
+            // The figures are of all tenants together.
+            Role::Metrics => self.roles.contains(&Role::Metrics) || self.is_admin_of_all(),
+        }
+    }
+
+    pub fn sees(&self, tenant: &str) -> bool {
+        self.sees_all() || *self.tenant == *tenant
+    }
+
+    pub fn sees_all(&self) -> bool {
+        self.reach == Reach::AllTenants
+    }
+
+    /// The operator of the service, and not of one tenant.
+    pub fn is_admin_of_all(&self) -> bool {
+        self.sees_all() && self.roles.contains(&Role::Admin)
     }
 }
 
@@ -121,8 +170,13 @@ impl KeyRing {
     pub fn load(folder: &Path) -> Result<Self, KeyError> {
         let file = read(folder)?;
         let entry = |key: KeyRecord| {
-            let caller =
-                Caller { tenant: key.tenant.as_str().into(), roles: key.roles.clone(), always_200: key.always_200, key_id: key.id.clone() };
+            let caller = Caller {
+                tenant: key.tenant.as_str().into(),
+                reach: key.reach(),
+                roles: key.roles.clone(),
+                always_200: key.always_200,
+                key_id: key.id.clone(),
+            };
             (key.id.clone(), (key, Arc::new(caller)))
         };
         let keys: HashMap<_, _> = file.keys.into_iter().map(entry).collect();
@@ -155,6 +209,12 @@ impl KeyRing {
         let (_, caller) = entry.filter(|(record, _)| matches && record.revoked_at_ms.is_none())?;
         Some(caller.clone())
     }
+
+    /// Whether a caller that came in with a key would come in with the same rights again.
+    pub fn still_knows(&self, caller: &Caller) -> bool {
+        let entry = self.keys.get(&caller.key_id);
+        entry.is_some_and(|(record, known)| record.revoked_at_ms.is_none() && **known == *caller)
+    }
 }
 
 /// What a new key should be.
@@ -162,18 +222,35 @@ impl KeyRing {
 pub struct NewKey {
     pub name: String,
     pub tenant: String,
+    pub reach: Reach,
     pub roles: Vec<Role>,
     pub always_200: bool,
 }
 
+impl NewKey {
+    fn check(&self) -> Result<(), KeyError> {
+        let wrong = |problem: &str| Err(KeyError::Invalid(problem.into()));
+        if self.roles.is_empty() {
+            return wrong("a key needs a role: guard, read, admin or metrics");
+        }
+        if self.tenant.trim().is_empty() || self.tenant.chars().count() > 256 || self.tenant.contains('\0') {
+            return wrong("a tenant is a name of 1 to 256 characters");
+        }
+        match self.reach {
+            Reach::OwnTenant if self.roles.contains(&Role::Metrics) => wrong(
+                "the role metrics reads the figures of all tenants, so such a key cannot be of one; a tenant's own figures are read with the role read",
+            ),
+            Reach::AllTenants if self.roles.iter().all(|role| *role == Role::Guard) => {
+                wrong("the role guard asks about the sessions of one tenant: name it with --tenant")
+            }
+            Reach::OwnTenant | Reach::AllTenants => Ok(()),
+        }
+    }
+}
+
 /// Makes a key and gives its record and the token, which is shown once and kept nowhere.
 pub fn create(folder: &Path, new: NewKey, now_ms: i64) -> Result<(KeyRecord, String), KeyError> {
-    if new.roles.is_empty() {
-        return Err(KeyError::Invalid("a key needs a role: guard, read or admin".into()));
-    }
-    if new.tenant.trim().is_empty() || new.tenant.chars().count() > 256 || new.tenant.contains('\0') {
-        return Err(KeyError::Invalid("a tenant is a name of 1 to 256 characters".into()));
-    }
+    new.check()?;
     let _lock = lock(folder)?;
     let mut file = read(folder)?;
     let (id, secret) = (random_text(8)?, random_text(20)?);
@@ -181,6 +258,7 @@ pub fn create(folder: &Path, new: NewKey, now_ms: i64) -> Result<(KeyRecord, Str
         id: id.clone(),
         name: new.name,
         tenant: new.tenant,
+        all_tenants: Some(new.reach == Reach::AllTenants),
         roles: new.roles,
         always_200: new.always_200,
         secret_sha256: sha256_hex(&secret),
@@ -264,7 +342,51 @@ mod tests {
     use super::*;
 
     fn new_key(tenant: &str, role: Role) -> NewKey {
-        NewKey { name: String::new(), tenant: tenant.into(), roles: vec![role], always_200: false }
+        NewKey { name: String::new(), tenant: tenant.into(), reach: Reach::OwnTenant, roles: vec![role], always_200: false }
+    }
+
+    fn caller_of(folder: &Path, new: NewKey) -> Arc<Caller> {
+        let (_, token) = create(folder, new, 0).unwrap();
+        KeyRing::load(folder).unwrap().caller(&token).unwrap()
+    }
+
+    #[test]
+    fn an_admin_is_of_one_tenant_or_of_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = caller_of(folder.path(), new_key("acme", Role::Admin));
+        assert!(own.may(Role::Admin) && own.may(Role::Read) && !own.may(Role::Metrics));
+        assert!(own.sees("acme") && !own.sees("globex") && !own.is_admin_of_all());
+        let all = caller_of(folder.path(), NewKey { reach: Reach::AllTenants, ..new_key(DEFAULT_TENANT, Role::Admin) });
+        assert!(all.sees("acme") && all.sees("globex") && all.is_admin_of_all() && all.may(Role::Metrics));
+        let figures = caller_of(folder.path(), NewKey { reach: Reach::AllTenants, ..new_key(DEFAULT_TENANT, Role::Metrics) });
+        assert!(figures.may(Role::Metrics) && !figures.may(Role::Guard) && !figures.may(Role::Read) && !figures.may(Role::Admin));
+        for nonsense in [new_key("acme", Role::Metrics), NewKey { reach: Reach::AllTenants, ..new_key("acme", Role::Guard) }] {
+            assert!(matches!(create(folder.path(), nonsense, 0), Err(KeyError::Invalid(_))));
+        }
+    }
+
+    #[test]
+    fn a_record_of_before_there_was_a_choice_is_of_its_tenant_unless_it_was_made_for_the_service() {
+        let reach = |tenant: &str, role: &str| {
+            let record = serde_json::json!({"id": "a", "tenant": tenant, "roles": [role], "secret_sha256": "", "created_at_ms": 0});
+            serde_json::from_value::<KeyRecord>(record).unwrap().reach()
+        };
+        assert_eq!(reach(DEFAULT_TENANT, "admin"), Reach::AllTenants);
+        assert_eq!(reach("acme", "admin"), Reach::OwnTenant);
+        assert_eq!(reach(DEFAULT_TENANT, "read"), Reach::OwnTenant);
+    }
+
+    #[test]
+    fn a_caller_is_known_until_its_key_is_revoked_or_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (record, token) = create(folder.path(), new_key("acme", Role::Read), 0).unwrap();
+        let ring = KeyRing::load(folder.path()).unwrap();
+        let caller = ring.caller(&token).unwrap();
+        assert!(ring.still_knows(&caller));
+        assert!(!ring.still_knows(&Caller { roles: vec![Role::Admin], ..(*caller).clone() }));
+        assert!(!ring.still_knows(&Caller::open()));
+        revoke(folder.path(), &record.id, 1).unwrap();
+        assert!(!KeyRing::load(folder.path()).unwrap().still_knows(&caller));
     }
 
     #[test]

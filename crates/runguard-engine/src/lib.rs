@@ -14,5 +14,5 @@ pub mod watch;
 
 pub use clock::{Clock, ClockError};
 pub use engine::{Answered, Asked, Circuit, Engine, EngineError, EngineOptions, Idempotency, Outcome, SessionView};
-pub use keys::{Caller, KeyRing, Role};
+pub use keys::{Caller, KeyRing, Reach, Role};
 pub use settings::{Loaded, SettingsError, SettingsSource};

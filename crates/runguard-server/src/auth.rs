@@ -27,12 +27,27 @@ pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
     if caller.may(role) { Ok(()) } else { Err(Problem::forbidden(role)) }
 }
 
-/// The tenant a caller may look at: its own, or for an admin any (`None`: all).
+/// The tenant a caller may look at: its own or, for a key of all tenants, any (`None`: all).
 pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Option<String>, Problem> {
     match asked {
-        Some(tenant) if *tenant != *caller.tenant && !caller.may(Role::Admin) => Err(Problem::other_tenant()),
+        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant()),
         Some(tenant) => Ok(Some(tenant.to_owned())),
-        None if caller.may(Role::Admin) => Ok(None),
+        None if caller.sees_all() => Ok(None),
         None => Ok(Some(caller.tenant.to_string())),
     }
+}
+
+/// The one tenant that a change is about: the caller's own, unless it names another and may.
+pub(crate) fn tenant_to_change(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
+    require(caller, Role::Admin)?;
+    match asked {
+        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant()),
+        Some(tenant) => Ok(tenant.to_owned()),
+        None => Ok(caller.tenant.to_string()),
+    }
+}
+
+/// For what belongs to the service and not to a tenant.
+pub(crate) fn require_admin_of_all(caller: &Caller) -> Result<(), Problem> {
+    if caller.is_admin_of_all() { Ok(()) } else { Err(Problem::needs_admin_of_all()) }
 }

@@ -13,6 +13,7 @@ use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
 use runguard_engine::watch::{Refusals, Watched};
 use runguard_engine::{Answered, Circuit, Outcome};
+use runguard_store::StatRow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -20,6 +21,14 @@ struct DecisionLabels {
     guard: &'static str,
     outcome: &'static str,
     reason: &'static str,
+}
+
+/// As the log has them: codes of fixed lists.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenantLabels {
+    guard: String,
+    outcome: String,
+    reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -252,6 +261,22 @@ impl Metrics {
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
     }
+}
+
+/// A tenant's own decisions of the last hour. A gauge: what it is counted from leaves with the log's retention.
+pub(crate) fn last_hour(counted: &[StatRow]) -> String {
+    let decisions = Family::<TenantLabels, Gauge>::default();
+    for row in counted {
+        let labels =
+            TenantLabels { guard: row.guard.clone(), outcome: row.outcome.clone(), reason: row.reason.clone().unwrap_or_default() };
+        decisions.get_or_create(&labels).inc_by(row.count as i64);
+    }
+    let mut registry = Registry::with_prefix("runguard");
+    registry.register("decisions_last_hour", "Decisions of the last hour of what the key sees, by guard, outcome and reason", decisions);
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    text
 }
 
 /// The same in the older text format, for readers that do not take the newer one: there a counter's name is its sample's.

@@ -109,11 +109,12 @@ fn ready_schema() -> Value {
 fn settings_schema() -> Value {
     let refused = json!({"type": "object", "required": ["what", "time"], "properties": {
         "what": {"enum": Watched::ALL.map(Watched::code)}, "time": {"type": "string", "format": "date-time"},
-        "file": {"type": "string", "description": "For an admin."}, "error": {"type": "string", "description": "For an admin."},
+        "file": {"type": "string", "description": "For an admin of all tenants."}, "error": {"type": "string", "description": "For an admin of all tenants."},
     }});
-    json!({"type": "object", "required": ["tenant", "admin", "refused", "settings"], "properties": {
+    json!({"type": "object", "required": ["tenant", "admin", "all_tenants", "refused", "settings"], "properties": {
         "tenant": {"type": ["string", "null"], "description": "Whose; null: all."},
         "admin": {"type": "boolean", "description": "Whether the caller may change things."},
+        "all_tenants": {"type": "boolean", "description": "Whether the caller sees all tenants, or its own only."},
         "refused": {"type": "array", "items": refused, "description": "Changed files that are not in force because they were refused."},
         "settings": {"type": "object", "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
     }})
@@ -126,7 +127,7 @@ fn preview_operation() -> Value {
     let body = json!({"type": "object", "required": ["guard"], "additionalProperties": false, "properties": {
         "guard": {"enum": GuardName::ALL.iter().map(|guard| guard.code()).collect::<Vec<_>>()},
         "settings": {"type": ["object", "null"], "description": "Changed settings, as they would stand below the guard's table.", "examples": [{"max_visits_per_bot": 3}]},
-        "since": time, "until": time, "tenant": name("Another tenant than the key's own; needs an admin key."), "subject": name("Count only what is about this."),
+        "since": time, "until": time, "tenant": name("Another tenant than the key's own; needs a key of all tenants."), "subject": name("Count only what is about this."),
     }, "examples": [{"guard": "handoff", "settings": {"max_visits_per_bot": 3}, "since": "7d"}]});
     let changed = json!({"type": "object", "required": ["decision_id", "session_id", "subject", "before", "after", "reason"], "properties": {
         "decision_id": {"type": "string"}, "time": {"type": "string"}, "tenant": {"type": "string"}, "session_id": {"type": "string"}, "subject": {"type": "string"},
@@ -295,7 +296,7 @@ fn filters() -> Vec<Value> {
         query("guard", "Of this guard.", &codes(GuardName::ALL.iter().map(|guard| guard.code()).collect())),
         query("reason", "With this reason.", &codes(Reason::ALL.iter().map(|reason| reason.code()).collect())),
         query("session", "Of this session.", &json!({"type": "string"})),
-        query("tenant", "Of this tenant; needs an admin key unless it is the key's own.", &json!({"type": "string"})),
+        query("tenant", "Of this tenant; needs a key of all tenants unless it is the key's own.", &json!({"type": "string"})),
         query("outcome", "Ended so.", &codes(vec!["allowed", "would_block", "blocked", "recorded"])),
         query("kind", "check (default), record, admin or all.", &codes(vec!["check", "record", "admin", "all"])),
         query("since", "From then on: RFC 3339, Unix milliseconds, or how long ago (15m, 24h, 7d).", &time),
@@ -421,7 +422,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
     let circuit = json!({"$ref": "#/components/schemas/Circuit"});
     let cursor = json!({"type": ["string", "null"]});
     let in_path = |name: &str, about: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[A-Za-z0-9._:~-]+$"}});
-    let tenant = query("tenant", "Another tenant than the key's own; needs an admin key.", &json!({"type": "string"}));
+    let tenant = query("tenant", "Another tenant than the key's own; needs a key of all tenants.", &json!({"type": "string"}));
     let list_schema = json!({"type": "object", "required": ["decisions", "next_cursor"], "properties": {"decisions": {"type": "array", "items": decision}, "next_cursor": cursor}});
     let mut list = json_response("A page.", &list_schema);
     list["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
@@ -554,7 +555,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/metrics",
-            json!({"get": operation("operations", "metrics", "Prometheus metrics.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])}),
+            json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])}),
         ),
         (
             "/openapi.json",
@@ -581,12 +582,12 @@ fn alerts_schema() -> Value {
             "enabled": {"type": "boolean", "description": "Whether there is a target to tell."},
             "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
             "rules": objects,
-            "targets": objects,
+            "targets": {"type": "array", "items": {"type": "object"}, "description": "Empty for whoever is not an admin of all tenants."},
             "queued": objects,
             "delivered": objects,
             "dead": objects,
             "queue_limit": {"type": "integer"},
-            "dropped": {"type": "integer", "description": "Messages lost to the limit of the queue."},
+            "dropped": {"type": ["integer", "null"], "description": "Messages lost to the limit of the queue; null for whoever is not an admin of all tenants."},
         },
     })
 }

@@ -61,7 +61,15 @@ impl Problem {
     }
 
     pub(crate) fn other_tenant() -> Self {
-        Self(runguard_http::Problem::forbidden("A key sees its own tenant only; an admin key sees all."))
+        Self(runguard_http::Problem::forbidden(
+            "This key is of one tenant and sees no other. A key of all tenants is made with `runguard key create --role admin --all-tenants`.",
+        ))
+    }
+
+    pub(crate) fn needs_admin_of_all() -> Self {
+        Self(runguard_http::Problem::forbidden(
+            "This is about the service and not about one tenant: it needs an admin of all tenants (`runguard key create --role admin --all-tenants`).",
+        ))
     }
 
     pub(crate) fn not_ready(detail: impl Into<String>) -> Self {

@@ -14,7 +14,7 @@ pub mod redis;
 mod store;
 
 pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, SharedClock};
-pub use embedded::schema::create_private_folder;
+pub use embedded::schema::{create_private_folder, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key};

@@ -3,11 +3,20 @@ use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
-use runguard_engine::Role;
 use runguard_engine::clock::system_now;
 use runguard_engine::keys::{self, DEFAULT_TENANT, KeyError, KeyRecord, NewKey};
+use runguard_engine::{Reach, Role};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+const ROLES: &str = "Roles:
+  guard    may ask the guards (POST /guard/…); the sessions are the tenant's
+  read     may look: decisions, sessions, insights, circuits, settings and figures of its tenant
+  admin    may do both and change things: force circuits, erase sessions, send alerts again
+  metrics  may read /metrics of the whole service, and nothing else: for Prometheus
+
+A key is of one tenant (--tenant) or of all (--all-tenants). A guard or read key is of the tenant 'default' unless it names another. An
+admin key without --tenant is of ALL tenants, and so is a metrics key.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Key {
@@ -18,13 +27,17 @@ pub(crate) struct Key {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Make a key; it is shown once
+    #[command(after_help = ROLES)]
     Create {
         #[command(flatten)]
         settings: SettingsArgs,
-        /// Whose sessions the key works on
-        #[arg(long, default_value = DEFAULT_TENANT)]
-        tenant: String,
-        /// guard may ask, read may look, admin may change (and all else); more than one with commas
+        /// Whose sessions the key works on, and all it sees [default: 'default', for an admin all tenants]
+        #[arg(long, conflicts_with = "all_tenants")]
+        tenant: Option<String>,
+        /// The key is of all tenants
+        #[arg(long)]
+        all_tenants: bool,
+        /// guard may ask, read may look, admin may change (and all else), metrics may read the figures; more than one with commas
         #[arg(long = "role", value_delimiter = ',', default_value = "guard", value_parser = role)]
         roles: Vec<Role>,
         /// A name to know it by
@@ -54,7 +67,7 @@ enum Verb {
 }
 
 fn role(name: &str) -> Result<Role, String> {
-    Role::from_name(name).ok_or_else(|| "a role is guard, read or admin".into())
+    Role::from_name(name).ok_or_else(|| "a role is guard, read, admin or metrics".into())
 }
 
 fn folder(settings: &SettingsArgs) -> Result<PathBuf, Failure> {
@@ -72,7 +85,7 @@ fn failure(error: KeyError) -> Failure {
 
 fn shown(record: &KeyRecord) -> serde_json::Value {
     json!({
-        "id": record.id, "name": record.name, "tenant": record.tenant, "roles": record.roles, "always_200": record.always_200,
+        "id": record.id, "name": record.name, "tenant": record.tenant, "all_tenants": record.reach() == Reach::AllTenants, "roles": record.roles, "always_200": record.always_200,
         "created_at": output_time(record.created_at_ms), "revoked_at": record.revoked_at_ms.map(output_time),
     })
 }
@@ -81,12 +94,50 @@ fn output_time(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
+/// What a key may reach, from what was said of it.
+fn reach(tenant: Option<&String>, all_tenants: bool, roles: &[Role]) -> Reach {
+    let of_service = roles.iter().any(|role| matches!(role, Role::Admin | Role::Metrics));
+    if all_tenants || (tenant.is_none() && of_service) { Reach::AllTenants } else { Reach::OwnTenant }
+}
+
+fn whose(record: &KeyRecord) -> String {
+    match record.reach() {
+        Reach::AllTenants => "ALL tenants".to_owned(),
+        Reach::OwnTenant => format!("tenant '{}'", output::clean(&record.tenant)),
+    }
+}
+
+/// What its maker should know of a key that is of all tenants.
+fn warning(record: &KeyRecord) -> Option<&'static str> {
+    match record.reach() {
+        Reach::AllTenants if record.roles.contains(&Role::Admin) => {
+            Some("It sees and changes everything of every tenant. For the admin of one tenant name it: --tenant NAME.")
+        }
+        Reach::AllTenants | Reach::OwnTenant => None,
+    }
+}
+
+/// The first key closes a service that was open.
+fn closing(folder: &Path) -> &'static str {
+    if runguard_store::is_in_use(folder) {
+        "This is the first key: the service that runs on this folder was open, and from now on (within a second) it refuses callers without a key."
+    } else {
+        "This is the first key: a service on this folder refuses callers without a key."
+    }
+}
+
 impl Key {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
-            Verb::Create { settings, tenant, roles, name, always_200, json } => {
-                let new = NewKey { name, tenant, roles, always_200 };
-                let (record, token) = keys::create(&folder(&settings)?, new, system_now().as_millis()).map_err(failure)?;
+            Verb::Create { settings, tenant, all_tenants, roles, name, always_200, json } => {
+                let folder = folder(&settings)?;
+                let is_first = keys::list(&folder).map_err(failure)?.is_empty();
+                let reach = reach(tenant.as_ref(), all_tenants, &roles);
+                let new = NewKey { name, tenant: tenant.unwrap_or_else(|| DEFAULT_TENANT.into()), reach, roles, always_200 };
+                let (record, token) = keys::create(&folder, new, system_now().as_millis()).map_err(failure)?;
+                if is_first {
+                    anstream::eprintln!("{}", closing(&folder));
+                }
                 if json {
                     let mut value = shown(&record);
                     value["key"] = token.into();
@@ -94,10 +145,13 @@ impl Key {
                 }
                 // The notes go to the other stream, so that a script can take the key.
                 anstream::eprintln!(
-                    "Key {} for tenant '{}'. It is shown this once; only a hash of it is kept.\nSend it as `Authorization: Bearer …`.",
+                    "Key {} for {}. It is shown this once; only a hash of it is kept.\nSend it as `Authorization: Bearer …`.",
                     record.id,
-                    record.tenant
+                    whose(&record)
                 );
+                if let Some(warning) = warning(&record) {
+                    anstream::eprintln!("{warning}");
+                }
                 output::line(&token)
             }
             Verb::List { settings, json } => {
@@ -116,7 +170,10 @@ impl Key {
                     table.add_row([
                         Cell::new(&record.id),
                         Cell::new(output::clean(&record.name)),
-                        Cell::new(output::clean(&record.tenant)),
+                        Cell::new(match record.reach() {
+                            Reach::AllTenants => "ALL".to_owned(),
+                            Reach::OwnTenant => output::clean(&record.tenant),
+                        }),
                         Cell::new(roles.join(", ")),
                         Cell::new(if record.always_200 { "yes" } else { "" }),
                         Cell::new(output_time(record.created_at_ms)),
@@ -127,7 +184,7 @@ impl Key {
             }
             Verb::Revoke { settings, id } => {
                 let record = keys::revoke(&folder(&settings)?, &id, system_now().as_millis()).map_err(failure)?;
-                output::line(&format!("Key {} of tenant '{}' is revoked.", record.id, output::clean(&record.tenant)))
+                output::line(&format!("Key {} of {} is revoked.", record.id, whose(&record)))
             }
         }
     }

@@ -1,4 +1,7 @@
 //! `GET /v1/alerts`: what the rules see, what is on its way, what did not arrive. And a test, and another try.
+//!
+//! A tenant sees the alerts about itself. Who is told and how belongs to the service: targets, and what keeps them from being
+//! reached, are for an admin of all tenants.
 
 use super::circuits::admin;
 use super::decisions::{query, reader};
@@ -22,11 +25,10 @@ pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 async fn view(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, _) = reader(app, headers)?;
     query(raw, &[])?;
-    let tenant = auth::tenant_to_read(&caller, None)?;
     let shared = app.clone();
     let read = move || match shared.engine.alerts.get() {
-        Some(alerts) => alerts.view(&shared.engine, tenant.as_deref()),
-        None => Ok(view_of_none(&shared.engine.settings.load().alerts)),
+        Some(alerts) => alerts.view(&shared.engine, &caller),
+        None => Ok(view_of_none(&shared.engine.settings.load().alerts, &caller)),
     };
     let shown = tokio::task::spawn_blocking(read).await.map_err(|error| Problem::not_ready(error.to_string()))?;
     let shown = shown.map_err(|error| Problem::not_ready(error.to_string()))?;
@@ -58,7 +60,8 @@ fn named_in(body: &[u8]) -> Result<Option<String>, Problem> {
 }
 
 async fn send(app: &App, raw: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Problem> {
-    admin(app, headers)?;
+    let (caller, _) = admin(app, headers)?;
+    auth::require_admin_of_all(&caller)?;
     let values = query(raw, &["target"])?;
     let name = named_in(body)?.or_else(|| values.get("target").cloned());
     let tested = alerts(app)?.test(name.as_deref()).await.ok_or_else(|| Problem::unknown("target"))?;
@@ -74,13 +77,14 @@ pub(crate) async fn retry(app: State, Path(id): Path<String>, RawQuery(raw): Raw
 }
 
 async fn again(app: &Arc<App>, id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
-    admin(app, headers)?;
+    let (caller, _) = admin(app, headers)?;
     query(raw, &[])?;
+    let tenant = auth::tenant_to_read(&caller, None)?;
     let unknown = || Problem::unknown("dead letter");
     let id: i64 = id.parse().map_err(|_| unknown())?;
     alerts(app).map_err(|_| unknown())?;
     let shared = app.clone();
-    let write = move || shared.engine.alerts.get().map_or(Ok(false), |alerts| alerts.retry(id, None));
+    let write = move || shared.engine.alerts.get().map_or(Ok(false), |alerts| alerts.retry(id, tenant.as_deref()));
     let found = tokio::task::spawn_blocking(write).await.map_err(|error| Problem::not_ready(error.to_string()))?;
     if !found.map_err(|error| Problem::not_ready(error.to_string()))? {
         return Err(unknown());

@@ -75,8 +75,8 @@ async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&s
     if endpoint_key.trim().is_empty() || endpoint_key.chars().count() > MAX_ID_CHARS {
         return Err(Problem::query("endpoint_key", format!("must be 1 to {MAX_ID_CHARS} characters")));
     }
-    let tenant = values.get("tenant").map_or(&*caller.tenant, String::as_str);
-    let circuit = app.engine.control_circuit(tenant, endpoint_key, control, now).await?;
+    let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
+    let circuit = app.engine.control_circuit(&tenant, endpoint_key, control, now).await?;
     tracing::warn!(?control, "an operator changed a circuit");
     Ok(reply(StatusCode::OK, JSON, show(&circuit, now).to_string()))
 }

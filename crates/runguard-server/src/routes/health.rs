@@ -2,16 +2,19 @@
 
 use super::{State, answer};
 use crate::auth;
-use crate::metrics::as_plain_text;
+use crate::metrics::{as_plain_text, last_hour};
 use crate::problem::Problem;
 use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use axum::response::Response;
 use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use runguard_engine::Role;
 use runguard_engine::clock::NOW_HEADER;
+use runguard_engine::{Caller, Role};
 use serde_json::json;
+
+const HOUR_MILLIS: i64 = 3_600_000;
+const HOUR_MINUTES: i64 = 60;
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
@@ -40,7 +43,23 @@ pub(crate) async fn metrics(app: State, headers: HeaderMap) -> Response {
 
 async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
     let caller = auth::caller(&app.engine, app.openness, headers)?;
-    auth::require(&caller, Role::Read)?;
+    let text = if caller.may(Role::Metrics) {
+        of_service(app, headers).await
+    } else if caller.may(Role::Read) {
+        of_tenant(app, &caller, headers).await?
+    } else {
+        return Err(Problem::forbidden(Role::Metrics));
+    };
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/plain") && !accept.contains("openmetrics") {
+        let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        return Ok(reply(StatusCode::OK, content_type, as_plain_text(&text)));
+    }
+    let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    Ok(reply(StatusCode::OK, content_type, text))
+}
+
+async fn of_service(app: &App, headers: &HeaderMap) -> String {
     if let Some(alerts) = app.engine.alerts.get() {
         app.metrics.set_alerts(alerts);
     }
@@ -55,12 +74,13 @@ async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
         app.metrics.set_spans(telemetry);
     }
     app.metrics.set_refusals(&app.engine.refusals);
-    let text = app.metrics.text(&app.engine.store);
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.contains("text/plain") && !accept.contains("openmetrics") {
-        let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        return Ok(reply(StatusCode::OK, content_type, as_plain_text(&text)));
-    }
-    let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    Ok(reply(StatusCode::OK, content_type, text))
+    app.metrics.text(&app.engine.store)
+}
+
+/// The process counts for all tenants together; of one tenant the log's own counts tell, by the minute.
+async fn of_tenant(app: &App, caller: &Caller, headers: &HeaderMap) -> Result<String, Problem> {
+    let now = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))?.as_millis();
+    let tenant = auth::tenant_to_read(caller, None)?;
+    let counted = app.engine.store.stats_by(tenant, None, now.saturating_sub(HOUR_MILLIS), now.saturating_add(1), HOUR_MINUTES).await?;
+    Ok(last_hour(&counted))
 }

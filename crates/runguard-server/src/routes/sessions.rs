@@ -10,7 +10,6 @@ use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_engine::Role;
 use serde_json::json;
 
 pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -63,12 +62,11 @@ pub(crate) async fn erase(app: State, Path(session_id): Path<String>, RawQuery(r
 
 async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = super::circuits::admin(app, headers)?;
-    auth::require(&caller, Role::Admin)?;
     let values = query(raw, &["tenant"])?;
-    let tenant = values.get("tenant").map_or(&*caller.tenant, String::as_str);
-    let erased = app.engine.erase_session(tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
+    let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
+    let erased = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
     if let Some(alerts) = app.engine.alerts.get() {
-        alerts.forget_session(tenant, session_id);
+        alerts.forget_session(&tenant, session_id);
     }
     tracing::info!(rows = erased.log_rows, "a session was erased");
     Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": erased.log_rows}).to_string()))

@@ -1,7 +1,8 @@
 //! `GET /v1/settings`: what is in force, and where every value came from.
 //!
-//! An admin sees all of it; anyone else the guards as they stand for its own tenant, because another tenant's thresholds and
-//! the machine's folders are nobody else's business. Secrets are shown to nobody: the values come as they may be shown.
+//! An admin of all tenants sees all of it; anyone else the guards as they stand for its own tenant, because another tenant's
+//! thresholds and the machine's folders are nobody else's business. Secrets are shown to nobody: the values come as they may be
+//! shown.
 //!
 //! When a changed file was refused, what stands here is not what stands in it: then it says so, and why.
 
@@ -27,12 +28,15 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
     let (caller, _) = reader(app, headers)?;
     let values = query(raw, &["tenant"])?;
     let asked = values.get("tenant").map(String::as_str);
-    let tenant = auth::tenant_to_read(&caller, asked)?;
+    let tenant = match auth::tenant_to_read(&caller, asked)? {
+        None if !caller.is_admin_of_all() => Some(caller.tenant.to_string()),
+        tenant => tenant,
+    };
     let settings = app.engine.settings.load();
     let mut shown = Map::new();
     for (path, value, source) in &settings.history.values {
         let Some(path) = visible(path, tenant.as_deref()) else { continue };
-        let source = if caller.may(Role::Admin) { source.to_string() } else { kind_of(source).to_owned() };
+        let source = if caller.is_admin_of_all() { source.to_string() } else { kind_of(source).to_owned() };
         let mut leaf = json!({"value": value, "source": source});
         if let Some(in_force) = waiting(app, &path, value) {
             leaf["value"] = in_force;
@@ -41,11 +45,12 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
         insert(&mut shown, &path, leaf);
     }
     let refused: Vec<Value> = app.engine.refusals.standing().iter().map(|refused| show_refused(refused, &caller)).collect();
-    let body = json!({"tenant": tenant, "admin": caller.may(Role::Admin), "refused": refused, "settings": shown});
+    let body =
+        json!({"tenant": tenant, "admin": caller.may(Role::Admin), "all_tenants": caller.sees_all(), "refused": refused, "settings": shown});
     Ok(reply(StatusCode::OK, JSON, body.to_string()))
 }
 
-/// Where the file lies is for the admin to know.
+/// Where the file lies is for the operator of the service to know.
 fn kind_of(source: &SettingsSource) -> &'static str {
     match source {
         SettingsSource::Default => "default",
@@ -58,7 +63,7 @@ fn kind_of(source: &SettingsSource) -> &'static str {
 /// What is wrong with the file is for the admin to know, too.
 fn show_refused(refused: &Refused, caller: &Caller) -> Value {
     let mut shown = json!({"what": refused.what.code(), "time": time::format(refused.at.as_millis())});
-    if caller.may(Role::Admin) {
+    if caller.is_admin_of_all() {
         shown["file"] = refused.file.as_str().into();
         shown["error"] = refused.error.as_str().into();
     }

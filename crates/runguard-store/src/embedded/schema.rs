@@ -91,6 +91,13 @@ pub fn create_private_folder(path: &Path) -> std::io::Result<()> {
     builder.create(path)
 }
 
+/// Whether a running service (or a command that writes) has the folder.
+pub fn is_in_use(folder: &Path) -> bool {
+    // Asked without making the file: a folder that nobody has used stays as it is.
+    let lock = fs::File::options().write(true).open(folder.join(LOCK_FILE));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)))
+}
+
 /// The folder, locked for this process as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Folder {
