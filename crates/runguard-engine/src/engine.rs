@@ -548,7 +548,7 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
 }
 
 /// A row keeps of its answer what is not in its columns; this puts the whole answer back.
-fn complete_answer(row: &mut LogRow) {
+pub fn complete_answer(row: &mut LogRow) {
     let allow = match Outcome::ALL.into_iter().find(|outcome| outcome.code() == row.outcome) {
         Some(Outcome::Allowed | Outcome::WouldBlock) => Some(true),
         Some(Outcome::Blocked) => Some(false),

@@ -39,6 +39,8 @@ pub struct ServerSettings {
     pub max_bytes_in_flight_per_tenant: u64,
     pub requests_per_second_per_key: u32,
     pub requests_per_second_per_tenant: u32,
+    pub max_streams: u32,
+    pub max_streams_per_key: u32,
 }
 
 impl Default for ServerSettings {
@@ -55,6 +57,8 @@ impl Default for ServerSettings {
             max_bytes_in_flight_per_tenant: 32 * 1024 * 1024,
             requests_per_second_per_key: 0,
             requests_per_second_per_tenant: 0,
+            max_streams: 1000,
+            max_streams_per_key: 32,
         }
     }
 }
@@ -65,8 +69,10 @@ impl ServerSettings {
         if self.listen.parse::<std::net::SocketAddr>().is_err() {
             return wrong("listen", "is no address with a port, like 127.0.0.1:8100".into());
         }
-        if self.max_connections == 0 {
-            return wrong("max_connections", "must be at least 1".into());
+        let at_least_one =
+            [("max_connections", self.max_connections), ("max_streams", self.max_streams), ("max_streams_per_key", self.max_streams_per_key)];
+        if let Some((key, _)) = at_least_one.into_iter().find(|(_, most)| *most == 0) {
+            return wrong(key, "must be at least 1".into());
         }
         if !self.hosts.iter().all(|host| is_host_name(host)) {
             return wrong("hosts", "must be names of hosts, without scheme and port, like runguard.internal".into());
@@ -247,6 +253,8 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     ("server", "max_bytes_in_flight_per_tenant", "The same for all keys of a tenant.", true),
     ("server", "requests_per_second_per_key", "Requests one key may send in a second; more are answered 429 with the time to wait.", true),
     ("server", "requests_per_second_per_tenant", "The same for all keys of a tenant.", true),
+    ("server", "max_streams", "Event streams (`GET /v1/events`) at a time; more are answered 429.", false),
+    ("server", "max_streams_per_key", "Event streams of one key at a time; more are answered 429.", false),
     ("store", "data", "Folder of the embedded database.", false),
     (
         "store",

@@ -2,6 +2,7 @@
 
 use crate::auth::Openness;
 use crate::service::{App, Service};
+use crate::streams;
 use runguard_engine::Engine;
 use runguard_http::{ListenError, Listener, Options, Threads, tls};
 use std::net::SocketAddr;
@@ -35,8 +36,9 @@ impl Server {
         let tls = Some(files).filter(|files| !files.certificate.as_os_str().is_empty());
         let options = Options { address, max_connections: settings.max_connections, tls, threads: Threads::OnePerCore };
         let listener = Listener::bind(options).await?;
-        let service = Arc::new(Service::new(Arc::new(App::new(engine, openness, listener.stopping()))));
-        Ok(Self { listener, service })
+        let app = Arc::new(App::new(engine, openness, listener.stopping()));
+        tokio::spawn(streams::follow(app.clone()));
+        Ok(Self { listener, service: Arc::new(Service::new(app)) })
     }
 
     /// Where it can be reached, with the scheme.

@@ -1,6 +1,7 @@
 //! Who asks, and may they?
 
 use crate::problem::Problem;
+use crate::service::App;
 use hyper::HeaderMap;
 use runguard_engine::{Caller, Engine, Role};
 use runguard_http::door;
@@ -21,6 +22,12 @@ pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -
         return Ok(Caller::open());
     }
     door::token(headers).and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
+}
+
+/// Whether one who was let in before would be let in again, with the same rights.
+pub(crate) fn is_still_admitted(app: &App, caller: &Caller) -> bool {
+    let keys = app.engine.keys.load();
+    if caller.key_id.is_empty() { keys.is_empty() && app.openness == Openness::Loopback } else { keys.still_knows(caller) }
 }
 
 pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {

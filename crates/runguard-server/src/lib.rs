@@ -11,6 +11,7 @@ mod problem;
 mod respond;
 mod routes;
 mod service;
+mod streams;
 mod time;
 
 pub use accept::{ServeError, Server};

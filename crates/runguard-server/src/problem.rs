@@ -1,6 +1,7 @@
 //! Errors as callers of the guard service see them: the shell's form with this service's words. All of them are in this file.
 
 use crate::respond::Reply;
+use crate::streams::TooMany;
 use hyper::StatusCode;
 use runguard_core::input::{InputError, Problem as WrongField};
 use runguard_engine::{ClockError, EngineError, Role};
@@ -74,6 +75,18 @@ impl Problem {
 
     pub(crate) fn not_ready(detail: impl Into<String>) -> Self {
         Self(runguard_http::Problem::not_ready("The service cannot decide right now", detail))
+    }
+
+    pub(crate) fn too_many_streams(too_many: TooMany) -> Self {
+        let detail = match too_many {
+            TooMany::OfKey(limit) => format!(
+                "The key has {limit} event streams open, as many as it may (`server.max_streams_per_key`). Close one, or share one among your readers."
+            ),
+            TooMany::Overall(limit) => {
+                format!("The service has {limit} event streams open, as many as it may (`server.max_streams`). Try again shortly.")
+            }
+        };
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams", detail).retry_after(10)
     }
 
     pub(crate) fn busy(detail: impl Into<String>) -> Self {

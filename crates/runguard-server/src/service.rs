@@ -5,6 +5,7 @@ use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::respond::Reply;
 use crate::routes::{self, Access};
+use crate::streams::{StreamLimits, Streams};
 use axum::Router;
 use bytes::Bytes;
 use http_body_util::Either;
@@ -28,6 +29,7 @@ pub(crate) struct App {
     pub(crate) openness: Openness,
     /// Turns true when the service stops: streams end then.
     pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) streams: Arc<Streams>,
     /// Who may have a long body read: one at a time, so that the others' short ones never wait for it.
     pub(crate) long_bodies: Semaphore,
     loads: Loads,
@@ -37,7 +39,10 @@ pub(crate) type SharedEngine = Arc<Engine>;
 
 impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
+        let server = &engine.started_with.server;
+        let limits = StreamLimits { overall: server.max_streams as usize, per_key: server.max_streams_per_key as usize };
         Self {
+            streams: Streams::new(limits),
             engine,
             metrics: Metrics::new(),
             openness,

@@ -18,7 +18,7 @@ pub enum Order {
 }
 
 /// Which rows. `None` means any.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RowFilter {
     pub id: Option<String>,
     pub kind: Option<String>,
@@ -51,15 +51,15 @@ pub struct LogRow {
 
 impl RowFilter {
     /// Whether a row passes, by the words of the filter.
-    pub(crate) fn matches(&self, row: &LogRow) -> bool {
+    pub fn matches(&self, row: &FollowedRow<'_>) -> bool {
         let same = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
-        same(&self.id, &row.id)
-            && same(&self.kind, &row.kind)
-            && same(&self.guard, &row.guard)
-            && self.reason.as_deref().is_none_or(|wanted| row.reason.as_deref() == Some(wanted))
-            && same(&self.outcome, &row.outcome)
-            && same(&self.tenant, &row.tenant)
-            && same(&self.session, &row.session)
+        same(&self.id, row.id)
+            && same(&self.kind, row.kind)
+            && same(&self.guard, row.guard)
+            && self.reason.as_deref().is_none_or(|wanted| row.reason == Some(wanted))
+            && same(&self.outcome, row.outcome)
+            && same(&self.tenant, row.tenant)
+            && same(&self.session, row.session)
             && self.since.is_none_or(|since| row.at >= since)
             && self.until.is_none_or(|until| row.at < until)
     }
@@ -79,6 +79,7 @@ impl LogRow {
             reason: self.reason.as_deref(),
             answer: &self.answer,
             input: &self.input,
+            id: &self.id,
         }
     }
 }
@@ -135,6 +136,26 @@ pub struct FollowedRow<'a> {
     pub reason: Option<&'a str>,
     pub answer: &'a str,
     pub input: &'a str,
+    pub id: &'a str,
+}
+
+impl FollowedRow<'_> {
+    pub fn to_row(&self) -> LogRow {
+        LogRow {
+            seq: self.seq,
+            at: self.at,
+            id: self.id.to_owned(),
+            tenant: self.tenant.to_owned(),
+            guard: self.guard.to_owned(),
+            kind: self.kind.to_owned(),
+            session: self.session.to_owned(),
+            subject: self.subject.to_owned(),
+            outcome: self.outcome.to_owned(),
+            reason: self.reason.map(str::to_owned),
+            answer: self.answer.to_owned(),
+            input: self.input.to_owned(),
+        }
+    }
 }
 
 /// What can be read in the order of its rows. As long as it lives, what it reads stays open.

@@ -309,7 +309,7 @@ impl Memory {
 
     fn search<T>(&self, filter: &RowFilter, order: Order, after: Option<u64>, limit: usize, read: impl Fn(&Deed) -> T) -> Vec<T> {
         let held = self.inner.lock();
-        let wanted = |deed: &&Deed| filter.matches(&deed.row);
+        let wanted = |deed: &&Deed| filter.matches(&deed.row.followed());
         match order {
             Order::NewestFirst => {
                 let rows = held.rows.iter().rev().filter(|deed| after.is_none_or(|after| deed.row.seq < after));

@@ -1,30 +1,35 @@
 //! `GET /v1/events`: decisions as they happen, as server-sent events.
 //!
-//! A stream follows the log by row number and not a channel of messages: a slow reader falls behind and loses nothing,
-//! a reader that comes back with `Last-Event-ID` goes on where it was, and a decision waits for no reader.
+//! A stream goes by row numbers: it is handed rows while it keeps up ([`crate::streams`]), and reads the log itself when it does not, or
+//! comes back with `Last-Event-ID`. It loses nothing either way, and a decision waits for no reader.
 
 use super::decisions::{FILTERS, Shown, filter, query, reader};
 use super::{State, into_axum};
+use crate::auth;
 use crate::problem::Problem;
 use crate::respond::Reply;
 use crate::service::App;
+use crate::streams::{Listener, News};
 use axum::extract::RawQuery;
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::Either;
 use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use runguard_store::{Order, RowFilter};
+use runguard_engine::engine::complete_answer;
+use runguard_store::{FollowedRow, LogRow, Order};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Rows read at a time.
 const CHUNK: usize = 200;
-/// A line now and then, so that a dead connection is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Pieces on their way to a reader; what else there is waits elsewhere.
+const PIECES: usize = 16;
+/// When the log cannot be read.
+const AFTER_TROUBLE: Duration = Duration::from_secs(1);
 
 pub(crate) async fn stream(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     into_axum(open(&app, raw.as_deref(), &headers).unwrap_or_else(Problem::into_reply))
@@ -44,10 +49,14 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         Some(None) => return Err(Problem::query("Last-Event-ID", "must be the id of an earlier event")),
     };
     // Where the stream begins is fixed before the caller hears of it: what is decided from its answer on is in the stream.
-    let mut committed = app.engine.store.committed();
-    let at = last_id.unwrap_or(*committed.borrow_and_update());
-    let (sender, receiver) = mpsc::channel(16);
-    tokio::spawn(follow(app.clone(), filter, committed, at, sender));
+    let newest = *app.engine.store.committed().borrow();
+    let listener = app.streams.enter(caller.clone(), filter, newest).map_err(Problem::too_many_streams)?;
+    if !auth::is_still_admitted(app, &caller) {
+        // Revoked while it came in: whoever looks after the streams may have looked already.
+        return Err(Problem::unauthorized());
+    }
+    let (sender, receiver) = mpsc::channel(PIECES);
+    tokio::spawn(Stream { app: app.clone(), listener, sender, at: last_id.unwrap_or(newest) }.run());
     let mut response = Reply::new(Either::Right(axum::body::Body::from_stream(ReceiverStream::new(receiver))));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -55,36 +64,109 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     Ok(response)
 }
 
-type Chunk = Result<Bytes, Infallible>;
+type Piece = Result<Bytes, Infallible>;
 
-async fn follow(app: Arc<App>, filter: RowFilter, mut committed: watch::Receiver<u64>, mut at: u64, sender: mpsc::Sender<Chunk>) {
-    app.metrics.stream_opened();
-    let mut stopping = app.stopping.clone();
-    let mut alive = send(&sender, ": connected\n\n".into()).await;
-    while alive && !*stopping.borrow() {
-        let newest = *committed.borrow_and_update();
-        while alive && at < newest {
-            let Ok(rows) = app.engine.rows(filter.clone(), Order::OldestFirst, Some(at), CHUNK).await else { break };
-            at = if rows.len() < CHUNK {
-                newest.max(rows.last().map_or(0, |row| row.seq))
-            } else {
-                rows.last().map_or(newest, |row| row.seq)
-            };
-            for row in &rows {
-                let data = serde_json::to_string(&Shown::of(row)).unwrap_or_default();
-                alive = alive && send(&sender, format!("id: {}\nevent: decision\ndata: {data}\n\n", row.seq)).await;
-            }
-        }
-        tokio::select! {
-            changed = committed.changed() => alive = alive && changed.is_ok(),
-            _ = stopping.changed() => break,
-            () = sender.closed() => break,
-            () = tokio::time::sleep(KEEP_ALIVE) => alive = alive && send(&sender, ": still here\n\n".into()).await,
-        }
-    }
-    app.metrics.stream_closed();
+/// A row as an event.
+pub(crate) fn event(row: &FollowedRow<'_>) -> Bytes {
+    let mut row = row.to_row();
+    complete_answer(&mut row);
+    event_of(&row)
 }
 
-async fn send(sender: &mpsc::Sender<Chunk>, text: String) -> bool {
-    sender.send(Ok(Bytes::from(text))).await.is_ok()
+fn event_of(row: &LogRow) -> Bytes {
+    let data = serde_json::to_string(&Shown::of(row)).unwrap_or_default();
+    format!("id: {}\nevent: decision\ndata: {data}\n\n", row.seq).into()
+}
+
+fn in_one_piece(mut events: Vec<(u64, Bytes)>) -> Bytes {
+    match &mut *events {
+        [(_, only)] => std::mem::take(only),
+        several => several
+            .iter()
+            .fold(BytesMut::new(), |mut piece, (_, event)| {
+                piece.extend_from_slice(event);
+                piece
+            })
+            .freeze(),
+    }
+}
+
+struct Stream {
+    app: Arc<App>,
+    listener: Listener,
+    sender: mpsc::Sender<Piece>,
+    /// The last row that was sent, or passed over.
+    at: u64,
+}
+
+/// The reader has gone, or must go.
+struct Over;
+
+impl Stream {
+    async fn run(mut self) {
+        self.app.metrics.stream_opened();
+        let Err(Over) = self.follow().await;
+        self.app.metrics.stream_closed();
+    }
+
+    async fn follow(&mut self) -> Result<Infallible, Over> {
+        self.send(Bytes::from_static(b": connected\n\n")).await?;
+        loop {
+            let offered = self.listener.join();
+            self.catch_up(offered).await?;
+            self.listen().await?;
+        }
+    }
+
+    /// Reads the log itself up to where those who listen are.
+    async fn catch_up(&mut self, offered: u64) -> Result<(), Over> {
+        while self.at < offered {
+            let rows = self.app.engine.rows(self.listener.filter().clone(), Order::OldestFirst, Some(self.at), CHUNK).await;
+            let Ok(rows) = rows else {
+                // Said where it happened.
+                tokio::select! {
+                    () = tokio::time::sleep(AFTER_TROUBLE) => continue,
+                    () = self.sender.closed() => return Err(Over),
+                    () = self.listener.ended() => return Err(Over),
+                }
+            };
+            for row in &rows {
+                self.send(event_of(row)).await?;
+                self.at = row.seq;
+            }
+            if rows.len() < CHUNK {
+                self.at = self.at.max(offered);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what it is handed, until it is behind.
+    async fn listen(&mut self) -> Result<(), Over> {
+        loop {
+            let news = tokio::select! {
+                news = self.listener.next() => news,
+                () = self.sender.closed() => return Err(Over),
+            };
+            match news {
+                News::Events(events) => {
+                    // What was read from the log while it gathered here is not sent again.
+                    let fresh: Vec<(u64, Bytes)> = events.into_iter().filter(|(seq, _)| *seq > self.at).collect();
+                    let Some((last, _)) = fresh.last() else { continue };
+                    self.at = *last;
+                    self.send(in_one_piece(fresh)).await?;
+                }
+                News::Silence => self.send(Bytes::from_static(b": still here\n\n")).await?,
+                News::Behind => return Ok(()),
+                News::End => return Err(Over),
+            }
+        }
+    }
+
+    async fn send(&self, piece: Bytes) -> Result<(), Over> {
+        tokio::select! {
+            sent = self.sender.send(Ok(piece)) => sent.map_err(|_| Over),
+            () = self.listener.ended() => Err(Over),
+        }
+    }
 }

@@ -348,7 +348,7 @@ impl Follow for Inner {
     ) -> Result<ControlFlow<()>, StoreError> {
         self.readers.read(&self.folder, |connection| {
             let mut select = connection.prepare_cached(
-                "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input FROM main.log
+                "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input, id FROM main.log
                  WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
             )?;
             let mut rows = select.query([after, upto])?;
@@ -366,6 +366,7 @@ impl Follow for Inner {
                     reason: row.get_ref(8)?.as_str_or_null()?,
                     answer: text(9)?,
                     input: text(10)?,
+                    id: text(11)?,
                 };
                 if visit(followed).is_break() {
                     return Ok(ControlFlow::Break(()));

@@ -301,7 +301,7 @@ impl PgFollower {
 
     /// Asks for a range that is as wide as a page: with only a limit the server may sort all that is waiting, for every page.
     fn page(&self, after: u64, upto: u64) -> Result<Page, StoreError> {
-        let columns = "seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input";
+        let columns = "seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input, id";
         let end = upto.min(after.saturating_add(FOLLOWED_ROWS));
         let rows = self.ask(format!("SELECT {columns} FROM runguard_log WHERE seq > {after} AND seq <= {end} ORDER BY seq"))?;
         let mut page = Page { rows: rows.into(), after, upto: end, read: Instant::now() };
@@ -342,6 +342,7 @@ fn show(row: &Row, visit: &mut impl FnMut(FollowedRow<'_>) -> ControlFlow<()>) -
         reason: reason.as_deref(),
         answer: &text(9)?,
         input: &text(10)?,
+        id: &text(11)?,
     });
     Ok((seq, seen))
 }
