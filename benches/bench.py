@@ -698,6 +698,13 @@ def measure_cluster(options):
     return measure(options)
 
 
+def measure_streams(options):
+    """What a thousand event streams that hear of nothing cost those who ask."""
+    from streams import measure
+
+    return measure(options)
+
+
 MEASUREMENTS = {
     "http": measure_http,
     "cluster": measure_cluster,
@@ -706,6 +713,7 @@ MEASUREMENTS = {
     "cold-start": measure_cold_start,
     "sessions": measure_sessions,
     "dashboard": measure_dashboard,
+    "streams": measure_streams,
     "detection": measure_detection,
     "replay": measure_replay,
     "agent": measure_agent,
@@ -720,14 +728,18 @@ def main():
     for name, measurement in MEASUREMENTS.items():
         command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
-        if name in ("http", "cluster", "sessions", "cold-start", "dashboard"):
+        if name in ("http", "cluster", "sessions", "cold-start", "dashboard", "streams"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
         if name in ("detection", "replay"):
             command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
-        if name in ("http", "cluster", "sessions"):
+        if name in ("http", "cluster", "sessions", "streams"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
-        if name in ("http", "sessions"):
+        if name in ("http", "sessions", "streams"):
             command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")
+        if name == "streams":
+            command.add_argument(
+                "--no-limits", dest="limits", action="store_false", help="leave the streams' limits out of the settings: for a binary of before there were any"
+            )
         if name == "similarity":
             command.add_argument("--mistakes", action="store_true", help="list the pairs RunGuard's rule gets wrong")
     options = parser.parse_args()

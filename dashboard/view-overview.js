@@ -187,35 +187,46 @@ export function overview(frame, main) {
     }
   }
 
-  function drawCircuits(circuits) {
+  function drawCircuits({ circuits, all }) {
+    const shown = circuits.slice(0, 20);
     const several = new Set(circuits.map((circuit) => circuit.tenant)).size > 1;
     const button = (circuit, verb, label) => el('button', { type: 'button', class: 'quiet small', 'aria-label': `${label} ${circuit.endpoint_key}`, on: { click: () => control(circuit, verb) } }, label);
     return [table('Circuits of endpoints', [{ label: 'Endpoint' }, { label: 'Phase' }, { label: 'Failures' }, { label: 'Recovery' }, { label: 'Tripped again', class: 'wide-only' }, ...(frame.admin ? [{ label: '', unseen: 'Change', class: 'end' }] : [])],
-      circuits.slice(0, 20).map((circuit) => [
+      shown.map((circuit) => [
         [foreign(circuit.endpoint_key, 48), several ? el('span', { class: 'hint' }, ' ', foreign(circuit.tenant, 24)) : null], phase(circuit),
         [el('span', { class: circuit.recent_failures >= circuit.failure_threshold ? 'bad' : '' }, `${count(circuit.recent_failures)} of ${count(circuit.failure_threshold)}`), el('span', { class: 'hint' }, ` in ${duration(circuit.failure_window_seconds)}`)],
         recovery(circuit), count(circuit.retrips),
         ...(frame.admin ? [el('span', { class: 'buttons' }, circuit.forced === 'open' ? null : button(circuit, 'open', 'Open'), circuit.forced === 'closed' ? null : button(circuit, 'close', 'Close'), button(circuit, 'reset', 'Reset'))] : [])])),
-    circuits.length > 20 ? el('p', { class: 'hint more' }, `and ${count(circuits.length - 20)} more circuits`) : null];
+    all > shown.length ? el('p', { class: 'hint more' }, `and ${count(all - shown.length)} more circuits`) : null];
   }
 
   // --- loading
 
-  const ask = async (path, parameters, shown, parts) => {
+  const attempt = async (question, shown, parts) => {
     try {
-      shown(await get(path, parameters, aborted.signal));
+      shown(await question());
     } catch (error) {
       for (const one of parts) frame.failed(one, error);
     }
   };
+  const ask = (path, parameters, shown, parts) => attempt(() => get(path, parameters, aborted.signal), shown, parts);
 
-  const loadCircuits = () => ask('v1/circuits', { tenant: frame.where.tenant }, ({ circuits }) => {
+  /// Where there are more than a page of them, those that are not closed are asked for by name: they are what matters.
+  const circuitsOf = async (tenant) => {
+    const page = await get('v1/circuits', { tenant }, aborted.signal);
+    const wanted = page.next_cursor ? ['open', 'half_open'] : [];
+    const pages = await Promise.all(wanted.map((phase) => get('v1/circuits', { tenant, phase }, aborted.signal)));
+    const named = new Map([...pages, page].flatMap(({ circuits }) => circuits).map((circuit) => [JSON.stringify([circuit.tenant, circuit.endpoint_key]), circuit]));
+    return { circuits: [...named.values()], all: Object.values(page.counts).reduce((sum, one) => sum + one, 0) };
+  };
+
+  const loadCircuits = () => attempt(() => circuitsOf(frame.where.tenant), ({ circuits, all }) => {
     frame.knowTenants(circuits);
     const rank = { open: 0, half_open: 1, closed: 2 };
     const now = Date.now();
     const list = circuits.map((circuit) => ({ ...circuit, until: circuit.recovery_seconds_remaining === null ? null : now + circuit.recovery_seconds_remaining * 1000 }))
       .sort((a, b) => rank[a.phase] - rank[b.phase] || b.recent_failures - a.recent_failures || a.endpoint_key.localeCompare(b.endpoint_key));
-    if (list.length) part.circuits.show(list, drawCircuits);
+    if (list.length) part.circuits.show({ circuits: list, all }, drawCircuits);
     else none(part.circuits, 'No endpoint was called through a circuit yet.');
   }, [part.circuits]);
 

@@ -107,6 +107,11 @@ impl<S: GuardSettings> Section<S> {
 }
 
 impl<S> Section<S> {
+    /// For what is no subject's own.
+    pub fn base(&self) -> &Rulebook<S> {
+        &self.base
+    }
+
     pub fn for_subject(&self, subject: &str) -> &Rulebook<S> {
         if self.subjects.is_empty() {
             return &self.base;

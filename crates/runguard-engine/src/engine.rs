@@ -2,6 +2,7 @@
 
 use crate::alerts::Alerts;
 use crate::analyst::{Analyst, AnalystOptions};
+use crate::circuits::{Circuit, Endpoints, Room};
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::keys::KeyRing;
@@ -11,7 +12,7 @@ use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
 use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape};
-use runguard_core::guard::api_circuit::{self, CircuitView, Control, Forced};
+use runguard_core::guard::api_circuit::{self, Control, Forced, Remains};
 use runguard_core::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_core::insight::Overview;
 use runguard_core::insight::digest::Range;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Answers for repeated requests live under this slot.
 const KEPT_ANSWER: u8 = 100;
@@ -140,14 +142,6 @@ pub struct SessionView {
     pub outlooks: Vec<Outlook>,
 }
 
-/// One endpoint.
-#[derive(Debug)]
-pub struct Circuit {
-    pub tenant: String,
-    pub endpoint_key: String,
-    pub view: CircuitView,
-}
-
 #[derive(Debug)]
 pub struct EngineOptions {
     pub clock: Clock,
@@ -173,6 +167,7 @@ pub struct Engine {
     /// There when a collector is set.
     pub telemetry: Option<Arc<Telemetry>>,
     ids: Ids,
+    pub(crate) endpoints: Endpoints,
     /// Set once the service tells anybody.
     pub alerts: std::sync::OnceLock<Alerts>,
 }
@@ -209,9 +204,14 @@ fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
     })
 }
 
-fn keep(slot: u8) -> Keep {
+fn keep(slot: u8, state: &[u8]) -> Keep {
     match Slot::from_number(slot) {
         _ if slot == KEPT_ANSWER => Keep::Day,
+        Some(Slot::CircuitEndpoint) => match api_circuit::remains(state) {
+            Remains::Nothing => Keep::Window,
+            Remains::Phase => Keep::Log,
+            Remains::OperatorsWord => Keep::Always,
+        },
         Some(slot) if slot.is_windowed() => Keep::Window,
         Some(_) | None => Keep::Log,
     }
@@ -260,6 +260,7 @@ impl Engine {
         Self {
             analyst,
             ids,
+            endpoints: Endpoints::default(),
             store,
             clock: options.clock,
             telemetry: (!options.settings.telemetry.otlp_endpoint.is_empty()).then(Arc::default),
@@ -291,11 +292,23 @@ impl Engine {
             let group = cells.first().map_or(key.group(), |first| first.group);
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
-        self.store.apply(&cells, |view| self.step(&asked, &settings, places.len(), view)).await?
+        let room = self.room_for(asked.tenant, places.first(), asked.now).await;
+        let answered = self.store.apply(&cells, |view| self.step(&asked, &settings, places.len(), room.as_ref(), view)).await?;
+        if room.is_some_and(|room| room.began()) {
+            self.endpoints.one_more(asked.tenant);
+        }
+        answered
     }
 
     /// `kept_at`: the cell of a repeated request's answer, after those of the guard.
-    fn step(&self, asked: &Asked<'_>, settings: &Settings, kept_at: usize, view: &View<'_>) -> Decided<Result<Answered, EngineError>> {
+    fn step(
+        &self,
+        asked: &Asked<'_>,
+        settings: &Settings,
+        kept_at: usize,
+        room: Option<&Room>,
+        view: &View<'_>,
+    ) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
         if let Some(idempotency) = &asked.idempotency
             && let Some(earlier) = earlier_answer(view, kept_at, idempotency, now)
@@ -312,12 +325,15 @@ impl Engine {
             Standing::Sound => {}
             Standing::Away => degrade(&mut outcome, asked, settings),
         }
+        let mut warnings = Cow::Borrowed(asked.warnings);
+        if let Some(warning) = room.filter(|_| view.get(0).is_none()).and_then(|room| take_room(&mut outcome, room)) {
+            warnings.to_mut().push(warning);
+        }
+        if !outcome.warnings.is_empty() {
+            warnings.to_mut().append(&mut outcome.warnings);
+        }
         let answer = outcome.answer;
         let ended = Outcome::of(&answer);
-        let warnings = match outcome.warnings.as_slice() {
-            [] => Cow::Borrowed(asked.warnings),
-            more => Cow::Owned([asked.warnings, more].concat()),
-        };
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: &warnings, now };
         let rendered = answer.to_json(&envelope, asked.shape);
         let logged = if asked.shape == Shape::Full && warnings.is_empty() {
@@ -435,26 +451,6 @@ impl Engine {
         }
     }
 
-    /// The endpoints of a tenant, or of all.
-    pub async fn circuits(&self, tenant: Option<&str>, now: Timestamp) -> Result<Vec<Circuit>, StoreError> {
-        let settings = self.settings.load();
-        let mut circuits: Vec<Circuit> = self
-            .store
-            .family(Family::Endpoint)
-            .await?
-            .into_iter()
-            .filter(|entry| entry.slot == Slot::CircuitEndpoint as u8)
-            .filter_map(|entry| {
-                let (owner, endpoint_key) = entry.label.split_once('\0')?;
-                let view = api_circuit::view(&entry.state, endpoint_key, settings.policies.for_tenant(owner), now);
-                Some(Circuit { tenant: owner.to_owned(), endpoint_key: endpoint_key.to_owned(), view })
-            })
-            .filter(|circuit| tenant.is_none_or(|tenant| circuit.tenant == tenant))
-            .collect();
-        circuits.sort_by(|left, right| (&left.tenant, &left.endpoint_key).cmp(&(&right.tenant, &right.endpoint_key)));
-        Ok(circuits)
-    }
-
     /// An operator's word on an endpoint, kept and logged like a decision.
     pub async fn control_circuit(&self, tenant: &str, endpoint_key: &str, control: Control, now: Timestamp) -> Result<Circuit, StoreError> {
         let action = match control {
@@ -547,6 +543,20 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
     outcome.answer.facts = std::mem::take(&mut outcome.answer.facts).with("degraded", true);
 }
 
+/// An endpoint that is not remembered yet takes one of the tenant's places, or is not remembered and says so.
+fn take_room(outcome: &mut guard::Outcome, room: &Room) -> Option<String> {
+    let begins = outcome.changes.iter().any(|change| change.place == 0);
+    room.began.store(begins && !room.is_full, Ordering::Relaxed);
+    if !begins || !room.is_full {
+        return None;
+    }
+    api_circuit::unwatched(outcome);
+    Some(format!(
+        "the endpoint is not watched: the tenant has as many as it may (guards.api_circuit.max_endpoints = {}); its failures open no circuit until others are forgotten",
+        room.most
+    ))
+}
+
 /// A row keeps of its answer what is not in its columns; this puts the whole answer back.
 pub fn complete_answer(row: &mut LogRow) {
     let allow = match Outcome::ALL.into_iter().find(|outcome| outcome.code() == row.outcome) {
@@ -576,7 +586,7 @@ pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> Cow<'a, str> 
 }
 
 /// The address of a guard's state.
-fn cell<'a>(tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
+pub(crate) fn cell<'a>(tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
     let family = match place.scope {
         Scope::Session => Family::Session,
         Scope::Endpoint => Family::Endpoint,

@@ -2,6 +2,7 @@
 
 pub mod alerts;
 pub mod analyst;
+pub mod circuits;
 pub mod clock;
 pub mod engine;
 pub mod ids;
@@ -12,7 +13,8 @@ pub mod shared;
 pub mod telemetry;
 pub mod watch;
 
+pub use circuits::{Circuit, CircuitPage, CircuitQuery, PhaseCounts};
 pub use clock::{Clock, ClockError};
-pub use engine::{Answered, Asked, Circuit, Engine, EngineError, EngineOptions, Idempotency, Outcome, SessionView};
+pub use engine::{Answered, Asked, Engine, EngineError, EngineOptions, Idempotency, Outcome, SessionView};
 pub use keys::{Caller, KeyRing, Reach, Role};
 pub use settings::{Loaded, SettingsError, SettingsSource};

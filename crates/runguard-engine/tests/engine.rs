@@ -10,7 +10,7 @@ use runguard_core::input::Input;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::{fingerprint, open_store};
 use runguard_engine::settings::{Settings, check_text};
-use runguard_engine::{Answered, Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_engine::{Answered, Asked, Circuit, CircuitQuery, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -110,6 +110,10 @@ async fn trip(service: &Service, now: i64) {
 
 async fn check_circuit(service: &Service, session: &str, now: i64) -> Answered {
     service.ask(CIRCUIT_CHECK, json!({"session_id": session, "endpoint_key": "api"}), now).await
+}
+
+async fn circuits_of(service: &Service, tenant: Option<&str>, now: i64) -> Vec<Circuit> {
+    service.engine.circuits(CircuitQuery::first(tenant, 1000), at(now)).await.unwrap().circuits
 }
 
 // Repeated requests.
@@ -233,7 +237,7 @@ async fn tenants_do_not_see_each_other() {
     let circuit = json!({"session_id": "s", "endpoint_key": "api"});
     assert_eq!(ask(&service.engine, "acme", CIRCUIT_CHECK, &circuit, NOW, None).await.unwrap().outcome, Outcome::Blocked);
     assert_eq!(ask(&service.engine, "other", CIRCUIT_CHECK, &circuit, NOW, None).await.unwrap().outcome, Outcome::Allowed);
-    assert_eq!(service.engine.circuits(Some("other"), at(NOW)).await.unwrap().len(), 0, "an endpoint without failures is nothing yet");
+    assert_eq!(circuits_of(&service, Some("other"), NOW).await.len(), 0, "an endpoint without failures is nothing yet");
     service.engine.erase_session("acme", "s", at(NOW)).await.unwrap().unwrap();
     assert!(service.engine.session("acme", "s", at(NOW), None, 100).await.unwrap().is_none());
     let theirs = service.engine.session("other", "s", at(NOW), None, 100).await.unwrap().unwrap();
@@ -394,7 +398,7 @@ async fn an_operators_word_on_a_circuit_holds_across_restarts_until_it_is_taken_
         let service = Service::new().await;
         service.engine.control_circuit("acme", "api", Control::Open, at(NOW)).await.unwrap();
         let service = interrupted(service, how).await;
-        let circuits = service.engine.circuits(None, at(NOW)).await.unwrap();
+        let circuits = circuits_of(&service, None, NOW).await;
         assert_eq!(circuits.len(), 1, "listed at once after a start");
         assert_eq!((&*circuits[0].tenant, &*circuits[0].endpoint_key), ("acme", "api"));
         assert_eq!((circuits[0].view.phase, circuits[0].view.forced), ("open", Some(Forced::Open)));
@@ -560,7 +564,7 @@ impl Side {
 
     /// What operators see at the end.
     async fn looks(&self, now: i64) -> String {
-        let mut looks = format!("{:?}", self.service.engine.circuits(None, at(now)).await.unwrap());
+        let mut looks = format!("{:?}", circuits_of(&self.service, None, now).await);
         for session in ["a", "b", "c"] {
             if let Some(view) = self.service.engine.session("acme", session, at(now), None, 1000).await.unwrap() {
                 // States stand in the order they were written in, and that is not promised.

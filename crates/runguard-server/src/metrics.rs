@@ -12,7 +12,7 @@ use runguard_core::{GuardName, Reason};
 use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
 use runguard_engine::watch::{Refusals, Watched};
-use runguard_engine::{Answered, Circuit, Outcome};
+use runguard_engine::{Answered, Outcome, PhaseCounts};
 use runguard_store::StatRow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,8 +62,6 @@ struct WatchedLabel {
 struct ResultLabel {
     result: &'static str,
 }
-
-const PHASES: [&str; 3] = ["closed", "half_open", "open"];
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -225,9 +223,8 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn set_circuits(&self, circuits: &[Circuit]) {
-        for phase in PHASES {
-            let count = circuits.iter().filter(|circuit| circuit.view.phase == phase).count();
+    pub(crate) fn set_circuits(&self, counts: PhaseCounts) {
+        for (phase, count) in counts.by_name() {
             self.circuits.get_or_create(&PhaseLabel { phase }).set(count as i64);
         }
     }

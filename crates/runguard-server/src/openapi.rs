@@ -106,6 +106,16 @@ fn ready_schema() -> Value {
     json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}, "refused": refused}})
 }
 
+fn circuits_schema(circuit: &Value) -> Value {
+    let count = json!({"type": "integer"});
+    json!({"type": "object", "required": ["circuits", "next_cursor", "counts"], "properties": {
+        "circuits": {"type": "array", "items": circuit},
+        "next_cursor": {"type": ["string", "null"]},
+        "counts": {"type": "object", "description": "Of all endpoints of the tenant, whatever the page and the phase asked for.",
+            "required": ["closed", "half_open", "open"], "properties": {"closed": count, "half_open": count, "open": count}},
+    }})
+}
+
 fn settings_schema() -> Value {
     let refused = json!({"type": "object", "required": ["what", "time"], "properties": {
         "what": {"enum": Watched::ALL.map(Watched::code)}, "time": {"type": "string", "format": "date-time"},
@@ -520,8 +530,15 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/v1/circuits",
-            json!({"get": operation("log", "circuits", "The circuits of all endpoints.", std::slice::from_ref(&tenant),
-                (200, json_response("Circuits.", &json!({"type": "object", "required": ["circuits"], "properties": {"circuits": {"type": "array", "items": circuit}}}))), READ)}),
+            json!({"get": operation("log", "circuits", "The circuits of the endpoints, by tenant and endpoint, in pages; and how many there are in which phase.",
+                &[
+                    tenant.clone(),
+                    query("endpoint", "Only this endpoint, of the tenant named or the key's own.", &json!({"type": "string"})),
+                    query("phase", "Only those in this phase.", &json!({"enum": ["closed", "half_open", "open"]})),
+                    query("limit", "Circuits of a page (default 100).", &json!({"type": "integer", "minimum": 1, "maximum": 1000})),
+                    query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^([0-9a-f]{2})+$"})),
+                ],
+                (200, json_response("Circuits.", &circuits_schema(&circuit))), READ)}),
         ),
         ("/v1/circuits/{endpoint_key}/open", control("open", "Refuse every call until reset.")),
         ("/v1/circuits/{endpoint_key}/close", control("close", "Let every call pass until reset.")),

@@ -57,7 +57,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
     group: |_, _, _, _| Some(7),
-    keep: |_| Keep::Window,
+    keep: |_, _| Keep::Window,
 };
 
 /// About 400 bytes, as a guard writes them.

@@ -60,6 +60,8 @@ const MOST_GUESTS: usize = 256;
 const CLAIM: u8 = 253;
 /// Rows of a session looked at to find its states.
 const ROWS_OF_SESSION: usize = 10_000;
+/// States of endpoints asked for at a time when all of them are looked at.
+const ENDPOINTS_AT_ONCE: usize = 1000;
 /// How long a reader waits for what was decided before it asked.
 const CATCH_UP: Duration = Duration::from_millis(500);
 /// How long a node tries to join.
@@ -161,16 +163,17 @@ impl Inner {
         }
     }
 
-    fn keep_millis(&self, slot: u8) -> u64 {
+    fn keep_millis(&self, slot: u8, state: &[u8]) -> u64 {
         let log = u64::from(self.options.retention_days) * DAY_MILLIS;
         let window = u64::try_from(self.window_millis.load(Ordering::Relaxed)).unwrap_or(0);
         // A little longer than it matters: the node's clock and the database's may differ by a moment.
         let margin = 60_000;
         margin
-            + match (self.rules.keep)(slot) {
+            + match (self.rules.keep)(slot, state) {
                 Keep::Window => window,
                 Keep::Log => log.max(window),
                 Keep::Day => DAY_MILLIS,
+                Keep::Always => recovery::FOREVER_MILLIS,
             }
     }
 
@@ -191,8 +194,13 @@ impl Inner {
                 break;
             }
             self.note_guests(cells).await;
-            let (reply, fate) =
-                self.cells.step(cells, || self.token(), |slot| self.keep_millis(slot), &mut decide, |wish| self.queue.push(wish))?;
+            let (reply, fate) = self.cells.step(
+                cells,
+                || self.token(),
+                |slot, state| self.keep_millis(slot, state),
+                &mut decide,
+                |wish| self.queue.push(wish),
+            )?;
             match fate.await.map_err(|_| StoreError::Stopping)? {
                 Fate::Done => return Ok(Some(reply)),
                 Fate::Raced if race > 3 => {
@@ -248,7 +256,7 @@ impl Inner {
                 guests.push((guest.slot, guest.subject.to_owned()));
             }
             // Told again every day, so it stays as long as any of the states.
-            let keep_millis = self.keep_millis(guest.slot) + 2 * DAY_MILLIS;
+            let keep_millis = self.keep_millis(guest.slot, &[]) + 2 * DAY_MILLIS;
             let put = Put::Set { token: self.token(), state: postcard::to_stdvec(&guests).unwrap_or_default(), keep_millis };
             let cell = SwapCell { name: name.clone(), expect, put };
             found = match self.link.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
@@ -515,30 +523,31 @@ impl Cluster {
         Ok(states.collect())
     }
 
-    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+    pub async fn visit_family<T>(&self, family: Family, mut into: T, mut visit: impl FnMut(&mut T, Labelled<'_>)) -> Result<T, StoreError> {
         let failed = |error: LinkError| StoreError::Read(error.to_string());
         if family != Family::Endpoint {
-            return Ok(Vec::new());
+            return Ok(into);
         }
         let notes = self.inner.link.endpoints().await.map_err(failed)?;
-        let mut cells = Vec::with_capacity(notes.len());
-        for note in &notes {
-            let Some((slot, label)) = note.split_once('\0') else { continue };
-            let (Ok(slot), Some((tenant, endpoint))) = (slot.parse::<u8>(), label.split_once('\0')) else { continue };
-            cells.push((note, self.inner.cell_of(tenant, Key::new(family, tenant, endpoint), slot, label, None)));
-        }
-        let values = self.inner.load(&cells.iter().map(|(_, cell)| *cell).collect::<Vec<_>>()).await?;
-        let mut found = Vec::new();
-        for ((note, cell), value) in cells.iter().zip(values) {
-            if let Some((_, state)) = value {
-                found.push(Labelled { label: cell.subject.to_owned(), slot: cell.slot, state });
-            } else {
-                // Long unused: its state has expired.
-                self.inner.noted().names.remove(&cell.key.hash);
-                self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
+        for notes in notes.chunks(ENDPOINTS_AT_ONCE) {
+            let mut cells = Vec::with_capacity(notes.len());
+            for note in notes {
+                let Some((slot, label)) = note.split_once('\0') else { continue };
+                let (Ok(slot), Some((tenant, endpoint))) = (slot.parse::<u8>(), label.split_once('\0')) else { continue };
+                cells.push((note, self.inner.cell_of(tenant, Key::new(family, tenant, endpoint), slot, label, None)));
+            }
+            let values = self.inner.load(&cells.iter().map(|(_, cell)| *cell).collect::<Vec<_>>()).await?;
+            for ((note, cell), value) in cells.iter().zip(values) {
+                if let Some((_, state)) = value {
+                    visit(&mut into, Labelled { label: cell.subject, slot: cell.slot, state: &state });
+                } else {
+                    // Long unused: its state has expired.
+                    self.inner.noted().names.remove(&cell.key.hash);
+                    self.inner.link.forget_endpoint((*note).clone()).await.map_err(failed)?;
+                }
             }
         }
-        Ok(found)
+        Ok(into)
     }
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {

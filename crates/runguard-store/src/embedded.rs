@@ -32,11 +32,15 @@ use crate::store::{Cell, Decided, Erased, FEW, Labelled, Row, Rules, SlotState, 
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::{oneshot, watch};
+
+/// Entries read from disk at a time when all of a family are looked at.
+const ENTRIES_AT_ONCE: usize = 2000;
 
 /// What an answered decision survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -203,18 +207,37 @@ impl Embedded {
         }
     }
 
-    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+    pub async fn visit_family<T: Send + 'static>(
+        &self,
+        family: Family,
+        mut into: T,
+        mut visit: impl FnMut(&mut T, Labelled<'_>) + Send + 'static,
+    ) -> Result<T, StoreError> {
         let inner = self.inner.clone();
         let read = move || {
             // What the log's tail says of entries that nobody has asked for yet.
             inner.load(&inner.shards.waiting(family))?;
-            let mut found = inner.shards.family(family);
-            if inner.cold.load(Ordering::Acquire) {
-                let known: std::collections::HashSet<Key> = found.iter().map(|(key, _)| *key).collect();
-                let on_disk = inner.family_on_disk(family)?;
-                found.extend(on_disk.into_iter().filter(|(key, _)| !known.contains(key)));
+            let mut show = |slots: &[SlotState]| {
+                for SlotState { slot, subject, state } in slots {
+                    visit(&mut into, Labelled { label: subject, slot: *slot, state });
+                }
+            };
+            let is_cold = inner.cold.load(Ordering::Acquire);
+            let mut shown = HashSet::new();
+            inner.shards.visit(family, |key, slots| {
+                if is_cold {
+                    shown.insert(key);
+                }
+                show(slots);
+            });
+            if is_cold {
+                inner.visit_on_disk(family, |key, slots| {
+                    if !shown.contains(&key) {
+                        show(slots);
+                    }
+                })?;
             }
-            Ok(found.into_iter().map(|(_, labelled)| labelled).collect())
+            Ok(into)
         };
         tokio::task::spawn_blocking(read).await.map_err(|error| StoreError::Read(error.to_string()))?
     }
@@ -479,20 +502,23 @@ impl Inner {
         })
     }
 
-    fn family_on_disk(&self, family: Family) -> Result<Vec<(Key, Labelled)>, StoreError> {
-        self.readers.read(&self.folder, |connection| {
-            let mut select = connection.prepare_cached("SELECT hash, slots FROM idx.states WHERE family = ?1")?;
-            let mut rows = select.query([family as u8])?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next()? {
-                let key = Key { family, hash: decode_hash(row.get_ref(0)?.as_blob()?) };
-                let slots = decode_slots(row.get_ref(1)?.as_blob()?);
-                found.extend(
-                    slots.into_iter().map(|slot| (key, Labelled { label: slot.subject.into(), slot: slot.slot, state: slot.state.into() })),
-                );
+    /// Shows the entries of a family that are on disk, some at a time, so that no snapshot is held for long.
+    fn visit_on_disk(&self, family: Family, mut visit: impl FnMut(Key, &[SlotState])) -> Result<(), StoreError> {
+        let mut after: Vec<u8> = Vec::new();
+        loop {
+            let page: Vec<(Vec<u8>, Vec<SlotState>)> = self.readers.read(&self.folder, |connection| {
+                let mut select = connection
+                    .prepare_cached("SELECT hash, slots FROM idx.states WHERE family = ?1 AND hash > ?2 ORDER BY hash LIMIT ?3")?;
+                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, decode_slots(row.get_ref(1)?.as_blob()?)));
+                let rows = select.query_map(rusqlite::params![family as u8, after, ENTRIES_AT_ONCE], read)?;
+                rows.collect()
+            })?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after.clone_from(last);
+            for (hash, slots) in &page {
+                visit(Key { family, hash: decode_hash(hash) }, slots);
             }
-            Ok(found)
-        })
+        }
     }
 
     /// The rows of a session with their effects, and how far the index reaches.

@@ -244,10 +244,12 @@ impl Memory {
             .collect())
     }
 
-    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
+    pub async fn visit_family<T>(&self, family: Family, mut into: T, mut visit: impl FnMut(&mut T, Labelled<'_>)) -> Result<T, StoreError> {
         let held = self.inner.lock();
-        let entries = held.states.iter().filter(|(key, _)| key.family == family).flat_map(|(_, states)| states);
-        Ok(entries.map(|((slot, label), state)| Labelled { label: label.clone(), slot: *slot, state: state.clone() }).collect())
+        for ((slot, label), state) in held.states.iter().filter(|(key, _)| key.family == family).flat_map(|(_, states)| states) {
+            visit(&mut into, Labelled { label, slot: *slot, state });
+        }
+        Ok(into)
     }
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {

@@ -76,11 +76,11 @@ pub enum Decided<R> {
 }
 
 /// A state with the subject it is about, of a family that is listed.
-#[derive(Debug, Clone)]
-pub struct Labelled {
-    pub label: String,
+#[derive(Debug, Clone, Copy)]
+pub struct Labelled<'a> {
+    pub label: &'a str,
     pub slot: u8,
-    pub state: Vec<u8>,
+    pub state: &'a [u8],
 }
 
 /// What an erasure took away.
@@ -98,6 +98,8 @@ pub enum Keep {
     Log,
     /// A day: answers for repeated requests.
     Day,
+    /// Until it is taken back: an operator's word.
+    Always,
 }
 
 /// All that a store must know of states. It knows no guard.
@@ -107,7 +109,8 @@ pub struct Rules {
     pub replay: fn(u8, Option<&[u8]>, &[u8], i64) -> Option<Vec<u8>>,
     /// What a state lives with: tenant, entry, slot, subject. `None`: with the first one of its step.
     pub group: fn(&str, Key, u8, &str) -> Option<u64>,
-    pub keep: fn(u8) -> Keep,
+    /// Slot and state.
+    pub keep: fn(u8, &[u8]) -> Keep,
 }
 
 /// Whether a step runs on what everyone shares.
@@ -183,9 +186,15 @@ impl Store {
         each!(self, store => store.states(tenant, session).await)
     }
 
-    /// All entries of a family.
-    pub async fn family(&self, family: Family) -> Result<Vec<Labelled>, StoreError> {
-        each!(self, store => store.family(family).await)
+    /// Shows all states of a family to `visit`, one after the other in no order, and gives back what it made of them. A family may be
+    /// large; what is held of it at a time is not.
+    pub async fn visit_family<T: Send + 'static>(
+        &self,
+        family: Family,
+        into: T,
+        visit: impl FnMut(&mut T, Labelled<'_>) + Send + 'static,
+    ) -> Result<T, StoreError> {
+        each!(self, store => store.visit_family(family, into, visit).await)
     }
 
     /// Removes a session: its states, its rows in the log, and the answers kept for repeated requests.

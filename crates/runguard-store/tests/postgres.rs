@@ -208,7 +208,7 @@ fn every_question_has_the_answer_of_the_embedded_log() {
             let folder = tempfile::tempdir().unwrap();
             let options =
                 Options { folder: folder.path().into(), durability: Durability::Process, memory_bytes: 1 << 26, retention_days: 30, role: Role::Whole };
-            let rules = Rules { replay: |_, _, _, _| Some(vec![1]), group: |_, _, _, _| Some(0), keep: |_| Keep::Log };
+            let rules = Rules { replay: |_, _, _, _| Some(vec![1]), group: |_, _, _, _| Some(0), keep: |_, _| Keep::Log };
             let store = Embedded::open(options, rules).unwrap();
             let schema = format!("case_{}", cases.fetch_add(1, Ordering::Relaxed));
             server.sql(url.rsplit('/').next().unwrap(), &format!("CREATE SCHEMA {schema}"));

@@ -373,7 +373,7 @@ export class GuardClient {
 
   // Circuits, by hand.
 
-  circuits(query: { tenant?: string } = {}): Promise<Fields> {
+  circuits(query: { tenant?: string; endpoint?: string; phase?: string; limit?: number; cursor?: string } = {}): Promise<Fields> {
     return this.#json('GET', '/v1/circuits', query)
   }
 

@@ -313,7 +313,7 @@ export class RemoteCircuitBreaker {
   }
 
   async state(): Promise<BreakerState> {
-    const { circuits } = (await this.#client.circuits()) as { circuits?: { endpoint_key: string; phase: BreakerState }[] }
+    const { circuits } = (await this.#client.circuits({ endpoint: this.name })) as { circuits?: { endpoint_key: string; phase: BreakerState }[] }
     return circuits?.find(({ endpoint_key }) => endpoint_key === this.name)?.phase ?? 'closed'
   }
 }

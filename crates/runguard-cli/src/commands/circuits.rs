@@ -12,6 +12,15 @@ pub(crate) struct Circuits {
     /// Of this tenant
     #[arg(long, global = true)]
     tenant: Option<String>,
+    /// Only those in this phase
+    #[arg(long, value_parser = ["closed", "half_open", "open"])]
+    phase: Option<String>,
+    /// How many to show
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Go on where a page ended (its next_cursor)
+    #[arg(long)]
+    cursor: Option<String>,
     /// As JSON
     #[arg(long, global = true)]
     json: bool,
@@ -40,7 +49,13 @@ impl Circuits {
             Some((endpoint_key, verb)) => {
                 serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]})
             }
-            None => self.client.get("/v1/circuits", &query)?,
+            None => {
+                let mut query = query;
+                query.push(("limit", self.limit.to_string()));
+                query.extend(self.phase.iter().map(|phase| ("phase", phase.clone())));
+                query.extend(self.cursor.iter().map(|cursor| ("cursor", cursor.clone())));
+                self.client.get("/v1/circuits", &query)?
+            }
         };
         if self.json {
             return output::json(&circuits);
@@ -62,6 +77,17 @@ impl Circuits {
                 output::cell(&row["opened_at"]),
             ]);
         }
-        output::line(&table.to_string())
+        output::line(&table.to_string())?;
+        if let Some(cursor) = circuits["next_cursor"].as_str() {
+            let counts = &circuits["counts"];
+            let shown = |phase: &str| format!("{} {}", counts[phase], phase.replace('_', "-"));
+            anstream::eprintln!(
+                "There are more: {}, {}, {} in all. Go on with --cursor {cursor}",
+                shown("open"),
+                shown("half_open"),
+                shown("closed")
+            );
+        }
+        Ok(())
     }
 }

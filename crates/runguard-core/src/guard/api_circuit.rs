@@ -65,6 +65,7 @@ pub static RECORD_ROUTE: Route = Route {
         says("endpoint_key", AnswerKind::Text, "The endpoint."),
         says("phase", AnswerKind::Text, "closed, open or half_open after this result."),
         says("tripped", AnswerKind::Flag, "Whether this result opened the circuit."),
+        says("watched", AnswerKind::Flag, "False: the tenant has as many endpoints as it may, and this one is not among them."),
     ],
     reasons: &[],
     read: |input| {
@@ -96,6 +97,7 @@ pub struct Settings {
     pub recovery_backoff: f64,
     pub probes: u32,
     pub probe_timeout: Span,
+    pub max_endpoints: u32,
 }
 
 impl Default for Settings {
@@ -113,6 +115,7 @@ impl Default for Settings {
             recovery_backoff: 1.0,
             probes: 1,
             probe_timeout: Span::from_seconds(30),
+            max_endpoints: 10_000,
         }
     }
 }
@@ -139,6 +142,10 @@ impl GuardSettings for Settings {
         Setting { key: "recovery_backoff", about: "Factor for each time a probe fails, up to 10 minutes." },
         Setting { key: "probes", about: "Calls that may test a half-open circuit at the same time." },
         Setting { key: "probe_timeout", about: "A probe that has not reported by then is given to another." },
+        Setting {
+            key: "max_endpoints",
+            about: "Endpoints with failures that are remembered for a tenant. Results of further ones are taken and not counted, with a warning, until others are forgotten: a closed circuit is when its windows are over.",
+        },
     ];
 
     fn longest_window(&self) -> Span {
@@ -150,6 +157,7 @@ impl GuardSettings for Settings {
         within("failure_threshold", self.failure_threshold, 1..=10_000)?;
         within("min_calls", self.min_calls, 1..=1000)?;
         within("probes", self.probes, 1..=1000)?;
+        within("max_endpoints", self.max_endpoints, 1..=1_000_000)?;
         lasting("session_window", self.session_window)?;
         lasting("failure_window", self.failure_window)?;
         lasting("recovery", self.recovery)?;
@@ -709,6 +717,41 @@ impl RecordRequest {
     }
 }
 
+/// The result of a call to an endpoint that is not remembered, because there are too many: of the outcome stays what concerns the
+/// session.
+pub fn unwatched(outcome: &mut Outcome) {
+    outcome.changes.retain(|change| change.place != 0);
+    outcome.notice = None;
+    let endpoint_key = outcome.answer.facts.get("endpoint_key").cloned();
+    let facts = endpoint_key.into_iter().fold(Facts::new(), |facts, endpoint_key| facts.with("endpoint_key", endpoint_key));
+    outcome.answer.facts = facts.with("phase", "closed").with("tripped", false).with("watched", false);
+}
+
+/// How many endpoints of a tenant are remembered.
+pub fn max_endpoints(policy: &Policy) -> u32 {
+    policy.api_circuit.base().settings.max_endpoints
+}
+
+/// What an endpoint's state still says when nobody has asked for longer than any window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remains {
+    /// It was closed, and its failures are too old to count.
+    Nothing,
+    /// That it was open.
+    Phase,
+    /// Until it is taken back.
+    OperatorsWord,
+}
+
+pub fn remains(state: &[u8]) -> Remains {
+    match postcard::from_bytes::<Endpoint>(state) {
+        Ok(Endpoint { forced: Some(_), .. }) => Remains::OperatorsWord,
+        Ok(Endpoint { phase: Phase::Closed, .. }) => Remains::Nothing,
+        // One of a later version is not ours to forget early.
+        Ok(Endpoint { phase: Phase::Open { .. } | Phase::HalfOpen { .. }, .. }) | Err(_) => Remains::Phase,
+    }
+}
+
 /// What an operator does to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
@@ -944,6 +987,31 @@ mod tests {
         let slow = |latency| RecordRequest { latency_ms: Some(latency), ..result("a", false) };
         assert_eq!(story.at(0).tells(&slow(500)), None);
         assert_eq!(story.at(0).tells(&slow(501)), Some(Notice::CircuitTripped));
+    }
+
+    #[test]
+    fn what_is_left_of_an_endpoint() {
+        let endpoint = |phase: Phase, forced: Option<Forced>| remains(&encode(&Endpoint { phase, forced, ..Endpoint::default() }));
+        let open = || Phase::Open { since: Timestamp::from_millis(0), until: Timestamp::from_millis(1), failures: 1, announced: true };
+        assert_eq!(endpoint(Phase::Closed, None), Remains::Nothing);
+        assert_eq!(endpoint(open(), None), Remains::Phase);
+        assert_eq!(endpoint(Phase::HalfOpen { leases: Vec::new() }, None), Remains::Phase);
+        for forced in [Forced::Open, Forced::Closed] {
+            assert_eq!(endpoint(open(), Some(forced)), Remains::OperatorsWord);
+            assert_eq!(endpoint(Phase::Closed, Some(forced)), Remains::OperatorsWord);
+        }
+    }
+
+    #[test]
+    fn a_result_for_an_endpoint_that_is_not_remembered_counts_for_the_session_alone() {
+        let policy = Policy::default();
+        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "d", store_text: StoreText::Full };
+        let mut outcome = result("s", true).run(&policy, &[None, None], moment);
+        assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [0, 1]);
+        unwatched(&mut outcome);
+        assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [1]);
+        assert_eq!(outcome.answer.facts.get("watched"), Some(&Value::Bool(false)));
+        assert_eq!(outcome.answer.facts.get("phase"), Some(&Value::from("closed")));
     }
 
     #[test]

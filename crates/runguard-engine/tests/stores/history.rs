@@ -7,7 +7,7 @@ use runguard_core::Timestamp;
 use runguard_core::input::Input;
 use runguard_core::insight::digest::Range;
 use runguard_engine::engine::fingerprint;
-use runguard_engine::{Asked, Engine, Idempotency};
+use runguard_engine::{Asked, CircuitQuery, Engine, Idempotency};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -185,7 +185,9 @@ async fn look(engine: &Engine, sight: Sight, now: i64) -> Seen {
                 None => seen.say("unknown"),
             }
         }
-        Sight::Circuits { tenant } => seen.say(engine.circuits(tenant, Timestamp::from_millis(now)).await.unwrap()),
+        Sight::Circuits { tenant } => {
+            seen.say(engine.circuits(CircuitQuery::first(tenant, 1000), Timestamp::from_millis(now)).await.unwrap())
+        }
         Sight::Stats { tenant, guard, minutes } => {
             let (tenant, guard) = (tenant.map(str::to_owned), guard.map(str::to_owned));
             for (since, until) in [(0, i64::MAX / 2), (START, now), (START + 60_000, START + 120_001)] {

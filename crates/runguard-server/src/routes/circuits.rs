@@ -1,6 +1,6 @@
 //! The endpoints' circuits, and an operator's word on them.
 
-use super::decisions::{query, reader};
+use super::decisions::{limit, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -16,9 +16,11 @@ use runguard_core::guard::api_circuit::Control;
 use runguard_core::input::MAX_ID_CHARS;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::engine::forced_name;
-use runguard_engine::{Caller, Circuit, Role};
-use serde_json::{Value, json};
+use runguard_engine::{Caller, Circuit, CircuitPage, CircuitQuery, Role};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+const PHASES: [&str; 3] = ["closed", "half_open", "open"];
 
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(all(&app, raw.as_deref(), &headers).await)
@@ -26,11 +28,39 @@ pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant"])?;
+    let values = query(raw, &["tenant", "endpoint", "phase", "limit", "cursor"])?;
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
-    let circuits = app.engine.circuits(tenant.as_deref(), now).await?;
-    let shown: Vec<Value> = circuits.iter().map(|circuit| show(circuit, now)).collect();
-    Ok(reply(StatusCode::OK, JSON, json!({"circuits": shown}).to_string()))
+    let phase = values.get("phase").cloned();
+    if phase.as_deref().is_some_and(|phase| !PHASES.contains(&phase)) {
+        return Err(Problem::query("phase", format!("must be one of {}", PHASES.join(", "))));
+    }
+    let after = values.get("cursor").map(String::as_str).map(place_of).transpose()?;
+    let limit = limit(&values)?;
+    let page = match values.get("endpoint") {
+        // An endpoint belongs to one tenant; who names none means its own, as everywhere else.
+        Some(endpoint_key) => {
+            let found = app.engine.circuit(tenant.as_deref().unwrap_or(&caller.tenant), endpoint_key, now).await?;
+            CircuitPage::of(found.filter(|circuit| phase.as_deref().is_none_or(|phase| phase == circuit.view.phase)))
+        }
+        None => app.engine.circuits(CircuitQuery { tenant, phase, after, limit }, now).await?,
+    };
+    let shown: Vec<Value> = page.circuits.iter().map(|circuit| show(circuit, now)).collect();
+    let next = page.circuits.last().filter(|_| page.more).map(cursor_after);
+    let counts: Map<String, Value> = page.counts.by_name().into_iter().map(|(phase, count)| (phase.to_owned(), count.into())).collect();
+    Ok(reply(StatusCode::OK, JSON, json!({"circuits": shown, "next_cursor": next, "counts": counts}).to_string()))
+}
+
+/// Where a page ends, in letters that pass through any address.
+fn cursor_after(circuit: &Circuit) -> String {
+    format!("{}\0{}", circuit.tenant, circuit.endpoint_key).bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn place_of(cursor: &str) -> Result<(String, String), Problem> {
+    let byte = |at: usize| cursor.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..cursor.len()).step_by(2).map(byte).collect();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    let place = text.as_deref().and_then(|text| text.split_once('\0')).map(|(tenant, endpoint)| (tenant.to_owned(), endpoint.to_owned()));
+    place.ok_or_else(|| Problem::query("cursor", "must be the next_cursor of an earlier page"))
 }
 
 fn show(circuit: &Circuit, now: Timestamp) -> Value {

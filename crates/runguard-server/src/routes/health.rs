@@ -66,9 +66,9 @@ async fn of_service(app: &App, headers: &HeaderMap) -> String {
     // On the virtual clock a scraper may not know the time, and shared states may be away; then the phases stay as they were last
     // seen: figures are most needed when something is wrong.
     if let Ok(now) = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))
-        && let Ok(circuits) = app.engine.circuits(None, now).await
+        && let Ok(counts) = app.engine.circuit_counts(now).await
     {
-        app.metrics.set_circuits(&circuits);
+        app.metrics.set_circuits(counts);
     }
     if let Some(telemetry) = &app.engine.telemetry {
         app.metrics.set_spans(telemetry);

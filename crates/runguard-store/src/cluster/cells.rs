@@ -155,7 +155,7 @@ impl Cells {
         &self,
         cells: &[Cell<'_>],
         token: impl Fn() -> Token,
-        keep_millis: impl Fn(u8) -> u64,
+        keep_millis: impl Fn(u8, &[u8]) -> u64,
         decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
         queue: impl FnOnce(Wish),
     ) -> Result<(R, oneshot::Receiver<Fate>), StoreError> {
@@ -199,7 +199,7 @@ impl Cells {
             if let Some(change) = changes.iter().find(|change| change.cell == position) {
                 let (fresh, state): (Token, Arc<[u8]>) = (token(), change.state.as_slice().into());
                 *bytes = (*bytes + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
-                touch.set = Some((fresh, state.clone(), keep_millis(cells[position].slot)));
+                touch.set = Some((fresh, state.clone(), keep_millis(cells[position].slot, &state)));
                 (known.token, known.state) = (fresh, Some(state));
                 known.pending += 1;
             }

@@ -40,7 +40,7 @@ const ROWS_AT_ONCE: usize = 500;
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
 const CLOSED: u128 = 1;
-const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
+pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
 
 /// Whether the shared database can be used.
 #[derive(Debug)]
@@ -505,7 +505,8 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     inner.log.effects_since(since, &mut replay).await.map_err(unreadable)?;
     let built = states.len();
     let mut swaps = states.into_iter().map(|(name, (slot, state))| {
-        let put = Put::Set { token: inner.token(), state, keep_millis: inner.keep_millis(slot) };
+        let keep_millis = inner.keep_millis(slot, &state);
+        let put = Put::Set { token: inner.token(), state, keep_millis };
         Swap { partition: name.partition(), cells: vec![SwapCell { name, expect: 0, put }], entry: Vec::new() }
     });
     loop {

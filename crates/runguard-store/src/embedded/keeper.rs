@@ -9,7 +9,7 @@ use crate::embedded::shard::SHARDS;
 use crate::embedded::{Inner, decode_hash, decode_slots};
 use crate::error::StoreError;
 use crate::key::{Family, Key, mask, session_number};
-use crate::store::SlotState;
+use crate::store::{Keep, SlotState};
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -42,6 +42,7 @@ const PRUNE_ROWS: u64 = 500;
 /// Answers for repeated requests are kept a day.
 const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+const MINUTE_MILLIS: i64 = 60_000;
 
 #[derive(Debug, Default)]
 struct Asked {
@@ -431,7 +432,8 @@ impl Round {
             transaction.execute("DELETE FROM rollup WHERE minute < ?1", [oldest_row.div_euclid(60_000)])?;
             transaction.commit()?;
         }
-        // An endpoint has no lifetime: an operator's word holds until it is taken back.
+        let window_millis = self.inner.state_lifetime_millis.load(Ordering::Relaxed).saturating_add(MINUTE_MILLIS);
+        self.forget_endpoints(now.saturating_sub(window_millis), now.saturating_sub(state_millis))?;
         for (family, oldest) in
             [(Family::Session, now.saturating_sub(state_millis)), (Family::Idempotency, now.saturating_sub(IDEMPOTENCY_MILLIS))]
         {
@@ -448,6 +450,49 @@ impl Round {
                     stays
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Endpoints leave when what they say no longer matters: most with their windows, an open circuit with the log, and one that an
+    /// operator has forced stays until that is taken back.
+    fn forget_endpoints(&mut self, oldest_window: i64, oldest_log: i64) -> Result<(), rusqlite::Error> {
+        let keep = self.inner.rules.keep;
+        let is_over = move |at: i64, slots: &[SlotState]| {
+            slots.iter().all(|slot| match keep(slot.slot, &slot.state) {
+                Keep::Window => at < oldest_window,
+                Keep::Log | Keep::Day => at < oldest_log,
+                Keep::Always => false,
+            })
+        };
+        let mut over: Vec<(Vec<u8>, i64)> = Vec::new();
+        {
+            let mut select = self.index.prepare_cached("SELECT hash, at, slots FROM states WHERE family = ?1 AND at < ?2")?;
+            let mut rows = select.query(params![Family::Endpoint as u8, oldest_window])?;
+            while let Some(row) = rows.next()? {
+                let at: i64 = row.get(1)?;
+                if is_over(at, &decode_slots(row.get_ref(2)?.as_blob()?)) {
+                    over.push((row.get(0)?, at));
+                }
+            }
+        }
+        let transaction = self.index.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        for (hash, at) in &over {
+            let mut remove = transaction.prepare_cached("DELETE FROM states WHERE family = ?1 AND hash = ?2 AND at = ?3")?;
+            remove.execute(params![Family::Endpoint as u8, hash, at])?;
+        }
+        transaction.commit()?;
+        self.inner.evictions.fetch_add(1, Ordering::AcqRel);
+        for shard in 0..SHARDS {
+            let mut shard = self.inner.shards.lock(shard);
+            let crate::embedded::shard::Shard { map, bytes, .. } = &mut *shard;
+            map.retain(|key, resident| {
+                let stays = key.family != Family::Endpoint || resident.dirty || !is_over(resident.at, &resident.slots);
+                if !stays {
+                    *bytes = bytes.saturating_sub(resident.weight());
+                }
+                stays
+            });
         }
         Ok(())
     }

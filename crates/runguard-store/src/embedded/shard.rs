@@ -2,7 +2,7 @@
 
 use crate::embedded::journal::Undo;
 use crate::key::{Family, Key};
-use crate::store::{Labelled, Rules, SlotState};
+use crate::store::{Rules, SlotState};
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -159,20 +159,11 @@ impl Shards {
         (0..SHARDS).flat_map(|index| self.lock(index).tail.keys().filter(|key| key.family == family).copied().collect::<Vec<_>>()).collect()
     }
 
-    /// All entries of a family that are in memory.
-    pub(crate) fn family(&self, family: Family) -> Vec<(Key, Labelled)> {
-        let mut found = Vec::new();
+    /// Shows the entries of a family that are in memory.
+    pub(crate) fn visit(&self, family: Family, mut visit: impl FnMut(Key, &[SlotState])) {
         for index in 0..SHARDS {
             let shard = self.lock(index);
-            for (key, resident) in shard.map.iter().filter(|(key, _)| key.family == family) {
-                found.extend(
-                    resident
-                        .slots
-                        .iter()
-                        .map(|slot| (*key, Labelled { label: slot.subject.to_string(), slot: slot.slot, state: slot.state.to_vec() })),
-                );
-            }
+            shard.map.iter().filter(|(key, _)| key.family == family).for_each(|(key, resident)| visit(*key, &resident.slots));
         }
-        found
     }
 }

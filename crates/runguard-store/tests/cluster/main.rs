@@ -21,7 +21,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
     group: |_, _, _, _| Some(7),
-    keep: |_| Keep::Log,
+    keep: |_, _| Keep::Log,
 };
 
 /// One database, one log, several nodes.

@@ -35,7 +35,7 @@ pub(crate) fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], _at: i64) ->
     }
 }
 
-pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _| Some(0), keep: |_| Keep::Log };
+pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _| Some(0), keep: |_, _| Keep::Log };
 
 /// The sum of an entry.
 pub(crate) fn summed(key: Key) -> Cell<'static> {

@@ -211,9 +211,17 @@ class Client:
         """Puts a message that was given up back into the queue."""
         return self.request("POST", f"/v1/alerts/dead/{_segment(id)}/retry", {})
 
-    def circuits(self) -> Answer:
-        """The circuits and their phases."""
-        return self.get("/v1/circuits")
+    def circuits(
+        self,
+        *,
+        endpoint: Optional[str] = None,
+        phase: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> Answer:
+        """A page of circuits (100, at most 1000), how many there are in which phase, and where the next page begins."""
+        asked = {"endpoint": endpoint, "phase": phase, "limit": limit, "cursor": cursor}
+        return self.get("/v1/circuits", {name: value for name, value in asked.items() if value is not None})
 
     def open_circuit(self, endpoint_key: str) -> Answer:
         """Forces a circuit open."""

@@ -445,7 +445,7 @@ class RemoteCircuitBreaker(CircuitBreaker):
 
     @property
     def state(self) -> str:
-        answer = self._service.ask(Client.circuits) or {}
+        answer = self._service.ask(lambda client: client.circuits(endpoint=self.name)) or {}
         phases = [circuit["phase"] for circuit in answer.get("circuits", ()) if circuit.get("endpoint_key") == self.name]
         return str(phases[0]) if phases else "closed"
 
