@@ -91,7 +91,9 @@ impl CircuitPage {
 /// What is known of the endpoints as a whole.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    turns: Semaphore,
+    looking: Semaphore,
+    /// Apart from those who look: a guard's answer does not wait for them.
+    counting: Semaphore,
     counted: tokio::sync::Mutex<Option<(i64, PhaseCounts)>>,
     remembered: Mutex<Remembered>,
 }
@@ -106,7 +108,12 @@ struct Remembered {
 
 impl Default for Endpoints {
     fn default() -> Self {
-        Self { turns: Semaphore::new(AT_ONCE), counted: tokio::sync::Mutex::default(), remembered: Mutex::default() }
+        Self {
+            looking: Semaphore::new(AT_ONCE),
+            counting: Semaphore::new(1),
+            counted: tokio::sync::Mutex::default(),
+            remembered: Mutex::default(),
+        }
     }
 }
 
@@ -137,7 +144,7 @@ impl Room {
 impl Engine {
     /// A page of circuits, and how many there are in which phase.
     pub async fn circuits(&self, query: CircuitQuery, now: Timestamp) -> Result<CircuitPage, StoreError> {
-        let _turn = self.endpoints.turns.acquire().await;
+        let _turn = self.endpoints.looking.acquire().await;
         let settings = self.settings.load_full();
         let limit = query.limit;
         let page: (BTreeMap<(String, String), CircuitView>, PhaseCounts) = (BTreeMap::new(), PhaseCounts::default());
@@ -148,7 +155,11 @@ impl Engine {
                 if entry.slot != Slot::CircuitEndpoint as u8 || query.tenant.as_deref().is_some_and(|wanted| wanted != tenant) {
                     return;
                 }
-                let view = api_circuit::view(entry.state, endpoint_key, settings.policies.for_tenant(tenant), now);
+                let policy = settings.policies.for_tenant(tenant);
+                if api_circuit::is_over(entry.state, endpoint_key, policy, now) {
+                    return;
+                }
+                let view = api_circuit::view(entry.state, endpoint_key, policy, now);
                 counts.add(view.phase);
                 let is_past = query.after.as_ref().is_some_and(|(whose, key)| (tenant, endpoint_key) <= (whose.as_str(), key.as_str()));
                 if is_past || query.phase.as_deref().is_some_and(|wanted| wanted != view.phase) {
@@ -180,7 +191,9 @@ impl Engine {
         let label = label(tenant, &place);
         let state = self.store.apply(&[cell(tenant, &place, &label)], |view| Decided::Reply(view.get(0).map(<[u8]>::to_vec))).await?;
         let settings = self.settings.load();
-        let view = |state: Vec<u8>| api_circuit::view(&state, endpoint_key, settings.policies.for_tenant(tenant), now);
+        let policy = settings.policies.for_tenant(tenant);
+        let state = state.filter(|state| !api_circuit::is_over(state, endpoint_key, policy, now));
+        let view = |state: Vec<u8>| api_circuit::view(&state, endpoint_key, policy, now);
         Ok(state.map(view).map(|view| Circuit { tenant: tenant.to_owned(), endpoint_key: endpoint_key.to_owned(), view }))
     }
 
@@ -210,7 +223,14 @@ impl Engine {
         if counted_at.is_some_and(is_fresh) {
             return Some(room(count));
         }
-        let _turn = self.endpoints.turns.acquire().await;
+        let _turn = match counted_at {
+            None => self.endpoints.counting.acquire().await.ok()?,
+            // Somebody counts already: until then what was known holds.
+            Some(_) => match self.endpoints.counting.try_acquire() {
+                Ok(turn) => turn,
+                Err(_) => return Some(room(count)),
+            },
+        };
         if self.endpoints.remembered().counted_at_millis != counted_at {
             // Another has counted while we waited.
             return Some(room(self.endpoints.remembered().of_tenant.get(tenant).copied().unwrap_or(0)));
@@ -223,8 +243,11 @@ impl Engine {
                 }
             }
         };
-        // What cannot be counted right now is no reason to refuse: the next request counts.
-        let Ok(of_tenant) = self.store.visit_family(Family::Endpoint, HashMap::new(), count_each).await else { return Some(room(count)) };
+        let Ok(of_tenant) = self.store.visit_family(Family::Endpoint, HashMap::new(), count_each).await else {
+            // No reason to refuse, nor to ask a store that is away again for every request: this process goes by its own.
+            self.endpoints.remembered().counted_at_millis = Some(now.as_millis());
+            return Some(room(count));
+        };
         let count = of_tenant.get(tenant).copied().unwrap_or(0);
         *self.endpoints.remembered() = Remembered { counted_at_millis: Some(now.as_millis()), of_tenant };
         Some(room(count))

@@ -560,7 +560,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ("/v1/preview", json!({"post": preview_operation()})),
         (
             "/v1/events",
-            json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), READ)}),
+            json!({"get": operation("log", "events", "Decisions as they happen (server-sent events; Last-Event-ID goes on where a stream ended).", &filters(), (200, text("text/event-stream", "A stream that does not end.")), &[400, 401, 403, 422, 429, 503])}),
         ),
         (
             "/healthz",

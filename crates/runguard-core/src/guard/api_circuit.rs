@@ -144,7 +144,7 @@ impl GuardSettings for Settings {
         Setting { key: "probe_timeout", about: "A probe that has not reported by then is given to another." },
         Setting {
             key: "max_endpoints",
-            about: "Endpoints with failures that are remembered for a tenant. Results of further ones are taken and not counted, with a warning, until others are forgotten: a closed circuit is when its windows are over.",
+            about: "Endpoints with failures that are remembered for a tenant. Results of further ones are taken and not counted, with a warning, until others are forgotten: one that never opened is when its windows are over.",
         },
     ];
 
@@ -735,9 +735,9 @@ pub fn max_endpoints(policy: &Policy) -> u32 {
 /// What an endpoint's state still says when nobody has asked for longer than any window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remains {
-    /// It was closed, and its failures are too old to count.
+    /// It never opened, and its failures are too old to count: nobody could tell that it is gone.
     Nothing,
-    /// That it was open.
+    /// Its phase, or which results are old news because it was open before.
     Phase,
     /// Until it is taken back.
     OperatorsWord,
@@ -746,10 +746,19 @@ pub enum Remains {
 pub fn remains(state: &[u8]) -> Remains {
     match postcard::from_bytes::<Endpoint>(state) {
         Ok(Endpoint { forced: Some(_), .. }) => Remains::OperatorsWord,
-        Ok(Endpoint { phase: Phase::Closed, .. }) => Remains::Nothing,
+        Ok(Endpoint { phase: Phase::Closed, generation: 0, .. }) => Remains::Nothing,
         // One of a later version is not ours to forget early.
-        Ok(Endpoint { phase: Phase::Open { .. } | Phase::HalfOpen { .. }, .. }) | Err(_) => Remains::Phase,
+        Ok(Endpoint { phase: Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. }, .. }) | Err(_) => Remains::Phase,
     }
+}
+
+/// Whether an endpoint is as good as forgotten, or soon will be: nothing is left of it, and nothing in it counts.
+pub fn is_over(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> bool {
+    let window = policy.api_circuit.for_subject(endpoint_key).settings.longest_window();
+    let endpoint: Endpoint = decode(Some(state));
+    remains(state) == Remains::Nothing
+        && endpoint.failures.count(now, window) == 0
+        && !endpoint.samples.iter().any(|sample| now.still_counts(sample.at, window))
 }
 
 /// What an operator does to an endpoint.
@@ -994,12 +1003,23 @@ mod tests {
         let endpoint = |phase: Phase, forced: Option<Forced>| remains(&encode(&Endpoint { phase, forced, ..Endpoint::default() }));
         let open = || Phase::Open { since: Timestamp::from_millis(0), until: Timestamp::from_millis(1), failures: 1, announced: true };
         assert_eq!(endpoint(Phase::Closed, None), Remains::Nothing);
+        let recovered = Endpoint { generation: 3, ..Endpoint::default() };
+        assert_eq!(remains(&encode(&recovered)), Remains::Phase, "results from before are old news");
         assert_eq!(endpoint(open(), None), Remains::Phase);
         assert_eq!(endpoint(Phase::HalfOpen { leases: Vec::new() }, None), Remains::Phase);
         for forced in [Forced::Open, Forced::Closed] {
             assert_eq!(endpoint(open(), Some(forced)), Remains::OperatorsWord);
             assert_eq!(endpoint(Phase::Closed, Some(forced)), Remains::OperatorsWord);
         }
+    }
+
+    #[test]
+    fn an_endpoint_is_over_when_its_last_failure_is() {
+        let policy = Policy::default();
+        let mut endpoint = Endpoint::default();
+        endpoint.failures.take(Timestamp::from_millis(0), 10);
+        let is_over = |at: i64| is_over(&encode(&endpoint), "api", &policy, Timestamp::from_millis(at));
+        assert!(!is_over(3_599_999) && is_over(3_600_000));
     }
 
     #[test]

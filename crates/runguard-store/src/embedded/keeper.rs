@@ -454,8 +454,8 @@ impl Round {
         Ok(())
     }
 
-    /// Endpoints leave when what they say no longer matters: most with their windows, an open circuit with the log, and one that an
-    /// operator has forced stays until that is taken back.
+    /// Endpoints leave when what they say no longer matters: most with their windows, some with the log, and one that an operator has
+    /// forced stays until that is taken back.
     fn forget_endpoints(&mut self, oldest_window: i64, oldest_log: i64) -> Result<(), rusqlite::Error> {
         let keep = self.inner.rules.keep;
         let is_over = move |at: i64, slots: &[SlotState]| {

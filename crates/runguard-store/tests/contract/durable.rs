@@ -5,7 +5,7 @@ use crate::toy::{
     states_of, sum, summed,
 };
 use proptest::prelude::*;
-use runguard_store::{Cell, Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, Store, StoreError, View};
+use runguard_store::{Cell, Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, StoreError, View};
 use std::collections::BTreeMap;
 use std::path::Path;
 
