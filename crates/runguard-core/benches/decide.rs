@@ -49,6 +49,15 @@ const BODIES: &[(&str, &str)] = &[
     ("/guard/action-group/result", r#"{"session_id":"run-1","action_group":"orders","function":"get","failed":true}"#),
 ];
 
+/// About 80 characters each.
+const TEXTS: &[(&str, &str)] = &[
+    ("nothing in it", "hello, I would like to know where my parcel is, it should have come on Monday ok"),
+    ("a word that makes it look", "hello, I have lost my password and cannot get into my account any more, please ok"),
+    ("a phone number", "hello, where is my parcel, you can call me on 555-867-5309 in the evening, thanks"),
+    ("an e-mail address", "hello, where is my parcel, write to jane.doe@example.com when you know it, thanks"),
+    ("a key", "why does sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789 not work, please help"),
+];
+
 fn operation(path: &str, body: &str) -> Box<dyn Operation> {
     let route = ROUTES.iter().find(|route| route.path == path).expect("a known route");
     (route.read)(&Input::read(body.as_bytes(), route.fields).expect("a valid body"))
@@ -60,14 +69,20 @@ fn run(operation: &dyn Operation, policy: &Policy, states: &HashMap<usize, Vec<u
     operation.run(policy, &states, moment)
 }
 
-#[allow(clippy::disallowed_methods)] // a benchmark reads the clock
 fn nanoseconds(operation: &dyn Operation, policy: &Policy, states: &HashMap<usize, Vec<u8>>, now: i64) -> f64 {
+    nanoseconds_of(|| {
+        black_box(run(black_box(operation), policy, states, now));
+    })
+}
+
+#[allow(clippy::disallowed_methods)] // a benchmark reads the clock
+fn nanoseconds_of(mut work: impl FnMut()) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..7 {
         let rounds = 20_000;
         let started = Instant::now();
         for _ in 0..rounds {
-            black_box(run(black_box(operation), policy, states, now));
+            work();
         }
         best = best.min(started.elapsed().as_nanos() as f64 / f64::from(rounds));
     }
@@ -105,6 +120,13 @@ fn main() {
         }
         let bytes: usize = states.values().map(Vec::len).sum();
         println!("{path:<28} {:>9.0} {:>9.0} {:>9.0}   {bytes:>5}  {}", figures[0], figures[1], figures[2], verdict(&*operation, &figures));
+    }
+    println!("\nRedaction of a text before it is kept:\n");
+    for (name, text) in TEXTS {
+        let figure = nanoseconds_of(|| {
+            black_box(runguard_core::text::redact(black_box(text)));
+        });
+        println!("{name:<28} {figure:>9.0}");
     }
     println!("\nA check of the knowledge base door that knows topics by their words, with one earlier topic in the session:\n");
     let earlier = operation(

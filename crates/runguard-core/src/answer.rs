@@ -236,6 +236,32 @@ impl Answer {
     }
 }
 
+/// Warnings name fields as the caller did, so no answer is kept with them. An answer that is repeated gets them from the request
+/// that asks again: it has the same body, or it would not be answered so.
+pub fn without_warnings(answer: &str, warnings: &[String], shape: Shape) -> String {
+    let written = |warnings: &[String]| {
+        let mut json = Json::open(shape);
+        json.member("warnings", &Value::List(warnings.to_vec()));
+        json.close()[1..].to_owned()
+    };
+    match answer.strip_suffix(&written(warnings)) {
+        Some(before) if !warnings.is_empty() => format!("{before}{}", written(&[])),
+        _ => answer.to_owned(),
+    }
+}
+
+/// Puts back what [`without_warnings`] took out.
+pub fn with_warnings(answer: String, warnings: &[String]) -> String {
+    for (shape, empty) in [(Shape::Full, "\"warnings\":[]}"), (Shape::Flat, "\"warnings\":\"\"}")] {
+        if let Some(before) = answer.strip_suffix(empty) {
+            let mut json = Json::open(shape);
+            json.member("warnings", &Value::List(warnings.to_vec()));
+            return format!("{before}{}", &json.close()[1..]);
+        }
+    }
+    answer
+}
+
 /// Writes one JSON object. Hand-made because the shape is decided here, member by member.
 struct Json {
     out: Vec<u8>,
@@ -377,6 +403,21 @@ mod tests {
         assert_eq!(flat["signals"], "action_cycle");
         assert!(flat.get("nothing").is_none());
     }
+
+    #[test]
+    fn an_answer_is_kept_without_its_warnings_and_gets_them_back() {
+        let told = ["unknown field 'jane' was ignored".to_owned()];
+        for warnings in [&told[..], &[]] {
+            let envelope = Envelope { decision_id: "id", session_id: "s", warnings, now: Timestamp::from_millis(1000) };
+            for shape in [Shape::Full, Shape::Flat] {
+                let whole = answer().to_json(&envelope, shape).json;
+                let kept = without_warnings(&whole, warnings, shape);
+                assert!(!kept.contains("jane"), "{kept}");
+                assert_eq!(with_warnings(kept, warnings), whole);
+            }
+        }
+    }
+
     #[test]
     fn the_head_and_the_rest_make_the_answer_again() {
         let envelope = Envelope { decision_id: "id", session_id: "s\n", warnings: &[], now: Timestamp::from_millis(1000) };

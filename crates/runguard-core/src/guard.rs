@@ -32,6 +32,7 @@ use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 /// One `POST` route. Everything about it that is not code: from here come validation, OpenAPI and documentation.
@@ -125,6 +126,11 @@ pub struct Place<'a> {
 impl<'a> Place<'a> {
     pub fn in_session(session_id: &'a str, slot: Slot, subject: &'a str) -> Self {
         Self { scope: Scope::Session, name: session_id, slot, subject }
+    }
+
+    /// The subject as it may be kept: a topic is named by the caller, maybe in the user's words.
+    pub fn kept_subject(&self, store_text: StoreText) -> Cow<'a, str> {
+        if self.slot == Slot::KbBotpress { store_text.keep_name(self.subject) } else { Cow::Borrowed(self.subject) }
     }
 }
 
@@ -230,6 +236,10 @@ pub trait Operation: Send + Sync + Debug {
     fn session_id(&self) -> &str;
     /// The task, bot, topic, action, step or endpoint it is about.
     fn subject(&self) -> &str;
+    /// The subject as it may be kept.
+    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
+        Cow::Borrowed(self.subject())
+    }
     fn places(&self) -> Vec<Place<'_>>;
     /// What of the request is kept in the log.
     fn input(&self, store_text: StoreText) -> Facts;
@@ -335,6 +345,9 @@ pub(crate) trait Check: Send + Sync + Debug {
     fn route(&self) -> &'static Route;
     fn session_id(&self) -> &str;
     fn subject(&self) -> &str;
+    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
+        Cow::Borrowed(self.subject())
+    }
     fn places(&self) -> Vec<Place<'_>>;
     fn input(&self, store_text: StoreText) -> Facts;
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
@@ -538,6 +551,10 @@ macro_rules! operation_of_check {
 
             fn subject(&self) -> &str {
                 crate::guard::Check::subject(self)
+            }
+
+            fn kept_subject(&self, store_text: crate::text::StoreText) -> std::borrow::Cow<'_, str> {
+                crate::guard::Check::kept_subject(self, store_text)
             }
 
             fn places(&self) -> Vec<crate::guard::Place<'_>> {

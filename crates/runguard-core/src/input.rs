@@ -23,8 +23,14 @@ const MAX_WARNINGS: usize = 20;
 pub enum Kind {
     /// A name: 1 to 256 characters, not blank.
     Id,
+    /// A name that may be empty, up to 64 KiB.
+    Name,
+    /// A name as [`Kind::Id`] that the caller makes of what a user said.
+    Label,
     /// Free text, up to 64 KiB. Null counts as empty.
     Text,
+    /// A hash the caller makes of what a user said, up to 64 KiB.
+    Hash,
     /// A number from 0 to 1.
     Fraction,
     /// A whole number of at least this.
@@ -35,6 +41,58 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// Any JSON value, nested at most 64 deep.
     Any,
+}
+
+/// What is kept of a field, in the log and in states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// A name, a number or a choice: kept as it is.
+    AsItIs,
+    /// What people said: cut, and kept as `store_text` says.
+    AsStoreTextSays,
+    /// What tells things apart and may hold what people said: as it is, or its digest, as `store_text` says.
+    AsNameOrDigest,
+    /// Only what it is compared by: a hash, and for a search its words as `store_text` says.
+    AsDigest,
+}
+
+impl Keeping {
+    pub const ALL: [Self; 4] = [Self::AsItIs, Self::AsStoreTextSays, Self::AsNameOrDigest, Self::AsDigest];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::AsItIs => "as it is",
+            Self::AsStoreTextSays => "as store_text says",
+            Self::AsNameOrDigest => "name or digest",
+            Self::AsDigest => "digest",
+        }
+    }
+
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::AsItIs => "A name, a number or a choice, kept whatever `store_text` says: choose names that are nobody's words.",
+            Self::AsStoreTextSays => {
+                "What people said. `full`: cut to a length; `redacted`: without what is personal or secret; `none`: nothing, or a digest where things are told apart by it."
+            }
+            Self::AsNameOrDigest => {
+                "A name or hash you make of what people said. `full`: as it is; `redacted`: its digest if something in it would be redacted; `none`: always its digest."
+            }
+            Self::AsDigest => {
+                "Never kept. What is compared is a hash of it; of a search, its words too: redacted, and with `none` not at all."
+            }
+        }
+    }
+}
+
+impl Kind {
+    pub const fn keeping(self) -> Keeping {
+        match self {
+            Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) => Keeping::AsItIs,
+            Self::Text => Keeping::AsStoreTextSays,
+            Self::Label | Self::Hash => Keeping::AsNameOrDigest,
+            Self::Any => Keeping::AsDigest,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -278,7 +336,7 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
         return if field.required { Err("is required and must not be null".into()) } else { Ok(None) };
     }
     let value = match field.kind {
-        Kind::Id => {
+        Kind::Id | Kind::Label => {
             let id = string(text)?;
             if id.trim().is_empty() {
                 return Err("must not be empty".into());
@@ -289,7 +347,7 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
             }
             Parsed::Text(id)
         }
-        Kind::Text => {
+        Kind::Text | Kind::Name | Kind::Hash => {
             let value = string(text)?;
             if value.len() > MAX_TEXT_BYTES {
                 return Err(format!("is {} bytes long; at most {MAX_TEXT_BYTES} are taken", value.len()));

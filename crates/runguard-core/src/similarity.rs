@@ -195,6 +195,11 @@ impl Gist {
         self.text.clear();
     }
 
+    /// Whether it has the same words, in whatever order, with or without their letters.
+    pub fn has_words_of(&self, other: &Self) -> bool {
+        (self.words, self.fixed) == (other.words, other.fixed)
+    }
+
     /// Whether there is no word in it, so nothing to compare by.
     pub fn is_blank(&self) -> bool {
         self.words == 0 && self.text.is_empty()

@@ -1,9 +1,31 @@
-//! What of a user's words may be kept: cut to a length, and without addresses, phone, card and account numbers.
+//! What of a user's words may be kept: cut to a length, and without addresses, phone, card and account numbers and secrets.
 //!
-//! A scanner of our own and not a set of expressions, because it runs on every request that carries text, and
-//! most texts contain neither an `@` nor a long number: those are passed through untouched after one look.
+//! Scanners of our own and not a set of expressions, because this runs on every request that carries text, and most texts
+//! hold nothing of the kind: those are passed through untouched after one look ([`glance`]). What the look cannot rule out
+//! goes through three scanners, each linear in the text: [`secrets`] first (a password may look like a number), then
+//! [`addresses`], then [`numbers`].
 
+mod addresses;
+mod glance;
+mod numbers;
+mod secrets;
+
+use crate::fingerprint::hex16;
+use glance::Glance;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Longest name that is taken for one at a glance.
+const MAX_PLAIN_BYTES: usize = 256;
+
+/// What stands where something was removed.
+pub const MARKS: [&str; 5] = [EMAIL, PHONE, CARD, NUMBER, SECRET];
+const EMAIL: &str = "[email]";
+const PHONE: &str = "[phone]";
+const CARD: &str = "[card]";
+const NUMBER: &str = "[number]";
+const SECRET: &str = "[secret]";
 
 /// How much of a text is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -25,6 +47,18 @@ impl StoreText {
             Self::Full => cut(text, chars).to_owned(),
         }
     }
+
+    /// The form of a name or hash of the caller's own making that may be kept. Words of a user may be in it, and things are told
+    /// apart by it, so what must not be kept is kept as its digest and never emptied or cut.
+    pub fn keep_name(self, name: &str) -> Cow<'_, str> {
+        let is_plain = || name.len() <= MAX_PLAIN_BYTES && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@');
+        let is_kept = match self {
+            Self::None => name.is_empty(),
+            Self::Redacted => is_plain() || redact(name) == name,
+            Self::Full => true,
+        };
+        if is_kept { Cow::Borrowed(name) } else { Cow::Owned(hex16(name.as_bytes())) }
+    }
 }
 
 /// The first `chars` characters.
@@ -35,129 +69,43 @@ pub fn cut(text: &str, chars: usize) -> &str {
     text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Digits in a row that are taken for an account, order or other number of a person.
-const LONG_RUN: usize = 6;
-
-/// Replaces e-mail addresses, phone and card numbers and long runs of digits by a word in brackets.
-pub fn redact(text: &str) -> String {
-    let digits =
-        if text.is_ascii() { text.bytes().filter(u8::is_ascii_digit).count() } else { text.chars().filter(|&c| is_digit(c)).count() };
-    if digits < LONG_RUN && !text.contains('@') {
-        return text.to_owned();
+/// Replaces e-mail addresses, phone and card numbers, long runs of digits and secrets by a word in brackets.
+pub fn redact(text: &str) -> Cow<'_, str> {
+    let Glance { digits, words } = Glance::of(text);
+    let mut redacted = Cow::Borrowed(text);
+    if words {
+        redacted = replaced(redacted, secrets::find);
+        redacted = replaced(redacted, addresses::find);
     }
-    redact_numbers(&redact_addresses(text))
+    if digits >= numbers::LONG_RUN {
+        redacted = replaced(redacted, numbers::find);
+    }
+    redacted
 }
 
-fn is_digit(c: char) -> bool {
-    c.is_ascii_digit() || c.is_numeric()
-}
+/// A part of a text, and what stands there instead.
+type Found = (Range<usize>, &'static str);
 
-fn redact_addresses(text: &str) -> String {
-    let is_local = |c: char| c.is_alphanumeric() || "._%+-'!#$&*/=?^`{|}~".contains(c);
-    let is_domain = |c: char| c.is_alphanumeric() || c == '.' || c == '-';
+/// `find` gives parts in their order, none of which touches another.
+fn replaced(text: Cow<'_, str>, find: impl Fn(&str) -> Vec<Found>) -> Cow<'_, str> {
+    let found = find(&text);
+    if found.is_empty() {
+        return text;
+    }
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(position) = rest.find('@') {
-        let before = &rest[..position];
-        let after = &rest[position + 1..];
-        let local_start = before.char_indices().rev().take_while(|&(_, c)| is_local(c)).last().map(|(start, _)| start);
-        let domain_end: usize = after.chars().take_while(|&c| is_domain(c)).map(char::len_utf8).sum();
-        let domain = after[..domain_end].trim_end_matches(['.', '-']);
-        if let Some(start) = local_start.filter(|_| !domain.is_empty()) {
-            out.push_str(&before[..start]);
-            out.push_str("[email]");
-            rest = &after[domain.len()..];
-        } else {
-            out.push_str(&rest[..=position]);
-            rest = after;
-        }
+    let mut end = 0;
+    for (part, mark) in found {
+        out.push_str(&text[end..part.start]);
+        out.push_str(mark);
+        end = part.end;
     }
-    out.push_str(rest);
-    out
+    out.push_str(&text[end..]);
+    Cow::Owned(out)
 }
 
-/// Groups of digits with the separators people put between them.
-fn redact_numbers(text: &str) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let mut out = String::with_capacity(text.len());
-    let mut position = 0;
-    while position < chars.len() {
-        let starts = is_digit(chars[position])
-            || (chars[position] == '+' && chars.get(position + 1).copied().is_some_and(is_digit))
-            || (chars[position] == '(' && chars.get(position + 1).copied().is_some_and(is_digit));
-        if !starts {
-            out.push(chars[position]);
-            position += 1;
-            continue;
-        }
-        let end = number_end(&chars, position);
-        let number = &chars[position..end];
-        match label(number) {
-            Some(label) => out.push_str(label),
-            None => out.extend(number),
-        }
-        position = end;
-    }
-    out
-}
-
-/// Where a number with its separators ends: digits, and up to two separators between digits.
-fn number_end(chars: &[char], start: usize) -> usize {
-    let mut end = start;
-    let mut position = start;
-    let mut separators = 0;
-    while position < chars.len() {
-        let c = chars[position];
-        if is_digit(c) {
-            separators = 0;
-            end = position + 1;
-        } else if position == start || (separators < 2 && " -.()/\u{a0}\u{2011}\u{2013}".contains(c)) {
-            separators += 1;
-        } else {
-            break;
-        }
-        position += 1;
-    }
-    end
-}
-
-fn label(number: &[char]) -> Option<&'static str> {
-    let digits: Vec<char> = number.iter().copied().filter(|&c| is_digit(c)).collect();
-    let groups: Vec<usize> = number.split(|&c| !is_digit(c)).map(<[char]>::len).filter(|&len| len > 0).collect();
-    let longest = groups.iter().copied().max().unwrap_or(0);
-    if (13..=19).contains(&digits.len()) && luhn(&digits) {
-        return Some("[card]");
-    }
-    if longest >= LONG_RUN && number[0] != '+' {
-        return Some("[number]");
-    }
-    if looks_like_a_date(number, &groups) {
-        return None;
-    }
-    if digits.len() >= 7 {
-        return Some(if digits.len() <= 15 { "[phone]" } else { "[number]" });
-    }
-    (longest >= LONG_RUN).then_some("[number]")
-}
-
-/// `2026-11-15`, `15.11.2026`, `11/15/2026`: worth keeping, and nobody's number.
-fn looks_like_a_date(number: &[char], groups: &[usize]) -> bool {
-    matches!(groups, [4, 1 | 2, 1 | 2] | [1 | 2, 1 | 2, 4])
-        && number[0] != '+'
-        && number.iter().all(|&c| c.is_ascii_digit() || "-./".contains(c))
-}
-
-fn luhn(digits: &[char]) -> bool {
-    let sum: u32 = digits
-        .iter()
-        .rev()
-        .enumerate()
-        .map(|(place, digit)| {
-            let digit = digit.to_digit(10).unwrap_or(0);
-            if place % 2 == 0 { digit } else { digit * 2 / 10 + digit * 2 % 10 }
-        })
-        .sum();
-    sum.is_multiple_of(10)
+/// Characters nobody sees, put between others by word processors, keyboards and people who wish to hide something.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{20e3}')
 }
 
 #[cfg(test)]
@@ -193,12 +141,29 @@ mod tests {
         assert_eq!(StoreText::Full.keep("äöü123456", 4), "äöü1");
     }
 
+    #[test]
+    fn a_name_that_may_not_be_kept_still_tells_things_apart() {
+        let digest = hex16(b"mail jane@example.com");
+        for (store_text, name, kept) in [
+            (StoreText::Full, "mail jane@example.com", "mail jane@example.com"),
+            (StoreText::Redacted, "mail jane@example.com", digest.as_str()),
+            (StoreText::None, "mail jane@example.com", digest.as_str()),
+            (StoreText::Redacted, "refund-policy", "refund-policy"),
+            (StoreText::Redacted, "9f21234567890c", "9f21234567890c"),
+            (StoreText::Redacted, "how do refunds work", "how do refunds work"),
+            (StoreText::None, "refund-policy", hex16(b"refund-policy").as_str()),
+            (StoreText::None, "", ""),
+        ] {
+            assert_eq!(store_text.keep_name(name), kept);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_long_run_of_digits_is_left(text in "[0-9a-z@. +-]{0,60}") {
             let redacted = redact(&text);
             let longest = redacted.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
-            prop_assert!(longest < LONG_RUN, "{text} -> {redacted}");
+            prop_assert!(longest < numbers::LONG_RUN, "{text} -> {redacted}");
         }
 
         #[test]

@@ -11,12 +11,13 @@ use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
-use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape};
+use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
 use runguard_core::guard::api_circuit::{self, Control, Forced, Remains};
 use runguard_core::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_core::insight::Overview;
 use runguard_core::insight::digest::Range;
 use runguard_core::policy::Mode;
+use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{
     Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Role, Row, RowFilter, Rules, Standing, Store,
@@ -112,6 +113,23 @@ struct Kept {
     reason: Option<String>,
     retry_after_seconds: Option<u64>,
     body: String,
+}
+
+impl Kept {
+    /// What the answer warned of beside the request's own field names stands behind it, where it was said.
+    fn to_bytes(&self, own_warnings: &[String]) -> Vec<u8> {
+        let mut bytes = postcard::to_stdvec(self).unwrap_or_default();
+        if !own_warnings.is_empty() {
+            bytes.extend(postcard::to_stdvec(own_warnings).unwrap_or_default());
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<(Self, Vec<String>)> {
+        let (kept, rest) = postcard::take_from_bytes(bytes).ok()?;
+        let own_warnings = if rest.is_empty() { Vec::new() } else { postcard::from_bytes(rest).ok()? };
+        Some((kept, own_warnings))
+    }
 }
 
 /// What a key was first used for, and when.
@@ -278,7 +296,7 @@ impl Engine {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let places = asked.operation.places();
-        let labels: SmallVec<[Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place)).collect();
+        let labels: SmallVec<[Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place, settings.log.store_text)).collect();
         let mut cells: SmallVec<[Cell<'_>; 3]> =
             places.iter().zip(&labels).map(|(place, label)| cell(asked.tenant, place, label)).collect();
         if let Some(idempotency) = &asked.idempotency {
@@ -311,7 +329,7 @@ impl Engine {
     ) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
         if let Some(idempotency) = &asked.idempotency
-            && let Some(earlier) = earlier_answer(view, kept_at, idempotency, now)
+            && let Some(earlier) = earlier_answer(view, kept_at, asked, idempotency, now)
         {
             return Decided::Reply(earlier);
         }
@@ -352,7 +370,7 @@ impl Engine {
                 RouteKind::Record | RouteKind::RecordSilently => "record",
             },
             session: operation.session_id().to_owned(),
-            subject: operation.subject().to_owned(),
+            subject: operation.kept_subject(store_text).into_owned(),
             outcome: ended.code(),
             reason: answer.reason.map(Reason::code),
             answer: logged,
@@ -375,9 +393,9 @@ impl Engine {
                 outcome: ended,
                 reason: answered.reason.map(|reason| reason.code().to_owned()),
                 retry_after_seconds: answered.retry_after_seconds,
-                body: answered.body.clone(),
+                body: without_warnings(&answered.body, &warnings, asked.shape),
             };
-            let bytes = postcard::to_stdvec(&kept).unwrap_or_default();
+            let bytes = kept.to_bytes(&warnings[asked.warnings.len()..]);
             changes.push(Change { cell: kept_at, events: bytes.clone(), state: bytes });
         }
         Decided::Keep(Ok(answered), Written { row, changes })
@@ -459,7 +477,7 @@ impl Engine {
             Control::Reset => "circuit_reset",
         };
         let place = api_circuit::endpoint_place(endpoint_key);
-        let label = label(tenant, &place);
+        let label = label(tenant, &place, StoreText::Full);
         let mut row = self.admin_row(tenant, now, action, endpoint_key);
         row.guard = GuardName::ApiCircuit.code();
         let state = self
@@ -578,9 +596,9 @@ pub fn forced_name(forced: Forced) -> &'static str {
 }
 
 /// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
-pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>) -> Cow<'a, str> {
+pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>, store_text: StoreText) -> Cow<'a, str> {
     match place.scope {
-        Scope::Session => Cow::Borrowed(place.subject),
+        Scope::Session => place.kept_subject(store_text),
         Scope::Endpoint => Cow::Owned(format!("{tenant}\0{}", place.subject)),
     }
 }
@@ -595,8 +613,14 @@ pub(crate) fn cell<'a>(tenant: &str, place: &guard::Place<'_>, label: &'a str) -
     Cell { key, slot, subject: label, group: group(tenant, key, slot, label).unwrap_or(key.group()) }
 }
 
-fn earlier_answer(view: &View<'_>, key: usize, idempotency: &Idempotency<'_>, now: Timestamp) -> Option<Result<Answered, EngineError>> {
-    let kept: Kept = postcard::from_bytes(view.get(key)?).ok()?;
+fn earlier_answer(
+    view: &View<'_>,
+    key: usize,
+    asked: &Asked<'_>,
+    idempotency: &Idempotency<'_>,
+    now: Timestamp,
+) -> Option<Result<Answered, EngineError>> {
+    let (kept, own_warnings) = Kept::from_bytes(view.get(key)?)?;
     if now.millis_since(Timestamp::from_millis(kept.at)) >= IDEMPOTENCY_MILLIS {
         return None;
     }
@@ -609,7 +633,7 @@ fn earlier_answer(view: &View<'_>, key: usize, idempotency: &Idempotency<'_>, no
     Some(Ok(Answered {
         outcome: kept.outcome,
         reason: kept.reason.as_deref().and_then(Reason::from_code),
-        body: kept.body,
+        body: with_warnings(kept.body, &[asked.warnings, &own_warnings].concat()),
         retry_after_seconds: kept.retry_after_seconds,
         notice: None,
         replayed: true,

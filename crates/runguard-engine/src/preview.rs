@@ -24,7 +24,7 @@ use runguard_core::guard::{
 use runguard_core::input::Input;
 use runguard_core::pattern::{Pattern, Patterns};
 use runguard_core::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
-use runguard_core::text::StoreText;
+use runguard_core::text::{self, StoreText};
 use runguard_core::{GuardName, Mode, Reason, Span, Timestamp};
 use runguard_store::{Deed, Family, Key, LogRow, Order, RowFilter, StoreError};
 use serde::Serialize;
@@ -447,7 +447,11 @@ impl Lane {
                     Scope::Session => Family::Session,
                     Scope::Endpoint => Family::Endpoint,
                 };
-                StateName { key: Key::new(family, tenant, place.name), slot: place.slot as u8, label: label(tenant, place).into_owned() }
+                StateName {
+                    key: Key::new(family, tenant, place.name),
+                    slot: place.slot as u8,
+                    label: label(tenant, place, StoreText::Full).into_owned(),
+                }
             })
             .collect();
         let states: Vec<Option<&[u8]>> = names.iter().map(|name| self.states.get(name).map(Vec::as_slice)).collect();
@@ -484,7 +488,7 @@ impl Lane {
         let name = StateName {
             key: Key::new(Family::Endpoint, &row.tenant, place.name),
             slot: place.slot as u8,
-            label: label(&row.tenant, &place).into_owned(),
+            label: label(&row.tenant, &place, StoreText::Full).into_owned(),
         };
         let change = api_circuit::control(self.states.get(&name).map(Vec::as_slice), control, Timestamp::from_millis(row.at));
         self.states.insert(name, change.state);
@@ -939,7 +943,7 @@ fn fired(row: &LogRow, answer: &Value, reason: Reason) -> bool {
 
 /// Whether a kept text can be what was said. One that is missing may have been empty.
 fn is_whole(kept: &str, most_chars: usize, store_text: StoreText) -> bool {
-    let redacted = ["[email]", "[number]", "[phone]", "[card]"].iter().any(|mark| kept.contains(mark));
+    let redacted = text::MARKS.iter().any(|mark| kept.contains(mark));
     store_text != StoreText::None && !redacted && kept.chars().count() < most_chars
 }
 

@@ -298,7 +298,7 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
         "Where many nodes keep one log: postgres://user:password@host:5432/database. Empty: each node's own files. Better in RUNGUARD_LOG_DATABASE than in a file.",
         false,
     ),
-    ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers) or \"full\".", true),
+    ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers, no keys and passwords) or \"full\"; docs/kept.md says it field by field.", true),
     ("log", "retention_days", "Decisions older than this are removed.", false),
     ("alerts", "enabled", "Whether targets are told of what the rules see. Without a target nothing is watched.", false),
     ("alerts", "max_attempts", "Attempts for one message, over about a day; then it is a dead letter.", false),

@@ -173,10 +173,12 @@ fn example(field: &Field) -> Value {
 
 fn field_schema(field: &Field) -> Value {
     let mut schema = match field.kind {
-        Kind::Id => json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
-        Kind::Text if field.required => json!({"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES / 4, "pattern": "[^\\s]"}),
+        Kind::Id | Kind::Label => json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
+        Kind::Text | Kind::Name | Kind::Hash if field.required => {
+            json!({"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES / 4, "pattern": "[^\\s]"})
+        }
         // In characters here and in bytes in fact: four bytes are the most a character takes.
-        Kind::Text => json!({"type": "string", "maxLength": MAX_TEXT_BYTES / 4}),
+        Kind::Text | Kind::Name | Kind::Hash => json!({"type": "string", "maxLength": MAX_TEXT_BYTES / 4}),
         Kind::Fraction => json!({"type": "number", "minimum": 0, "maximum": 1}),
         Kind::Whole(at_least) => json!({"type": "integer", "minimum": at_least, "maximum": 9_007_199_254_740_991_u64}),
         Kind::Dollars => json!({"type": "number", "minimum": 0, "maximum": 9_000_000_000_u64}),
@@ -194,6 +196,7 @@ fn field_schema(field: &Field) -> Value {
         }
         schema.insert("description".into(), field.about.into());
         schema.insert("examples".into(), json!([example(field)]));
+        schema.insert("x-runguard-kept".into(), field.kind.keeping().code().into());
     }
     schema
 }

@@ -2,6 +2,7 @@
 //! was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
 
 use runguard_core::guard::ROUTES;
+use runguard_core::input::{Keeping, Kind};
 use runguard_core::{GuardName, Reason, policy};
 use runguard_engine::settings;
 use std::path::Path;
@@ -62,6 +63,30 @@ fn settings_are_listed() {
         out += "| `mode` | `\"enforce\"` | `enforce`, `observe` (decide and log, but allow) or `off`. |\n| `rules.REASON` | | The mode of one rule. |\n";
     }
     check("settings.md", &out);
+}
+
+#[test]
+fn what_is_kept_is_listed() {
+    let mut out = String::from(
+        "# What is kept of what people say\n\n\
+         `log.store_text` decides: `none`, `redacted` (the default) or `full`. It holds for the log, the states, the insights, alerts,\n\
+         telemetry and the answers kept for repeated requests. (Made from the code.)\n",
+    );
+    out += "\n| kept | what that means |\n|---|---|\n";
+    for keeping in Keeping::ALL {
+        out += &format!("| {} | {} |\n", keeping.code(), keeping.meaning());
+    }
+    out += "\n| route | field | kept |\n|---|---|---|\n";
+    for route in ROUTES {
+        for field in route.fields {
+            // Numbers and choices are nobody's words.
+            if matches!(field.kind, Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::Any) {
+                out += &format!("| `{}` | `{}` | {} |\n", route.path, field.name, field.kind.keeping().code());
+            }
+        }
+    }
+    out += include_str!("generated_docs/kept.md");
+    check("kept.md", &out);
 }
 
 #[test]

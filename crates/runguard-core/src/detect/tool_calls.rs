@@ -30,6 +30,7 @@ pub use settings::{InvalidSetting, TrackerSettings};
 
 use crate::fingerprint::{FingerprintError, of_value_without};
 use crate::similarity::Gist;
+use crate::text::StoreText;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -142,6 +143,11 @@ struct Query {
 }
 
 impl Query {
+    /// The same query, whether or not its letters were kept.
+    fn is_same(&self, other: &Self) -> bool {
+        self.place == other.place && self.gist.has_words_of(&other.gist)
+    }
+
     fn is_similar(&self, other: &Self, settings: &TrackerSettings) -> bool {
         self.place == other.place && self.gist.is_similar_by(&other.gist, settings.threshold, settings.junk)
     }
@@ -169,6 +175,17 @@ impl Call {
             _ => None,
         };
         Ok(Self { tool: xxh3_64(tool.as_bytes()), arguments, query })
+    }
+
+    /// As it may be kept. Without its letters a query is like another only if it has the same words.
+    pub(crate) fn kept(mut self, store_text: StoreText) -> Self {
+        if let Some(query) = &mut self.query {
+            match store_text {
+                StoreText::None => query.gist.forget_text(),
+                StoreText::Redacted | StoreText::Full => {}
+            }
+        }
+        self
     }
 }
 
@@ -223,7 +240,7 @@ impl TurnCalls {
     pub(crate) fn fail(&mut self, call: &Call) {
         if let Some(calls) = self.tools.iter_mut().find(|calls| calls.tool == call.tool) {
             calls.completed.retain(|arguments| *arguments != call.arguments);
-            calls.queries.retain(|query| Some(query) != call.query.as_ref());
+            calls.queries.retain(|query| !call.query.as_ref().is_some_and(|failed| query.is_same(failed)));
         }
     }
 

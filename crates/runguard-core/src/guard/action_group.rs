@@ -12,9 +12,10 @@ use crate::fingerprint;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting, within};
 use crate::reason::{GuardName, Reason};
-use crate::text::StoreText;
+use crate::text::{StoreText, redact};
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
 macro_rules! call_fields {
@@ -23,8 +24,8 @@ macro_rules! call_fields {
             Field::required("session_id", Kind::Id, "The agent's session.", "\"session-1\""),
             Field::required("action_group", Kind::Id, "The action group.", "\"orders\""),
             Field::optional("api_path", Kind::Text, "The API path, for groups with an API schema.", "\"/orders/{id}\""),
-            Field::optional("http_method", Kind::Text, "Its method.", "\"GET\""),
-            Field::optional("function", Kind::Text, "The function, for groups with function details.", "\"get_order\""),
+            Field::optional("http_method", Kind::Name, "Its method.", "\"GET\""),
+            Field::optional("function", Kind::Name, "The function, for groups with function details.", "\"get_order\""),
             Field::optional("parameters", Kind::Any, "The parameters of the call.", "[{\"name\":\"id\",\"type\":\"string\",\"value\":\"7\"}]"),
             Field::optional("request_body", Kind::Any, "The body of the call.", "{}"),
             $($more),*
@@ -54,7 +55,8 @@ pub static RESULT_ROUTE: Route = Route {
     read: |input| Box::new(ResultRequest { failed: input.flag("failed"), call: Call::read(input) }),
 };
 
-const ACTION: AnswerField = says("action", AnswerKind::Text, "The action: its group with function, or with method and path.");
+const ACTION: AnswerField =
+    says("action", AnswerKind::Text, "The action: its group with function, or with method and path, as it is kept in the log.");
 const FAILURES: AnswerField = says("failures", AnswerKind::Whole, "Failures of this very call in a row.");
 const MAX_FAILURES: AnswerField = says("max_failures", AnswerKind::Whole, "Refused: failures after which it is not run again.");
 const RETRYABLE: AnswerField = says("retryable", AnswerKind::Flag, "Refused: false.");
@@ -141,6 +143,8 @@ impl Guard for ActionGroup {
 struct Call {
     session_id: String,
     action: String,
+    /// Where the path begins in the action. It may name whom the call is about.
+    path_at: usize,
     identity: u64,
 }
 
@@ -148,11 +152,22 @@ impl Call {
     fn read(input: &Input<'_>) -> Self {
         let part = |name: &str| crate::text::cut(&input.text(name), 256).to_owned();
         let function = part("function");
-        let name = if function.is_empty() { format!("{} {}", part("http_method"), part("api_path")).trim().to_owned() } else { function };
+        let path = if function.is_empty() { part("api_path").trim().to_owned() } else { String::new() };
+        let name = if function.is_empty() { format!("{} {path}", part("http_method")).trim().to_owned() } else { function };
         let action = if name.is_empty() { part("action_group") } else { format!("{}::{name}", part("action_group")) };
+        let path_at = action.len() - path.len();
         let json = |name: &str| input.json(name).map(fingerprint::of_json).unwrap_or_default();
         let identity = xxh3_64(format!("{action}\0{}\0{}", json("parameters"), json("request_body")).as_bytes());
-        Self { session_id: input.text("session_id"), action, identity }
+        Self { session_id: input.text("session_id"), action, path_at, identity }
+    }
+
+    fn kept_action(&self, store_text: StoreText) -> Cow<'_, str> {
+        let (before, path) = self.action.split_at(self.path_at);
+        match (path.is_empty(), store_text) {
+            (true, _) | (false, StoreText::Full) => Cow::Borrowed(&self.action),
+            (false, StoreText::Redacted) => Cow::Owned(format!("{before}{}", redact(path))),
+            (false, StoreText::None) => Cow::Owned(format!("{before}{}", store_text.keep_name(path))),
+        }
     }
 
     fn places(&self) -> Vec<Place<'_>> {
@@ -185,6 +200,10 @@ impl Check for Request {
         &self.0.action
     }
 
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        self.0.kept_action(store_text)
+    }
+
     fn places(&self) -> Vec<Place<'_>> {
         self.0.places()
     }
@@ -203,10 +222,10 @@ impl Check for Request {
         Ruling { findings, pass: failures, events: vec![Event::Called { call: self.0.identity }] }
     }
 
-    fn explain(&self, settings: &Settings, _state: &State, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
-        let action = &self.0.action;
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+        let action = self.0.kept_action(moment.store_text);
         let facts = Facts::new()
-            .with("action", action.clone())
+            .with("action", action.clone().into_owned())
             .with("failures", block.failures)
             .with("max_failures", settings.max_failures)
             .with("retryable", false);
@@ -218,8 +237,8 @@ impl Check for Request {
         (facts, message)
     }
 
-    fn pass(&self, failures: u32, _moment: Moment<'_>) -> Facts {
-        Facts::new().with("action", self.0.action.clone()).with("failures", failures)
+    fn pass(&self, failures: u32, moment: Moment<'_>) -> Facts {
+        Facts::new().with("action", self.0.kept_action(moment.store_text).into_owned()).with("failures", failures)
     }
 }
 operation_of_check!(Request);
@@ -243,6 +262,10 @@ impl Operation for ResultRequest {
         &self.call.action
     }
 
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        self.call.kept_action(store_text)
+    }
+
     fn places(&self) -> Vec<Place<'_>> {
         self.call.places()
     }
@@ -256,7 +279,10 @@ impl Operation for ResultRequest {
         let failures = if self.failed { state.failures_of(self.call.identity).saturating_add(1) } else { 0 };
         let events = vec![Event::Resulted { call: self.call.identity, failed: self.failed }];
         Outcome {
-            answer: recorded(GuardName::ActionGroup, Facts::new().with("action", self.call.action.clone()).with("failures", failures)),
+            answer: recorded(
+                GuardName::ActionGroup,
+                Facts::new().with("action", self.call.kept_action(moment.store_text).into_owned()).with("failures", failures),
+            ),
             changes: changes::<ActionGroup>(state, events, moment.now),
             notice: None,
             warnings: Vec::new(),

@@ -13,7 +13,7 @@ use crate::input::{Field, Input, Kind};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
 use crate::reason::{GuardName, Reason};
-use crate::text::StoreText;
+use crate::text::{StoreText, cut};
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,7 +26,7 @@ pub static ROUTE: Route = Route {
     fields: &[
         Field::required("session_id", Kind::Id, "The run or conversation.", "\"run-1\""),
         Field::required("action_name", Kind::Id, "The action the agent wants to run.", "\"get_customer_profile\""),
-        Field::optional("action_params_hash", Kind::Text, "A hash of the parameters, made by the caller.", "\"9f2c\""),
+        Field::optional("action_params_hash", Kind::Hash, "A hash of the parameters, made by the caller.", "\"9f2c\""),
         Field::optional(
             "action_params",
             Kind::Any,
@@ -66,7 +66,7 @@ pub static RESULT_ROUTE: Route = Route {
         Field::required("session_id", Kind::Id, "The run or conversation.", "\"run-1\""),
         Field::required("action_name", Kind::Id, "The action that ran.", "\"get_customer_profile\""),
         Field::optional("result_summary", Kind::Text, "What came out; 200 characters are kept.", "\"3 orders\""),
-        Field::optional("result_hash", Kind::Text, "A hash of the whole result; without it the summary is compared.", "\"77ab\""),
+        Field::optional("result_hash", Kind::Hash, "A hash of the whole result; without it the summary is compared.", "\"77ab\""),
         Field::optional("error", Kind::Flag, "Whether the action failed.", "false"),
     ],
     answers: &[],
@@ -372,8 +372,8 @@ impl Check for Request {
         vec![Place::in_session(&self.session_id, Slot::AgentAction, "")]
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with_text("action_params_hash", crate::text::cut(&self.params_hash, 64).to_owned())
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new().with_text("action_params_hash", kept_hash(&self.params_hash, store_text))
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -446,6 +446,10 @@ impl Check for Request {
 }
 operation_of_check!(Request);
 
+fn kept_hash(hash: &str, store_text: StoreText) -> String {
+    cut(&store_text.keep_name(hash), 64).to_owned()
+}
+
 fn ordinal(number: u32) -> String {
     let ending = match (number % 10, number % 100) {
         (1, n) if n != 11 => "st",
@@ -486,7 +490,7 @@ impl Operation for ResultRequest {
     fn input(&self, store_text: StoreText) -> Facts {
         Facts::new()
             .with_text("result_summary", store_text.keep(&self.result_summary, 200))
-            .with_text("result_hash", crate::text::cut(&self.result_hash, 64).to_owned())
+            .with_text("result_hash", kept_hash(&self.result_hash, store_text))
             .with("error", self.error)
     }
 

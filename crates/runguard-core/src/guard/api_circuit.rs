@@ -17,6 +17,7 @@ use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use crate::window::Slots;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub static CHECK_ROUTE: Route = Route {
@@ -59,7 +60,7 @@ pub static RECORD_ROUTE: Route = Route {
         Field::optional("attempt", Kind::Whole(1), "Which attempt of the session it was.", "1"),
         Field::optional("status_code", Kind::Whole(0), "The HTTP status.", "503"),
         Field::optional("latency_ms", Kind::Whole(0), "How long it took.", "840"),
-        Field::optional("permit_id", Kind::Text, "The permit the check gave.", "\"0-01JF8Z6Q0V3N1W2X4Y5Z6A7B8C\""),
+        Field::optional("permit_id", Kind::Hash, "The permit the check gave.", "\"0-01JF8Z6Q0V3N1W2X4Y5Z6A7B8C\""),
     ],
     answers: &[
         says("endpoint_key", AnswerKind::Text, "The endpoint."),
@@ -439,6 +440,15 @@ fn places<'a>(endpoint_key: &'a str, session_id: &'a str) -> Vec<Place<'a>> {
     vec![endpoint_place(endpoint_key), Place::in_session(session_id, Slot::CircuitSession, endpoint_key)]
 }
 
+/// Whether a permit has the form of those the check gives: a generation and a decision.
+fn is_permit(permit: &str) -> bool {
+    permit.split_once('-').is_some_and(|(generation, decision)| {
+        generation.parse::<u32>().is_ok()
+            && decision.len() == 26
+            && decision.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    })
+}
+
 /// Where an endpoint's phase is kept.
 pub fn endpoint_place(endpoint_key: &str) -> Place<'_> {
     Place { scope: Scope::Endpoint, name: endpoint_key, slot: Slot::CircuitEndpoint, subject: endpoint_key }
@@ -673,13 +683,17 @@ impl Operation for RecordRequest {
         places(&self.endpoint_key, &self.session_id)
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
+    fn input(&self, store_text: StoreText) -> Facts {
+        let kept = |permit: &String| {
+            let kept = if is_permit(permit) { Cow::Borrowed(permit.as_str()) } else { store_text.keep_name(permit) };
+            crate::text::cut(&kept, 64).to_owned()
+        };
         Facts::new()
             .with("outcome", if self.failed { "failure" } else { "success" })
             .with("attempt", self.attempt)
             .with("status_code", self.status_code)
             .with("latency_ms", self.latency_ms)
-            .with("permit_id", self.permit_id.as_ref().map(|permit| crate::text::cut(permit, 64).to_owned()))
+            .with("permit_id", self.permit_id.as_ref().map(kept))
     }
 
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {

@@ -17,6 +17,7 @@ use crate::similarity::Gist;
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 // ---------------------------------------------------------------------------------------------- Botpress door
 
@@ -27,12 +28,12 @@ pub static BOTPRESS_ROUTE: Route = Route {
     summary: "May the knowledge base be asked again? (The check counts.)",
     fields: &[
         Field::required("session_id", Kind::Id, "The conversation.", "\"conv-1\""),
-        Field::required("topic_hash", Kind::Id, "A stable name of the question.", "\"refund-policy\""),
+        Field::required("topic_hash", Kind::Label, "A stable name of the question.", "\"refund-policy\""),
         Field::optional("query_text", Kind::Text, "The query.", "\"how do refunds work\""),
         Field::optional("last_confidence", Kind::Fraction, "Confidence of the last answer; 0 when there was none.", "0.4"),
     ],
     answers: &[
-        says("topic_hash", AnswerKind::Text, "The topic asked about."),
+        says("topic_hash", AnswerKind::Text, "The topic asked about, as it is kept in the log."),
         says("queries_used", AnswerKind::Whole, "Allowed: queries counted, this one included."),
         says("queries_remaining", AnswerKind::Whole, "Allowed: queries left."),
         says("last_confidence", AnswerKind::Number, "Already met: the confidence given."),
@@ -196,6 +197,10 @@ impl Check for BotpressRequest {
         &self.topic_hash
     }
 
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        store_text.keep_name(&self.topic_hash)
+    }
+
     fn places(&self) -> Vec<Place<'_>> {
         vec![Place::in_session(&self.session_id, Slot::KbBotpress, &self.topic_hash)]
     }
@@ -231,8 +236,8 @@ impl Check for BotpressRequest {
         }
     }
 
-    fn explain(&self, settings: &BotpressSettings, _state: &BotpressState, block: &BotpressBlock, _moment: Moment<'_>) -> (Facts, String) {
-        let facts = Facts::new().with("topic_hash", self.topic_hash.clone());
+    fn explain(&self, settings: &BotpressSettings, _state: &BotpressState, block: &BotpressBlock, moment: Moment<'_>) -> (Facts, String) {
+        let facts = Facts::new().with("topic_hash", moment.store_text.keep_name(&self.topic_hash).into_owned());
         match block {
             BotpressBlock::AlreadyMet => (
                 facts.with("last_confidence", self.last_confidence).with("threshold", settings.confidence_threshold),
@@ -254,8 +259,11 @@ impl Check for BotpressRequest {
         }
     }
 
-    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        Facts::new().with("topic_hash", self.topic_hash.clone()).with("queries_used", pass.number).with("queries_remaining", pass.remaining)
+    fn pass(&self, pass: Pass, moment: Moment<'_>) -> Facts {
+        Facts::new()
+            .with("topic_hash", moment.store_text.keep_name(&self.topic_hash).into_owned())
+            .with("queries_used", pass.number)
+            .with("queries_remaining", pass.remaining)
     }
 }
 operation_of_check!(BotpressRequest);

@@ -206,7 +206,7 @@ impl Check for Request {
         Facts::new().with_text("turn_id", self.0.turn_id.clone())
     }
 
-    fn decide(&self, settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let limit = settings.0.limit_of(&self.0.tool);
         let call = self.0.call(settings);
         let skip = call.as_ref().and_then(|call| state.turn.skip_of(&settings.0, &self.0.tool, call));
@@ -219,7 +219,8 @@ impl Check for Request {
             Finding::new(reason, skip, None)
         });
         let pass = Pass { calls: state.turn.count_of(&self.0.tool) + 1, limit };
-        Ruling { findings: findings.into_iter().collect(), pass, events: call.map(|call| Event::Ran { call, limit }).into_iter().collect() }
+        let events = call.map(|call| Event::Ran { call: call.kept(moment.store_text), limit });
+        Ruling { findings: findings.into_iter().collect(), pass, events: events.into_iter().collect() }
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, skip: &Skip, _moment: Moment<'_>) -> (Facts, String) {
@@ -265,7 +266,7 @@ impl Operation for RecordRequest {
         let state = State::load(states);
         let calls = state.turn.count_of(&self.call.tool);
         let failed = if self.failed { self.call.call(settings) } else { None };
-        let events = failed.map(|call| Event::Failed { call }).into_iter().collect();
+        let events = failed.map(|call| Event::Failed { call: call.kept(moment.store_text) }).into_iter().collect();
         Outcome {
             answer: recorded(GuardName::ToolCall, Facts::new().with("tool", self.call.tool.clone()).with("calls", calls)),
             changes: changes::<ToolCallGuard>(state, events, moment.now),
