@@ -14,7 +14,7 @@ use crate::message::{Message, Role, Tag};
 use crate::provider::{self, Finish, Provider};
 use crate::report::{Report, Stop};
 use crate::session::{Record, Session};
-use crate::settings::{Limits, Settings, SettingsError};
+use crate::settings::{Limits, SETTINGS_FILE, Settings, SettingsError};
 use crate::spend::{self, Counters, Passed, Purse};
 use crate::state::{AgentState, End, Ended, Machine, Running, WaitingForInput};
 use crate::tool::mcp::McpServer;
@@ -22,6 +22,7 @@ use crate::tool::{Tool, ToolNameError, ToolSet, files, http_get, shell};
 use runguard_core::budget::{Budget, BudgetExceeded, Unit};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -187,15 +188,20 @@ impl Agent {
 
 fn built_in_tools(settings: &Settings) -> Result<ToolSet, BuildError> {
     let root = settings.tools.root.as_path();
+    let mut protected = settings.tools.protected.clone();
+    protected.push(settings.sessions.folder.clone());
+    // What the next start here would read, whether it is there yet or not.
+    protected.push(PathBuf::from(SETTINGS_FILE));
     let mut tools = ToolSet::new();
     for name in &settings.tools.allow {
         let (name, tool): (&'static str, Result<Arc<dyn Tool>, String>) = match name.as_str() {
             // A page that is cut in the middle could not say where to go on.
-            "read_file" => {
-                ("read_file", shared(files::ReadFile::new(root).map(|tool| tool.with_most_bytes(settings.tools.max_result_bytes))))
-            }
-            "write_file" => ("write_file", shared(files::WriteFile::new(root))),
-            "list_directory" => ("list_directory", shared(files::ListDirectory::new(root))),
+            "read_file" => (
+                "read_file",
+                shared(files::ReadFile::new(root, &protected).map(|tool| tool.with_most_bytes(settings.tools.max_result_bytes))),
+            ),
+            "write_file" => ("write_file", shared(files::WriteFile::new(root, &protected))),
+            "list_directory" => ("list_directory", shared(files::ListDirectory::new(root, &protected))),
             "shell" => ("shell", shared(shell::Shell::new(root))),
             // The settings were checked: nothing else is left.
             _ => ("http_get", shared(http_get::HttpGet::new(&settings.tools.private_hosts))),

@@ -306,9 +306,14 @@ pub struct ToolSettings {
     pub timeout: Span,
     /// Tools that run at the same time, at most.
     pub max_parallel: usize,
+    /// Files and folders inside `root` that the file tools leave alone, beside these settings, the sessions, RunGuard's data and `.git`.
+    pub protected: Vec<PathBuf>,
     /// Hosts `http_get` may ask although their address is private, such as `localhost:8080`.
     pub private_hosts: Vec<String>,
 }
+
+/// The settings that are read where none are named.
+pub const SETTINGS_FILE: &str = "agent.toml";
 
 /// What the model may use when nothing is said.
 pub const DEFAULT_TOOLS: [&str; 4] = ["read_file", "write_file", "list_directory", "http_get"];
@@ -323,6 +328,7 @@ impl Default for ToolSettings {
             max_result_bytes: 32 * 1024,
             timeout: Span::from_seconds(120),
             max_parallel: 8,
+            protected: Vec::new(),
             private_hosts: Vec::new(),
         }
     }
@@ -445,6 +451,8 @@ impl Settings {
         if let (Some(script), Some(folder)) = (&mut settings.provider.script, file.parent()) {
             *script = folder.join(&*script);
         }
+        // Kept with the session, so that it holds when the session is taken up without the file.
+        settings.tools.protected.push(std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
         Ok(settings)
     }
 

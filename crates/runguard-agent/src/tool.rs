@@ -4,6 +4,7 @@ mod arguments;
 pub mod files;
 pub mod http_get;
 pub mod mcp;
+mod protected;
 pub mod shell;
 
 use crate::provider::BoxFuture;

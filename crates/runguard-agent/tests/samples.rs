@@ -64,7 +64,9 @@ fn every_sample_is_in_the_table() {
 
 #[test]
 fn everything_says_the_defaults() {
-    let settings = Settings::load(&folder().join("everything.toml")).unwrap();
+    let file = folder().join("everything.toml");
+    let mut settings = Settings::load(&file).unwrap();
+    assert_eq!(std::mem::take(&mut settings.tools.protected), [file], "the tools leave the file alone that the settings are from");
     assert_eq!(settings, Settings::new(ProviderSettings::new(ProviderKind::Openai, "gpt-4o-mini")));
 }
 

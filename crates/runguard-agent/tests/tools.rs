@@ -48,9 +48,9 @@ fn runtime() -> tokio::runtime::Runtime {
 fn specs_fit_together() {
     let folder = TempDir::new().unwrap();
     let mut set = ToolSet::new();
-    set.add(Arc::new(ReadFile::new(folder.path()).unwrap())).unwrap();
-    set.add(Arc::new(WriteFile::new(folder.path()).unwrap())).unwrap();
-    set.add(Arc::new(ListDirectory::new(folder.path()).unwrap())).unwrap();
+    set.add(Arc::new(ReadFile::new(folder.path(), &[]).unwrap())).unwrap();
+    set.add(Arc::new(WriteFile::new(folder.path(), &[]).unwrap())).unwrap();
+    set.add(Arc::new(ListDirectory::new(folder.path(), &[]).unwrap())).unwrap();
     set.add(Arc::new(Shell::new(folder.path()).unwrap())).unwrap();
     set.add(Arc::new(HttpGet::new(&[]).unwrap())).unwrap();
     let seen: Vec<_> = set.specs().iter().map(|spec| (spec.name.as_str(), spec.effect, spec.parallel)).collect();
@@ -69,7 +69,7 @@ fn specs_fit_together() {
         assert_eq!(spec.input_schema["additionalProperties"], false);
     }
     let missing = folder.path().join("missing");
-    assert!(ReadFile::new(&missing).is_err() && Shell::new(&missing).is_err());
+    assert!(ReadFile::new(&missing, &[]).is_err() && Shell::new(&missing).is_err());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,8 @@ impl Place {
         symlink("loop_a", root.join("loop_b")).unwrap();
         symlink("../outside/made.txt", root.join("dangling")).unwrap();
         symlink("sub", root.join("inside_link")).unwrap();
-        let (read, write, list) = (ReadFile::new(&root).unwrap(), WriteFile::new(&root).unwrap(), ListDirectory::new(&root).unwrap());
+        let (read, write, list) =
+            (ReadFile::new(&root, &[]).unwrap(), WriteFile::new(&root, &[]).unwrap(), ListDirectory::new(&root, &[]).unwrap());
         Self { top, root, outside, read, write, list }
     }
 
@@ -167,7 +168,7 @@ async fn a_long_file_is_read_to_its_end_page_by_page() {
     assert!(whole.len() > 2 * MAX_READ_BYTES - 200_000);
     fs::write(place.root.join("long.txt"), &whole).unwrap();
     for most_bytes in [MAX_READ_BYTES, 700_000] {
-        let read = ReadFile::new(&place.root).unwrap().with_most_bytes(most_bytes);
+        let read = ReadFile::new(&place.root, &[]).unwrap().with_most_bytes(most_bytes);
         let (mut joined, mut offset) = (String::new(), 1_u64);
         loop {
             let text = ok(&read, json!({"path": "long.txt", "offset": offset})).await;
@@ -407,7 +408,7 @@ async fn listing_is_sorted_bounded_and_follows_no_link() {
     fs::write(root.join("b/c/x"), "").unwrap();
     fs::write(root.join("line\nbreak"), "").unwrap();
     symlink("b", root.join("to_b")).unwrap();
-    let list = ListDirectory::new(root).unwrap();
+    let list = ListDirectory::new(root, &[]).unwrap();
     assert_eq!(ok(&list, json!({})).await, "a.txt  5 bytes\nb/\nline\\nbreak  0 bytes\nto_b  a symbolic link to 'b'");
     assert_eq!(ok(&list, json!({"path": "b"})).await, "c/");
     assert_eq!(ok(&list, json!({"path": "b", "depth": 2})).await, "c/\nc/d/\nc/x  0 bytes");
@@ -951,4 +952,136 @@ fn the_systems_proxy_is_not_used() {
         again("the_systems_proxy_is_not_used", &[("http_proxy", &proxy), ("HTTP_PROXY", &proxy), ("ALL_PROXY", &proxy), ("no_proxy", "")]);
     assert!(text.contains("direct") && text.contains("innocent.example leads to 127.0.0.1"), "{text}");
     assert_eq!(trap.connections(), 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What is left alone
+
+/// A root with all that steers an agent in it, and every way to it we could think of.
+struct Guarded {
+    root: TempDir,
+    read: ReadFile,
+    write: WriteFile,
+    list: ListDirectory,
+}
+
+const STEERS: [&str; 5] =
+    ["agent.toml", "runguard-sessions/one/session.jsonl", "data/keys.json", ".git/config", "sub/.git/hooks/pre-commit"];
+
+impl Guarded {
+    fn new() -> Self {
+        let root = TempDir::new().unwrap();
+        let at = |path: &str| root.path().join(path);
+        for folder in ["runguard-sessions/one", "data", ".git", "sub/.git/hooks", "notes"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        for path in STEERS {
+            fs::write(at(path), CANARY).unwrap();
+        }
+        fs::write(at("data/runguard.db"), CANARY).unwrap();
+        fs::write(at("notes/plan.md"), "plan").unwrap();
+        symlink("../agent.toml", at("notes/settings_link")).unwrap();
+        symlink("../runguard-sessions", at("notes/sessions_link")).unwrap();
+        symlink("../.git", at("notes/git_link")).unwrap();
+        symlink("../data", at("notes/data_link")).unwrap();
+        fs::hard_link(at("agent.toml"), at("notes/settings_twin")).unwrap();
+        fs::hard_link(at("runguard-sessions/one/session.jsonl"), at("notes/session_twin")).unwrap();
+        let protected = [at("agent.toml"), at("runguard-sessions"), at("unborn.toml")];
+        let read = ReadFile::new(root.path(), &protected).unwrap();
+        let write = WriteFile::new(root.path(), &protected).unwrap();
+        let list = ListDirectory::new(root.path(), &protected).unwrap();
+        Self { root, read, write, list }
+    }
+}
+
+#[tokio::test]
+async fn what_steers_the_agent_is_neither_shown_nor_changed() {
+    let place = Guarded::new();
+    let absolute = place.root.path().join("agent.toml");
+    let spellings = [
+        absolute.to_str().unwrap(),
+        "./agent.toml",
+        "notes/../agent.toml",
+        "notes/settings_link",
+        "notes/settings_twin",
+        "notes/session_twin",
+        "notes/sessions_link/one/session.jsonl",
+        "runguard-sessions//one/./session.jsonl",
+        "notes/git_link/config",
+        "notes/data_link/keys.json",
+        "notes/data_link/runguard.db",
+        "data/runguard.db",
+    ];
+    for path in STEERS.into_iter().chain(spellings) {
+        let shown = call(&place.read, json!({"path": path})).await;
+        assert!(shown.is_error && !shown.text.contains(CANARY), "{path}: {}", shown.text);
+        for mode in ["overwrite", "append", "create"] {
+            let arguments = json!({"path": path, "content": "allow = [\"shell\"]", "mode": mode});
+            let written = call(&place.write, arguments).await;
+            assert!(written.is_error, "{path}, {mode}: {}", written.text);
+        }
+    }
+    for path in STEERS {
+        assert_eq!(fs::read_to_string(place.root.path().join(path)).unwrap(), CANARY, "{path}");
+    }
+    let refused = call(&place.read, json!({"path": "agent.toml"})).await;
+    assert!(refused.text.contains("Work on the other files") && refused.text.contains("ask the user"), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn what_would_steer_the_next_start_is_not_made() {
+    let place = Guarded::new();
+    let paths = [
+        "unborn.toml",
+        "UNBORN.TOML",
+        "notes/../unborn.toml",
+        "runguard-sessions/two/session.jsonl",
+        "RunGuard-Sessions/two/session.jsonl",
+        "data/new.json",
+        "runguard-data/keys.json",
+        ".git/hooks/post-commit",
+        ".GIT/hooks/post-commit",
+        "fresh/.git/config",
+        "fresh/deep/.git",
+        "new/../.git/config",
+        "notes/git_link/hooks/post-commit",
+    ];
+    for path in paths {
+        let written = call(&place.write, json!({"path": path, "content": "x"})).await;
+        assert!(written.is_error, "{path}: {}", written.text);
+        assert!(!place.root.path().join(path).exists(), "{path}");
+    }
+    for folder in ["fresh", "new", "runguard-data", "runguard-sessions/two", ".git/hooks"] {
+        assert!(!place.root.path().join(folder).exists(), "{folder} was made on the way to something that is left alone");
+    }
+    for path in ["notes/next.md", "src/deep/main.rs", ".gitignore", ".github/ci.yml", "agent.toml.md"] {
+        let written = call(&place.write, json!({"path": path, "content": "x"})).await;
+        assert!(!written.is_error, "{path}: {}", written.text);
+    }
+}
+
+#[tokio::test]
+async fn a_list_names_what_is_left_alone_and_does_not_look_into_it() {
+    let place = Guarded::new();
+    let listed = call(&place.list, json!({"depth": 5})).await;
+    assert!(!listed.is_error, "{}", listed.text);
+    for hidden in ["session.jsonl", "keys.json", "hooks", "config"] {
+        assert!(!listed.text.contains(hidden), "{}", listed.text);
+    }
+    assert!(listed.text.contains(".git/  left alone") && listed.text.contains("notes/plan.md"), "{}", listed.text);
+    for path in [".git", "sub/.git", "runguard-sessions", "runguard-sessions/one", "data", "notes/git_link", "notes/sessions_link"] {
+        let listed = call(&place.list, json!({"path": path})).await;
+        assert!(listed.is_error, "{path}: {}", listed.text);
+    }
+}
+
+#[tokio::test]
+async fn http_get_reads_no_files() {
+    let place = Guarded::new();
+    let tool = HttpGet::new(&["localhost".to_owned()]).unwrap();
+    let file = place.root.path().join("agent.toml");
+    for url in [format!("file://{}", file.display()), format!("FILE://localhost{}", file.display()), format!("file:{}", file.display())] {
+        let got = call(&tool, json!({"url": url})).await;
+        assert!(got.is_error && !got.text.contains(CANARY), "{url}: {}", got.text);
+    }
 }

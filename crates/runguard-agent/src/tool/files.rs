@@ -4,12 +4,13 @@
 //! folder is opened once, and everything is opened relative to that handle by `cap-std`, which lets the kernel refuse any
 //! step out of it (`openat2` with `RESOLVE_BENEATH`; where that is missing it walks component by component with handles).
 //! It adds nine small crates to the tree; the walk is easy to get wrong, and theirs has carried Wasmtime's file system for years.
-//! Links within the folder work, absolute ones do not.
+//! Links within the folder work, absolute ones do not. Some places inside are left alone too: [`super::protected`].
 //!
 //! Pipes and devices are opened without blocking and then refused by what the handle says they are, so nothing hangs and
 //! nothing can be exchanged between looking and reading. The calls block, so they run on the threads meant for that.
 
 use super::arguments::Arguments;
+use super::protected::{Protected, place_of};
 use super::{Effect, Tool, ToolOutput, ToolSpec};
 use crate::provider::BoxFuture;
 use cap_std::ambient_authority;
@@ -20,7 +21,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -46,12 +48,67 @@ struct Root {
     folder: Dir,
     /// Where it really is, and how it was named: a model that saw either as an absolute path may use it.
     names: [PathBuf; 2],
+    protected: Protected,
 }
 
 impl Root {
-    fn open(root: &Path) -> io::Result<Arc<Self>> {
+    fn open(root: &Path, protected: &[PathBuf]) -> io::Result<Arc<Self>> {
         let real = root.canonicalize()?;
-        Ok(Arc::new(Self { folder: Dir::open_ambient_dir(&real, ambient_authority())?, names: [real, std::path::absolute(root)?] }))
+        Ok(Arc::new(Self {
+            folder: Dir::open_ambient_dir(&real, ambient_authority())?,
+            protected: Protected::new(&real, protected)?,
+            names: [real, std::path::absolute(root)?],
+        }))
+    }
+
+    /// Where something that was opened really is.
+    fn place(&self, handle: &impl AsFd, path: &Path) -> io::Result<PathBuf> {
+        place_of(handle, || Ok(self.names[0].join(self.folder.canonicalize(path)?)))
+    }
+
+    /// Opens a regular file to read it.
+    fn open_file(&self, path: &Path) -> Result<File, String> {
+        let fail = |error| failure("open", path, &error);
+        let file = open_regular(&self.folder, path, OpenOptions::new().read(true))?;
+        let place = self.place(&file, path).map_err(fail)?;
+        match self.protected.refusal_of_file(&place, &file.metadata().map_err(fail)?) {
+            Some(why) => Err(left_alone(path, &why)),
+            None => Ok(file),
+        }
+    }
+
+    fn open_folder(&self, path: &Path) -> Result<(Dir, PathBuf), String> {
+        let fail = |error| failure("list", path, &error);
+        let folder = self.folder.open_dir(path).map_err(fail)?;
+        let place = self.place(&folder, path).map_err(fail)?;
+        match self.protected.refusal(&place) {
+            Some(why) => Err(left_alone(path, &why)),
+            None => Ok((folder, place)),
+        }
+    }
+
+    /// Where a path that need not exist would be, from the nearest folder on the way that does.
+    fn future_place(&self, path: &Path) -> Result<PathBuf, String> {
+        for ancestor in path.ancestors().skip(1) {
+            let there = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+            let folder = match self.folder.open_dir(there) {
+                Ok(folder) => folder,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(failure("open the folder", ancestor, &error)),
+            };
+            let mut place = self.place(&folder, there).map_err(|error| failure("open the folder", ancestor, &error))?;
+            for part in path.strip_prefix(ancestor).unwrap_or(path).components() {
+                match part {
+                    Component::Normal(name) => place.push(name),
+                    Component::CurDir => {}
+                    Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                        return Err(format!("{} goes up from a folder that does not exist: name the path without '..'", shown(path)));
+                    }
+                }
+            }
+            return Ok(place);
+        }
+        Ok(self.names[0].join(path))
     }
 
     /// The path relative to the root. Only for the words of the answer: what keeps it inside is the handle.
@@ -68,6 +125,13 @@ impl Root {
         };
         Ok(if inside.as_os_str().is_empty() { PathBuf::from(".") } else { inside.to_owned() })
     }
+}
+
+fn left_alone(path: &Path, why: &str) -> String {
+    format!(
+        "{} {why}: this tool neither shows nor changes it. Work on the other files of the folder; if this one must change, ask the user to change it",
+        shown(path)
+    )
 }
 
 fn outside(path: &Path) -> String {
@@ -145,7 +209,8 @@ pub struct ReadFile {
 }
 
 impl ReadFile {
-    pub fn new(root: &Path) -> io::Result<Self> {
+    /// `protected`: files and folders inside the root that are left alone.
+    pub fn new(root: &Path, protected: &[PathBuf]) -> io::Result<Self> {
         let spec = ToolSpec {
             name: "read_file".to_owned(),
             description: "Reads a text file of the working folder. A long file is shown in pages: the note at the end of a page says with \
@@ -164,7 +229,7 @@ impl ReadFile {
             effect: Effect::ReadOnly,
             parallel: true,
         };
-        Ok(Self { spec, root: Root::open(root)?, most_bytes: MAX_READ_BYTES })
+        Ok(Self { spec, root: Root::open(root, protected)?, most_bytes: MAX_READ_BYTES })
     }
 
     /// Makes the pages no longer than what the loop lets a result be: a page cut in its middle cannot be read on from.
@@ -195,7 +260,7 @@ impl Tool for ReadFile {
             let (root, cancel) = (Arc::clone(&self.root), cancel.clone());
             let most_bytes = self.most_bytes.saturating_sub(NOTE_BYTES).max(1);
             on_blocking_thread(move || {
-                let file = open_regular(&root.folder, &path, OpenOptions::new().read(true))?;
+                let file = root.open_file(&path)?;
                 let size = file.metadata().map_or(0, |metadata| metadata.size());
                 let page = read_page(BufReader::new(file), offset, limit, most_bytes, &cancel);
                 show_page(&path, offset, size, page.map_err(|error| failure("read", &path, &error))?)
@@ -329,7 +394,8 @@ enum WriteMode {
 }
 
 impl WriteFile {
-    pub fn new(root: &Path) -> io::Result<Self> {
+    /// `protected`: files and folders inside the root that are left alone.
+    pub fn new(root: &Path, protected: &[PathBuf]) -> io::Result<Self> {
         let spec = ToolSpec {
             name: "write_file".to_owned(),
             description:
@@ -353,7 +419,7 @@ impl WriteFile {
             effect: Effect::Changes,
             parallel: false,
         };
-        Ok(Self { spec, root: Root::open(root)? })
+        Ok(Self { spec, root: Root::open(root, protected)? })
     }
 
     fn parse(&self, arguments: &Value) -> Result<(PathBuf, String, WriteMode), String> {
@@ -394,12 +460,12 @@ impl Tool for WriteFile {
                 Err(text) => return ToolOutput::error(text),
             };
             let (root, cancel) = (Arc::clone(&self.root), cancel.clone());
-            on_blocking_thread(move || write(&root.folder, &path, content.as_bytes(), mode, &cancel)).await
+            on_blocking_thread(move || write(&root, &path, content.as_bytes(), mode, &cancel)).await
         })
     }
 }
 
-fn write(root: &Dir, path: &Path, content: &[u8], mode: WriteMode, cancel: &CancellationToken) -> Result<String, String> {
+fn write(root: &Root, path: &Path, content: &[u8], mode: WriteMode, cancel: &CancellationToken) -> Result<String, String> {
     let fail = |error| failure("write", path, &error);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(not_a_file(path, "a folder"));
@@ -407,21 +473,32 @@ fn write(root: &Dir, path: &Path, content: &[u8], mode: WriteMode, cancel: &Canc
     if cancel.is_cancelled() {
         return Err(cancelled());
     }
+    // Before the first folder is made.
+    if let Some(why) = root.protected.refusal(&root.future_place(path)?) {
+        return Err(left_alone(path, &why));
+    }
     // From here on everything happens in the parent's handle: whatever is done to the path meanwhile, it stays that folder.
     let opened;
     let folder = if parent.as_os_str().is_empty() {
-        root
+        &root.folder
     } else {
-        root.create_dir_all(parent).map_err(|error| failure("make the folder", parent, &error))?;
-        opened = root.open_dir(parent).map_err(|error| failure("open the folder", parent, &error))?;
+        root.folder.create_dir_all(parent).map_err(|error| failure("make the folder", parent, &error))?;
+        opened = root.folder.open_dir(parent).map_err(|error| failure("open the folder", parent, &error))?;
         &opened
     };
+    let place = root.place(folder, if parent.as_os_str().is_empty() { Path::new(".") } else { parent }).map_err(fail)?.join(name);
+    if let Some(why) = root.protected.refusal(&place) {
+        return Err(left_alone(path, &why));
+    }
     let existing = match folder.symlink_metadata(name) {
         Ok(metadata) if metadata.is_symlink() => {
             return Err(format!("{} is a symbolic link: write to the file it leads to", shown(path)));
         }
         Ok(metadata) if !metadata.is_file() => return Err(not_a_file(path, kind_of(metadata.file_type()))),
-        Ok(metadata) => Some(metadata),
+        Ok(metadata) => match root.protected.refusal_of_file(&place, &metadata) {
+            Some(why) => return Err(left_alone(path, &why)),
+            None => Some(metadata),
+        },
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(fail(error)),
     };
@@ -496,7 +573,8 @@ pub struct ListDirectory {
 }
 
 impl ListDirectory {
-    pub fn new(root: &Path) -> io::Result<Self> {
+    /// `protected`: files and folders inside the root that are left alone.
+    pub fn new(root: &Path, protected: &[PathBuf]) -> io::Result<Self> {
         let spec = ToolSpec {
             name: "list_directory".to_owned(),
             description:
@@ -514,7 +592,7 @@ impl ListDirectory {
             effect: Effect::ReadOnly,
             parallel: true,
         };
-        Ok(Self { spec, root: Root::open(root)? })
+        Ok(Self { spec, root: Root::open(root, protected)? })
     }
 }
 
@@ -535,9 +613,9 @@ impl Tool for ListDirectory {
             };
             let (root, cancel) = (Arc::clone(&self.root), cancel.clone());
             on_blocking_thread(move || {
-                let folder = root.folder.open_dir(&path).map_err(|error| failure("list", &path, &error))?;
-                let mut listing = Listing { lines: Vec::new(), scanned: 0, left_out: 0, cancel };
-                listing.add(&folder, Path::new(""), depth).map_err(|error| failure("list", &path, &error))?;
+                let (folder, place) = root.open_folder(&path)?;
+                let mut listing = Listing { protected: &root.protected, lines: Vec::new(), scanned: 0, left_out: 0, cancel };
+                listing.add(&folder, &place, Path::new(""), depth).map_err(|error| failure("list", &path, &error))?;
                 if listing.cancel.is_cancelled() { Err(cancelled()) } else { Ok(listing.show(&path)) }
             })
             .await
@@ -545,7 +623,8 @@ impl Tool for ListDirectory {
     }
 }
 
-struct Listing {
+struct Listing<'a> {
+    protected: &'a Protected,
     lines: Vec<String>,
     scanned: usize,
     left_out: usize,
@@ -560,12 +639,12 @@ enum Entry {
     Other(&'static str),
 }
 
-impl Listing {
+impl Listing<'_> {
     fn is_over(&self) -> bool {
         self.scanned >= MAX_SCANNED_ENTRIES || self.cancel.is_cancelled()
     }
 
-    fn add(&mut self, folder: &Dir, above: &Path, depth: u64) -> io::Result<()> {
+    fn add(&mut self, folder: &Dir, place: &Path, above: &Path, depth: u64) -> io::Result<()> {
         // Only the first names that still have room are kept: a folder of millions costs time (to a bound) and no memory.
         let room = MAX_ENTRIES - self.lines.len();
         let mut entries: BTreeMap<OsString, Entry> = BTreeMap::new();
@@ -609,10 +688,15 @@ impl Listing {
                 Entry::Link => link_line(folder, &name, &path_text.to_string()),
                 Entry::Other(kind) => format!("{path_text}  {kind}"),
             });
+            let at = self.lines.len() - 1;
+            let inner_place = place.join(&name);
+            if self.protected.refusal(&inner_place).is_some() {
+                self.lines[at].push_str("  left alone by the file tools");
+                continue;
+            }
             if matches!(entry, Entry::Folder) && depth > 1 && !self.is_over() {
-                let at = self.lines.len() - 1;
                 // A folder that cannot be looked into is still listed by its name.
-                if let Err(error) = folder.open_dir(&name).and_then(|inner| self.add(&inner, &path, depth - 1)) {
+                if let Err(error) = folder.open_dir(&name).and_then(|inner| self.add(&inner, &inner_place, &path, depth - 1)) {
                     self.lines[at].push_str(&format!("  cannot be listed: {error}"));
                 }
             }

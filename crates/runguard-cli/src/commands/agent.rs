@@ -11,7 +11,7 @@ use runguard_agent::agent::{BuildError, Interrupted};
 use runguard_agent::demo::{self, DEMOS, Demo};
 use runguard_agent::session::Recovered;
 use runguard_agent::session::disk::{SessionError, SessionFolder};
-use runguard_agent::settings::{SessionSettings, SettingsError};
+use runguard_agent::settings::{SETTINGS_FILE, SessionSettings, SettingsError};
 use runguard_agent::{AgentState, Event, Input, Observer, Report, RunOptions, Session, Settings, Stop};
 use runguard_core::money::NanoDollars;
 use runguard_core::time::Span;
@@ -23,7 +23,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Where settings are looked for when none are named.
-const SETTINGS_FILE: &str = "agent.toml";
 /// The longest prompt that is read from a pipe.
 const MOST_PROMPT_BYTES: u64 = 1024 * 1024;
 /// What is left running when all is said (a tool that does not listen) is waited for this long.
