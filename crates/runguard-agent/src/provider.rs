@@ -7,6 +7,8 @@
 pub mod anthropic;
 pub mod bedrock;
 mod connect;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod http;
 mod json;
 pub mod openai;

@@ -6,6 +6,8 @@
 pub mod cluster;
 mod embedded;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod key;
 mod log;
 mod memory;

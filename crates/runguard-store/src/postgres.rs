@@ -211,3 +211,18 @@ async fn hear(
 fn texts(values: &[String]) -> Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> {
     values.iter().map(|value| (value as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT)).collect()
 }
+/// Whether an address can be read.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn check_address(url: &str) -> Result<(), OpenError> {
+    static RUNTIME: std::sync::OnceLock<tokio::runtime::Runtime> = std::sync::OnceLock::new();
+    // It is only handed on: nothing runs on it.
+    let made = || tokio::runtime::Builder::new_current_thread().build();
+    let runtime = match RUNTIME.get() {
+        Some(runtime) => runtime,
+        None => match made() {
+            Ok(runtime) => RUNTIME.get_or_init(|| runtime),
+            Err(_) => return Ok(()),
+        },
+    };
+    Server::parse(url, runtime.handle().clone()).map(drop)
+}

@@ -637,3 +637,8 @@ impl Link for RedisLink {
         self.partitions
     }
 }
+/// Whether an address can be read.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn check_address(url: &str) -> Result<(), OpenError> {
+    Address::parse(url).map(drop)
+}

@@ -349,3 +349,19 @@ impl Answer {
         }
     }
 }
+/// What [`stream`] does, without a connection, and the answer that comes whole.
+#[cfg(feature = "fuzzing")]
+pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+    let (mut parser, mut answer) = (Parser::default(), Answer::default());
+    if let Ok(value) = serde_json::from_slice(&pieces.concat()) {
+        answer.take_whole(&value, reply)?;
+    }
+    for piece in pieces {
+        parser.push(piece, |event| match serde_json::from_str(event.data) {
+            Ok(value) => answer.take(event, &value, reply),
+            Err(_) => Ok(()),
+        })?;
+    }
+    reply.finish(answer.finish());
+    Ok(())
+}

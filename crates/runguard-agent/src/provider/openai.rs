@@ -423,3 +423,16 @@ impl Call {
         }
     }
 }
+/// What [`stream`] does, without a connection.
+#[cfg(feature = "fuzzing")]
+pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+    let (mut parser, mut answer) = (Parser::default(), Answer::default());
+    for piece in pieces {
+        parser.push(piece, |event| match serde_json::from_str(event.data) {
+            Ok(value) => answer.take(&value, reply),
+            Err(_) => Ok(()),
+        })?;
+    }
+    reply.finish(answer.finish());
+    Ok(())
+}
