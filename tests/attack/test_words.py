@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from runguard_process import run_cli
+
 # Written so that no reader of words takes it apart or changes it.
 MARK = "zqmark"
 PERSONAL = ["jane.doe", "4111 1111", "4111\u00a01111", "5309", "hunter2secret", "sk-ant-api03"]
@@ -149,3 +151,52 @@ def test_a_failed_search_may_be_made_again_without_its_words(serve):
     flow.allowed("/guard/tool-call", **call)
     flow.post("/guard/tool-call/record", {**call, "error": True})
     flow.allowed("/guard/tool-call", **call)
+
+
+# -- a model at its own settings ------------------------------------------------------------------------------------------
+
+SETTINGS = """[provider]
+kind = "scripted"
+model = "scripted"
+script = "script.toml"
+
+[limits]
+cost_limit = 0
+
+[tools]
+allow = ["read_file", "write_file", "list_directory"]
+"""
+
+
+def test_a_model_cannot_give_itself_a_shell(tmp_path):
+    """It rewrites the settings it was started with, those the next start would read, its session, and a hook of git."""
+    (tmp_path / "agent.toml").write_text(SETTINGS)
+    (tmp_path / ".git" / "hooks").mkdir(parents=True)
+    (tmp_path / ".git" / "config").write_text("token = ghp_secret")
+    (tmp_path / "link").symlink_to("agent.toml")
+    (tmp_path / "twin").hardlink_to(tmp_path / "agent.toml")
+    wanted = [("write_file", {"path": path, "content": SETTINGS.replace("allow = [", 'allow = ["shell", ')}) for path in
+              ("agent.toml", "./agent.toml", "AGENT.TOML", "link", "twin", ".git/hooks/post-commit", "runguard-sessions/x/session.jsonl",
+               "runguard-data/keys.json")]
+    wanted += [("read_file", {"path": path}) for path in ("agent.toml", "twin", ".git/config")]
+    wanted += [("list_directory", {"path": path}) for path in (".git", "runguard-sessions")]
+    replies = [{"text": "Now.", "calls": [{"name": name, "arguments": arguments}]} for name, arguments in wanted]
+    script = "".join(
+        f'[[reply]]\ntext = "{number}"\ncalls = [{{ name = "{reply["calls"][0]["name"]}", arguments = {toml(reply["calls"][0]["arguments"])} }}]\n'
+        for number, reply in enumerate(replies)
+    )
+    (tmp_path / "script.toml").write_text(script + '[[reply]]\ntext = "I gave up."\n')
+    ran = run_cli("agent", "--config", "agent.toml", "--json", "do it", cwd=tmp_path)
+    assert "I gave up." in ran.stdout, ran
+    assert (tmp_path / "agent.toml").read_text() == SETTINGS and (tmp_path / "twin").read_text() == SETTINGS
+    assert sorted(path.name for path in (tmp_path / ".git").rglob("*")) == ["config", "hooks"]
+    assert not (tmp_path / "AGENT.TOML").exists() and not (tmp_path / "runguard-data").exists()
+    assert "ghp_secret" not in ran.stdout
+    ended = [json.loads(line) for line in ran.stdout.splitlines() if '"tool_finished"' in line]
+    assert [event["ok"] for event in ended] == [False] * len(wanted), ended
+    assert "Work on the other files" in ended[0]["preview"]
+
+
+def toml(arguments: dict[str, str]) -> str:
+    """An inline table; a string of JSON is one of TOML."""
+    return "{ " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in arguments.items()) + " }"

@@ -38,7 +38,7 @@ impl Protected {
     pub(super) fn refusal(&self, place: &Path) -> Option<String> {
         let inside = place.strip_prefix(&self.root).unwrap_or(place);
         if inside.components().any(|part| is_git(part.as_os_str())) {
-            return Some("belongs to git, whose own folder is left alone: change the files it keeps track of".to_owned());
+            return Some("belongs to git's own folder".to_owned());
         }
         if self.paths.iter().any(|path| is_within(place, &real(path))) {
             return Some("belongs to the agent's own settings or sessions".to_owned());
