@@ -315,10 +315,10 @@ impl State {
         })
     }
 
-    /// Forgets a session; whether anything was known of it.
-    pub fn forget(&mut self, tenant: &str, session: &str) -> bool {
+    /// Forgets sessions of a tenant; whether anything was known of them.
+    pub fn forget(&mut self, tenant: &str, is_gone: impl Fn(&str) -> bool) -> bool {
         let before = self.entries.len();
-        self.entries.retain(|_, entry| entry.session.is_empty() || entry.tenant != tenant || entry.session != session);
+        self.entries.retain(|_, entry| entry.session.is_empty() || entry.tenant != tenant || !is_gone(&entry.session));
         self.entries.len() < before
     }
 

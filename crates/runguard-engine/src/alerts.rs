@@ -13,12 +13,14 @@ pub use targets::{Again, Failed, Parcel, Target, TargetKind, TargetSettings};
 
 use crate::clock::system_now;
 use crate::engine::Engine;
+use crate::erasure::Gone;
 use crate::keys::Caller;
+pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
 use runguard_core::alert::{self, Alert, AlertState, Firing, Rule, Severity, State};
 use runguard_core::policy::{self, SettingsProblem, Tree};
 use runguard_core::{Span, Timestamp};
-use runguard_store::{LogRow, Order, RowFilter};
+use runguard_store::{LogRow, Order, RowFilter, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -27,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Rows read at a time; a rest follows, so that answers come first.
 const CHUNK: usize = 128;
@@ -186,8 +188,8 @@ struct Shared {
     firing: Mutex<Vec<Vec<Firing>>>,
     counts: [[AtomicU64; Count::ALL.len()]; TargetKind::ALL.len()],
     read_upto: AtomicU64,
-    /// Tenants and sessions that were erased; the follower forgets them.
-    erased: Mutex<Vec<(String, String)>>,
+    /// What erasures ask of the follower.
+    chores: Mutex<Vec<Chore>>,
     erasing: Notify,
 }
 
@@ -207,6 +209,26 @@ impl Shared {
     fn set_firing(&self, rules: &[(Rule, State)]) {
         *self.firing.lock().unwrap_or_else(PoisonError::into_inner) = rules.iter().map(|(_, state)| state.firing().collect()).collect();
     }
+}
+
+/// What an erasure asks for.
+#[derive(Debug)]
+enum Chore {
+    Forget { gone: Gone, done: oneshot::Sender<Result<(), StoreError>> },
+    Purge { done: oneshot::Sender<Result<bool, StoreError>> },
+}
+
+/// An erasure while nobody is told of anything: what an earlier life of the service left in the file goes too.
+pub(crate) fn erase_from_idle_file(folder: &Path, gone: &Gone) -> Result<(), OutboxError> {
+    if !folder.join(FILE).exists() {
+        return Ok(());
+    }
+    Outbox::open(folder)?.forget(gone)
+}
+
+/// The same for what was removed from it; whether the file is rid of it.
+pub(crate) fn purge_idle_file(folder: &Path) -> Result<bool, OutboxError> {
+    if folder.join(FILE).exists() { Outbox::open(folder)?.purge() } else { Ok(true) }
 }
 
 /// The alerts of a running service.
@@ -250,7 +272,7 @@ impl Alerts {
             outbox: Mutex::new(outbox),
             counts: Default::default(),
             read_upto: AtomicU64::new(0),
-            erased: Mutex::default(),
+            chores: Mutex::default(),
             erasing: Notify::new(),
         });
         let follower = Follower::new(engine.clone(), shared.clone()).map_err(|error| error.to_string())?;
@@ -270,10 +292,21 @@ impl Alerts {
         }
     }
 
-    /// A session was erased: it leaves the rules and the messages as well, in a moment.
-    pub fn forget_session(&self, tenant: &str, session: &str) {
-        self.shared.erased.lock().unwrap_or_else(PoisonError::into_inner).push((tenant.to_owned(), session.to_owned()));
+    /// A session was erased: it leaves the rules and the messages as well.
+    pub(crate) async fn forget(&self, gone: &Gone) -> Result<(), StoreError> {
+        self.ask(|done| Chore::Forget { gone: gone.clone(), done }).await
+    }
+
+    /// Overwrites what was removed from the file, and empties its write-ahead log; whether it could be emptied.
+    pub(crate) async fn purge(&self) -> Result<bool, StoreError> {
+        self.ask(|done| Chore::Purge { done }).await
+    }
+
+    async fn ask<R>(&self, chore: impl FnOnce(oneshot::Sender<Result<R, StoreError>>) -> Chore) -> Result<R, StoreError> {
+        let (done, answer) = oneshot::channel();
+        self.shared.chores.lock().unwrap_or_else(PoisonError::into_inner).push(chore(done));
         self.shared.erasing.notify_one();
+        answer.await.map_err(|_| StoreError::Stopping)?
     }
 
     /// Kind of target, what is counted, how often since the start.
@@ -443,8 +476,10 @@ async fn run(mut follower: Follower, stopping: watch::Receiver<bool>) {
         _ = stopped.changed() => {}
     }
     if follower.save() {
-        follower.forget();
+        follower.do_chores();
     }
+    // Who asks from here on is told that the service stops.
+    follower.shared.chores.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 /// Reads the log and asks the rules.
@@ -535,7 +570,7 @@ impl Follower {
                     tokio::time::sleep(GATHER).await;
                 }
                 () = tokio::time::sleep(DISTANCE / 5), if !self.seen.is_empty() => {}
-                () = self.shared.erasing.notified() => self.forget(),
+                () = self.shared.erasing.notified() => self.do_chores(),
                 () = tokio::time::sleep(SAVE_EVERY), if self.saved_upto < self.read_upto => {
                     self.save();
                 }
@@ -558,26 +593,24 @@ impl Follower {
         self.read_upto
     }
 
-    fn forget(&mut self) {
-        let erased = std::mem::take(&mut *self.shared.erased.lock().unwrap_or_else(PoisonError::into_inner));
-        if erased.is_empty() {
-            return;
-        }
-        for (tenant, session) in &erased {
-            for (_, state) in &mut self.rules {
-                state.forget(tenant, session);
+    fn do_chores(&mut self) {
+        let chores = std::mem::take(&mut *self.shared.chores.lock().unwrap_or_else(PoisonError::into_inner));
+        let failed = |error: OutboxError| StoreError::Write(error.to_string());
+        for chore in chores {
+            match chore {
+                Chore::Forget { gone, done } => drop(done.send(self.forget(&gone).map_err(failed))),
+                Chore::Purge { done } => drop(done.send(self.shared.outbox().purge().map_err(failed))),
             }
         }
-        self.shared.set_firing(&self.rules);
-        let mut outbox = self.shared.outbox();
-        let written = erased
-            .iter()
-            .try_for_each(|(tenant, session)| outbox.forget(tenant, session))
-            .and_then(|()| outbox.commit(self.read_upto, &self.rules, &[], system_now().as_millis()))
-            .and_then(|_| outbox.tidy());
-        if let Err(error) = written {
-            tracing::error!(%error, "an erased session may still be named in the alerts file");
+    }
+
+    fn forget(&mut self, gone: &Gone) -> Result<(), OutboxError> {
+        for (_, state) in &mut self.rules {
+            state.forget(gone.tenant(), |session| gone.is(gone.tenant(), session));
         }
+        self.pending.retain(|alert| !gone.is(&alert.tenant, &alert.session));
+        self.shared.set_firing(&self.rules);
+        self.shared.outbox().forget(gone)
     }
 
     /// Writes alerts, states and the place in the log down; whether it worked.

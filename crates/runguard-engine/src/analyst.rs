@@ -11,6 +11,7 @@
 mod cells;
 
 use crate::clock::Clock;
+use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_core::insight::Overview;
 use runguard_core::insight::digest::{self, Cell, Count, Digest, Place, Range, Row, Savings};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 pub const INSIGHT_FILE: &str = "insight.db";
 
@@ -32,6 +33,7 @@ const BATCH_EVERY: Duration = Duration::from_secs(2);
 const PULSE: Duration = Duration::from_millis(250);
 /// So many rows behind the cells are looked at when somebody asks.
 const FEW_ROWS: u64 = 2_000;
+const MOST_READERS: usize = 2;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
@@ -41,17 +43,23 @@ pub struct AnalystOptions {
     pub retention_days: u32,
 }
 
+/// What an erasure asks for.
 #[derive(Debug)]
-struct Forget {
-    tenant: String,
-    session: String,
-    done: oneshot::Sender<Result<(), StoreError>>,
+enum Chore {
+    Forget {
+        gone: Gone,
+        done: oneshot::Sender<Result<(), StoreError>>,
+    },
+    /// Says whether the file is rid of it.
+    Purge {
+        done: oneshot::Sender<Result<bool, StoreError>>,
+    },
 }
 
 /// What others want of the thread.
 #[derive(Debug, Default)]
 struct Asked {
-    forget: Vec<Forget>,
+    chores: Vec<Chore>,
     catch_up: Vec<oneshot::Sender<()>>,
     /// The file could not be read.
     is_damaged: bool,
@@ -60,7 +68,7 @@ struct Asked {
 
 impl Asked {
     fn is_empty(&self) -> bool {
-        self.forget.is_empty() && self.catch_up.is_empty() && !self.is_damaged && !self.stop
+        self.chores.is_empty() && self.catch_up.is_empty() && !self.is_damaged && !self.stop
     }
 }
 
@@ -74,6 +82,8 @@ struct Shared {
     hurried: AtomicBool,
     stopping: AtomicBool,
     digested: AtomicU64,
+    /// Overviews made at a time: each holds the cells of its range.
+    readers: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -136,6 +146,7 @@ impl Analyst {
             hurried: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             digested: AtomicU64::new(0),
+            readers: Arc::new(Semaphore::new(MOST_READERS)),
         });
         Self { shared, thread: Mutex::new(None), follows: Follows::Nothing }
     }
@@ -153,14 +164,23 @@ impl Analyst {
     }
 
     /// Takes a session out of the cells, for good: called before its rows leave the log.
-    pub async fn forget(&self, tenant: &str, session: &str) -> Result<(), StoreError> {
+    pub(crate) async fn forget(&self, gone: &Gone) -> Result<(), StoreError> {
         if self.follows == Follows::Nothing {
             return Ok(());
         }
         let (done, forgotten) = oneshot::channel();
-        let forget = Forget { tenant: tenant.to_owned(), session: session.to_owned(), done };
-        self.shared.ask(|asked| asked.forget.push(forget))?;
+        self.shared.ask(|asked| asked.chores.push(Chore::Forget { gone: gone.clone(), done }))?;
         forgotten.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    /// Overwrites what was taken out, and empties the write-ahead log. Whether it is so: not while somebody reads what was.
+    pub(crate) async fn purge(&self) -> Result<bool, StoreError> {
+        if self.follows == Follows::Nothing {
+            return Ok(true);
+        }
+        let (done, purged) = oneshot::channel();
+        self.shared.ask(|asked| asked.chores.push(Chore::Purge { done }))?;
+        purged.await.map_err(|_| StoreError::Stopping)?
     }
 
     /// What happened in the range, by the counts of the store and the cells.
@@ -169,7 +189,10 @@ impl Analyst {
         let filters = &range.filters;
         let stats = store.stats_by(filters.tenant.clone(), filters.guard.clone(), range.since_ms, range.until_ms, minutes).await?;
         let shared = self.shared.clone();
+        let place = shared.readers.clone().acquire_owned().await.map_err(|_| StoreError::Stopping)?;
         let make = move || {
+            // Held by the thread: a caller who goes away does not end it.
+            let _place = place;
             let (cells, behind_rows) = shared.cells(&range)?;
             let counts: Vec<Count> = stats
                 .into_iter()
@@ -350,8 +373,11 @@ impl Desk {
                 self.cells = None;
                 self.throw_away("it could not be read");
             }
-            for Forget { tenant, session, done } in asked.forget {
-                let _ = done.send(self.forget(&tenant, &session));
+            for chore in asked.chores {
+                match chore {
+                    Chore::Forget { gone, done } => drop(done.send(self.change(|cells| cells.forget(&gone), Some(&gone)))),
+                    Chore::Purge { done } => drop(done.send(self.change(Cells::purge, None))),
+                }
             }
             let worked = self.work(!asked.catch_up.is_empty());
             // Whoever waits for more than could be done hears nothing, and that is an answer too.
@@ -434,7 +460,7 @@ impl Desk {
         while reached < goal && rows < BATCH_ROWS {
             let flow = shared.log.follow(reached, goal, |row| {
                 let mut folded = as_row(&row);
-                if marks.has(row.tenant, row.session) {
+                if marks.have(row.tenant, row.session) {
                     folded.session = "";
                 }
                 digest.fold(&folded);
@@ -459,36 +485,46 @@ impl Desk {
     /// Lets go of hours that the log has let go of.
     fn retire(&mut self) -> Result<(), Ended> {
         let Self { options, pace, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
-        let now = match &options.clock {
+        let newest = cells.newest_hour().saturating_mul(digest::HOUR_MILLIS);
+        let told = match &options.clock {
             Clock::System => crate::clock::system_now().as_millis(),
             Clock::Shared(clock) => clock.now_millis(),
-            Clock::Virtual => cells.newest_hour().saturating_mul(digest::HOUR_MILLIS),
+            Clock::Virtual => newest,
         };
-        let hour = now.div_euclid(digest::HOUR_MILLIS);
-        if last_retention.is_some_and(|(at, seen)| seen == hour && at.elapsed() < RETENTION_EVERY) {
+        let told_hour = told.div_euclid(digest::HOUR_MILLIS);
+        if last_retention.is_some_and(|(at, seen)| seen == told_hour && at.elapsed() < RETENTION_EVERY) {
             return Ok(());
         }
+        let now = match &options.clock {
+            Clock::System | Clock::Shared(_) => {
+                let elapsed = last_retention.map_or(Duration::ZERO, |(at, _)| at.elapsed());
+                cells.time_passed(told, elapsed)?
+            }
+            Clock::Virtual => told,
+        };
+        let hour = now.div_euclid(digest::HOUR_MILLIS);
         cells.retire(hour.saturating_sub(i64::from(options.retention_days) * 24), pace)?;
-        *last_retention = Some((Instant::now(), hour));
+        *last_retention = Some((Instant::now(), told_hour));
         Ok(())
     }
 
     /// A file that cannot be changed is thrown away: an erasure is done or it is refused.
-    fn forget(&mut self, tenant: &str, session: &str) -> Result<(), StoreError> {
-        self.marks.add(tenant, session);
-        let forgotten = match self.open() {
-            Ok(cells) => cells.forget(tenant, session),
+    fn change<R: Default>(
+        &mut self,
+        change: impl FnOnce(&mut Cells) -> Result<R, rusqlite::Error>,
+        gone: Option<&Gone>,
+    ) -> Result<R, StoreError> {
+        gone.into_iter().for_each(|gone| self.marks.add(gone));
+        let changed = match self.open() {
+            Ok(cells) => change(cells),
             Err(Ended::File(error)) => Err(error),
             Err(Ended::Stopping) => return Err(StoreError::Stopping),
             Err(Ended::Log(error)) => return Err(error),
         };
-        if let Err(error) = forgotten {
+        changed.or_else(|error| {
             self.cells = None;
             self.throw_away(&error.to_string());
-            if self.shared.path.exists() {
-                return Err(StoreError::Write(error.to_string()));
-            }
-        }
-        Ok(())
+            if self.shared.path.exists() { Err(StoreError::Write(error.to_string())) } else { Ok(R::default()) }
+        })
     }
 }

@@ -7,6 +7,7 @@ use crate::engine::{Engine, cell, label};
 use runguard_core::Timestamp;
 use runguard_core::guard::api_circuit::{self, CircuitView};
 use runguard_core::guard::{Place, Scope, Slot};
+use runguard_core::text::StoreText;
 use runguard_store::{Decided, Family, Labelled, StoreError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,8 +189,11 @@ impl Engine {
     /// One circuit; `None` when nothing is remembered of the endpoint.
     pub async fn circuit(&self, tenant: &str, endpoint_key: &str, now: Timestamp) -> Result<Option<Circuit>, StoreError> {
         let place = api_circuit::endpoint_place(endpoint_key);
-        let label = label(tenant, &place);
-        let state = self.store.apply(&[cell(tenant, &place, &label)], |view| Decided::Reply(view.get(0).map(<[u8]>::to_vec))).await?;
+        let label = label(tenant, &place, StoreText::Full);
+        let state = self
+            .store
+            .apply(&[cell(self.store.names(), tenant, &place, &label)], |view| Decided::Reply(view.get(0).map(<[u8]>::to_vec)))
+            .await?;
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(tenant);
         let state = state.filter(|state| !api_circuit::is_over(state, endpoint_key, policy, now));

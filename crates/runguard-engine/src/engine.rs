@@ -4,6 +4,7 @@ use crate::alerts::Alerts;
 use crate::analyst::{Analyst, AnalystOptions};
 use crate::circuits::{Circuit, Endpoints, Room};
 use crate::clock::Clock;
+use crate::erasure::Erasures;
 use crate::ids::Ids;
 use crate::keys::KeyRing;
 use crate::preview::Turns;
@@ -20,8 +21,8 @@ use runguard_core::policy::Mode;
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Erased, Family, Keep, Key, LogRow, Options, Order, Role, Row, RowFilter, Rules, Standing, Store,
-    StoreError, View, Written,
+    Cell, Change, Decided, Embedded, Family, Keep, Key, LogRow, Names, OpenError, Options, Order, Role, Row, RowFilter, Rules, Standing,
+    Store, StoreError, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -186,6 +187,8 @@ pub struct Engine {
     pub telemetry: Option<Arc<Telemetry>>,
     ids: Ids,
     pub(crate) endpoints: Endpoints,
+    /// None in a simulation.
+    pub(crate) erasures: Option<Erasures>,
     /// Set once the service tells anybody.
     pub alerts: std::sync::OnceLock<Alerts>,
 }
@@ -204,7 +207,7 @@ fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<
     guard::replay(slot, state, events, Timestamp::from_millis(at))
 }
 
-fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
+fn group(names: Names, tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
     if slot == KEPT_ANSWER {
         return None;
     }
@@ -216,9 +219,9 @@ fn group(tenant: &str, key: Key, slot: u8, label: &str) -> Option<u64> {
                 Family::Endpoint => label.split_once('\0').map_or(label, |(_, endpoint)| endpoint),
                 Family::Session | Family::Idempotency => label,
             };
-            Key::new(Family::Endpoint, tenant, endpoint).group()
+            names.key(Family::Endpoint, tenant, endpoint).group()
         }
-        LivesWith::Budget => Key::new(Family::Session, tenant, &format!("\0budget\0{label}")).group(),
+        LivesWith::Budget => names.key(Family::Session, tenant, &format!("\0budget\0{label}")).group(),
     })
 }
 
@@ -236,15 +239,21 @@ fn keep(slot: u8, state: &[u8]) -> Keep {
 }
 
 /// A store whose states are the guards', in files of its own.
-pub fn open_store(settings: &Settings) -> Result<Store, runguard_store::OpenError> {
+pub fn open_store(settings: &Settings) -> Result<Store, OpenError> {
     let options = Options {
         folder: settings.store.data.clone().into(),
         durability: settings.store.durability,
         memory_bytes: settings.store.memory_mb as usize * 1024 * 1024,
         retention_days: settings.log.retention_days,
         role: Role::Whole,
+        names: fresh_names()?,
     };
     Ok(Store::Embedded(Embedded::open(options, RULES)?))
+}
+
+/// For a store that is new.
+pub(crate) fn fresh_names() -> Result<Names, OpenError> {
+    Names::random().map_err(|error| OpenError::Shared { detail: format!("the machine gives no random numbers: {error}") })
 }
 
 async fn last_id(store: &Store) -> Result<Option<String>, StoreError> {
@@ -263,7 +272,8 @@ impl Engine {
     pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
         let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
         let analyst = Analyst::start(&store, following(&options)).map_err(|error| StoreError::Read(error.to_string()))?;
-        Ok(Self::of(store, options, ids, analyst))
+        let erasures = Erasures::new(std::path::Path::new(&options.settings.store.data));
+        Ok(Self { erasures: Some(erasures), ..Self::of(store, options, ids, analyst) })
     }
 
     /// An engine for a simulation: no thread and, with a seed, no chance in it. It has no overviews.
@@ -274,11 +284,15 @@ impl Engine {
     }
 
     fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst) -> Self {
+        if matches!(options.clock, Clock::Virtual) {
+            store.believe_told_time();
+        }
         store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         Self {
             analyst,
             ids,
             endpoints: Endpoints::default(),
+            erasures: None,
             store,
             clock: options.clock,
             telemetry: (!options.settings.telemetry.otlp_endpoint.is_empty()).then(Arc::default),
@@ -295,12 +309,12 @@ impl Engine {
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
-        let places = asked.operation.places();
+        let (places, names) = (asked.operation.places(), self.store.names());
         let labels: SmallVec<[Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place, settings.log.store_text)).collect();
         let mut cells: SmallVec<[Cell<'_>; 3]> =
-            places.iter().zip(&labels).map(|(place, label)| cell(asked.tenant, place, label)).collect();
+            places.iter().zip(&labels).map(|(place, label)| cell(names, asked.tenant, place, label)).collect();
         if let Some(idempotency) = &asked.idempotency {
-            let key = Key::new(Family::Idempotency, asked.tenant, idempotency.key);
+            let key = names.key(Family::Idempotency, asked.tenant, idempotency.key);
             let (mine, now) = (Claim { fingerprint: idempotency.fingerprint, at: asked.now.as_millis() }, asked.now);
             let earlier =
                 self.store.claim(key, &mine.to_bytes(), |there| Claim::from_bytes(there).is_some_and(|there| there.counts(now))).await?;
@@ -431,13 +445,6 @@ impl Engine {
         Ok(Some(SessionView { timeline, outlooks }))
     }
 
-    /// Removes everything known of a session.
-    pub async fn erase_session(&self, tenant: &str, session_id: &str, now: Timestamp) -> Result<Option<Erased>, StoreError> {
-        self.analyst.forget(tenant, session_id).await?;
-        let row = self.admin_row(tenant, now, "session_erased", "");
-        self.store.erase_session(tenant, session_id, row).await
-    }
-
     /// What happened in a range of time.
     pub async fn overview(&self, range: Range) -> Result<Overview, StoreError> {
         let savings = self.settings.load().savings.clone();
@@ -453,7 +460,7 @@ impl Engine {
         self.store.stop();
     }
 
-    fn admin_row(&self, tenant: &str, now: Timestamp, action: &'static str, subject: &str) -> Row {
+    pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: &'static str, subject: &str) -> Row {
         Row {
             at: now.as_millis(),
             id: self.ids.next(now.as_millis()),
@@ -482,7 +489,7 @@ impl Engine {
         row.guard = GuardName::ApiCircuit.code();
         let state = self
             .store
-            .apply(&[cell(tenant, &place, &label)], |view| {
+            .apply(&[cell(self.store.names(), tenant, &place, &label)], |view| {
                 let change = api_circuit::control(view.get(0), control, now);
                 let kept = Change { cell: 0, events: change.events, state: change.state.clone() };
                 // An id for each try: an earlier one may have been made, without our hearing of it.
@@ -604,13 +611,13 @@ pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>, store_text: Stor
 }
 
 /// The address of a guard's state.
-pub(crate) fn cell<'a>(tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
+pub(crate) fn cell<'a>(names: Names, tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
     let family = match place.scope {
         Scope::Session => Family::Session,
         Scope::Endpoint => Family::Endpoint,
     };
-    let (key, slot) = (Key::new(family, tenant, place.name), place.slot as u8);
-    Cell { key, slot, subject: label, group: group(tenant, key, slot, label).unwrap_or(key.group()) }
+    let (key, slot) = (names.key(family, tenant, place.name), place.slot as u8);
+    Cell { key, slot, subject: label, group: group(names, tenant, key, slot, label).unwrap_or(key.group()) }
 }
 
 fn earlier_answer(

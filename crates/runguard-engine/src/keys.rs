@@ -4,6 +4,7 @@
 //! random bits: nothing to guess, so nothing slow is needed). The file is small JSON, replaced as a whole, so the
 //! command line can make and revoke keys while the service runs; the service looks at it again every second.
 
+use runguard_store::files::{create_private_folder, make_private, private_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -299,8 +300,9 @@ fn read(folder: &Path) -> Result<KeyFile, KeyError> {
 fn lock(folder: &Path) -> Result<fs::File, KeyError> {
     let path = folder.join("keys.lock");
     let failed = |source| KeyError::File { path: path.clone(), source };
-    runguard_store::create_private_folder(folder).map_err(failed)?;
-    let file = fs::File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    create_private_folder(folder).map_err(failed)?;
+    let file = private_file().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    make_private(&path).map_err(failed)?;
     file.lock().map_err(failed)?;
     Ok(file)
 }
@@ -312,11 +314,7 @@ fn write(folder: &Path, keys: &KeyFile) -> Result<(), KeyError> {
     let failed = |source| KeyError::File { path: path.clone(), source };
     let mut json = serde_json::to_vec_pretty(keys).map_err(|error| KeyError::Invalid(error.to_string()))?;
     json.push(b'\n');
-    let mut options = fs::File::options();
-    options.create(true).truncate(true).write(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&beside).map_err(failed)?;
+    let mut file = private_file().create(true).truncate(true).write(true).open(&beside).map_err(failed)?;
     file.write_all(&json).and_then(|()| file.sync_all()).map_err(failed)?;
     fs::rename(&beside, &path).map_err(failed)
 }

@@ -5,6 +5,7 @@ pub mod analyst;
 pub mod circuits;
 pub mod clock;
 pub mod engine;
+pub mod erasure;
 pub mod ids;
 pub mod keys;
 pub mod preview;

@@ -26,7 +26,7 @@ use runguard_core::pattern::{Pattern, Patterns};
 use runguard_core::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
 use runguard_core::text::{self, StoreText};
 use runguard_core::{GuardName, Mode, Reason, Span, Timestamp};
-use runguard_store::{Deed, Family, Key, LogRow, Order, RowFilter, StoreError};
+use runguard_store::{Deed, Family, Key, LogRow, Names, Order, RowFilter, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -186,6 +186,7 @@ async fn replay(engine: &Engine, ask: Ask, turn: Arc<Turn>) -> Result<Report, Pr
     let (settings, given_up) = (engine.settings.load_full(), waiting.given_up.clone());
     let mut replay = aside(&turn, move || Replay::new(settings, ask, given_up)).await??;
     let store = &engine.store;
+    replay.lanes.iter_mut().for_each(|lane| lane.names = store.names());
     let filter = replay.filter();
     let mut newest: Option<u64> = None;
     let mut oldest: Option<u64> = None;
@@ -426,6 +427,7 @@ struct StateName {
 /// One way the past could have gone.
 #[derive(Default)]
 struct Lane {
+    names: Names,
     states: HashMap<StateName, Vec<u8>>,
     /// The permits this lane's checks gave, by decision.
     permits: HashMap<String, String>,
@@ -448,7 +450,7 @@ impl Lane {
                     Scope::Endpoint => Family::Endpoint,
                 };
                 StateName {
-                    key: Key::new(family, tenant, place.name),
+                    key: self.names.key(family, tenant, place.name),
                     slot: place.slot as u8,
                     label: label(tenant, place, StoreText::Full).into_owned(),
                 }
@@ -486,7 +488,7 @@ impl Lane {
         };
         let place = api_circuit::endpoint_place(&row.subject);
         let name = StateName {
-            key: Key::new(Family::Endpoint, &row.tenant, place.name),
+            key: self.names.key(Family::Endpoint, &row.tenant, place.name),
             slot: place.slot as u8,
             label: label(&row.tenant, &place, StoreText::Full).into_owned(),
         };
@@ -860,7 +862,7 @@ impl Replay {
         if act == "reserve" {
             self.reservations.insert(budget::reservation_number(&row.id), row.id.clone());
         }
-        let own_key = Key::new(Family::Session, &row.tenant, &row.session);
+        let own_key = self.lanes[0].names.key(Family::Session, &row.tenant, &row.session);
         let own = deed.effects.iter().find(|effect| effect.key == own_key).map(|effect| effect.events.as_slice());
         let refused = row.outcome == "blocked" || row.outcome == "would_block";
         let asked_usd = answer["cost_usd"].as_f64();

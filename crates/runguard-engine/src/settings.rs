@@ -69,8 +69,11 @@ impl ServerSettings {
         if self.listen.parse::<std::net::SocketAddr>().is_err() {
             return wrong("listen", "is no address with a port, like 127.0.0.1:8100".into());
         }
-        let at_least_one =
-            [("max_connections", self.max_connections), ("max_streams", self.max_streams), ("max_streams_per_key", self.max_streams_per_key)];
+        let at_least_one = [
+            ("max_connections", self.max_connections),
+            ("max_streams", self.max_streams),
+            ("max_streams_per_key", self.max_streams_per_key),
+        ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, most)| *most == 0) {
             return wrong(key, "must be at least 1".into());
         }
@@ -298,7 +301,12 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
         "Where many nodes keep one log: postgres://user:password@host:5432/database. Empty: each node's own files. Better in RUNGUARD_LOG_DATABASE than in a file.",
         false,
     ),
-    ("log", "store_text", "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers, no keys and passwords) or \"full\"; docs/kept.md says it field by field.", true),
+    (
+        "log",
+        "store_text",
+        "What users said: \"none\", \"redacted\" (no e-mail, phone, card and long numbers, no keys and passwords) or \"full\"; docs/kept.md says it field by field.",
+        true,
+    ),
     ("log", "retention_days", "Decisions older than this are removed.", false),
     ("alerts", "enabled", "Whether targets are told of what the rules see. Without a target nothing is watched.", false),
     ("alerts", "max_attempts", "Attempts for one message, over about a day; then it is a dead letter.", false),

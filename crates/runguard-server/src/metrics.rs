@@ -87,6 +87,7 @@ pub(crate) struct Metrics {
     entries: Gauge,
     state_bytes: Gauge,
     rows_behind: Gauge<u64, AtomicU64>,
+    wal_bytes: Gauge<u64, AtomicU64>,
     shared_up: Gauge,
     rows_waiting: Gauge<u64, AtomicU64>,
     reload_refused: Family<WatchedLabel, Gauge>,
@@ -131,6 +132,7 @@ impl Metrics {
             entries: Gauge::default(),
             state_bytes: Gauge::default(),
             rows_behind: Gauge::default(),
+            wal_bytes: Gauge::default(),
             shared_up: Gauge::default(),
             rows_waiting: Gauge::default(),
             reload_refused: Family::default(),
@@ -156,6 +158,7 @@ impl Metrics {
         registry.register("entries_in_memory", "Sessions, endpoints and kept answers in memory", metrics.entries.clone());
         registry.register("state_bytes_in_memory", "About the memory they take", metrics.state_bytes.clone());
         registry.register("rows_behind_index", "Log rows not yet indexed", metrics.rows_behind.clone());
+        registry.register("write_ahead_log_bytes", "What waits to be moved into the log's file", metrics.wal_bytes.clone());
         registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
         registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
         registry.register(
@@ -250,6 +253,7 @@ impl Metrics {
         self.entries.set(store.entries_in_memory() as i64);
         self.state_bytes.set(store.bytes_in_memory() as i64);
         self.rows_behind.set(store.rows_behind());
+        self.wal_bytes.set(store.wal_bytes().unwrap_or(0));
         let health = store.cluster_health();
         self.shared_up.set(i64::from(health.as_ref().is_none_or(|health| health.away.is_none())));
         self.rows_waiting.set(health.map_or(0, |health| health.waiting_rows));

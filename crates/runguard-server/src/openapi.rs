@@ -503,6 +503,33 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         let parameters = [in_path("endpoint_key", "The endpoint."), tenant.clone()];
         json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, json_response("The circuit after it.", &circuit)), READ)})
     };
+    let mut erase = operation(
+        "operations",
+        "erase_session",
+        "Removes everything known of a session.",
+        &[in_path("session_id", "The session."), tenant.clone()],
+        (
+            200,
+            json_response(
+                "Gone, from every file.",
+                &json!({"type": "object", "required": ["erased"], "properties": {"erased": {"const": true}, "log_entries": {"type": "integer"}}}),
+            ),
+        ),
+        FIND,
+    );
+    erase["responses"]["202"] = json_response(
+        "Nothing shows it any more, but a process that reads an old state of a file keeps its bytes there. It is finished by itself.",
+        &json!({
+            "type": "object",
+            "required": ["erased", "pending", "message"],
+            "properties": {
+                "erased": {"const": false},
+                "log_entries": {"type": "integer"},
+                "pending": {"type": "array", "items": {"type": "string"}, "description": "The files."},
+                "message": {"type": "string"},
+            },
+        }),
+    );
     vec![
         ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, list), READ)})),
         (
@@ -513,8 +540,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             "/v1/sessions/{session_id}",
             json!({
                 "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![in_path("session_id", "The session."), tenant.clone()], paging()].concat(), (200, json_response("The session.", &session_schema)), FIND),
-                "delete": operation("operations", "erase_session", "Removes everything known of a session.", &[in_path("session_id", "The session."), tenant.clone()],
-                    (200, json_response("Gone.", &json!({"type": "object", "required": ["erased"], "properties": {"erased": {"const": true}, "log_entries": {"type": "integer"}}}))), FIND),
+                "delete": erase,
             }),
         ),
         (

@@ -10,7 +10,8 @@ use runguard_store::cluster::link::{About, CellName, Link, Put, Swap, SwapCell, 
 use runguard_store::cluster::{EntryRow, entry};
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Row, Rules, Standing, View, Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, RETIRE_EVERY, Row, Rules, Standing, View,
+    Written,
 };
 use std::error::Error;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 
 const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
-    group: |_, _, _, _| Some(7),
+    group: |_, _, _, _, _| Some(7),
     keep: |_, _| Keep::Window,
 };
 
@@ -173,6 +174,8 @@ async fn gathered(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
             memory_bytes: 64 << 20,
             retention_days: 1,
             patience: Duration::from_millis(500),
+            retire_every: RETIRE_EVERY,
+            names: Names::PLAIN,
             seed: u64::from(std::process::id()) << 32 | index as u64,
         };
         let link = connect(arguments, "hot-cluster").await?;
@@ -239,7 +242,7 @@ async fn one_by_one(arguments: &Arguments, prefix: &str, in_turn: InTurn) -> Res
     let mut nodes = Vec::new();
     for index in 0..arguments.nodes {
         let link = connect(arguments, prefix).await?;
-        link.about(About { format: 1, partitions: PARTITIONS, generation: 1 }).await?;
+        link.about(About::offered(PARTITIONS, 1, Names::PLAIN)).await?;
         nodes.push(Arc::new(Plain { link, turn: Mutex::default(), tokens: AtomicU64::new((index as u64 + 1) << 48) }));
     }
     let request = move |node: Arc<Plain>| async move {

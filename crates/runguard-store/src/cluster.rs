@@ -21,13 +21,13 @@ mod writer;
 
 pub use clock::SharedClock;
 pub use entry::EntryRow;
-pub use link::EntryId;
+pub use link::{EntryId, agree_on_names};
 pub use log::{Imported, Positions};
 
 use crate::embedded::Embedded;
 use crate::error::{OpenError, StoreError};
-use crate::key::{Family, Key};
-use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::key::{Family, Key, Names};
+use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow, encode_erasure};
 use crate::memory::Memory;
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, View};
@@ -67,6 +67,8 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 /// How long a node tries to join.
 const JOIN: Duration = Duration::from_secs(10);
 const FLUSH: Duration = Duration::from_secs(30);
+/// How often old rows are looked for, unless a test is in a hurry.
+pub const RETIRE_EVERY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
 #[derive(Debug, Clone)]
@@ -77,6 +79,10 @@ pub struct ClusterOptions {
     pub retention_days: u32,
     /// How long a request waits for a shared database that does not answer.
     pub patience: Duration,
+    /// How often old rows are looked for.
+    pub retire_every: Duration,
+    /// How names become keys: [`agree_on_names`].
+    pub names: Names,
     /// Makes tokens; another for every node.
     pub seed: u64,
 }
@@ -95,6 +101,7 @@ pub(crate) struct Inner {
     link: Arc<dyn DynamicLink>,
     log: ClusterLog,
     rules: Rules,
+    names: Names,
     options: ClusterOptions,
     partitions: u16,
     cells: Cells,
@@ -355,7 +362,7 @@ impl Inner {
 
     /// A cell that the log tells of.
     fn cell_of<'a>(&self, tenant: &str, key: Key, slot: u8, label: &'a str, first: Option<u64>) -> Cell<'a> {
-        let group = (self.rules.group)(tenant, key, slot, label).or(first).unwrap_or(key.group());
+        let group = (self.rules.group)(self.names, tenant, key, slot, label).or(first).unwrap_or(key.group());
         Cell { key, slot, subject: label, group }
     }
 }
@@ -391,11 +398,12 @@ impl Cluster {
             LogKept::Local(log) => (ClusterLog::Local(Arc::new(log)), None),
             LogKept::Memory(log, disk) => (ClusterLog::Memory(log), Some(disk)),
         };
-        let alone = Alone::new(options.folder.clone(), disk, rules);
+        let alone = Alone::new(options.folder.clone(), disk, rules, options.names);
         let partitions = link.partitions();
         let inner = Arc::new(Inner {
             log,
             rules,
+            names: options.names,
             partitions,
             cells: Cells::new(partitions, options.memory_bytes),
             queue: Queue::default(),
@@ -437,6 +445,10 @@ impl Cluster {
             }),
         ];
         Ok(Self { inner, tasks: Mutex::new(tasks), writer: Mutex::new(Some(writer)) })
+    }
+
+    pub fn names(&self) -> Names {
+        self.inner.names
     }
 
     pub fn clock(&self) -> SharedClock {
@@ -508,7 +520,7 @@ impl Cluster {
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
         let inner = &self.inner;
         inner.caught_up(CATCH_UP).await;
-        let entry = Key::new(Family::Session, tenant, session);
+        let entry = inner.names.key(Family::Session, tenant, session);
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
         let deeds = inner.log.deeds(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
         let effects = deeds.into_iter().flat_map(|deed| deed.effects).filter(|effect| effect.key == entry);
@@ -534,7 +546,7 @@ impl Cluster {
             for note in notes {
                 let Some((slot, label)) = note.split_once('\0') else { continue };
                 let (Ok(slot), Some((tenant, endpoint))) = (slot.parse::<u8>(), label.split_once('\0')) else { continue };
-                cells.push((note, self.inner.cell_of(tenant, Key::new(family, tenant, endpoint), slot, label, None)));
+                cells.push((note, self.inner.cell_of(tenant, self.inner.names.key(family, tenant, endpoint), slot, label, None)));
             }
             let values = self.inner.load(&cells.iter().map(|(_, cell)| *cell).collect::<Vec<_>>()).await?;
             for ((note, cell), value) in cells.iter().zip(values) {
@@ -558,7 +570,7 @@ impl Cluster {
         if !inner.caught_up(FLUSH).await {
             return Err(StoreError::Write("the log is behind: what it does not have yet cannot be erased; try again".into()));
         }
-        let entry = Key::new(Family::Session, tenant, session);
+        let entry = inner.names.key(Family::Session, tenant, session);
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
         let mut log_rows = 0;
         let mut after = None;
@@ -569,7 +581,7 @@ impl Cluster {
             log_rows += deeds.len();
             for deed in &deeds {
                 let group_of_first =
-                    deed.effects.iter().find_map(|effect| (inner.rules.group)(tenant, effect.key, effect.slot, &effect.label));
+                    deed.effects.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
                 let own = deed.effects.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
                 let cells: Vec<Cell<'_>> =
                     own.map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
@@ -587,15 +599,25 @@ impl Cluster {
         inner.remove(&cells).await?;
         recovery::confirm(inner).await;
         if inner.log.is_shared() {
-            log_rows = inner.log.erase_rows(tenant, session, EntryRow::of(&row, Vec::new())).await?;
+            let erasure = EntryRow::of(&row, encode_erasure(std::iter::once(&entry)));
+            log_rows = inner.log.erase_rows(tenant, session, erasure).await?;
             return Ok(Some(Erased { log_rows }));
         }
         // Every node has a copy: the streams tell all of them, this one too.
-        let erasure = EntryRow::of(&row, entry::erasure_of(tenant, session));
+        let erasure = EntryRow::of(&row, entry::erasure_of(inner.names.session_number(tenant, session)));
         let swap = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[erasure]) };
         inner.link.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
         inner.caught_up(FLUSH).await;
         Ok(Some(Erased { log_rows }))
+    }
+
+    /// Rids this node's files of what was removed.
+    pub async fn purge(&self) -> Result<Vec<String>, StoreError> {
+        self.inner.log.purge().await
+    }
+
+    pub fn wal_bytes(&self) -> Option<u64> {
+        self.inner.log.wal_bytes()
     }
 
     /// Everything decided so far is in the log.

@@ -15,25 +15,27 @@ mod import;
 mod journal;
 mod keeper;
 mod query;
+mod readers;
 pub(crate) mod relay;
 pub(crate) mod schema;
 mod shard;
 
 use crate::embedded::import::LatestIds;
-use crate::embedded::journal::{Job, Journal, Removal, Undo, Work};
+use crate::embedded::journal::{Job, Journal, Undo, Work};
 use crate::embedded::keeper::Keeper;
-use crate::embedded::query::Readers;
+use crate::embedded::readers::{Lane, Readers};
 use crate::embedded::schema::{Folder, describe};
-use crate::embedded::shard::{ERASED, Resident, Shard, Shards, TailEvent};
+use crate::embedded::shard::{Resident, Shard, Shards, TailEvent};
 use crate::error::{OpenError, StoreError};
-use crate::key::{Family, Key, session_number};
-use crate::log::{Effect, encode_effects};
+use crate::key::{Family, Key, Names};
+use crate::log::{Effect, encode_effects, encode_erasure};
+use crate::scrub::Checkpoint;
 use crate::store::{Cell, Decided, Erased, FEW, Labelled, Row, Rules, SlotState, View};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,6 +63,8 @@ pub struct Options {
     pub memory_bytes: usize,
     pub retention_days: u32,
     pub role: Role,
+    /// For a folder that is new. Another keeps the ones it was made with.
+    pub names: Names,
 }
 
 /// What an embedded store is there for.
@@ -88,12 +92,15 @@ pub(crate) struct Inner {
     pub(crate) journal: Journal,
     pub(crate) readers: Readers,
     pub(crate) rules: Rules,
+    pub(crate) names: Names,
     /// Whether an entry that is not in memory may be on disk.
     pub(crate) cold: AtomicBool,
     /// Counts rounds of eviction.
     pub(crate) evictions: AtomicU64,
     /// The service's time, as last heard; the keeper goes by it.
     pub(crate) now: AtomicI64,
+    /// Whether old things go by the time that was told, whatever really passed.
+    pub(crate) believes_time: AtomicBool,
     /// How long a state can matter.
     pub(crate) state_lifetime_millis: AtomicI64,
     pub(crate) keeper: Keeper,
@@ -117,7 +124,7 @@ impl Embedded {
                 return Err(OpenError::Lost { path: folder.log_path(), last: 0, known: known.last_row });
             }
         }
-        let log = folder.open_log(options.durability)?;
+        let (log, names) = folder.open_log(options.durability, options.names)?;
         let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
         let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
@@ -141,13 +148,15 @@ impl Embedded {
         let last_seq = last_seq.max(known.indexed).max(known.newest);
         let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
         let inner = Arc::new(Inner {
-            journal: Journal::new(last_seq),
+            journal: Journal::new(last_seq, names),
             readers: Readers::default(),
             shards,
             rules,
+            names,
             cold: AtomicBool::new(known.holds_states || has_tail),
             evictions: AtomicU64::new(0),
             now: AtomicI64::new(i64::MIN),
+            believes_time: AtomicBool::new(false),
             state_lifetime_millis: AtomicI64::new(0),
             keeper: Keeper::default(),
             latest_ids: Mutex::default(),
@@ -165,6 +174,11 @@ impl Embedded {
         let threads = [writer, keeper].into_iter().collect::<Result<Vec<_>, _>>();
         let threads = threads.map_err(|source| OpenError::Folder { path: inner.options.folder.clone(), source })?;
         Ok(Self { inner, threads: Mutex::new(threads) })
+    }
+
+    /// How the names in a folder became keys; `None` while there is no log in it.
+    pub fn names_in(folder: &Path) -> Result<Option<Names>, OpenError> {
+        schema::names_in(folder)
     }
 
     pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
@@ -186,12 +200,11 @@ impl Embedded {
         if absent.is_empty() {
             return Ok(());
         }
-        let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || inner.load(&absent)).await.map_err(|error| StoreError::Read(error.to_string()))?
+        self.inner.in_lane(Lane::Answers, move |inner| inner.load(&absent)).await
     }
 
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
-        self.states_of(Key::new(Family::Session, tenant, session)).await
+        self.states_of(self.inner.names.key(Family::Session, tenant, session)).await
     }
 
     /// The states of any entry.
@@ -213,8 +226,7 @@ impl Embedded {
         mut into: T,
         mut visit: impl FnMut(&mut T, Labelled<'_>) + Send + 'static,
     ) -> Result<T, StoreError> {
-        let inner = self.inner.clone();
-        let read = move || {
+        let read = move |inner: &Inner| {
             // What the log's tail says of entries that nobody has asked for yet.
             inner.load(&inner.shards.waiting(family))?;
             let mut show = |slots: &[SlotState]| {
@@ -239,46 +251,75 @@ impl Embedded {
             }
             Ok(into)
         };
-        tokio::task::spawn_blocking(read).await.map_err(|error| StoreError::Read(error.to_string()))?
+        self.inner.in_lane(Lane::Questions, read).await
     }
 
+    /// Takes a session out of the log and the states. What its bytes leave in the files goes with [`Embedded::purge`].
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         // The rows that go also carry what the session did to endpoints: that must be on disk before they go.
         self.flush().await?;
-        let entry = Key::new(Family::Session, tenant, session);
-        self.make_resident(&[entry]).await?;
-        let (inner, tenant, session) = (self.inner.clone(), tenant.to_owned(), session.to_owned());
-        let find = move || inner.rows_of_session(&tenant, &session).map(|found| (found, tenant, session));
-        let ((rows, indexed_upto), tenant, session) =
-            tokio::task::spawn_blocking(find).await.map_err(|error| StoreError::Read(error.to_string()))??;
-        let mut keys = vec![entry];
-        for (_, effects) in &rows {
-            let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
-            let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
-            keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
-        }
-        if rows.is_empty() && self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty()) {
-            return Ok(None);
-        }
-        self.make_resident(&keys).await?;
-        let removal = Removal { seqs: rows.iter().map(|(seq, _)| *seq).collect(), of_session: Some((indexed_upto, tenant, session)) };
-        let log_rows = removal.seqs.len();
-        let committed = loop {
-            match self.inner.erase(&keys, &row, &removal)? {
-                Some(committed) => break committed,
-                None => self.make_resident(&keys).await?,
+        let entry = self.inner.names.key(Family::Session, tenant, session);
+        let mut erased = Erased { log_rows: 0 };
+        let mut upto = u64::MAX;
+        // Rows may come while it goes on. Those before the row that tells of the erasure are the session's old life, and go in
+        // another round; after that row a new one begins.
+        loop {
+            self.make_resident(&[entry]).await?;
+            let rows = self.rows_of_session(tenant, session, upto).await?;
+            let is_first = upto == u64::MAX;
+            let holds_nothing = || self.inner.shards.of(entry).map.get(&entry).is_none_or(|resident| resident.slots.is_empty());
+            if rows.is_empty() && (!is_first || holds_nothing()) {
+                return Ok((!is_first).then_some(erased));
             }
-        };
-        drop(committed.await.map_err(|_| StoreError::Stopping)??);
-        self.flush().await?;
-        Ok(Some(Erased { log_rows }))
+            let mut keys = Vec::from_iter(is_first.then_some(entry));
+            for (_, effects) in &rows {
+                let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
+                let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
+                keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
+            }
+            let seqs: Vec<u64> = rows.iter().map(|(seq, _)| *seq).collect();
+            erased.log_rows += seqs.len();
+            let (seq, committed) = loop {
+                match self.inner.erase(&keys, &row, &seqs)? {
+                    Some(pushed) => break pushed,
+                    None => self.make_resident(&keys).await?,
+                }
+            };
+            drop(committed.await.map_err(|_| StoreError::Stopping)??);
+            upto = if is_first { seq } else { upto };
+        }
     }
 
-    /// Brings the second file up to date and empties the write-ahead logs.
+    /// The rows of a session before `upto`, with their effects.
+    async fn rows_of_session(&self, tenant: &str, session: &str, upto: u64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+        let (tenant, session, names) = (tenant.to_owned(), session.to_owned(), self.inner.names);
+        let upto = upto.min(i64::MAX as u64);
+        self.blocking(move |connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq
+                 WHERE s.session = ?1 AND s.seq < ?5 AND l.tenant = ?2 AND l.session = ?3
+                 UNION ALL
+                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND seq < ?5 AND tenant = ?2 AND session = ?3",
+            )?;
+            let indexed_upto = crate::embedded::query::indexed_upto(connection)?;
+            let values = rusqlite::params![names.session_number(&tenant, &session), tenant, session, indexed_upto, upto];
+            let rows = select.query_map(values, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default())))?;
+            rows.collect()
+        })
+        .await
+    }
+
+    /// Overwrites what was removed, in all files, and empties their write-ahead logs. Gives the files that keep some of it, because
+    /// somebody reads an older state of them.
+    pub async fn purge(&self) -> Result<Vec<String>, StoreError> {
+        self.inner.keeper.ask_to_purge().await.map_err(|_| StoreError::Stopping)?
+    }
+
+    /// Brings the second file up to date, and empties the write-ahead logs unless somebody reads.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let flushed = self.inner.keeper.ask_to_flush();
         let _ = flushed.await;
-        self.work(Work::Truncate).await
+        self.work(Work::Checkpoint { how: Checkpoint::Truncate, is_done: false }).await
     }
 
     /// Whether the disk takes a write right now.
@@ -292,12 +333,21 @@ impl Embedded {
         written.await.map_err(|_| StoreError::Stopping)?.map(drop)
     }
 
+    pub fn names(&self) -> Names {
+        self.inner.names
+    }
+
     pub fn committed(&self) -> watch::Receiver<u64> {
         self.inner.journal.watch()
     }
 
     pub fn tell_time(&self, now_millis: i64) {
         self.inner.now.store(now_millis, Ordering::Relaxed);
+    }
+
+    /// Old things go by the time that is told, as it is told: for a clock that callers drive.
+    pub fn believe_told_time(&self) {
+        self.inner.believes_time.store(true, Ordering::Relaxed);
     }
 
     /// States are kept as long as the log, and at least this long.
@@ -316,6 +366,11 @@ impl Embedded {
     /// Rows that are in the log but not yet in the index.
     pub fn rows_behind(&self) -> u64 {
         self.inner.journal.committed().saturating_sub(self.inner.keeper.indexed_upto())
+    }
+
+    /// What is in use of the log's write-ahead log.
+    pub fn wal_bytes(&self) -> u64 {
+        self.inner.keeper.wal_bytes()
     }
 
     pub fn stop(&self) {
@@ -416,7 +471,7 @@ impl Inner {
         }
         let touched: SmallVec<[Key; FEW]> = undo.iter().map(Undo::key).collect();
         let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: written.row, effects, removal: None };
+        let work = Work::Append { row: written.row, effects, removed: Vec::new() };
         let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in touched {
             let index = Shards::index_of(key);
@@ -430,14 +485,12 @@ impl Inner {
     }
 
     /// `None`: some of it must be loaded first.
-    fn erase(&self, keys: &[Key], row: &Row, removal: &Removal) -> Result<Option<Committed>, StoreError> {
+    fn erase(&self, keys: &[Key], row: &Row, seqs: &[u64]) -> Result<Option<(u64, Committed)>, StoreError> {
         let mut shards = self.lock_shards(keys);
         if self.any_may_be_on_disk(&shards, keys) {
             return Ok(None);
         }
-        let effects: Vec<Effect<'_>> =
-            keys.iter().map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
-        let effects = postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))?;
+        let effects = encode_erasure(keys.iter());
         let at = row.at;
         let mut undo = Vec::with_capacity(keys.len());
         for key in keys {
@@ -453,7 +506,7 @@ impl Inner {
             }
         }
         let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: row.clone(), effects, removal: Some(removal.clone()) };
+        let work = Work::Append { row: row.clone(), effects, removed: seqs.to_vec() };
         let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
         for key in keys {
             let index = Shards::index_of(*key);
@@ -463,7 +516,7 @@ impl Inner {
         }
         drop(shards);
         drop(wake_up);
-        Ok(Some(committed))
+        Ok(Some((seq, committed)))
     }
 
     /// Reads entries from disk and makes them resident.
@@ -487,7 +540,7 @@ impl Inner {
     }
 
     fn read_entries(&self, keys: &[Key]) -> Result<Vec<(Key, Option<(u64, i64, Vec<SlotState>)>)>, StoreError> {
-        self.readers.read(&self.folder, |connection| {
+        self.readers.read(Lane::Answers, &self.folder, |connection| {
             let mut select = connection.prepare_cached("SELECT seq, at, slots FROM idx.states WHERE family = ?1 AND hash = ?2")?;
             let mut found = Vec::with_capacity(keys.len());
             for key in keys {
@@ -506,7 +559,7 @@ impl Inner {
     fn visit_on_disk(&self, family: Family, mut visit: impl FnMut(Key, &[SlotState])) -> Result<(), StoreError> {
         let mut after: Vec<u8> = Vec::new();
         loop {
-            let page: Vec<(Vec<u8>, Vec<SlotState>)> = self.readers.read(&self.folder, |connection| {
+            let page: Vec<(Vec<u8>, Vec<SlotState>)> = self.readers.read(Lane::Questions, &self.folder, |connection| {
                 let mut select = connection
                     .prepare_cached("SELECT hash, slots FROM idx.states WHERE family = ?1 AND hash > ?2 ORDER BY hash LIMIT ?3")?;
                 let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, decode_slots(row.get_ref(1)?.as_blob()?)));
@@ -519,22 +572,6 @@ impl Inner {
                 visit(Key { family, hash: decode_hash(hash) }, slots);
             }
         }
-    }
-
-    /// The rows of a session with their effects, and how far the index reaches.
-    fn rows_of_session(&self, tenant: &str, session: &str) -> Result<(Vec<(u64, Vec<u8>)>, u64), StoreError> {
-        self.readers.read(&self.folder, |connection| {
-            let indexed_upto: u64 = crate::embedded::query::indexed_upto(connection)?;
-            let mut select = connection.prepare_cached(
-                "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ?1 AND l.tenant = ?2 AND l.session = ?3
-                 UNION ALL
-                 SELECT seq, effects FROM main.log WHERE seq > ?4 AND tenant = ?2 AND session = ?3",
-            )?;
-            let rows = select.query_map(rusqlite::params![session_number(tenant, session), tenant, session, indexed_upto], |row| {
-                Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default()))
-            })?;
-            Ok((rows.collect::<Result<_, _>>()?, indexed_upto))
-        })
     }
 }
 

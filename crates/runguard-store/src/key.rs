@@ -1,6 +1,12 @@
 //! Names of entries: 128 bits of a stable hash, so that a million sessions cost sixteen bytes each and not their names.
+//!
+//! Whoever can find two names with one hash makes one session count for another. So the hash is keyed ([`Names`]): with a secret that
+//! is made with the store, and kept with its log, because states and rows are filed under what it gives. SipHash, because it is made
+//! for this, and costs less than a tenth of a microsecond.
 
+use siphasher::sip128::SipHasher24;
 use smallvec::SmallVec;
+use std::fmt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// What kind of thing an entry belongs to. The numbers are on disk.
@@ -30,13 +36,14 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key of a store without a secret.
     pub fn new(family: Family, tenant: &str, name: &str) -> Self {
-        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
-        bytes.push(family as u8);
-        bytes.extend_from_slice(tenant.as_bytes());
-        bytes.push(0);
-        bytes.extend_from_slice(name.as_bytes());
-        Self { family, hash: xxh3_128(&bytes) }
+        Names::PLAIN.key(family, tenant, name)
+    }
+
+    /// The key as text, for a note.
+    pub fn to_text(self) -> String {
+        format!("{}:{:032x}", self.family as u8, self.hash)
     }
 
     /// The number of what lives with this entry.
@@ -45,16 +52,105 @@ impl Key {
     }
 }
 
-/// How the session index knows a session.
-pub(crate) fn session_number(tenant: &str, session: &str) -> i64 {
-    let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
-    bytes.extend_from_slice(tenant.as_bytes());
-    bytes.push(0);
-    bytes.extend_from_slice(session.as_bytes());
-    xxh3_64(&bytes) as i64
+/// Bytes of a secret.
+pub(crate) const SECRET_BYTES: usize = 16;
+
+/// How a store makes keys of names.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Names {
+    secret: Option<[u8; SECRET_BYTES]>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.secret.is_some() { "Names(secret)" } else { "Names(plain)" })
+    }
+}
+
+impl Names {
+    /// Without a secret, as stores of earlier versions have them: the keys that are in their logs cannot be made again.
+    pub const PLAIN: Self = Self { secret: None };
+
+    pub const fn keyed(secret: [u8; SECRET_BYTES]) -> Self {
+        Self { secret: Some(secret) }
+    }
+
+    /// With a secret of its own.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret)?;
+        Ok(Self::keyed(secret))
+    }
+
+    pub(crate) fn secret(&self) -> Option<[u8; SECRET_BYTES]> {
+        self.secret
+    }
+
+    pub fn key(&self, family: Family, tenant: &str, name: &str) -> Key {
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
+        bytes.push(family as u8);
+        bytes.extend_from_slice(tenant.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(name.as_bytes());
+        let hash = match &self.secret {
+            Some(secret) => SipHasher24::new_with_key(secret).hash(&bytes).as_u128(),
+            None => xxh3_128(&bytes),
+        };
+        Key { family, hash }
+    }
+
+    /// How the session index knows a session.
+    pub(crate) fn session_number(&self, tenant: &str, session: &str) -> i64 {
+        match self.secret {
+            Some(_) => self.key(Family::Session, tenant, session).group() as i64,
+            None => {
+                let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
+                bytes.extend_from_slice(tenant.as_bytes());
+                bytes.push(0);
+                bytes.extend_from_slice(session.as_bytes());
+                xxh3_64(&bytes) as i64
+            }
+        }
+    }
 }
 
 /// One of 64 bits for a name: which names *may* occur in a zone of the log.
 pub(crate) fn mask(name: &str) -> i64 {
     1_i64 << (xxh3_64(name.as_bytes()) & 63)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_makes_other_keys_and_none_makes_those_of_earlier_versions() {
+        let [one, other] = [Names::keyed([1; 16]), Names::keyed([2; 16])];
+        let key = |names: Names| names.key(Family::Session, "tenant", "session");
+        assert_eq!(key(one), key(one));
+        assert_ne!(key(one), key(other));
+        assert_ne!(key(one), key(Names::PLAIN));
+        assert_ne!(one.session_number("tenant", "session"), Names::PLAIN.session_number("tenant", "session"));
+        assert_ne!(one.key(Family::Session, "tenant", "session"), one.key(Family::Endpoint, "tenant", "session"));
+        assert_ne!(one.key(Family::Session, "a", "b"), one.key(Family::Session, "ab", ""));
+        // On disk since the first version.
+        assert_eq!(key(Names::PLAIN).hash, xxh3_128(b"\0tenant\0session"));
+        assert_eq!(Names::PLAIN.session_number("tenant", "session"), xxh3_64(b"tenant\0session") as i64);
+        assert_eq!(format!("{one:?}"), "Names(secret)", "it is in no log line");
+    }
+
+    /// `cargo test --release -p runguard-store --lib key::tests::cost -- --ignored --nocapture`
+    #[test]
+    #[ignore = "a measurement"]
+    fn cost() {
+        for names in [Names::PLAIN, Names::keyed([7; 16])] {
+            let started = std::time::Instant::now();
+            let mut sum = 0_u128;
+            for number in 0..2_000_000_u32 {
+                let session = if number % 2 == 0 { "conversation-3f2b7c1e-9a41" } else { "conversation-77aa01c2-1b3c" };
+                sum ^= names.key(Family::Session, "default", std::hint::black_box(session)).hash;
+            }
+            println!("{names:?}: {:?} a key ({sum:x})", started.elapsed() / 2_000_000);
+        }
+    }
 }

@@ -6,6 +6,7 @@
 pub mod cluster;
 mod embedded;
 mod error;
+pub mod files;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod key;
@@ -13,14 +14,17 @@ mod log;
 mod memory;
 pub mod postgres;
 pub mod redis;
+pub mod scrub;
 mod store;
+mod trusted_time;
 
-pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, SharedClock};
-pub use embedded::schema::{create_private_folder, is_in_use};
+pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, RETIRE_EVERY, SharedClock};
+pub use embedded::schema::is_in_use;
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
-pub use key::{Family, Key};
+pub use key::{Family, Key, Names};
 pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
 pub use memory::{LogFault, Memory};
 pub use postgres::{PgLog, PgOptions};
 pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, Standing, Store, View, Written};
+pub use trusted_time::TrustedTime;

@@ -195,6 +195,9 @@ impl Follower {
     }
 }
 
+/// The slot number that means "all of this entry is gone".
+pub(crate) const ERASED: u8 = 0;
+
 /// What one row does to a state, as it stands in the log.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Effect<'a> {
@@ -217,6 +220,20 @@ pub(crate) fn encode_effects(cells: &[Cell<'_>], changes: &[Change]) -> Result<V
     let changed = changes.iter().map(|change| effect(cells[change.cell], &change.events));
     let effects: SmallVec<[Effect<'_>; FEW]> = lives_with.map(|first| effect(*first, &[])).into_iter().chain(changed).collect();
     postcard::to_extend(&*effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
+}
+
+/// What a row says that tells of the erasure of these entries.
+pub(crate) fn encode_erasure<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<u8> {
+    let effects: Vec<Effect<'_>> =
+        keys.map(|key| Effect { family: key.family as u8, hash: key.hash, slot: ERASED, subject: "", events: &[] }).collect();
+    postcard::to_stdvec(&effects).unwrap_or_default()
+}
+
+impl Deed {
+    /// The sessions whose erasure it tells of.
+    pub fn erased_sessions(&self) -> impl Iterator<Item = Key> {
+        self.effects.iter().filter(|effect| effect.slot == ERASED && effect.key.family == Family::Session).map(|effect| effect.key)
+    }
 }
 
 pub(crate) fn encode_happened(happened: &[Happened]) -> Vec<u8> {

@@ -9,7 +9,7 @@ use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions};
 use crate::error::StoreError;
-use crate::key::{Family, Key, session_number};
+use crate::key::{Family, Key, Names};
 use crate::log::{
     Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, encode_happened,
     happened,
@@ -181,7 +181,7 @@ impl Memory {
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
         self.inner.lock().as_log()?;
-        self.inner.lock().erased.insert(session_number(tenant, session), row.at);
+        self.inner.lock().erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
         let row = row.into_log_row(0).into_row();
         if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
             return Ok(erased.log_rows);

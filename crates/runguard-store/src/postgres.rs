@@ -10,12 +10,15 @@ mod pool;
 mod read;
 mod schema;
 
+use crate::cluster::link::{names_of, secret_text};
 use crate::error::{OpenError, StoreError};
+use crate::key::Names;
+use crate::trusted_time::TrustedTime;
 use pool::{Failure, Pool, Server};
 use schema::Day;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -66,6 +69,7 @@ struct Inner {
     /// Days that have their table, as far as this node knows.
     days: Mutex<BTreeSet<Day>>,
     retention_days: u32,
+    names: OnceLock<Names>,
     listener: AbortHandle,
 }
 
@@ -95,9 +99,35 @@ impl PgLog {
             committed,
             days: Mutex::default(),
             retention_days: options.retention_days,
+            names: OnceLock::new(),
             listener,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// How the names in this log became keys; `None` while it has none.
+    pub async fn kept_names(&self) -> Result<Option<Names>, StoreError> {
+        let read = async {
+            let rows = self.inner.readers.query("SELECT secret FROM runguard_secret", &[]).await?;
+            Ok(rows.first().map(|row| row.try_get::<_, String>(0)).transpose()?)
+        };
+        let secret = read.await.map_err(|failure: Failure| self.unread(&failure))?;
+        secret.map(|secret| names_of(&secret).ok_or_else(|| StoreError::Read("the log's secret cannot be read".into()))).transpose()
+    }
+
+    /// Uses these from here on, and keeps them where there are none.
+    pub async fn use_names(&self, names: Names) -> Result<(), StoreError> {
+        let sql = format!("INSERT INTO runguard_secret (secret) VALUES ('{}') ON CONFLICT DO NOTHING", secret_text(names));
+        self.inner.writers.query(&sql, &[]).await.map_err(|failure| self.unwritten(&failure))?;
+        if self.kept_names().await? != Some(names) {
+            return Err(StoreError::Write("another node made the log with another secret; start this one again".into()));
+        }
+        let _ = self.inner.names.set(names);
+        Ok(())
+    }
+
+    fn names(&self) -> Names {
+        self.inner.names.get().copied().unwrap_or(Names::PLAIN)
     }
 
     /// The number of the last row that is safe, and every later one, whoever wrote it.
@@ -109,6 +139,37 @@ impl PgLog {
     pub async fn probe(&self) -> Result<(), StoreError> {
         let written = self.inner.writers.query("UPDATE runguard_probe SET count = count + 1 RETURNING count", &[]).await;
         written.map(drop).map_err(|failure| self.unwritten(&failure))
+    }
+
+    /// Drops old days by the time that has really passed: the clock says `told_millis`, and so much time has gone by since this was
+    /// last asked, here. What is known of it stands in the log, whichever node asks next.
+    pub async fn retire_passed(&self, told_millis: i64, elapsed: Duration) -> Result<usize, StoreError> {
+        let pass = async {
+            let wire = self.inner.writers.begin().await?;
+            let known = wire.query_opt("SELECT at, off_by, off_for FROM runguard_trusted FOR UPDATE", &[]).await?;
+            let mut trusted = match known {
+                Some(row) => TrustedTime { at: row.try_get(0)?, off_by: row.try_get(1)?, off_for: row.try_get(2)? },
+                None => {
+                    let newest = wire.query_opt("SELECT at FROM runguard_log ORDER BY seq DESC LIMIT 1", &[]).await?;
+                    TrustedTime::starting(told_millis, newest.map(|row| row.try_get(0)).transpose()?)
+                }
+            };
+            let now = trusted.pass(told_millis, i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX));
+            let TrustedTime { at, off_by, off_for } = trusted;
+            let keep = format!(
+                "INSERT INTO runguard_trusted (at, off_by, off_for) VALUES ({at}, {off_by}, {off_for}) ON CONFLICT (single)
+                 DO UPDATE SET at = excluded.at, off_by = excluded.off_by, off_for = excluded.off_for; COMMIT"
+            );
+            wire.batch_execute(&keep).await?;
+            wire.keep();
+            Ok(now)
+        };
+        let now = pass.await.map_err(|failure: Failure| self.unwritten(&failure))?;
+        let days = self.retire(now).await?;
+        if days > 0 {
+            tracing::info!(days, retention_days = self.inner.retention_days, "days older than the retention have left the log");
+        }
+        Ok(days)
     }
 
     /// Drops the days that are older than the retention, with their counts. Gives how many went.

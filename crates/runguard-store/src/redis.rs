@@ -571,16 +571,24 @@ impl Link for RedisLink {
             let offered = if lost == Some(mine.generation) { mine.generation.wrapping_add(1) } else { mine.generation };
             let answer = self.one(Home::Meta, |commands| {
                 let command = commands.cmd("EVAL").arg(ABOUT).arg(1).arg(self.keys.about());
-                command.arg(mine.format).arg(mine.partitions).arg(offered).arg(lost.map_or_else(String::new, |lost| lost.to_string()));
+                command
+                    .arg(mine.format)
+                    .arg(mine.partitions)
+                    .arg(offered)
+                    .arg(lost.map_or_else(String::new, |lost| lost.to_string()))
+                    .arg(&mine.secret);
             });
-            let numbers: Option<Vec<u64>> = array(answer.await?)?.iter().map(|part| text(part).parse().ok()).collect();
+            let mut parts = array(answer.await?)?;
+            // Databases of earlier versions have none.
+            let secret = parts.pop().map(|secret| text(&secret)).unwrap_or_default();
+            let numbers: Option<Vec<u64>> = parts.iter().map(|part| text(part).parse().ok()).collect();
             let Some([format, partitions, generation, marked]) = numbers.as_deref() else {
                 return Err(LinkError::NotOurs(format!(
                     "the key {} is there, but it is not RunGuard's. Set another prefix",
                     self.keys.about()
                 )));
             };
-            if (*format, *partitions) != (u64::from(mine.format), u64::from(mine.partitions)) {
+            if !mine.takes(*format, *partitions) {
                 return Err(LinkError::NotOurs(format!(
                     "it has format {format} with {partitions} partitions, this node wants format {} with {}. Set the partitions to what the database has, or use another prefix or database; nodes of different versions cannot share one",
                     mine.format, mine.partitions
@@ -597,7 +605,7 @@ impl Link for RedisLink {
                 }
             }
             *self.known() = Some(*generation);
-            return Ok(About { format: mine.format, partitions: mine.partitions, generation: *generation });
+            return Ok(About { format: *format as u32, partitions: mine.partitions, generation: *generation, secret });
         }
         Err(LinkError::Away("the database is being set up by another node".to_owned()))
     }

@@ -6,7 +6,7 @@
 use crate::cluster::{Cluster, ClusterHealth};
 use crate::embedded::Embedded;
 use crate::error::StoreError;
-use crate::key::{Family, Key};
+use crate::key::{Family, Key, Names};
 use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
 use crate::memory::Memory;
 use serde::{Deserialize, Serialize};
@@ -107,8 +107,8 @@ pub enum Keep {
 pub struct Rules {
     /// Applies events to a state: slot, state, events, time. `None`: unknown to this version.
     pub replay: fn(u8, Option<&[u8]>, &[u8], i64) -> Option<Vec<u8>>,
-    /// What a state lives with: tenant, entry, slot, subject. `None`: with the first one of its step.
-    pub group: fn(&str, Key, u8, &str) -> Option<u64>,
+    /// What a state lives with: how names become keys, tenant, entry, slot, subject. `None`: with the first one of its step.
+    pub group: fn(Names, &str, Key, u8, &str) -> Option<u64>,
     /// Slot and state.
     pub keep: fn(u8, &[u8]) -> Keep,
 }
@@ -181,6 +181,15 @@ impl Store {
         }
     }
 
+    /// How names become keys here.
+    pub fn names(&self) -> Names {
+        match self {
+            Self::Embedded(store) => store.names(),
+            Self::Memory(_) => Names::PLAIN,
+            Self::Cluster(cluster) => cluster.names(),
+        }
+    }
+
     /// The states of a session, for looking at.
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
         each!(self, store => store.states(tenant, session).await)
@@ -198,9 +207,20 @@ impl Store {
     }
 
     /// Removes a session: its states, its rows in the log, and the answers kept for repeated requests.
-    /// What the log keeps is a row that says an erasure took place, without saying whose.
+    /// What the log keeps is a row that says an erasure took place, without saying whose. `None`: nothing was known of it.
+    /// The files are rid of its bytes with [`Store::purge`].
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         each!(self, store => store.erase_session(tenant, session, row).await)
+    }
+
+    /// Overwrites what was removed, in every file of this process, and empties the write-ahead logs. Gives the files that keep some of it,
+    /// because somebody reads an older state of them: to be tried again.
+    pub async fn purge(&self) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Embedded(store) => store.purge().await,
+            Self::Memory(_) => Ok(Vec::new()),
+            Self::Cluster(cluster) => cluster.purge().await,
+        }
     }
 
     /// Brings everything behind the answers up to date.
@@ -247,6 +267,16 @@ impl Store {
         each!(self, store => store.tell_time(now_millis));
     }
 
+    /// Old things leave by the time that is told, as it is told: for a clock that callers drive. Otherwise by the time that has
+    /// really passed.
+    pub fn believe_told_time(&self) {
+        match self {
+            Self::Embedded(store) => store.believe_told_time(),
+            // These go by a clock of their own, or keep everything.
+            Self::Memory(_) | Self::Cluster(_) => {}
+        }
+    }
+
     /// States with a window are kept at least this long.
     pub fn keep_states_for(&self, millis: i64) {
         each!(self, store => store.keep_states_for(millis));
@@ -263,6 +293,15 @@ impl Store {
     /// Rows that are in the log but not yet where queries find them fast.
     pub fn rows_behind(&self) -> u64 {
         each!(self, store => store.rows_behind())
+    }
+
+    /// What is in use of the log's write-ahead log; `None` where there is none.
+    pub fn wal_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Embedded(store) => Some(store.wal_bytes()),
+            Self::Memory(_) => None,
+            Self::Cluster(cluster) => cluster.wal_bytes(),
+        }
     }
 
     /// Writes everything down and ends. Requests that come later are refused.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use runguard_store::cluster::{EntryId, EntryRow};
 use runguard_store::postgres::Imported;
 use runguard_store::{
-    Cell, Change, Decided, Durability, Embedded, Family, Keep, Key, LogRow, OpenError, Options, Order, PgLog, PgOptions, Role, Row,
+    Cell, Change, Decided, Durability, Embedded, Family, Keep, Key, LogRow, Names, OpenError, Options, Order, PgLog, PgOptions, Role, Row,
     RowFilter, Rules, Written,
 };
 use std::ops::ControlFlow;
@@ -207,8 +207,8 @@ fn every_question_has_the_answer_of_the_embedded_log() {
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();
             let options =
-                Options { folder: folder.path().into(), durability: Durability::Process, memory_bytes: 1 << 26, retention_days: 30, role: Role::Whole };
-            let rules = Rules { replay: |_, _, _, _| Some(vec![1]), group: |_, _, _, _| Some(0), keep: |_, _| Keep::Log };
+                Options { folder: folder.path().into(), durability: Durability::Process, memory_bytes: 1 << 26, retention_days: 30, role: Role::Whole, names: Names::PLAIN };
+            let rules = Rules { replay: |_, _, _, _| Some(vec![1]), group: |_, _, _, _, _| Some(0), keep: |_, _| Keep::Log };
             let store = Embedded::open(options, rules).unwrap();
             let schema = format!("case_{}", cases.fetch_add(1, Ordering::Relaxed));
             server.sql(url.rsplit('/').next().unwrap(), &format!("CREATE SCHEMA {schema}"));
@@ -622,6 +622,20 @@ async fn days_are_tables_that_go_when_they_are_old() {
     // The other node remembers a day that has gone.
     assert_eq!(import(&other, vec![on(11, NOW + 2)]).await, Imported::Done { rows: 1, known: 0, last_seq: 11 });
     assert_eq!(tables(), "20231114 20231115 99991231");
+}
+
+/// Of whichever node asks: what is known of the time stands in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn days_go_by_the_time_that_has_passed() {
+    const HOURS_12: Duration = Duration::from_secs(12 * 3600);
+    let url = PostgresServer::shared().database();
+    let (log, other) = (open(&url).await, open(&url).await);
+    import(&log, vec![EntryRow { at: NOW, ..row(0) }]).await;
+    assert_eq!(log.retire_passed(NOW, Duration::ZERO).await.unwrap(), 0);
+    assert_eq!(log.retire_passed(NOW + 60 * DAY, Duration::from_secs(600)).await.unwrap(), 0, "a clock that jumps is not believed");
+    assert_eq!(other.retire_passed(NOW + 60 * DAY, Duration::ZERO).await.unwrap(), 0, "nor by another node");
+    assert_eq!(other.retire_passed(NOW + 60 * DAY, HOURS_12).await.unwrap(), 0);
+    assert_eq!(log.retire_passed(NOW + 60 * DAY + 1, HOURS_12).await.unwrap(), 1, "but it is when it has lasted a day");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

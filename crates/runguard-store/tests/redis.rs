@@ -40,7 +40,7 @@ fn token() -> Token {
 }
 
 fn about(generation: u64) -> About {
-    About { format: 1, partitions: 4, generation }
+    About { format: 1, partitions: 4, generation, secret: String::new() }
 }
 
 fn cell(name: &CellName, expect: Token, put: Put) -> SwapCell {
@@ -82,8 +82,8 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     assert_eq!(link.about(about(8)).await.unwrap(), about(7), "who comes first decides");
     let error = link.about(About { partitions: 5, ..about(9) }).await.unwrap_err();
     assert!(matches!(&error, LinkError::NotOurs(why) if why.contains("4 partitions") && why.contains("with 5")), "{error}");
-    let error = link.about(About { format: 2, ..about(9) }).await.unwrap_err();
-    assert!(matches!(&error, LinkError::NotOurs(why) if why.contains("format 1") && why.contains("format 2")), "{error}");
+    let with_secret = About { format: 2, secret: "00112233445566778899aabbccddeeff".into(), ..about(9) };
+    assert_eq!(link.about(with_secret).await.unwrap(), about(7), "a database without a secret gets none");
     assert_eq!(link.partitions(), 4);
 
     let names: Vec<CellName> = (0..4).map(|partition| CellName::new(partition, u128::MAX - 5)).collect();

@@ -121,6 +121,7 @@ impl Serve {
                 "\n  Try:  curl -s {url}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: {url}/docs\n"
             );
         }
+        let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()));
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
         let (stop_telemetry, stopping) = tokio::sync::watch::channel(false);
         let telemetry = engine.telemetry.clone().map(|telemetry| {
@@ -129,6 +130,7 @@ impl Serve {
         });
         server.run(stop_signal()).await;
         watcher.abort();
+        erasing.abort();
         let _ = stop_telemetry.send(true);
         if let Some(telemetry) = telemetry {
             // The last spans are worth a moment, not more.

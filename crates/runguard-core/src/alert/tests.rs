@@ -150,8 +150,8 @@ fn each_threshold_of_a_budget_is_told_once() {
 fn an_erased_session_is_forgotten() {
     let mut state = State::default();
     rule(When::Budget).judge(&mut state, &spending(0, r#"{"spent_usd":6.0,"limit_usd":10.0}"#));
-    assert!(!state.forget("acme", "run-2") && !state.forget("other", "run-1"));
-    assert!(state.forget("acme", "run-1") && state == State::default());
+    assert!(!state.forget("acme", |session| session == "run-2") && !state.forget("other", |session| session == "run-1"));
+    assert!(state.forget("acme", |session| session == "run-1") && state == State::default());
 }
 
 #[test]

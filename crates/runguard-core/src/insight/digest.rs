@@ -193,11 +193,11 @@ impl Cell {
         self.tokens = self.tokens.max(other.tokens);
     }
 
-    /// Takes out what names a session. Says whether there was something.
-    pub fn forget(&mut self, session: &str) -> bool {
+    /// Takes out what names sessions that are gone. Says whether there was something.
+    pub fn forget(&mut self, is_gone: impl Fn(&str) -> bool) -> bool {
         let before = self.examples.len();
-        self.examples.retain(|example| *example.session != *session);
-        let label = self.label.take_if(|label| *label.session == *session);
+        self.examples.retain(|example| !is_gone(&example.session));
+        let label = self.label.take_if(|label| is_gone(&label.session));
         label.is_some() || self.examples.len() < before
     }
 

@@ -7,13 +7,16 @@
 //! The file can be lost: then alerts begin at the end of the log, because old news is no alert.
 
 use super::targets::{Parcel, TargetKind, shown_alert, time_text};
+use crate::erasure::Gone;
 use runguard_core::alert::{Alert, AlertState, Rule, State};
+use runguard_store::files::{make_database_private, remove_database};
+use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, overwrite_unused};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use serde_json::{Value, json};
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
-pub(super) const FILE: &str = "alerts.db";
+pub(crate) const FILE: &str = "alerts.db";
 const FORMAT: i64 = 1;
 /// Messages that wait. Beyond it the oldest of the least severe go.
 pub(super) const MOST_QUEUED: u64 = 10_000;
@@ -126,9 +129,7 @@ impl Outbox {
         match Self::open_file(&path) {
             Err(error) if is_damaged(&error) => {
                 tracing::error!(file = %path.display(), %error, "the alerts file is damaged; it is removed, and alerts begin at the end of the log");
-                for suffix in ["", "-wal", "-shm"] {
-                    let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
-                }
+                let _ = remove_database(&path);
                 Self::open_file(&path)
             }
             opened => opened,
@@ -136,8 +137,9 @@ impl Outbox {
     }
 
     fn open_file(path: &Path) -> Result<Self> {
+        make_database_private(path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
         let connection = Connection::open(path)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.busy_timeout(BUSY)?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         connection.execute_batch(
             "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;",
@@ -288,15 +290,37 @@ impl Outbox {
             .optional()?)
     }
 
-    /// Removes what was told, or waits to be told, of a session.
-    pub(super) fn forget(&mut self, tenant: &str, session: &str) -> Result<()> {
-        self.connection.execute("DELETE FROM outbox WHERE tenant = ?1 AND alert ->> '$.session' = ?2", [tenant, session])?;
-        Ok(())
+    /// Removes what was told, or waits to be told, of a session, and what rules remember of it.
+    pub(super) fn forget(&mut self, gone: &Gone) -> Result<()> {
+        let transaction = self.connection.transaction()?;
+        {
+            let mut select = transaction.prepare_cached("SELECT id, alert ->> '$.session' FROM outbox WHERE tenant = ?1")?;
+            let told: Vec<(i64, Option<String>)> =
+                select.query_map([gone.tenant()], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<std::result::Result<_, _>>()?;
+            let mut delete = transaction.prepare_cached("DELETE FROM outbox WHERE id = ?1")?;
+            for (id, _) in told.iter().filter(|(_, session)| session.as_ref().is_some_and(|session| gone.is(gone.tenant(), session))) {
+                delete.execute([id])?;
+            }
+            let mut select = transaction.prepare_cached("SELECT name, state FROM rules")?;
+            let states: Vec<(String, Vec<u8>)> =
+                select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<std::result::Result<_, _>>()?;
+            for (name, bytes) in states {
+                // What cannot be read is of another version, and would be read by none.
+                let mut state: State = postcard::from_bytes(&bytes).unwrap_or_default();
+                state.forget(gone.tenant(), |session| gone.is(gone.tenant(), session));
+                let kept = postcard::to_stdvec(&state).unwrap_or_default();
+                if kept != bytes {
+                    transaction.execute("UPDATE rules SET state = ?2 WHERE name = ?1", params![name, kept])?;
+                }
+            }
+        }
+        Ok(transaction.commit()?)
     }
 
-    /// Leaves nothing of what was removed in the write-ahead log.
-    pub(super) fn tidy(&mut self) -> Result<()> {
-        Ok(self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
+    /// Overwrites what was removed, and empties the write-ahead log; whether it could be emptied.
+    pub(super) fn purge(&mut self) -> Result<bool> {
+        overwrite_unused(&self.connection, || {})?;
+        Ok(checkpoint(&self.connection, Checkpoint::Truncate)?)
     }
 
     /// Messages for targets that the settings do not have are given up, visibly.

@@ -1,11 +1,15 @@
 //! The file of the cells: one table, and how far into the log it reaches.
 
 use super::{Ended, Pace};
-use runguard_core::insight::digest::{Cell, Digest, Dimension, MOST_NAMES, Place, Range};
+use crate::erasure::Gone;
+use runguard_core::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
+use runguard_store::TrustedTime;
+use runguard_store::files::{make_database_private, remove_database};
+use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, overwrite_unused};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Another format is thrown away and built anew.
@@ -36,14 +40,14 @@ CREATE TABLE progress (
 
 /// Sessions that are being erased.
 #[derive(Debug, Default)]
-pub(super) struct Marks(VecDeque<(Instant, String, String)>);
+pub(super) struct Marks(VecDeque<(Instant, Gone)>);
 
 impl Marks {
-    pub(super) fn add(&mut self, tenant: &str, session: &str) {
+    pub(super) fn add(&mut self, gone: &Gone) {
         if self.0.len() >= MOST_MARKS {
             self.0.pop_front();
         }
-        self.0.push_back((Instant::now(), tenant.to_owned(), session.to_owned()));
+        self.0.push_back((Instant::now(), gone.clone()));
     }
 
     pub(super) fn expire(&mut self) {
@@ -52,8 +56,8 @@ impl Marks {
         }
     }
 
-    pub(super) fn has(&self, tenant: &str, session: &str) -> bool {
-        self.0.iter().any(|(_, of, marked)| marked == session && of == tenant)
+    pub(super) fn have(&self, tenant: &str, session: &str) -> bool {
+        self.0.iter().any(|(_, gone)| gone.is(tenant, session))
     }
 }
 
@@ -64,14 +68,7 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
 
 /// Not kept under another name: it holds what users said, and no erasure would find it.
 pub(super) fn remove(path: &Path) -> std::io::Result<()> {
-    for suffix in ["", "-wal", "-shm"] {
-        let file = PathBuf::from(format!("{}{suffix}", path.display()));
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
+    remove_database(path)
 }
 
 fn decode(body: &[u8]) -> Result<Cell, rusqlite::Error> {
@@ -97,8 +94,8 @@ pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(Place, Cell)
         return Ok((0, Vec::new()));
     }
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
-    connection.execute_batch("PRAGMA query_only = ON; PRAGMA mmap_size = 67108864;")?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -2000;")?;
     let snapshot = connection.unchecked_transaction()?;
     let is_made: i64 = snapshot.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if is_made != FORMAT {
@@ -156,8 +153,9 @@ impl Cells {
     }
 
     fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
+        make_database_private(path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
         let connection = Connection::open(path)?;
-        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.busy_timeout(BUSY)?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         connection.execute_batch(
             "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8000;",
@@ -224,17 +222,32 @@ impl Cells {
         }
         if self.kept < before {
             // What was said in them is in the write-ahead log too.
-            self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            checkpoint(&self.connection, Checkpoint::Truncate)?;
         }
         Ok(())
     }
 
-    /// Takes a session out of every cell, and out of the write-ahead log.
-    pub(super) fn forget(&mut self, tenant: &str, session: &str) -> Result<(), rusqlite::Error> {
+    /// The time that hours go by. What is known of it is kept in the file.
+    pub(super) fn time_passed(&mut self, told: i64, elapsed: Duration) -> Result<i64, rusqlite::Error> {
+        let newest = (self.newest_hour > 0).then(|| (self.newest_hour + 1).saturating_mul(HOUR_MILLIS));
+        let mut trusted = TrustedTime::read(&self.connection)?.unwrap_or_else(|| TrustedTime::starting(told, newest));
+        let now = trusted.pass(told, i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX));
+        trusted.write(&self.connection)?;
+        Ok(now)
+    }
+
+    /// Overwrites what is unused, and empties the write-ahead log; whether it could be emptied.
+    pub(super) fn purge(&mut self) -> Result<bool, rusqlite::Error> {
+        overwrite_unused(&self.connection, || {})?;
+        checkpoint(&self.connection, Checkpoint::Truncate)
+    }
+
+    /// Takes a session out of every cell.
+    pub(super) fn forget(&mut self, gone: &Gone) -> Result<(), rusqlite::Error> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
             let mut select = transaction.prepare_cached(
-                "SELECT hour, dimension, first_name, second_name, body FROM cells WHERE tenant = ?1 AND instr(body, ?2) > 0",
+                "SELECT hour, dimension, first_name, second_name, body FROM cells WHERE tenant = ?1 AND (?2 IS NULL OR instr(body, ?2) > 0)",
             )?;
             let mut update = transaction.prepare_cached(
                 "UPDATE cells SET body = ?6 WHERE hour = ?1 AND tenant = ?2 AND dimension = ?3 AND first_name = ?4 AND second_name = ?5",
@@ -243,16 +256,16 @@ impl Cells {
                 let place: (i64, i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
                 Ok((place, row.get::<_, Vec<u8>>(4)?))
             };
-            let found = select.query_map(params![tenant, session.as_bytes()], read)?.collect::<Result<Vec<_>, _>>()?;
+            let found =
+                select.query_map(params![gone.tenant(), gone.session().map(str::as_bytes)], read)?.collect::<Result<Vec<_>, _>>()?;
             for ((hour, dimension, first, second), body) in found {
                 let mut cell = decode(&body)?;
-                if cell.forget(session) {
-                    update.execute(params![hour, tenant, dimension, first, second, encode(&cell)?])?;
+                if cell.forget(|session| gone.is(gone.tenant(), session)) {
+                    update.execute(params![hour, gone.tenant(), dimension, first, second, encode(&cell)?])?;
                 }
             }
         }
-        transaction.commit()?;
-        self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        transaction.commit()
     }
 }
 

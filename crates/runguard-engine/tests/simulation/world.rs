@@ -10,7 +10,7 @@ use runguard_core::input::Input;
 use runguard_engine::engine::{RULES, fingerprint};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
-use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, LogRow, Memory, Store};
+use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, LogRow, Memory, Names, RETIRE_EVERY, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -234,6 +234,8 @@ impl World {
             memory_bytes: 1 << 20,
             retention_days: 30,
             patience: Duration::from_millis(500),
+            retire_every: RETIRE_EVERY,
+            names: Names::PLAIN,
             seed: Chance::new(self.seed, 100 + life.number).next(),
         };
         let disk = self.nodes()[life.node].disk.clone();

@@ -88,8 +88,8 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
 /// How much a route takes: names and numbers are short, what people say and arguments of tools are not.
 pub(crate) fn limit(route: &Route) -> Limit {
     let is_long = route.fields.iter().any(|field| match field.kind {
-        Kind::Text | Kind::Any => true,
-        Kind::Id | Kind::Fraction | Kind::Whole(_) | Kind::Dollars | Kind::Flag | Kind::OneOf(_) => false,
+        Kind::Text | Kind::Name | Kind::Hash | Kind::Any => true,
+        Kind::Id | Kind::Label | Kind::Fraction | Kind::Whole(_) | Kind::Dollars | Kind::Flag | Kind::OneOf(_) => false,
     });
     Limit { bytes: if is_long { LARGE } else { SMALL }, advice: "Send a hash or a summary instead of the whole text." }
 }

@@ -10,6 +10,7 @@ use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
+use runguard_engine::erasure::Erasure;
 use serde_json::json;
 
 pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -64,10 +65,16 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
     let (caller, now) = super::circuits::admin(app, headers)?;
     let values = query(raw, &["tenant"])?;
     let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
-    let erased = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
-    if let Some(alerts) = app.engine.alerts.get() {
-        alerts.forget_session(&tenant, session_id);
+    let erasure = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
+    let Erasure { log_rows, waiting } = erasure;
+    if waiting.is_empty() {
+        tracing::info!(rows = log_rows, "a session was erased");
+        return Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": log_rows}).to_string()));
     }
-    tracing::info!(rows = erased.log_rows, "a session was erased");
-    Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": erased.log_rows}).to_string()))
+    let message = format!(
+        "No answer shows the session any more, but its bytes are still in {}, because another process reads an old state of it. RunGuard goes on by itself and finishes when that process ends, also after a restart. Ask again to hear how it stands.",
+        waiting.join(" and ")
+    );
+    let body = json!({"erased": false, "log_entries": log_rows, "pending": waiting, "message": message});
+    Ok(reply(StatusCode::ACCEPTED, JSON, body.to_string()))
 }

@@ -1,7 +1,6 @@
 //! What a stream carries: the rows of one swap, in the order they were decided.
 
 use crate::error::StoreError;
-use crate::key::session_number;
 use crate::log::LogRow;
 use crate::store::Row;
 use serde::{Deserialize, Serialize};
@@ -137,8 +136,8 @@ impl LogRow {
 const ERASURE: &[u8] = b"erased:";
 
 /// What tells every node whose rows go, without naming anyone.
-pub(crate) fn erasure_of(tenant: &str, session: &str) -> Vec<u8> {
-    [ERASURE, &session_number(tenant, session).to_be_bytes()].concat()
+pub(crate) fn erasure_of(session_number: i64) -> Vec<u8> {
+    [ERASURE, &session_number.to_be_bytes()].concat()
 }
 
 impl EntryRow {

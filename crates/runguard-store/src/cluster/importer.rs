@@ -16,7 +16,6 @@ const ENTRIES: usize = 500;
 const WAIT_MILLIS: u64 = 50;
 /// A look at whether it is this node's turn.
 const TURN: Duration = Duration::from_secs(1);
-const RETIRE_EVERY: Duration = Duration::from_secs(600);
 /// Where every node reads the streams for itself, entries stay so long for those that are away.
 const STAY_MILLIS: u64 = 3_600_000;
 
@@ -38,9 +37,10 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
     let mut positions = start(inner).await?;
     while !inner.log.is_shared() || inner.leads("import").await {
         // In here: a node may lead for months.
-        if retired.is_none_or(|at| at.elapsed() >= RETIRE_EVERY) {
+        if retired.is_none_or(|at| at.elapsed() >= inner.options.retire_every) {
+            let elapsed = retired.map_or(Duration::ZERO, |at| at.elapsed());
             *retired = Some(tokio::time::Instant::now());
-            if let Err(error) = inner.log.retire(inner.clock.now_millis()).await {
+            if let Err(error) = inner.log.retire(inner.clock.now_millis(), elapsed).await {
                 tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
             }
         }

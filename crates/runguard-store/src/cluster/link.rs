@@ -4,6 +4,7 @@
 //! A token is random and never used twice, so a swap that is sent again after a cut connection finds its own token
 //! and does nothing: sending again is always safe.
 
+use crate::key::{Names, SECRET_BYTES};
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
@@ -134,6 +135,47 @@ pub struct About {
     pub partitions: u16,
     /// Random, made with the database: another one means that everything in it was lost.
     pub generation: u64,
+    /// What its keys are made with, as text; empty: no secret.
+    pub secret: String,
+}
+
+/// How the database's content is laid out: the second has a secret.
+const FORMATS: [u32; 2] = [1, 2];
+
+/// A database with another secret cannot be used: what is in it would be found under no name.
+pub(crate) const OTHER_SECRET: &str = "its states are filed with another secret than this node's log. Give the node an empty data folder, or use the log, or the prefix, that belongs to the database";
+
+impl About {
+    /// What a node would make of an empty database.
+    pub fn offered(partitions: u16, generation: u64, names: Names) -> Self {
+        let secret = secret_text(names);
+        Self { format: FORMATS[usize::from(!secret.is_empty())], partitions, generation, secret }
+    }
+
+    /// Whether a node that offered this can use a database that says that of itself.
+    pub(crate) fn takes(&self, format: u64, partitions: u64) -> bool {
+        FORMATS.iter().any(|known| u64::from(*known) == format) && partitions == u64::from(self.partitions)
+    }
+}
+
+/// A secret in hexadecimal; empty where there is none.
+pub(crate) fn secret_text(names: Names) -> String {
+    names.secret().iter().flatten().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn names_of(secret: &str) -> Option<Names> {
+    if secret.is_empty() {
+        return Some(Names::PLAIN);
+    }
+    let secret = (secret.len() == 2 * SECRET_BYTES).then(|| u128::from_str_radix(secret, 16).ok())??;
+    Some(Names::keyed(secret.to_be_bytes()))
+}
+
+/// The names that all nodes use: those that the database has, or that the log was made with, or fresh ones where both are empty.
+pub async fn agree_on_names(link: &impl Link, kept: Option<Names>, fresh: Names, generation: u64) -> Result<Names, LinkError> {
+    let about = link.about(About::offered(link.partitions(), generation, kept.unwrap_or(fresh))).await?;
+    let found = names_of(&about.secret).ok_or_else(|| LinkError::NotOurs("its secret cannot be read".into()))?;
+    if kept.is_some_and(|kept| kept != found) { Err(LinkError::NotOurs(OTHER_SECRET.to_owned())) } else { Ok(found) }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::postgres::{self, PgFollower, PgLog};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Each partition's stream has been read up to here.
@@ -124,15 +125,30 @@ impl ClusterLog {
         }
     }
 
-    /// Old rows leave.
-    pub(crate) async fn retire(&self, now_millis: i64) -> Result<(), StoreError> {
+    /// Old rows leave: the clock says `told_millis`, and so much time has passed since this was last asked.
+    pub(crate) async fn retire(&self, told_millis: i64, elapsed: Duration) -> Result<(), StoreError> {
         match self {
-            Self::Postgres(log) => log.retire(now_millis).await.map(drop),
+            Self::Postgres(log) => log.retire_passed(told_millis, elapsed).await.map(drop),
             Self::Local(log) => {
-                log.tell_time(now_millis);
+                log.tell_time(told_millis);
                 Ok(())
             }
             Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Rids the files of this node of what was removed. What Postgres keeps of it, its own vacuum takes.
+    pub(crate) async fn purge(&self) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Postgres(_) | Self::Memory(_) => Ok(Vec::new()),
+            Self::Local(log) => log.purge().await,
+        }
+    }
+
+    pub(crate) fn wal_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Postgres(_) | Self::Memory(_) => None,
+            Self::Local(log) => Some(log.wal_bytes()),
         }
     }
 

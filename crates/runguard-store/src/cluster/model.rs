@@ -288,7 +288,7 @@ impl Link for ModelLink {
         let mut model = lock(&self.shared.model);
         let about = model.about.get_or_insert_with(|| mine.clone()).clone();
         drop(model);
-        if about.format != mine.format || about.partitions != mine.partitions {
+        if !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
             return Err(LinkError::NotOurs(format!(
                 "it has format {} with {} partitions, this node wants format {} with {}",
                 about.format, about.partitions, mine.format, mine.partitions

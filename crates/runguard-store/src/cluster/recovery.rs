@@ -7,12 +7,12 @@
 use crate::cluster::cells::{Wanted, name_of};
 use crate::cluster::entry;
 use crate::cluster::importer::{self, import_once};
-use crate::cluster::link::{About, CellName, EntryId, LinkError, Put, Swap, SwapCell, Swapped};
+use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, secret_text};
 use crate::cluster::writer::{Progress, Sent};
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
-use crate::key::session_number;
+use crate::key::Names;
 use crate::log::{Deed, Happened, LogRow, Order, RowFilter, happened};
 use crate::memory::Memory;
 use crate::store::{Cell, Change, Decided, FEW, Rules, View};
@@ -26,8 +26,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
-/// How the database's content is laid out.
-const FORMAT: u32 = 1;
 const PULSE: Duration = Duration::from_secs(1);
 /// One node fills an emptied database; should it die, the next may try after this time.
 const BUILD_LEASE_MILLIS: u64 = 30_000;
@@ -145,13 +143,14 @@ pub(crate) struct Alone {
     /// Stands for the disk in a simulation.
     disk: Option<Memory>,
     rules: Rules,
+    names: Names,
     open: RwLock<Option<Local>>,
     waiting: AtomicU64,
 }
 
 impl Alone {
-    pub(crate) fn new(folder: PathBuf, disk: Option<Memory>, rules: Rules) -> Self {
-        Self { folder, disk, rules, open: RwLock::new(None), waiting: AtomicU64::new(0) }
+    pub(crate) fn new(folder: PathBuf, disk: Option<Memory>, rules: Rules, names: Names) -> Self {
+        Self { folder, disk, rules, names, open: RwLock::new(None), waiting: AtomicU64::new(0) }
     }
 
     pub(crate) fn waiting(&self) -> u64 {
@@ -168,6 +167,7 @@ impl Alone {
             memory_bytes: 64 << 20,
             retention_days: 3650,
             role: Role::Alone,
+            names: self.names,
         };
         Ok(Local::Embedded(Arc::new(Embedded::open(options, self.rules)?)))
     }
@@ -355,10 +355,13 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
 pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     // Nothing is sent to a database whose states are not built.
     let _gate = inner.gate.write().await;
-    let mine = About { format: FORMAT, partitions: inner.partitions, generation: inner.token() };
+    let mine = About::offered(inner.partitions, inner.token(), inner.names);
     // From the question on the link takes what we send. Should we fail before the end, the writer must not go on nevertheless.
     inner.health.unbuilt.store(true, Ordering::Release);
     let about = inner.link.about(mine).await?;
+    if about.secret != secret_text(inner.names) {
+        return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
+    }
     let known = inner.health.generation.load(Ordering::Acquire);
     if known == about.generation {
         inner.health.unbuilt.store(false, Ordering::Release);
@@ -391,15 +394,15 @@ async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
 }
 
 /// Sessions that were erased: what a node still holds of them is not sent again.
-struct Erasures(BTreeMap<i64, i64>);
+struct Erasures(BTreeMap<i64, i64>, Names);
 
 impl Erasures {
     async fn read(inner: &Inner) -> Result<Self, StoreError> {
-        Ok(Self(inner.log.erasures().await?.into_iter().collect()))
+        Ok(Self(inner.log.erasures().await?.into_iter().collect(), inner.names))
     }
 
     fn took(&self, tenant: &str, session: &str, at: i64) -> bool {
-        !self.0.is_empty() && self.0.get(&session_number(tenant, session)).is_some_and(|erased_at| at <= *erased_at)
+        !self.0.is_empty() && self.0.get(&self.1.session_number(tenant, session)).is_some_and(|erased_at| at <= *erased_at)
     }
 
     /// The entry as it may be sent, if anything of it may.
@@ -530,7 +533,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
 
 /// The cells that effects of one row touch.
 fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVec<[Cell<'a>; FEW]> {
-    let first = effects.iter().find_map(|effect| (inner.rules.group)(tenant, effect.key, effect.slot, &effect.label));
+    let first = effects.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
     effects.iter().map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)).collect()
 }
 

@@ -9,7 +9,6 @@ use crate::cluster::{Imported, Positions, from_the_start};
 use crate::embedded::journal::{Finished, Work};
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
-use crate::key::session_number;
 use crate::store::{Cell, FEW, Standing};
 use hashbrown::HashSet;
 use rusqlite::Connection;
@@ -95,7 +94,7 @@ impl Embedded {
             }
             let effects = row.effects.clone();
             let (done, receiver) = oneshot::channel();
-            let work = Work::Append { row: row.into_log_row(0).into_row(), effects, removal: None };
+            let work = Work::Append { row: row.into_log_row(0).into_row(), effects, removed: Vec::new() };
             drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
             written.push(receiver);
         }
@@ -108,6 +107,7 @@ impl Embedded {
 
     /// Erases a session that is known by its number only.
     async fn erase_number(&self, number: i64, row: EntryRow) -> Result<(), StoreError> {
+        let keyed = self.inner.names;
         let names: Vec<(String, String)> = self
             .blocking(move |connection| {
                 let mut indexed = connection.prepare_cached(
@@ -120,7 +120,7 @@ impl Embedded {
                 for name in rest.query_map([behind], |row| Ok((row.get(0)?, row.get(1)?)))? {
                     names.push(name?);
                 }
-                names.retain(|(tenant, session)| session_number(tenant, session) == number);
+                names.retain(|(tenant, session)| keyed.session_number(tenant, session) == number);
                 names.sort();
                 names.dedup();
                 Ok(names)
@@ -134,7 +134,7 @@ impl Embedded {
         }
         if !erased {
             let (done, written) = oneshot::channel();
-            let work = Work::Append { row, effects: Vec::new(), removal: None };
+            let work = Work::Append { row, effects: Vec::new(), removed: Vec::new() };
             drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
             finished(written).await?;
         }
@@ -190,7 +190,7 @@ impl Embedded {
             return Ok(erased.log_rows);
         }
         // The states were elsewhere: that they went is told all the same.
-        self.work(Work::Append { row, effects: Vec::new(), removal: None }).await?;
+        self.work(Work::Append { row, effects: Vec::new(), removed: Vec::new() }).await?;
         Ok(0)
     }
 

@@ -8,7 +8,8 @@ use crate::cluster::link::EntryId;
 use crate::embedded::relay::{Home, Relays};
 use crate::embedded::shard::Shards;
 use crate::error::StoreError;
-use crate::key::{Key, session_number};
+use crate::key::{Key, Names};
+use crate::scrub::{Checkpoint, checkpoint, clean};
 use crate::store::Row;
 use rusqlite::{Connection, params};
 use std::cell::Cell;
@@ -53,47 +54,33 @@ impl Undo {
     }
 }
 
-/// Rows to take out of the log, in the same transaction as the row that says so.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Removal {
-    pub(crate) seqs: Vec<u64>,
-    /// Rows behind the index, found by scanning: after this one, of this tenant and session.
-    pub(crate) of_session: Option<(u64, String, String)>,
-}
-
 #[derive(Debug)]
 pub(crate) enum Work {
     Append {
         row: Row,
         effects: Vec<u8>,
-        removal: Option<Removal>,
+        /// Rows to take out of the log, in the same transaction as the row that says so.
+        removed: Vec<u64>,
     },
-    /// Removes the oldest rows up to here.
-    Prune {
-        upto: u64,
-    },
-    /// Moves what is left of the write-ahead log into the database, so that the next row starts it over.
-    Restart,
-    /// The same, and empties the file: nothing that was removed is left in it.
-    Truncate,
+    /// Removes the oldest rows up to here, and says how many there were.
+    Prune { upto: u64, removed: usize },
+    /// Moves what is left of the write-ahead log into the database, and says whether all of it went.
+    Checkpoint { how: Checkpoint, is_done: bool },
+    /// Overwrites what is unused in these pages.
+    Clean { pages: Vec<u32> },
     /// Writes one page, to see whether the disk takes it.
     Probe,
     /// A session of a cluster was erased, by its number.
-    Erased {
-        session: i64,
-        at: i64,
-    },
+    Erased { session: i64, at: i64 },
     /// Streams were read up to here.
-    Follow {
-        upto: Vec<(u16, EntryId)>,
-    },
+    Follow { upto: Vec<(u16, EntryId)> },
 }
 
 /// What the writer is to do, and how to take it back.
 #[derive(Debug)]
 pub(crate) struct Job {
-    seq: u64,
-    work: Work,
+    pub(crate) seq: u64,
+    pub(crate) work: Work,
     undo: Vec<Undo>,
 }
 
@@ -143,6 +130,7 @@ pub(crate) struct Fresh {
 pub(crate) struct Journal {
     queue: Mutex<Queue>,
     gathered: Condvar,
+    names: Names,
     committed: AtomicU64,
     /// Counts failed batches: whoever copied uncommitted states looks whether one came in between.
     failures: AtomicU64,
@@ -153,10 +141,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn new(last_seq: u64) -> Self {
+    pub(crate) fn new(last_seq: u64, names: Names) -> Self {
         Self {
             queue: Mutex::new(Queue { next_seq: last_seq + 1, ..Queue::default() }),
             gathered: Condvar::new(),
+            names,
             committed: AtomicU64::new(last_seq),
             failures: AtomicU64::new(0),
             committed_tx: watch::Sender::new(last_seq),
@@ -189,14 +178,16 @@ impl Journal {
             Work::Append { row, .. } => Some(Fresh {
                 seq: job.seq,
                 at: row.at,
-                session: session_number(&row.tenant, &row.session),
+                session: self.names.session_number(&row.tenant, &row.session),
                 tenant: row.tenant.clone(),
                 guard: row.guard,
                 kind: row.kind,
                 outcome: row.outcome,
                 reason: row.reason.unwrap_or_default(),
             }),
-            Work::Prune { .. } | Work::Restart | Work::Truncate | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => None,
+            Work::Prune { .. } | Work::Checkpoint { .. } | Work::Clean { .. } | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => {
+                None
+            }
         }));
     }
 
@@ -268,9 +259,9 @@ impl Journal {
     /// The writer's life.
     pub(crate) fn run(&self, connection: &Connection, shards: &Arc<Shards>) {
         let mut last = 0;
-        while let Some(batch) = self.next_batch(last) {
+        while let Some(mut batch) = self.next_batch(last) {
             last = batch.len();
-            match write(connection, &batch) {
+            match write(connection, &mut batch) {
                 Ok(last_seq) => {
                     if last_seq > 0 {
                         self.remember_fresh(&batch);
@@ -309,7 +300,7 @@ impl Journal {
 }
 
 /// Writes a batch in one transaction and gives the last row's number (0 when no row was written).
-fn write(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
+fn write(connection: &Connection, batch: &mut [Pending]) -> Result<u64, rusqlite::Error> {
     // Statements kept prepared: a batch is often a few rows, and parsing these two anew costs as much as one.
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let written = write_rows(connection, batch).and_then(|last_seq| {
@@ -321,32 +312,30 @@ fn write(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Er
         let _ = connection.execute_batch("ROLLBACK");
     }
     let last_seq = written?;
-    let checkpoint = batch.iter().find_map(|pending| match pending.job.work {
-        Work::Restart => Some("PRAGMA wal_checkpoint(RESTART)"),
-        Work::Truncate => Some("PRAGMA wal_checkpoint(TRUNCATE)"),
-        Work::Append { .. } | Work::Prune { .. } | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => None,
-    });
-    if let Some(checkpoint) = checkpoint {
-        // Readers may hold it up; then the next one does it. The log is safe either way.
-        let _ = connection.query_row(checkpoint, [], |_| Ok(()));
+    for Pending { job, .. } in batch {
+        if let Work::Checkpoint { how, is_done } = &mut job.work {
+            // Readers may keep it from its end; it is tried again. The log is safe either way.
+            *is_done = checkpoint(connection, *how).unwrap_or(false);
+        }
     }
     Ok(last_seq)
 }
 
-fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlite::Error> {
+fn write_rows(connection: &Connection, batch: &mut [Pending]) -> Result<u64, rusqlite::Error> {
     let mut last_seq = 0;
     let mut insert = connection.prepare_cached(
         "INSERT INTO log (seq, at, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     )?;
-    for pending in batch {
-        match &pending.job.work {
-            Work::Append { row, effects, removal } => {
-                if let Some(removal) = removal {
-                    remove(connection, removal)?;
+    for Pending { job, .. } in batch {
+        let seq = job.seq;
+        match &mut job.work {
+            Work::Append { row, effects, removed } => {
+                for seq in removed {
+                    connection.prepare_cached("DELETE FROM log WHERE seq = ?1")?.execute([*seq])?;
                 }
                 insert.execute(params![
-                    pending.job.seq,
+                    seq,
                     row.at,
                     row.id,
                     row.tenant,
@@ -358,12 +347,12 @@ fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlit
                     row.reason,
                     row.answer,
                     row.input,
-                    effects
+                    *effects
                 ])?;
-                last_seq = pending.job.seq;
+                last_seq = seq;
             }
-            Work::Prune { upto } => {
-                connection.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([upto])?;
+            Work::Prune { upto, removed } => {
+                *removed = connection.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([*upto])?;
             }
             Work::Probe => {
                 connection
@@ -373,27 +362,17 @@ fn write_rows(connection: &Connection, batch: &[Pending]) -> Result<u64, rusqlit
                 let mut follow =
                     connection.prepare_cached("INSERT OR REPLACE INTO followed (partition, millis, number) VALUES (?1, ?2, ?3)")?;
                 for (partition, at) in upto {
-                    follow.execute(params![partition, at.millis, at.number])?;
+                    follow.execute(params![*partition, at.millis, at.number])?;
                 }
             }
             Work::Erased { session, at } => {
                 connection
                     .prepare_cached("INSERT INTO erased (session, at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)")?
-                    .execute(params![session, at])?;
+                    .execute(params![*session, *at])?;
             }
-            Work::Restart | Work::Truncate => {}
+            Work::Clean { pages } => clean(connection, pages)?,
+            Work::Checkpoint { .. } => {}
         }
     }
     Ok(last_seq)
-}
-
-fn remove(connection: &Connection, removal: &Removal) -> Result<(), rusqlite::Error> {
-    let mut delete = connection.prepare_cached("DELETE FROM log WHERE seq = ?1")?;
-    for seq in &removal.seqs {
-        delete.execute([seq])?;
-    }
-    if let Some((after, tenant, session)) = &removal.of_session {
-        connection.execute("DELETE FROM log WHERE seq > ?1 AND tenant = ?2 AND session = ?3", params![after, tenant, session])?;
-    }
-    Ok(())
 }

@@ -4,12 +4,14 @@
 //! *and* at the rows behind it, so falling behind costs queries time and nobody an answer.
 
 use crate::embedded::journal::Work;
-use crate::embedded::schema::LOG_PAGE_BYTES;
+use crate::embedded::schema::{INDEX_FILE, LOG_FILE, LOG_PAGE_BYTES};
 use crate::embedded::shard::SHARDS;
 use crate::embedded::{Inner, decode_hash, decode_slots};
 use crate::error::StoreError;
-use crate::key::{Family, Key, mask, session_number};
+use crate::key::{Family, Key, Names, mask};
+use crate::scrub::{BUSY, Checkpoint, Pages, checkpoint, overwrite_unused};
 use crate::store::{Keep, SlotState};
+use crate::trusted_time::TrustedTime;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -35,6 +37,10 @@ const ZONE_ROWS: u64 = 1024;
 const WAL_LIMIT: u64 = 128 * 1024 * 1024;
 /// From here on it is moved into the database while others write.
 const WAL_BACKGROUND: u64 = 16 * 1024 * 1024;
+/// From here on our own readers are held until it has started over.
+const WAL_PAUSE: u64 = 4 * WAL_LIMIT;
+/// When somebody else reads for so long that it grows to this, it is told.
+const WAL_TOLD: u64 = 8 * WAL_LIMIT;
 const FEW_PAGES: u64 = 128;
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Rows removed at a time, so that no answer waits long behind a removal.
@@ -44,10 +50,20 @@ const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 const MINUTE_MILLIS: i64 = 60_000;
 
+/// The files that could not be rid of what was removed, because somebody reads an older state of them.
+pub(crate) type Purged = Result<Vec<String>, StoreError>;
+
 #[derive(Debug, Default)]
 struct Asked {
     stop: bool,
     flush: Vec<oneshot::Sender<()>>,
+    purge: Vec<oneshot::Sender<Purged>>,
+}
+
+impl Asked {
+    fn is_empty(&self) -> bool {
+        !self.stop && self.flush.is_empty() && self.purge.is_empty()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -55,11 +71,17 @@ pub(crate) struct Keeper {
     asked: Mutex<Asked>,
     woken: Condvar,
     indexed: AtomicU64,
+    wal_bytes: AtomicU64,
 }
 
 impl Keeper {
     pub(crate) fn indexed_upto(&self) -> u64 {
         self.indexed.load(Ordering::Acquire)
+    }
+
+    /// What is in use of the log's write-ahead log.
+    pub(crate) fn wal_bytes(&self) -> u64 {
+        self.wal_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self) {
@@ -78,16 +100,26 @@ impl Keeper {
         flushed
     }
 
+    pub(crate) fn ask_to_purge(&self) -> oneshot::Receiver<Purged> {
+        let (done, purged) = oneshot::channel();
+        let mut asked = self.lock();
+        if !asked.stop {
+            asked.purge.push(done);
+            self.woken.notify_all();
+        }
+        purged
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait(&self) -> Asked {
         let mut asked = self.lock();
-        if !asked.stop && asked.flush.is_empty() {
+        if asked.is_empty() {
             asked = self.woken.wait_timeout(asked, PULSE).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Asked { stop: asked.stop, flush: std::mem::take(&mut asked.flush) }
+        Asked { stop: asked.stop, flush: std::mem::take(&mut asked.flush), purge: std::mem::take(&mut asked.purge) }
     }
 
     pub(crate) fn run(inner: &Arc<Inner>, index: Connection) {
@@ -95,9 +127,15 @@ impl Keeper {
         round.warm_up();
         loop {
             let asked = inner.keeper.wait();
-            round.work(asked.stop || !asked.flush.is_empty());
+            round.work(!asked.is_empty());
             for done in asked.flush {
                 let _ = done.send(());
+            }
+            if !asked.purge.is_empty() {
+                let purged = round.purge().map_err(|error| StoreError::Write(error.to_string()));
+                for done in asked.purge {
+                    let _ = done.send(purged.clone());
+                }
             }
             if asked.stop {
                 return;
@@ -130,6 +168,17 @@ impl Pace {
         if self.hurried || !self.steps.is_multiple_of(Self::STEPS) || self.since.elapsed() < Self::WORK {
             return;
         }
+        self.rest();
+    }
+
+    /// After some work, however many steps it was.
+    fn rest_if_due(&mut self) {
+        if self.since.elapsed() >= Self::WORK {
+            self.rest();
+        }
+    }
+
+    fn rest(&mut self) {
         std::thread::sleep(Self::REST);
         self.since = Instant::now();
     }
@@ -144,8 +193,14 @@ struct Round {
     last_index: Instant,
     last_checkpoint: Instant,
     last_retention: Option<Instant>,
-    /// Said once, not twice a second.
+    /// None before the first look.
+    trusted: Option<TrustedTime>,
+    last_told: i64,
+    /// The last row of the life before this one.
+    last_at_start: u64,
+    /// Each said once, not twice a second.
     troubled: bool,
+    held_up: bool,
 }
 
 impl Round {
@@ -153,6 +208,7 @@ impl Round {
         let indexed = crate::embedded::query::progress(&index, "indexed").unwrap_or(0);
         let checkpointed = crate::embedded::query::progress(&index, "checkpointed").unwrap_or(0);
         inner.keeper.indexed.store(indexed, Ordering::Release);
+        let last_at_start = inner.journal.committed();
         Self {
             inner,
             index,
@@ -162,7 +218,11 @@ impl Round {
             last_index: Instant::now(),
             last_checkpoint: Instant::now(),
             last_retention: None,
+            trusted: None,
+            last_told: i64::MIN,
+            last_at_start,
             troubled: false,
+            held_up: false,
         }
     }
 
@@ -256,7 +316,6 @@ impl Round {
         self.checkpoint_log(all)?;
         if all || self.last_retention.is_none_or(|last| last.elapsed() >= RETENTION_EVERY) {
             self.retire()?;
-            self.last_retention = Some(Instant::now());
         }
         self.make_room();
         Ok(())
@@ -265,7 +324,7 @@ impl Round {
     fn log(&mut self) -> Result<&Connection, rusqlite::Error> {
         if self.log.is_none() {
             let connection = Connection::open(self.inner.folder.log_path())?;
-            connection.busy_timeout(Duration::from_secs(5))?;
+            connection.busy_timeout(BUSY)?;
             connection.execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = NORMAL;")?;
             self.log = Some(connection);
         }
@@ -281,7 +340,8 @@ impl Round {
         while self.indexed < upto {
             let (after, last) = (self.indexed, upto.min(self.indexed + CHUNK));
             let mut batch = IndexBatch::after(last_zone(&self.index)?);
-            batch.read(self.log()?, after, last)?;
+            let names = self.inner.names;
+            batch.read(self.log()?, names, after, last)?;
             self.write_index(batch, last, pace)?;
         }
         for rows in fresh.chunks(CHUNK as usize) {
@@ -372,14 +432,18 @@ impl Round {
     }
 
     /// Moves the write-ahead log into the database file while others write. When it has grown all the same, the
-    /// writer is asked to finish the little that is left, so that the file starts over.
+    /// writer is asked to finish the little that is left, so that the file starts over. Nobody waits for a reader: as long as one
+    /// stands in the way the file grows, and it is tried again.
     fn checkpoint_log(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let size = std::fs::metadata(format!("{}-wal", self.inner.folder.log_path().display())).map_or(0, |meta| meta.len());
+        self.inner.keeper.wal_bytes.store(size, Ordering::Relaxed);
         if size < WAL_BACKGROUND && !all {
             return Ok(());
         }
         // The file keeps its size when it starts over, so the frames in use are asked for, not the size.
         let mut pages = self.checkpoint_passively()?;
+        self.inner.keeper.wal_bytes.store(pages * LOG_PAGE_BYTES, Ordering::Relaxed);
+        self.tell_of_readers(pages * LOG_PAGE_BYTES);
         if pages * LOG_PAGE_BYTES >= WAL_LIMIT {
             // Again and again, each time with less to do, until what is left for the writer is little.
             for _ in 0..4 {
@@ -389,14 +453,70 @@ impl Round {
                     break;
                 }
             }
-            let (done, _) = oneshot::channel();
-            // Refused only when the service is stopping.
-            drop(self.inner.journal.push(Work::Restart, Vec::new(), done));
+            // Our own readers come and go; should one always be there, all of them are held for a moment.
+            let inner = self.inner.clone();
+            let _pause = (pages * LOG_PAGE_BYTES >= WAL_PAUSE).then(|| inner.readers.pause());
+            self.checkpoint_by_writer(Checkpoint::Restart);
         }
         if all {
-            self.index.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            checkpoint(&self.index, Checkpoint::Truncate)?;
         }
         Ok(())
+    }
+
+    /// Whether it went to its end; not when somebody reads, nor when the service is stopping.
+    fn checkpoint_by_writer(&self, how: Checkpoint) -> bool {
+        let (done, written) = oneshot::channel();
+        let work = Work::Checkpoint { how, is_done: false };
+        if self.inner.journal.push(work, Vec::new(), done).is_err() {
+            return false;
+        }
+        matches!(written.blocking_recv(), Ok(Ok(job)) if matches!(job.work, Work::Checkpoint { is_done: true, .. }))
+    }
+
+    fn tell_of_readers(&mut self, wal_bytes: u64) {
+        let is_held_up = wal_bytes >= WAL_TOLD;
+        if is_held_up && !self.held_up {
+            tracing::warn!(
+                megabytes = wal_bytes >> 20,
+                "the write-ahead log grows and cannot start over while somebody reads the database; end the process that has runguard.db open (`fuser` names it), or give the disk room"
+            );
+        } else if self.held_up && !is_held_up {
+            tracing::info!("the write-ahead log has started over");
+        }
+        self.held_up = is_held_up;
+    }
+
+    /// Overwrites what was removed, in both files, and empties their write-ahead logs.
+    fn purge(&mut self) -> Result<Vec<String>, rusqlite::Error> {
+        let goal = self.inner.journal.committed();
+        if self.indexed < goal || self.checkpointed < goal {
+            self.try_work(true)?;
+        }
+        if self.indexed < goal || self.checkpointed < goal {
+            return Err(rusqlite::Error::InvalidParameterName("the index is behind the log".into()));
+        }
+        let mut pace = Pace::new(false);
+        overwrite_unused(&self.index, || pace.rest_if_due())?;
+        let mut pages = Pages::of(self.log()?)?;
+        while let Some(soiled) = pages.next_soiled(self.log()?, &mut || pace.rest_if_due())? {
+            let (done, written) = oneshot::channel();
+            let is_pushed = self.inner.journal.push(Work::Clean { pages: soiled }, Vec::new(), done).is_ok();
+            if !is_pushed || !matches!(written.blocking_recv(), Ok(Ok(_))) {
+                return Err(rusqlite::Error::InvalidParameterName("the log cannot be written".into()));
+            }
+        }
+        self.checkpoint_passively()?;
+        let inner = self.inner.clone();
+        let _pause = inner.readers.pause();
+        let mut waiting = Vec::new();
+        if !self.checkpoint_by_writer(Checkpoint::Truncate) {
+            waiting.push(LOG_FILE.to_owned());
+        }
+        if !checkpoint(&self.index, Checkpoint::Truncate)? {
+            waiting.push(INDEX_FILE.to_owned());
+        }
+        Ok(waiting)
     }
 
     /// Gives the number of pages in the write-ahead log.
@@ -404,12 +524,41 @@ impl Round {
         self.log()?.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1)).map(|pages| pages.max(0) as u64)
     }
 
+    /// The time that old things go by; `None` before anybody has told the time.
+    fn time_passed(&mut self) -> Result<Option<i64>, rusqlite::Error> {
+        let told = self.inner.now.load(Ordering::Relaxed);
+        if told == i64::MIN || self.inner.believes_time.load(Ordering::Relaxed) {
+            return Ok((told != i64::MIN).then_some(told));
+        }
+        let elapsed = self.last_retention.map_or(0, |last| i64::try_from(last.elapsed().as_millis()).unwrap_or(i64::MAX));
+        let mut trusted = match self.trusted {
+            Some(trusted) => trusted,
+            None => match TrustedTime::read(&self.index)? {
+                Some(trusted) => trusted,
+                None => {
+                    let last = self.last_at_start;
+                    let newest =
+                        self.log()?.query_row("SELECT at FROM log WHERE seq <= ?1 ORDER BY seq DESC LIMIT 1", [last], |row| row.get(0));
+                    TrustedTime::starting(told, newest.optional()?)
+                }
+            },
+        };
+        // Told by requests: where none came there is no news, but time has passed.
+        let now = if std::mem::replace(&mut self.last_told, told) == told {
+            trusted.wait(elapsed).min(told)
+        } else {
+            trusted.pass(told, elapsed)
+        };
+        trusted.write(&self.index)?;
+        self.trusted = Some(trusted);
+        Ok(Some(now))
+    }
+
     /// Lets go of what is older than the retention.
     fn retire(&mut self) -> Result<(), rusqlite::Error> {
-        let now = self.inner.now.load(Ordering::Relaxed);
-        if now == i64::MIN {
-            return Ok(());
-        }
+        // The first look is as soon as there is a time: what it says is what later ones are compared with.
+        let Some(now) = self.time_passed()? else { return Ok(()) };
+        self.last_retention = Some(Instant::now());
         let log_millis = i64::from(self.inner.options.retention_days) * DAY_MILLIS;
         let state_millis = log_millis.max(self.inner.state_lifetime_millis.load(Ordering::Relaxed)).saturating_add(DAY_MILLIS);
         let oldest_row = now.saturating_sub(log_millis);
@@ -424,8 +573,11 @@ impl Round {
         }
         // As long as rows are in the log the index must know them, or nobody would remove them.
         if let Some(upto) = upto
-            && self.prune_log(upto)?
+            && let Some(rows) = self.prune_log(upto)?
         {
+            if rows > 0 {
+                tracing::info!(rows, days = self.inner.options.retention_days, "rows older than the retention have left the log");
+            }
             let transaction = self.index.transaction()?;
             transaction.execute("DELETE FROM sessions WHERE seq <= ?1", [upto])?;
             transaction.execute("DELETE FROM zones WHERE last_seq <= ?1", [upto])?;
@@ -497,22 +649,26 @@ impl Round {
         Ok(())
     }
 
-    /// Asks the writer to remove old rows, a few at a time. Says whether all of them have gone.
-    fn prune_log(&mut self, upto: u64) -> Result<bool, rusqlite::Error> {
+    /// Asks the writer to remove old rows, a few at a time. Gives how many there were; `None`: some are still there.
+    fn prune_log(&mut self, upto: u64) -> Result<Option<usize>, rusqlite::Error> {
         let first: Option<u64> = self.log()?.query_row("SELECT min(seq) FROM log", [], |row| row.get(0))?;
-        let Some(mut at) = first else { return Ok(true) };
+        let Some(mut at) = first else { return Ok(Some(0)) };
+        let mut rows = 0;
         while at <= upto {
             let (done, pruned) = oneshot::channel();
             let last = upto.min(at + PRUNE_ROWS);
-            if self.inner.journal.push(Work::Prune { upto: last }, Vec::new(), done).is_err()
-                || !matches!(pruned.blocking_recv(), Ok(Ok(_)))
-            {
-                return Ok(false);
+            let work = Work::Prune { upto: last, removed: 0 };
+            if self.inner.journal.push(work, Vec::new(), done).is_err() {
+                return Ok(None);
+            }
+            match pruned.blocking_recv().map(|pruned| pruned.map(|job| job.work)) {
+                Ok(Ok(Work::Prune { removed, .. })) => rows += removed,
+                Ok(Ok(_) | Err(_)) | Err(_) => return Ok(None),
             }
             at = last + 1;
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(true)
+        Ok(Some(rows))
     }
 
     /// When states take more memory than they may, those not used for longest leave. Only what is on disk can go.
@@ -605,7 +761,7 @@ impl IndexBatch {
         Self { zones: open_zone.into_iter().collect(), ..Self::default() }
     }
 
-    fn read(&mut self, log: &Connection, after: u64, upto: u64) -> Result<(), rusqlite::Error> {
+    fn read(&mut self, log: &Connection, names: Names, after: u64, upto: u64) -> Result<(), rusqlite::Error> {
         let mut select = log.prepare_cached(
             "SELECT seq, at, session, tenant, guard, kind, outcome, reason FROM log WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
         )?;
@@ -613,7 +769,7 @@ impl IndexBatch {
         while let Some(row) = rows.next()? {
             let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
             let tenant = text(3)?;
-            let session = session_number(tenant, text(2)?);
+            let session = names.session_number(tenant, text(2)?);
             self.add(row.get(0)?, row.get(1)?, session, [tenant, text(4)?, text(5)?, text(6)?, text(7)?]);
         }
         Ok(())

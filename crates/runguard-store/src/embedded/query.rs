@@ -4,43 +4,15 @@
 //! a thousand rows, each of which knows its times and which guards, reasons, outcomes and tenants it may contain. Rows
 //! behind the index are looked at one by one. Every query reads both in one snapshot, index first.
 
-use crate::embedded::schema::Folder;
+use crate::embedded::readers::Lane;
 use crate::embedded::{Embedded, Inner};
 use crate::error::StoreError;
-use crate::key::{mask, session_number};
+use crate::key::{Names, mask};
 use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow, happened};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
-
-/// Connections for reading, made when needed and kept.
-#[derive(Debug, Default)]
-pub(crate) struct Readers(Mutex<Vec<Connection>>);
-
-/// Idle connections kept.
-const KEEP_READERS: usize = 8;
-
-impl Readers {
-    pub(crate) fn read<R>(&self, folder: &Folder, run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error>) -> Result<R, StoreError> {
-        let failed = |error: rusqlite::Error| StoreError::Read(error.to_string());
-        let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = match idle {
-            Some(connection) => connection,
-            None => folder.open_reader().map_err(failed)?,
-        };
-        let result = {
-            let transaction = connection.unchecked_transaction().map_err(failed)?;
-            run(&transaction).inspect_err(|error| folder.mark_index_damaged(error)).map_err(failed)
-        };
-        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.is_ok() && readers.len() < KEEP_READERS {
-            readers.push(connection);
-        }
-        result
-    }
-}
 
 /// How far something has got, by the index file's own word.
 pub(crate) fn progress(index: &Connection, name: &str) -> Result<u64, rusqlite::Error> {
@@ -130,6 +102,7 @@ impl RowFilter {
 /// The rows of a range of numbers that pass the filter, each read in one of several ways.
 struct Search<'a, T> {
     connection: &'a Connection,
+    names: Names,
     filter: &'a RowFilter,
     order: Order,
     limit: usize,
@@ -178,7 +151,7 @@ impl<T> Search<'_, T> {
             self.columns,
             self.direction()
         );
-        let head = vec![Value::from(session_number(tenant, session)), Value::from(from as i64), Value::from(upto as i64)];
+        let head = vec![Value::from(self.names.session_number(tenant, session)), Value::from(from as i64), Value::from(upto as i64)];
         let values = [head, values, vec![Value::from(self.missing() as i64)]].concat();
         let mut select = self.connection.prepare_cached(&sql)?;
         for row in select.query_map(params_from_iter(values), self.read)? {
@@ -256,8 +229,9 @@ impl Embedded {
             (Order::NewestFirst, Some(seq)) => (0, seq.saturating_sub(1)),
             (Order::OldestFirst, Some(seq)) => (seq.saturating_add(1), u64::MAX),
         };
+        let names = self.inner.names;
         self.blocking(move |connection| {
-            Search { connection, filter: &filter, order, limit, columns, read, found: Vec::new() }.run(from, upto)
+            Search { connection, names, filter: &filter, order, limit, columns, read, found: Vec::new() }.run(from, upto)
         })
         .await
     }
@@ -324,14 +298,12 @@ impl Embedded {
         Follower::new(self.inner.clone())
     }
 
+    /// Reads for somebody who asks, when it is their turn.
     pub(crate) async fn blocking<R: Send + 'static>(
         &self,
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
     ) -> Result<R, StoreError> {
-        let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || inner.readers.read(&inner.folder, run))
-            .await
-            .map_err(|error| StoreError::Read(error.to_string()))?
+        self.inner.in_lane(Lane::Questions, move |inner| inner.readers.read(Lane::Questions, &inner.folder, run)).await
     }
 }
 
@@ -346,7 +318,7 @@ impl Follow for Inner {
         upto: u64,
         visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, StoreError> {
-        self.readers.read(&self.folder, |connection| {
+        self.readers.read(Lane::Questions, &self.folder, |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input, id FROM main.log
                  WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",

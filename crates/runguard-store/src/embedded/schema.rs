@@ -2,7 +2,10 @@
 
 use crate::embedded::Durability;
 use crate::error::OpenError;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use crate::files::{create_private_folder, make_database_private, make_private, private_file, remove_database, warn_of_others};
+use crate::key::{Names, SECRET_BYTES};
+use crate::scrub::BUSY;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +18,11 @@ pub(crate) const LOG_PAGE_BYTES: u64 = 8 * 1024;
 /// States are written here and there: smaller pages mean fewer bytes for the same rows.
 const INDEX_PAGE_BYTES: u64 = 4 * 1024;
 
-const LOG_FORMAT: i64 = 1;
+/// Pages a reader keeps, of each of the two files.
+const READER_CACHE_KB: u32 = 2000;
+
+/// The second has a place for a secret; a file of the first has none.
+const LOG_FORMAT: i64 = 2;
 const INDEX_FORMAT: i64 = 1;
 
 const LOG_SCHEMA: &str = "
@@ -40,6 +47,7 @@ CREATE TABLE IF NOT EXISTS followed (
     number    INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS erased (session INTEGER PRIMARY KEY, at INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS secret (secret BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS probe (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
 ";
 
@@ -82,15 +90,6 @@ CREATE TABLE IF NOT EXISTS progress (
 ) WITHOUT ROWID, STRICT;
 ";
 
-/// What users said is in the data folder: one that we make is for its owner only.
-pub fn create_private_folder(path: &Path) -> std::io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
-
 /// Whether a running service (or a command that writes) has the folder.
 pub fn is_in_use(folder: &Path) -> bool {
     // Asked without making the file: a folder that nobody has used stays as it is.
@@ -109,7 +108,10 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Folder { path: path.to_owned(), source };
         create_private_folder(path).map_err(failed)?;
-        let lock = fs::File::options().create(true).truncate(false).write(true).open(path.join(LOCK_FILE)).map_err(failed)?;
+        warn_of_others(path);
+        let lock_path = path.join(LOCK_FILE);
+        let lock = private_file().create(true).truncate(false).write(true).open(&lock_path).map_err(failed)?;
+        make_private(&lock_path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.to_owned() }),
@@ -131,9 +133,17 @@ impl Folder {
     }
 
     /// The connection that writes the log.
-    pub(crate) fn open_log(&self, durability: Durability) -> Result<Connection, OpenError> {
+    pub(crate) fn open_log(&self, durability: Durability, names_of_new: Names) -> Result<(Connection, Names), OpenError> {
         let path = self.log_path();
-        let connection = open_writer(&path, LOG_SCHEMA, LOG_FORMAT, LOG_PAGE_BYTES)?;
+        // With the table, in one transaction: a file is either new, or has the secret its keys were made with.
+        let secret = match names_of_new.secret() {
+            Some(secret) if self.log_is_empty() => {
+                let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("INSERT INTO secret (secret) VALUES (x'{hex}');")
+            }
+            Some(_) | None => String::new(),
+        };
+        let connection = open_writer(&path, &format!("{LOG_SCHEMA} {secret}"), LOG_FORMAT, LOG_PAGE_BYTES)?;
         // Checkpoints run elsewhere, so that no answer waits for one.
         let synchronous = match durability {
             Durability::Process => "NORMAL",
@@ -143,7 +153,8 @@ impl Folder {
             .execute_batch(&format!("PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = {synchronous};"))
             .map_err(|error| describe(&path, &error))?;
         check_readable(&connection).map_err(|error| describe(&path, &error))?;
-        Ok(connection)
+        let names = read_names(&connection).map_err(|error| describe(&path, &error))?;
+        Ok((connection, names))
     }
 
     /// The connection that writes the index. A damaged index is thrown away and built anew from the log.
@@ -167,13 +178,8 @@ impl Folder {
     fn throw_index_away(&self, detail: &str) -> Result<(), OpenError> {
         let path = self.index_path();
         tracing::warn!(file = %path.display(), detail, "the index is damaged; it is thrown away and built anew from the log");
-        for suffix in ["", "-wal", "-shm"] {
-            // Not kept: it holds what users said, and no erasure would find it.
-            let file = PathBuf::from(format!("{}{suffix}", path.display()));
-            if file.exists() {
-                fs::remove_file(&file).map_err(|source| OpenError::Folder { path: file, source })?;
-            }
-        }
+        // Not kept: it holds what users said, and no erasure would find it.
+        remove_database(&path).map_err(|source| OpenError::Folder { path: path.clone(), source })?;
         let _ = fs::remove_file(self.damage_mark());
         Ok(())
     }
@@ -186,16 +192,19 @@ impl Folder {
     pub(crate) fn mark_index_damaged(&self, error: &rusqlite::Error) {
         if matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) && !self.damage_mark().exists() {
             tracing::error!(%error, "a database file is damaged; restart the service: it checks the log and builds the index anew");
-            let _ = fs::write(self.damage_mark(), "");
+            let _ = private_file().write(true).create(true).truncate(true).open(self.damage_mark());
         }
     }
 
     /// A connection that reads both: `log` and `idx.*`.
     pub(crate) fn open_reader(&self) -> Result<Connection, rusqlite::Error> {
         let connection = Connection::open_with_flags(self.log_path(), OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.busy_timeout(BUSY)?;
         connection.execute("ATTACH ?1 AS idx", [self.index_path().to_string_lossy()])?;
-        connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -16000; PRAGMA mmap_size = 268435456;")?;
+        // Not mapped: what is mapped counts as the process's memory, once for every connection.
+        connection.execute_batch(&format!(
+            "PRAGMA query_only = ON; PRAGMA mmap_size = 0; PRAGMA main.cache_size = -{READER_CACHE_KB}; PRAGMA idx.cache_size = -{READER_CACHE_KB};"
+        ))?;
         connection.set_prepared_statement_cache_capacity(64);
         Ok(connection)
     }
@@ -203,8 +212,9 @@ impl Folder {
 
 fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| describe(path, &error);
+    make_database_private(path).map_err(|source| OpenError::Folder { path: path.to_owned(), source })?;
     let connection = Connection::open(path).map_err(failed)?;
-    connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(failed)?;
+    connection.busy_timeout(BUSY).map_err(failed)?;
     // Only a new file takes this.
     connection.execute_batch(&format!("PRAGMA page_size = {page_bytes};")).map_err(failed)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed)?;
@@ -217,9 +227,28 @@ fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Resul
     }
     // Only a new file is written to: of a damaged one we say that nothing was changed.
     if found < format {
-        connection.execute_batch(&format!("{schema} PRAGMA user_version = {format};")).map_err(failed)?;
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {schema} PRAGMA user_version = {format}; COMMIT;")).map_err(failed)?;
     }
     Ok(connection)
+}
+
+/// Of a folder that nobody has opened yet.
+pub(crate) fn names_in(folder: &Path) -> Result<Option<Names>, OpenError> {
+    let path = folder.join(LOG_FILE);
+    if fs::metadata(&path).map_or(true, |meta| meta.len() == 0) {
+        return Ok(None);
+    }
+    let read = || {
+        let log = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let format: i64 = log.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if format < LOG_FORMAT { Ok((format > 0).then_some(Names::PLAIN)) } else { read_names(&log).map(Some) }
+    };
+    read().map_err(|error| describe(&path, &error))
+}
+
+fn read_names(log: &Connection) -> Result<Names, rusqlite::Error> {
+    let secret: Option<[u8; SECRET_BYTES]> = log.query_row("SELECT secret FROM secret", [], |row| row.get(0)).optional()?;
+    Ok(secret.map_or(Names::PLAIN, Names::keyed))
 }
 
 /// Reads both ends of the log: a torn file shows here and not in the middle of a request.

@@ -2,6 +2,7 @@
 
 use crate::embedded::journal::Undo;
 use crate::key::{Family, Key};
+use crate::log::ERASED;
 use crate::store::{Rules, SlotState};
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,9 +63,6 @@ pub(crate) struct TailEvent {
     pub(crate) subject: Box<str>,
     pub(crate) events: Box<[u8]>,
 }
-
-/// The slot number that means "all of this entry is gone".
-pub(crate) const ERASED: u8 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shard {

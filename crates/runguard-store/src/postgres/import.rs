@@ -12,7 +12,7 @@ use super::schema::{self, Day, to_kept};
 use super::{PgLog, tell};
 use crate::cluster::{EntryId, EntryRow};
 use crate::error::StoreError;
-use crate::key::session_number;
+use crate::key::Names;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::SinkExt as _;
 use hashbrown::{HashMap, HashSet};
@@ -61,6 +61,7 @@ enum Caution {
 
 /// Rows as COPY takes them, and what they add up to.
 struct Batch<'a> {
+    names: Names,
     bytes: BytesMut,
     /// Where each row's number goes.
     numbers: Vec<usize>,
@@ -70,9 +71,10 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(rows: &'a [EntryRow], known: &HashSet<(String, i64)>) -> Self {
+    fn new(names: Names, rows: &'a [EntryRow], known: &HashSet<(String, i64)>) -> Self {
         let bytes: usize = rows.iter().map(size).sum();
         let mut batch = Self {
+            names,
             bytes: BytesMut::with_capacity(bytes + COPY_HEAD.len() + 2),
             numbers: Vec::with_capacity(rows.len()),
             days: BTreeSet::new(),
@@ -96,7 +98,7 @@ impl<'a> Batch<'a> {
         bytes.put_i32(8);
         self.numbers.push(bytes.len());
         bytes.put_i64(0);
-        for number in [row.at, session_number(&row.tenant, &row.session)] {
+        for number in [row.at, self.names.session_number(&row.tenant, &row.session)] {
             bytes.put_i32(8);
             bytes.put_i64(number);
         }
@@ -166,7 +168,7 @@ impl PgLog {
         upto: &[(u16, EntryId)],
         caution: Caution,
     ) -> Result<Imported, Failure> {
-        let prepared = (caution == Caution::Hopeful).then(|| Batch::new(rows, &HashSet::new()));
+        let prepared = (caution == Caution::Hopeful).then(|| Batch::new(self.names(), rows, &HashSet::new()));
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
         if !stands_at(&mut wire, from).await? {
@@ -195,7 +197,7 @@ impl PgLog {
             let place = row.try_get::<_, i64>(0)? as usize - 1;
             known.insert((rows[place].id.clone(), rows[place].at));
         }
-        Ok(Batch::new(rows, &known))
+        Ok(Batch::new(self.names(), rows, &known))
     }
 
     /// Writes the rows and commits. Gives how many there were, and the last number.
@@ -276,7 +278,7 @@ impl PgLog {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
         let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3";
-        let number = session_number(tenant, session);
+        let number = self.names().session_number(tenant, session);
         let (tenant, session) = (to_kept(tenant), to_kept(session));
         let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
             [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT)];
@@ -285,7 +287,7 @@ impl PgLog {
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
         wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].at, Type::INT8)]).await?;
         let batch = match caution {
-            Caution::Hopeful => Batch::new(rows, &HashSet::new()),
+            Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
             Caution::Careful => self.careful_batch(&mut wire, rows).await?,
         };
         let (_, last_seq) = self.append(wire, last, batch, &[]).await?;

@@ -7,7 +7,7 @@ use super::pool::{Failure, bounded};
 use super::schema::{from_kept, to_kept};
 use super::{PgLog, texts};
 use crate::error::StoreError;
-use crate::key::session_number;
+use crate::key::Names;
 use crate::log::{Deed, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
 use futures_util::TryStreamExt as _;
 use std::collections::VecDeque;
@@ -76,7 +76,7 @@ impl Question {
 }
 
 impl RowFilter {
-    fn question(&self, columns: &str, (from, upto): (i64, i64)) -> Question {
+    fn question(&self, names: Names, columns: &str, (from, upto): (i64, i64)) -> Question {
         let mut question = Question { sql: format!("SELECT {columns} FROM "), texts: Vec::new() };
         match &self.id {
             // Behind a fence: the planner must not look for an id along the order of rows.
@@ -90,7 +90,7 @@ impl RowFilter {
         question.ask_number("l.seq >=", from);
         question.ask_number("l.seq <=", upto);
         if let (Some(tenant), Some(session)) = (&self.tenant, &self.session) {
-            question.ask_number("l.session_number =", session_number(tenant, session));
+            question.ask_number("l.session_number =", names.session_number(tenant, session));
         }
         let texts = [
             ("l.kind", &self.kind),
@@ -147,7 +147,7 @@ impl PgLog {
         if from > upto || limit == 0 {
             return Ok(Vec::new());
         }
-        let mut question = filter.question(columns, (from as i64, upto as i64));
+        let mut question = filter.question(self.names(), columns, (from as i64, upto as i64));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         question.sql.push_str(&format!(" ORDER BY l.seq {direction} LIMIT {limit}"));
         self.ask(&question, read).await

@@ -14,7 +14,8 @@ const MINUTE_MILLIS: i64 = 60_000;
 const OLDEST_SERVER: i32 = 13;
 
 /// Steps from each format to the next. What stands here has run somewhere: only add.
-const STEPS: [&str; 1] = [r#"
+const STEPS: [&str; 2] = [
+    r#"
 CREATE TABLE runguard_log (
     seq            bigint NOT NULL,
     at             bigint NOT NULL,
@@ -62,7 +63,19 @@ CREATE TABLE runguard_probe (
     count bigint NOT NULL
 ) WITH (fillfactor = 10);
 INSERT INTO runguard_probe (count) VALUES (0);
-"#];
+"#,
+    "CREATE TABLE runguard_trusted (
+    single  boolean PRIMARY KEY DEFAULT true CHECK (single),
+    at      bigint NOT NULL,
+    off_by  bigint NOT NULL,
+    off_for bigint NOT NULL
+);
+CREATE TABLE runguard_secret (
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
+    secret text NOT NULL
+);
+INSERT INTO runguard_secret (secret) SELECT '' WHERE EXISTS (SELECT FROM runguard_positions);",
+];
 
 const FORMAT_TABLE: &str = "CREATE TABLE IF NOT EXISTS runguard_format (
     single boolean PRIMARY KEY DEFAULT true CHECK (single),

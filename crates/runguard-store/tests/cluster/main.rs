@@ -4,8 +4,8 @@
 
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Order, Row, RowFilter, Rules, Standing, View,
-    Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, Order, RETIRE_EVERY, Row, RowFilter, Rules,
+    Standing, View, Written,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
 
 const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
-    group: |_, _, _, _| Some(7),
+    group: |_, _, _, _, _| Some(7),
     keep: |_, _| Keep::Log,
 };
 
@@ -48,6 +48,8 @@ impl Together {
             memory_bytes: 1 << 20,
             retention_days: 30,
             patience: Duration::from_millis(200),
+            retire_every: RETIRE_EVERY,
+            names: Names::PLAIN,
             seed: 1000 + self.nodes.len() as u64,
         };
         let log = LogKept::Memory(self.log.clone(), disk.clone());

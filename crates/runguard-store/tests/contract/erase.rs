@@ -1,7 +1,7 @@
 //! Erasure: nothing of a session is left, and nothing else is missing.
 
 use crate::toy::{
-    LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, listed, number,
+    LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, listed, log_file, number,
     on_every_store, one_more, open, row, rows_of, state, states_of, sum, summed,
 };
 use runguard_store::{Family, Key, Row, View};
@@ -68,6 +68,7 @@ async fn an_erased_session_is_in_no_answer_and_in_no_file() {
     assert!(named.contains(&"runguard.db".to_owned()) && named.contains(&"index.db".to_owned()), "{named:?}");
     let erased = toy.store.erase_session(TENANT, &session, erasure()).await.unwrap();
     assert_eq!(erased.map(|erased| erased.log_rows), Some(20));
+    assert_eq!(toy.store.purge().await.unwrap(), Vec::<String>::new());
     assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
     assert_erased(&toy.store, &session).await;
     let toy = toy.reopen();
@@ -89,6 +90,7 @@ async fn an_erased_session_is_in_no_file_that_was_set_aside() {
         std::fs::write(index_file(folder), bytes).unwrap();
     });
     toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
+    assert_eq!(toy.store.purge().await.unwrap(), Vec::<String>::new());
     assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
 }
 
@@ -201,4 +203,68 @@ async fn what_is_erased_is_gone_with_its_kept_answers_and_nothing_else_is(toy: T
     assert_eq!(sum(&toy.store, "other").await, 1);
     assert_eq!(number(state(&toy.store, summed(endpoint())).await.as_deref()), 20, "what others see of the endpoint stays");
     assert_eq!(toy.store.erase_session(TENANT, "one", erasure()).await.unwrap(), None, "nothing is left to erase");
+}
+
+/// Rows and states move between pages when others go; what was moved must not be left where it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_session_of_many_is_left_in_the_unused_part_of_a_page() {
+    const SESSIONS: usize = 150;
+    let toy = Toy::new();
+    let secret = |number: usize| format!("{SECRET}:{number}:");
+    for turn in 0..4 {
+        for number in 0..SESSIONS {
+            let text = secret(number).repeat(1 + (number * 7 + turn * 13) % 40);
+            let session = secret(number);
+            let row = Row { subject: text.clone(), answer: text.clone(), input: text.clone(), ..row(&session) };
+            let cells = [listed(key(&session), &text)];
+            keep(&toy.store, &cells, row, |view| vec![change(view, 0, LIST, text.as_bytes())]).await.unwrap();
+        }
+        toy.store.flush().await.unwrap();
+    }
+    // In an order that leaves gaps here and there.
+    for number in (0..SESSIONS).map(|number| number * 67 % SESSIONS).take(SESSIONS - 10) {
+        toy.store.erase_session(TENANT, &secret(number), erasure()).await.unwrap().unwrap();
+        if number % 10 == 0 {
+            assert_eq!(toy.store.purge().await.unwrap(), Vec::<String>::new());
+            assert_eq!(files_with(toy.folder.path(), &secret(number)), Vec::<String>::new(), "session {number}");
+        }
+    }
+    assert_eq!(toy.store.purge().await.unwrap(), Vec::<String>::new());
+    for number in 0..SESSIONS {
+        let is_kept = !rows_of(&toy.store, &secret(number)).await.is_empty();
+        assert_eq!(is_kept, !files_with(toy.folder.path(), &secret(number)).is_empty(), "session {number}");
+    }
+    let toy = toy.reopen();
+    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.outcome == "allowed").count(), 4 * 10);
+}
+
+/// Somebody looks at the database, as the guides show. Nobody waits for them, and nothing is said to be gone that is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_holds_up_no_answer_and_an_erasure_says_that_it_waits() {
+    let toy = Toy::new();
+    speak(&toy.store, "one", 0).await;
+    toy.store.flush().await.unwrap();
+    let readers: Vec<rusqlite::Connection> = [log_file(toy.folder.path()), index_file(toy.folder.path())]
+        .into_iter()
+        .map(|file| {
+            let reader = rusqlite::Connection::open(file).unwrap();
+            reader.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;").unwrap();
+            reader
+        })
+        .collect();
+    speak(&toy.store, "one", 1).await;
+    let started = std::time::Instant::now();
+    toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
+    assert_eq!(toy.store.purge().await.unwrap(), ["runguard.db", "index.db"]);
+    for number in 0..200 {
+        let asked = std::time::Instant::now();
+        add(&toy.store, &format!("s{number}"), 1).await.unwrap();
+        assert!(asked.elapsed() < std::time::Duration::from_secs(1));
+    }
+    toy.store.flush().await.unwrap();
+    assert!(started.elapsed() < std::time::Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_ne!(files_with(toy.folder.path(), SECRET), Vec::<String>::new(), "what the readers see is still there");
+    drop(readers);
+    assert_eq!(toy.store.purge().await.unwrap(), Vec::<String>::new());
+    assert_eq!(files_with(toy.folder.path(), SECRET), Vec::<String>::new());
 }

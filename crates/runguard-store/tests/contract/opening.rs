@@ -1,7 +1,10 @@
 //! A folder that cannot be used says why, and is left as it was.
 
-use crate::toy::{PLENTY, RULES, Store, Toy, add, all_rows, index_file, log_file, options, row, sum, try_open, write};
-use runguard_store::{OpenError, Row};
+use crate::toy::{
+    PLENTY, RULES, Store, TENANT, Toy, add, all_rows, index_file, keep, log_file, one_more, options, row, rows_of, sum, summed, try_open,
+    write,
+};
+use runguard_store::{Embedded, Family, Names, OpenError, Options, Row};
 
 /// A folder with a log of many pages, closed.
 async fn filled_folder() -> tempfile::TempDir {
@@ -96,18 +99,18 @@ async fn a_log_whose_last_rows_a_power_cut_took_goes_on_with_numbers_never_used(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_of_a_later_version_is_refused_and_not_touched() {
     let folder = filled_folder().await;
-    for file in [log_file(folder.path()), index_file(folder.path())] {
+    for (file, newest) in [(log_file(folder.path()), 2), (index_file(folder.path()), 1)] {
         let set_version = |version: i64| {
             rusqlite::Connection::open(&file).unwrap().execute_batch(&format!("PRAGMA user_version = {version}")).unwrap();
         };
         set_version(99);
         let before = std::fs::read(&file).unwrap();
         match try_open(folder.path(), PLENTY) {
-            Err(OpenError::TooNew { path, found: 99, known: 1 }) => assert_eq!(path, file),
+            Err(OpenError::TooNew { path, found: 99, known }) => assert_eq!((path, known), (file.clone(), newest)),
             other => panic!("{other:?}"),
         }
         assert!(std::fs::read(&file).unwrap() == before);
-        set_version(1);
+        set_version(newest);
     }
     try_open(folder.path(), PLENTY).unwrap();
 }
@@ -121,4 +124,43 @@ fn a_folder_that_cannot_be_made_is_named() {
         Err(OpenError::Folder { path: named, .. }) => assert_eq!(named, path),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_made_with_the_secret_that_the_folder_was_made_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, later] = [Names::keyed([3; 16]), Names::keyed([4; 16])];
+    assert_eq!(Embedded::names_in(folder.path()).unwrap(), None);
+    let open = |names| Store::Embedded(Embedded::open(Options { names, ..options(folder.path(), PLENTY) }, RULES).unwrap());
+    let store = open(first);
+    assert_eq!(store.names(), first);
+    let one = first.key(Family::Session, TENANT, "one");
+    keep(&store, &[summed(one)], row("one"), |view| one_more(view, 1)).await.unwrap();
+    drop(store);
+    assert_eq!(Embedded::names_in(folder.path()).unwrap(), Some(first));
+    let store = open(later);
+    assert_eq!(store.names(), first);
+    assert_eq!(store.states(TENANT, "one").await.unwrap().len(), 1);
+    assert_eq!(rows_of(&store, "one").await.len(), 1);
+    store.erase_session(TENANT, "one", row("")).await.unwrap().unwrap();
+    assert!(rows_of(&store, "one").await.is_empty());
+}
+
+/// Its rows and states are filed under keys without a secret; some of the names they were made of are nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_of_the_first_format_keeps_its_keys() {
+    let toy = Toy::new();
+    add(&toy.store, "one", 1).await.unwrap();
+    let Toy { folder, store, .. } = toy;
+    drop(store);
+    let log = rusqlite::Connection::open(log_file(folder.path())).unwrap();
+    log.execute_batch("DROP TABLE secret; PRAGMA user_version = 1;").unwrap();
+    drop(log);
+    assert_eq!(Embedded::names_in(folder.path()).unwrap(), Some(Names::PLAIN));
+    let options = Options { names: Names::keyed([3; 16]), ..options(folder.path(), PLENTY) };
+    let store = Store::Embedded(Embedded::open(options, RULES).unwrap());
+    assert_eq!(store.names(), Names::PLAIN);
+    assert_eq!(sum(&store, "one").await, 1);
+    add(&store, "one", 1).await.unwrap();
+    assert_eq!(rows_of(&store, "one").await.len(), 2);
 }

@@ -1,8 +1,8 @@
 //! Old things leave, young ones stay, numbers are not used twice.
 
 use crate::toy::{
-    DAY, MINUTE, NOW, PLENTY, Store, TENANT, Toy, add, all_rows, files_with, index_file, keep, key, log_file, one_more, open, row, rows_of,
-    states_of, sum, summed, write,
+    DAY, MINUTE, NOW, PLENTY, Store, TENANT, Toy, add, all_rows, eventually, files_with, index_file, keep, key, log_file, one_more, open,
+    row, rows_of, states_of, sum, summed, try_open, write,
 };
 use runguard_store::{Family, Key, Row};
 
@@ -131,4 +131,44 @@ async fn a_crash_while_the_last_old_rows_leave_is_no_lost_log() {
     let store = open(image.path(), PLENTY);
     write(&store, Row { at: NOW + 31 * DAY, ..row("one") }).await;
     assert_eq!(all_rows(&store).await.last().unwrap().seq, 11);
+}
+
+/// Sixty days ahead for a moment: nothing is sixty days older for it. And a start within that moment believes it no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_jumps_ahead_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = try_open(folder.path(), PLENTY).unwrap();
+    let kept = async |store: &Store, told: i64| {
+        store.tell_time(told);
+        store.flush().await.unwrap();
+        assert_eq!(rows_of(store, "one").await.len(), 1, "told {told}");
+        assert_eq!(sum(store, "one").await, 1, "told {told}");
+    };
+    add_at(&store, key("one"), "one", NOW).await;
+    kept(&store, NOW).await;
+    kept(&store, NOW + 60 * DAY).await;
+    add_at(&store, key("two"), "two", NOW + 60 * DAY).await;
+    kept(&store, NOW + 60 * DAY + MINUTE).await;
+    store.stop();
+    drop(store);
+    let store = try_open(folder.path(), PLENTY).unwrap();
+    kept(&store, NOW + 60 * DAY + 2 * MINUTE).await;
+    kept(&store, NOW + 3 * MINUTE).await;
+    kept(&store, 0).await;
+    kept(&store, NOW + 4 * MINUTE).await;
+}
+
+/// By the node that writes the log, while it leads: not only when it begins to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_looks_for_old_rows_again_and_again() {
+    let toy = Toy::postgres_with_retention(30).await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
+    for (session, age_days) in [("first", 40), ("young", 0), ("second", 35)] {
+        add_at(&toy.store, key(session), session, now - age_days * DAY).await;
+        if age_days > 30 {
+            // The first is gone before the next is there: so there was another look.
+            eventually("the old row to go", async || rows_of(&toy.store, session).await.is_empty()).await;
+        }
+    }
+    assert_eq!(rows_of(&toy.store, "young").await.len(), 1);
 }

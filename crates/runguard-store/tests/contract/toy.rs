@@ -5,8 +5,8 @@ use crate::redis_server::RedisServer;
 pub(crate) use runguard_store::Store;
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, LogRow, Memory, OpenError, Options,
-    Order, PgLog, PgOptions, Role, Row, RowFilter, Rules, SlotState, StoreError, View, Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, LogRow, Memory, Names, OpenError,
+    Options, Order, PgLog, PgOptions, RETIRE_EVERY, Role, Row, RowFilter, Rules, SlotState, StoreError, View, Written,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], _at: i64) ->
     }
 }
 
-pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _| Some(0), keep: |_, _| Keep::Log };
+pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _, _| Some(0), keep: |_, _| Keep::Log };
 
 /// The sum of an entry.
 pub(crate) fn summed(key: Key) -> Cell<'static> {
@@ -52,7 +52,14 @@ pub(crate) fn number(bytes: Option<&[u8]>) -> u64 {
 }
 
 pub(crate) fn options(folder: &Path, memory_bytes: usize) -> Options {
-    Options { folder: folder.to_owned(), durability: Durability::Process, memory_bytes, retention_days: 30, role: Role::Whole }
+    Options {
+        folder: folder.to_owned(),
+        durability: Durability::Process,
+        memory_bytes,
+        retention_days: 30,
+        role: Role::Whole,
+        names: Names::PLAIN,
+    }
 }
 
 /// A process that another test is just starting holds copies of our files, the lock among them, for a moment.
@@ -66,8 +73,11 @@ pub(crate) fn try_open(folder: &Path, memory_bytes: usize) -> Result<Store, Open
     }
 }
 
+/// Its time is what the test tells.
 pub(crate) fn open(folder: &Path, memory_bytes: usize) -> Store {
-    try_open(folder, memory_bytes).unwrap()
+    let store = try_open(folder, memory_bytes).unwrap();
+    store.believe_told_time();
+    store
 }
 
 /// A store that can be closed and opened again.
@@ -77,6 +87,9 @@ pub(crate) struct Toy {
     memory_bytes: usize,
     _servers: Option<Servers>,
 }
+
+/// The rows are of a time long past for the servers.
+const FOR_EVER_DAYS: u32 = 100_000;
 
 /// What a cluster needs, for as long as this lives.
 struct Servers {
@@ -138,14 +151,19 @@ impl Toy {
     }
 
     pub(crate) async fn redis() -> Self {
-        Self::cluster(Log::OwnFiles).await
+        Self::cluster(Log::OwnFiles, FOR_EVER_DAYS, RETIRE_EVERY).await
     }
 
     pub(crate) async fn postgres() -> Self {
-        Self::cluster(Log::Postgres).await
+        Self::cluster(Log::Postgres, FOR_EVER_DAYS, RETIRE_EVERY).await
     }
 
-    async fn cluster(log: Log) -> Self {
+    /// One whose old rows leave, looked for again and again.
+    pub(crate) async fn postgres_with_retention(retention_days: u32) -> Self {
+        Self::cluster(Log::Postgres, retention_days, Duration::from_millis(200)).await
+    }
+
+    async fn cluster(log: Log, retention_days: u32, retire_every: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let postgres = (log == Log::Postgres).then(PostgresServer::shared);
         let servers = Servers { redis: RedisServer::start(), postgres };
@@ -159,15 +177,21 @@ impl Toy {
             replicas: 0,
             timeout: patience,
         };
-        // The rows are of a time long past for the servers.
-        let retention_days = 100_000;
         let log = if let Some(postgres) = &servers.postgres {
             LogKept::Postgres(PgLog::open(PgOptions { url: postgres.database(), retention_days }).await.unwrap())
         } else {
             let options = Options { retention_days, role: Role::Log, ..options(&folder.path().join("log"), PLENTY) };
             LogKept::Local(Embedded::open(options, RULES).unwrap())
         };
-        let options = ClusterOptions { folder: folder.path().join("alone"), memory_bytes: PLENTY, retention_days, patience, seed: 7 };
+        let options = ClusterOptions {
+            folder: folder.path().join("alone"),
+            memory_bytes: PLENTY,
+            retention_days,
+            patience,
+            retire_every,
+            names: Names::PLAIN,
+            seed: 7,
+        };
         let joined = Cluster::join(RedisLink::open(link).await.unwrap(), log, options, RULES).await.unwrap();
         Self { folder, store: Arc::new(Store::Cluster(joined)), memory_bytes: PLENTY, _servers: Some(servers) }
     }

@@ -168,10 +168,10 @@ fn an_erased_session_is_in_no_message() {
     let mut story = Story::new();
     let of = |session: &str, number| Alert { session: session.into(), ..alert(number, AlertState::Firing) };
     story.post(&[of("alice-secret", 1), of("bob", 3), of("alice-secret", 2)]);
-    story.outbox.forget("odd", "alice-secret").unwrap();
+    story.outbox.forget(&Gone::of("odd", "alice-secret")).unwrap();
     assert_eq!(story.outbox.count(None, Status::Queued).unwrap(), 2, "of another tenant, or of another session");
-    story.outbox.forget("even", "alice-secret").unwrap();
-    story.outbox.tidy().unwrap();
+    story.outbox.forget(&Gone::of("even", "alice-secret")).unwrap();
+    assert!(story.outbox.purge().unwrap());
     for file in std::fs::read_dir(story.folder.path()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!bytes.windows(12).any(|part| part == b"alice-secret"));
