@@ -330,7 +330,7 @@ def test_a_default_file_that_vanishes_is_refused_too(serve):
 
 def test_keys_that_cannot_be_read_are_seen_too(serve):
     server = serve(start=False)
-    made = run_cli("key", "create", "--data", server.data, "--tenant", "acme", "--role", "admin")
+    made = run_cli("key", "create", "--data", server.data, "--role", "admin")
     key = made.stdout.split()[-1]
     server.start()
     keys = server.data / "keys.json"

@@ -514,7 +514,9 @@ impl Desk {
         change: impl FnOnce(&mut Cells) -> Result<R, rusqlite::Error>,
         gone: Option<&Gone>,
     ) -> Result<R, StoreError> {
-        gone.into_iter().for_each(|gone| self.marks.add(gone));
+        if let Some(gone) = gone {
+            self.marks.add(gone);
+        }
         let changed = match self.open() {
             Ok(cells) => change(cells),
             Err(Ended::File(error)) => Err(error),

@@ -84,7 +84,9 @@ impl CircuitPage {
     /// One that was asked for by name, if it is there.
     pub fn of(circuit: Option<Circuit>) -> Self {
         let mut counts = PhaseCounts::default();
-        circuit.iter().for_each(|circuit| counts.add(circuit.view.phase));
+        if let Some(circuit) = &circuit {
+            counts.add(circuit.view.phase);
+        }
         Self { circuits: circuit.into_iter().collect(), more: false, counts }
     }
 }

@@ -157,7 +157,7 @@ impl Erasures {
             match serde_json::from_str::<Note>(&text) {
                 Ok(note) => notes.push(Note { path, ..note }),
                 Err(error) => {
-                    tracing::error!(file = %path.display(), %error, "a note of an erasure cannot be read; erase the session again")
+                    tracing::error!(file = %path.display(), %error, "a note of an erasure cannot be read; erase the session again");
                 }
             }
         }
@@ -279,14 +279,13 @@ impl Engine {
             Some(session) => self.store.erase_session(gone.tenant(), session, self.erasure_row(gone.tenant(), note.at)).await?,
             None => None,
         };
-        match self.alerts.get() {
-            Some(alerts) => alerts.forget(&gone).await?,
-            None => {
-                let folder = PathBuf::from(&self.started_with.store.data);
-                let forget = move || alerts::erase_from_idle_file(&folder, &gone);
-                let forgotten = tokio::task::spawn_blocking(forget).await.map_err(|error| StoreError::Write(error.to_string()))?;
-                forgotten.map_err(|error| StoreError::Write(error.to_string()))?;
-            }
+        if let Some(alerts) = self.alerts.get() {
+            alerts.forget(&gone).await?;
+        } else {
+            let folder = PathBuf::from(&self.started_with.store.data);
+            let forget = move || alerts::erase_from_idle_file(&folder, &gone);
+            let forgotten = tokio::task::spawn_blocking(forget).await.map_err(|error| StoreError::Write(error.to_string()))?;
+            forgotten.map_err(|error| StoreError::Write(error.to_string()))?;
         }
         note.step = Step::Overwrite;
         erasures.write(note)?;
@@ -303,14 +302,13 @@ impl Engine {
         if !self.analyst.purge().await? {
             waiting.push(INSIGHT_FILE.to_owned());
         }
-        let are_alerts_rid = match self.alerts.get() {
-            Some(alerts) => alerts.purge().await?,
-            None => {
-                let folder = PathBuf::from(&self.started_with.store.data);
-                let purge = move || alerts::purge_idle_file(&folder);
-                let purged = tokio::task::spawn_blocking(purge).await.map_err(|error| StoreError::Write(error.to_string()))?;
-                purged.map_err(|error| StoreError::Write(error.to_string()))?
-            }
+        let are_alerts_rid = if let Some(alerts) = self.alerts.get() {
+            alerts.purge().await?
+        } else {
+            let folder = PathBuf::from(&self.started_with.store.data);
+            let purge = move || alerts::purge_idle_file(&folder);
+            let purged = tokio::task::spawn_blocking(purge).await.map_err(|error| StoreError::Write(error.to_string()))?;
+            purged.map_err(|error| StoreError::Write(error.to_string()))?
         };
         if !are_alerts_rid {
             waiting.push(alerts::FILE.to_owned());

@@ -8,7 +8,6 @@ mod auth;
 mod metrics;
 pub mod openapi;
 mod problem;
-mod respond;
 mod routes;
 mod service;
 mod streams;

@@ -1,11 +1,11 @@
 //! Errors as callers of the guard service see them: the shell's form with this service's words. All of them are in this file.
 
-use crate::respond::Reply;
 use crate::streams::TooMany;
 use hyper::StatusCode;
 use runguard_core::input::{InputError, Problem as WrongField};
 use runguard_engine::{ClockError, EngineError, Role};
 use runguard_http::FieldProblem;
+use runguard_http::reply::Reply;
 use runguard_store::StoreError;
 
 #[derive(Debug, Clone)]

@@ -16,12 +16,12 @@ pub(crate) mod settings;
 pub(crate) mod stats;
 
 use crate::problem::Problem;
-use crate::respond::Reply;
 use crate::service::App;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, post};
+use runguard_http::reply::{Reply, into_axum};
 use std::sync::Arc;
 
 type State = axum::extract::State<Arc<App>>;
@@ -127,8 +127,6 @@ const PATHS: &[(&str, Access)] = &[
     ("/", Access::Everyone),
     ("/dashboard/{file}", Access::Everyone),
 ];
-
-pub(crate) use runguard_http::reply::into_axum;
 
 /// What a handler gives: an answer or a problem.
 pub(crate) fn answer(result: Result<Reply, Problem>) -> Response {

@@ -3,7 +3,6 @@
 use crate::auth::{self, Openness};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::respond::Reply;
 use crate::routes::{self, Access};
 use crate::streams::{StreamLimits, Streams};
 use axum::Router;
@@ -14,6 +13,7 @@ use hyper::{Method, Request};
 use runguard_engine::{Caller, Engine};
 use runguard_http::body::{self, Limit, SMALL};
 use runguard_http::load::{Bounds, Limits, Loads, Share, Who};
+use runguard_http::reply::Reply;
 use runguard_http::{RequestId, reply};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};

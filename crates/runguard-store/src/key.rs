@@ -1,7 +1,7 @@
 //! Names of entries: 128 bits of a stable hash, so that a million sessions cost sixteen bytes each and not their names.
 //!
 //! Whoever can find two names with one hash makes one session count for another. So the hash is keyed ([`Names`]): with a secret that
-//! is made with the store, and kept with its log, because states and rows are filed under what it gives. SipHash, because it is made
+//! is made with the store, and kept with its log, because states and rows are filed under what it gives. `SipHash`, because it is made
 //! for this, and costs less than a tenth of a microsecond.
 
 use siphasher::sip128::SipHasher24;
@@ -86,6 +86,15 @@ impl Names {
         self.secret
     }
 
+    /// The secret in hexadecimal; empty where there is none.
+    pub(crate) fn secret_text(&self) -> String {
+        use std::fmt::Write as _;
+        self.secret.iter().flatten().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
     pub fn key(&self, family: Family, tenant: &str, name: &str) -> Key {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.push(family as u8);
@@ -101,16 +110,14 @@ impl Names {
 
     /// How the session index knows a session.
     pub(crate) fn session_number(&self, tenant: &str, session: &str) -> i64 {
-        match self.secret {
-            Some(_) => self.key(Family::Session, tenant, session).group() as i64,
-            None => {
-                let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
-                bytes.extend_from_slice(tenant.as_bytes());
-                bytes.push(0);
-                bytes.extend_from_slice(session.as_bytes());
-                xxh3_64(&bytes) as i64
-            }
+        if self.secret.is_some() {
+            return self.key(Family::Session, tenant, session).group() as i64;
         }
+        let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
+        bytes.extend_from_slice(tenant.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(session.as_bytes());
+        xxh3_64(&bytes) as i64
     }
 }
 

@@ -10,7 +10,7 @@ mod pool;
 mod read;
 mod schema;
 
-use crate::cluster::link::{names_of, secret_text};
+use crate::cluster::link::names_of;
 use crate::error::{OpenError, StoreError};
 use crate::key::Names;
 use crate::trusted_time::TrustedTime;
@@ -117,7 +117,7 @@ impl PgLog {
 
     /// Uses these from here on, and keeps them where there are none.
     pub async fn use_names(&self, names: Names) -> Result<(), StoreError> {
-        let sql = format!("INSERT INTO runguard_secret (secret) VALUES ('{}') ON CONFLICT DO NOTHING", secret_text(names));
+        let sql = format!("INSERT INTO runguard_secret (secret) VALUES ('{}') ON CONFLICT DO NOTHING", names.secret_text());
         self.inner.writers.query(&sql, &[]).await.map_err(|failure| self.unwritten(&failure))?;
         if self.kept_names().await? != Some(names) {
             return Err(StoreError::Write("another node made the log with another secret; start this one again".into()));
@@ -147,12 +147,11 @@ impl PgLog {
         let pass = async {
             let wire = self.inner.writers.begin().await?;
             let known = wire.query_opt("SELECT at, off_by, off_for FROM runguard_trusted FOR UPDATE", &[]).await?;
-            let mut trusted = match known {
-                Some(row) => TrustedTime { at: row.try_get(0)?, off_by: row.try_get(1)?, off_for: row.try_get(2)? },
-                None => {
-                    let newest = wire.query_opt("SELECT at FROM runguard_log ORDER BY seq DESC LIMIT 1", &[]).await?;
-                    TrustedTime::starting(told_millis, newest.map(|row| row.try_get(0)).transpose()?)
-                }
+            let mut trusted = if let Some(row) = known {
+                TrustedTime { at: row.try_get(0)?, off_by: row.try_get(1)?, off_for: row.try_get(2)? }
+            } else {
+                let newest = wire.query_opt("SELECT at FROM runguard_log ORDER BY seq DESC LIMIT 1", &[]).await?;
+                TrustedTime::starting(told_millis, newest.map(|row| row.try_get(0)).transpose()?)
             };
             let now = trusted.pass(told_millis, i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX));
             let TrustedTime { at, off_by, off_for } = trusted;

@@ -140,7 +140,8 @@ fn try_unused(number: u32, page: &[u8]) -> Option<Vec<Range<usize>>> {
     if gap_start > rows_start || rows_start > page.len() {
         return None;
     }
-    let mut unused = Vec::from([gap_start..rows_start]);
+    let mut unused = Vec::new();
+    unused.push(gap_start..rows_start);
     let mut block = two_bytes(header + 1)?;
     while block != 0 {
         let (next, end) = (two_bytes(block)?, block + two_bytes(block + 2)?);

@@ -8,13 +8,13 @@ use super::decisions::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::alerts::{Alerts, view_of_none};
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -4,7 +4,6 @@ use super::decisions::{limit, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::{Path, RawQuery};
@@ -17,6 +16,7 @@ use runguard_core::input::MAX_ID_CHARS;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::engine::forced_name;
 use runguard_engine::{Caller, Circuit, CircuitPage, CircuitQuery, Role};
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 

@@ -4,9 +4,7 @@
 //! wrote reaches the page only as text, through the public API. Files are asked for again each time and answered
 //! `304` while they are the same, so a page never mixes files of two versions for longer than one load.
 
-use super::into_axum;
 use crate::problem::Problem;
-use crate::respond::Reply;
 use axum::extract::Path;
 use axum::response::Response;
 use bytes::Bytes;
@@ -14,6 +12,8 @@ use http_body_util::{Either, Full};
 use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY};
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::fingerprint;
+use runguard_http::reply::Reply;
+use runguard_http::reply::into_axum;
 use std::sync::LazyLock;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \

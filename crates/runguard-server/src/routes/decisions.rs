@@ -3,7 +3,6 @@
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::{Path, RawQuery};
@@ -13,6 +12,7 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::{Caller, Outcome, Role};
+use runguard_http::reply::{JSON, Reply, reply};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde::Serialize;
 use serde_json::value::RawValue;

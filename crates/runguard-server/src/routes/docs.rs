@@ -2,10 +2,10 @@
 
 use super::answer;
 use crate::openapi;
-use crate::respond::{JSON, Reply, reply};
 use axum::response::Response;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
+use runguard_http::reply::{JSON, Reply, reply};
 use std::sync::LazyLock;
 
 static OPENAPI: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());

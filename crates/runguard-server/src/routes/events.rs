@@ -3,20 +3,20 @@
 //! A stream goes by row numbers: it is handed rows while it keeps up ([`crate::streams`]), and reads the log itself when it does not, or
 //! comes back with `Last-Event-ID`. It loses nothing either way, and a decision waits for no reader.
 
+use super::State;
 use super::decisions::{FILTERS, Shown, filter, query, reader};
-use super::{State, into_axum};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::Reply;
 use crate::service::App;
 use crate::streams::{Listener, News};
 use axum::extract::RawQuery;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
-use http_body_util::Either;
 use hyper::HeaderMap;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use runguard_engine::engine::complete_answer;
+use runguard_http::reply::Reply;
+use runguard_http::reply::event_stream;
+use runguard_http::reply::into_axum;
 use runguard_store::{FollowedRow, LogRow, Order};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -57,11 +57,7 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     }
     let (sender, receiver) = mpsc::channel(PIECES);
     tokio::spawn(Stream { app: app.clone(), listener, sender, at: last_id.unwrap_or(newest) }.run());
-    let mut response = Reply::new(Either::Right(axum::body::Body::from_stream(ReceiverStream::new(receiver))));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(event_stream(axum::body::Body::from_stream(ReceiverStream::new(receiver))))
 }
 
 type Piece = Result<Bytes, Infallible>;

@@ -2,7 +2,6 @@
 
 use crate::auth::{self};
 use crate::problem::Problem;
-use crate::respond::{Body, JSON, Reply, reply};
 use crate::service::App;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
@@ -17,6 +16,7 @@ use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
 use runguard_http::RequestId;
 use runguard_http::body::{self, LARGE, Limit, SMALL};
+use runguard_http::reply::{Body, JSON, Reply, reply};
 use std::time::Instant;
 
 /// A body that takes so long to be understood that others would notice is understood on another thread.

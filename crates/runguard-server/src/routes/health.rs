@@ -4,13 +4,13 @@ use super::{State, answer};
 use crate::auth;
 use crate::metrics::{as_plain_text, last_hour};
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use axum::response::Response;
 use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::{Caller, Role};
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::json;
 
 const HOUR_MILLIS: i64 = 3_600_000;

@@ -5,7 +5,6 @@ use super::overview::of_range;
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
@@ -14,6 +13,7 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_core::insight::Filters;
 use runguard_core::insight::advice::{self, Facts};
 use runguard_core::insight::digest::Range;
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::json;
 
 const HOUR_SECONDS: u64 = 3600;

@@ -6,7 +6,6 @@ use super::decisions::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
@@ -16,6 +15,7 @@ use runguard_core::insight::digest::Range;
 use runguard_core::insight::{Filters, Overview};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
+use runguard_http::reply::{JSON, Reply, reply};
 use std::collections::HashMap;
 
 const MINUTE_SECONDS: u64 = 60;

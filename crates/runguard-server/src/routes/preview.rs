@@ -6,7 +6,6 @@ use super::decisions::reader;
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::body::Bytes;
@@ -15,6 +14,7 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_core::input::{InputError, MAX_ID_CHARS};
 use runguard_core::{GuardName, Timestamp};
 use runguard_engine::preview::{Ask, Counts, PreviewError, Report, preview};
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Map, Value, json};
 
 const WEEK_MILLIS: i64 = 7 * 86_400_000;

@@ -4,13 +4,13 @@ use super::decisions::{MAX_LIMIT, Shown, cursor, limit, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::erasure::Erasure;
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::json;
 
 pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {

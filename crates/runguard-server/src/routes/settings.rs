@@ -10,7 +10,6 @@ use super::decisions::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
@@ -18,6 +17,7 @@ use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
 use runguard_engine::watch::Refused;
 use runguard_engine::{Caller, Role, SettingsSource};
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Map, Value, json};
 
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {

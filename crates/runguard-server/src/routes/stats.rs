@@ -4,13 +4,13 @@ use super::decisions::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
-use crate::respond::{JSON, Reply, reply};
 use crate::service::App;
 use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::GuardName;
+use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

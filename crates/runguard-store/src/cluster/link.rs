@@ -148,7 +148,7 @@ pub(crate) const OTHER_SECRET: &str = "its states are filed with another secret 
 impl About {
     /// What a node would make of an empty database.
     pub fn offered(partitions: u16, generation: u64, names: Names) -> Self {
-        let secret = secret_text(names);
+        let secret = names.secret_text();
         Self { format: FORMATS[usize::from(!secret.is_empty())], partitions, generation, secret }
     }
 
@@ -156,11 +156,6 @@ impl About {
     pub(crate) fn takes(&self, format: u64, partitions: u64) -> bool {
         FORMATS.iter().any(|known| u64::from(*known) == format) && partitions == u64::from(self.partitions)
     }
-}
-
-/// A secret in hexadecimal; empty where there is none.
-pub(crate) fn secret_text(names: Names) -> String {
-    names.secret().iter().flatten().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(crate) fn names_of(secret: &str) -> Option<Names> {

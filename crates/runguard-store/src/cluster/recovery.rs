@@ -7,7 +7,7 @@
 use crate::cluster::cells::{Wanted, name_of};
 use crate::cluster::entry;
 use crate::cluster::importer::{self, import_once};
-use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped, secret_text};
+use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped};
 use crate::cluster::writer::{Progress, Sent};
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
@@ -359,7 +359,7 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     // From the question on the link takes what we send. Should we fail before the end, the writer must not go on nevertheless.
     inner.health.unbuilt.store(true, Ordering::Release);
     let about = inner.link.about(mine).await?;
-    if about.secret != secret_text(inner.names) {
+    if about.secret != inner.names.secret_text() {
         return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
     }
     let known = inner.health.generation.load(Ordering::Acquire);

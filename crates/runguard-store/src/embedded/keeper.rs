@@ -533,15 +533,16 @@ impl Round {
         let elapsed = self.last_retention.map_or(0, |last| i64::try_from(last.elapsed().as_millis()).unwrap_or(i64::MAX));
         let mut trusted = match self.trusted {
             Some(trusted) => trusted,
-            None => match TrustedTime::read(&self.index)? {
-                Some(trusted) => trusted,
-                None => {
+            None => {
+                if let Some(trusted) = TrustedTime::read(&self.index)? {
+                    trusted
+                } else {
                     let last = self.last_at_start;
                     let newest =
                         self.log()?.query_row("SELECT at FROM log WHERE seq <= ?1 ORDER BY seq DESC LIMIT 1", [last], |row| row.get(0));
                     TrustedTime::starting(told, newest.optional()?)
                 }
-            },
+            }
         };
         // Told by requests: where none came there is no news, but time has passed.
         let now = if std::mem::replace(&mut self.last_told, told) == told {

@@ -137,10 +137,7 @@ impl Folder {
         let path = self.log_path();
         // With the table, in one transaction: a file is either new, or has the secret its keys were made with.
         let secret = match names_of_new.secret() {
-            Some(secret) if self.log_is_empty() => {
-                let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("INSERT INTO secret (secret) VALUES (x'{hex}');")
-            }
+            Some(_) if self.log_is_empty() => format!("INSERT INTO secret (secret) VALUES (x'{}');", names_of_new.secret_text()),
             Some(_) | None => String::new(),
         };
         let connection = open_writer(&path, &format!("{LOG_SCHEMA} {secret}"), LOG_FORMAT, LOG_PAGE_BYTES)?;

@@ -1,3 +1,0 @@
-//! Answers, as the shell makes them.
-
-pub(crate) use runguard_http::reply::{Body, JSON, Reply, reply};
