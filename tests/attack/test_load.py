@@ -12,7 +12,7 @@ from raw import connect, head, read_answer, status_of
 from runguard_process import run_cli
 
 
-def with_keys(serve, config: str, *tenants: str, **options):
+def with_keys(serve, config: str | None, *tenants: str, **options):
     server = serve(config, start=False, **options)
     keys = []
     for tenant in tenants:
@@ -104,7 +104,7 @@ def wait_until(condition, seconds=5):
 
 def test_large_arguments_of_one_do_not_slow_the_others(serve):
     """Compared within one run: a timed test would say more of the machine than of the service."""
-    server, (small, large) = with_keys(serve, "", "acme", "other", virtual_clock=False)
+    server, (small, large) = with_keys(serve, None, "acme", "other", virtual_clock=False)
 
     def latencies(count=300):
         client = server.client(key=small, keep_alive=True)

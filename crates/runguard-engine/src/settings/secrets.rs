@@ -40,7 +40,8 @@ pub(super) fn shown(path: &[String], value: &Value) -> Value {
         Value::String(text) if DATABASES.iter().any(|database| path == *database) => shown_address(text).into(),
         Value::String(text) if name == "url" || name.ends_with("_url") || name.ends_with("_endpoint") => shown_receiver(text).into(),
         Value::String(text) if name.ends_with("_env") => shown_variable(text).into(),
-        Value::String(_) if is_secret(name) => HIDDEN.into(),
+        // A key in place of its file.
+        Value::String(text) if is_secret(name) || text.contains("-----BEGIN") => HIDDEN.into(),
         Value::Array(items) => items.iter().map(|item| shown(path, item)).collect(),
         Value::Object(table) => {
             let below = |key: &String| [path, std::slice::from_ref(key)].concat();
