@@ -18,7 +18,7 @@ pub(crate) struct Circuits {
     /// How many to show
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Go on where a page ended (its next_cursor)
+    /// Go on where a page ended (its `next_cursor`)
     #[arg(long)]
     cursor: Option<String>,
     /// As JSON
@@ -45,17 +45,14 @@ impl Circuits {
             Some(Verb::Reset { endpoint_key }) => Some((endpoint_key, "reset")),
             None => None,
         };
-        let circuits = match change {
-            Some((endpoint_key, verb)) => {
-                serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]})
-            }
-            None => {
-                let mut query = query;
-                query.push(("limit", self.limit.to_string()));
-                query.extend(self.phase.iter().map(|phase| ("phase", phase.clone())));
-                query.extend(self.cursor.iter().map(|cursor| ("cursor", cursor.clone())));
-                self.client.get("/v1/circuits", &query)?
-            }
+        let circuits = if let Some((endpoint_key, verb)) = change {
+            serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]})
+        } else {
+            let mut query = query;
+            query.push(("limit", self.limit.to_string()));
+            query.extend(self.phase.iter().map(|phase| ("phase", phase.clone())));
+            query.extend(self.cursor.iter().map(|cursor| ("cursor", cursor.clone())));
+            self.client.get("/v1/circuits", &query)?
         };
         if self.json {
             return output::json(&circuits);

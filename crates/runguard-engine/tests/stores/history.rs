@@ -186,7 +186,7 @@ async fn look(engine: &Engine, sight: Sight, now: i64) -> Seen {
             }
         }
         Sight::Circuits { tenant } => {
-            seen.say(engine.circuits(CircuitQuery::first(tenant, 1000), Timestamp::from_millis(now)).await.unwrap())
+            seen.say(engine.circuits(CircuitQuery::first(tenant, 1000), Timestamp::from_millis(now)).await.unwrap());
         }
         Sight::Stats { tenant, guard, minutes } => {
             let (tenant, guard) = (tenant.map(str::to_owned), guard.map(str::to_owned));

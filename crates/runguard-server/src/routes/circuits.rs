@@ -52,7 +52,12 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
 
 /// Where a page ends, in letters that pass through any address.
 fn cursor_after(circuit: &Circuit) -> String {
-    format!("{}\0{}", circuit.tenant, circuit.endpoint_key).bytes().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    let name = format!("{}\0{}", circuit.tenant, circuit.endpoint_key);
+    name.bytes().fold(String::with_capacity(name.len() * 2), |mut cursor, byte| {
+        let _ = write!(cursor, "{byte:02x}");
+        cursor
+    })
 }
 
 fn place_of(cursor: &str) -> Result<(String, String), Problem> {
