@@ -58,7 +58,7 @@ def test_the_key_comes_before_the_body(serve, path):
         assert status_of(read_answer(connection)) == 401, "and is not asked to go on"
 
 
-@pytest.mark.parametrize("path, limit", [("/v1/preview", 65536), ("/v1/alerts/test", 65536), ("/guard/handoff", 65536), ("/guard/stall", 1048576)])
+@pytest.mark.parametrize("path, limit", [("/v1/preview", 65536), ("/v1/alerts/test", 65536), ("/guard/handoff", 1048576), ("/guard/stall", 1048576)])
 def test_every_route_has_its_own_limit(server, path, limit):
     flow = server.client()
     too_large = flow.request("POST", path, b"{" + b" " * limit + b"}", {"content-type": "application/json"})

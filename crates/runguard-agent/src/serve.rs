@@ -120,11 +120,11 @@ impl AgentServer {
             None if address.ip().is_loopback() => Door::ThisMachine,
             None => return Err(ServeError::NoKey { address, variable: variable.clone() }),
         };
-        let tls = match (&settings.serve.tls_cert, &settings.serve.tls_key) {
-            (Some(certificate), Some(key)) => Some(tls::Files { certificate: certificate.clone(), key: key.clone() }),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(ServeError::HalfOfTls),
-        };
+        let (certificate, key) = (settings.serve.tls_cert.clone(), settings.serve.tls_key.clone());
+        if certificate.as_os_str().is_empty() != key.as_os_str().is_empty() {
+            return Err(ServeError::HalfOfTls);
+        }
+        let tls = tls::Files::unless_empty(certificate, key);
         // A run goes on when the request that began it is answered: not on a thread that ends with its connections.
         let options = Options { address, max_connections: MAX_CONNECTIONS, tls, threads: Threads::Shared };
         let listener = Listener::bind(options).await?;

@@ -398,14 +398,20 @@ pub struct ServeSettings {
     pub key_env: String,
     /// Runs under way at once; more are refused with 429.
     pub max_runs: usize,
-    /// Certificate for https, PEM with its chain, and its key; both or neither.
-    pub tls_cert: Option<PathBuf>,
-    pub tls_key: Option<PathBuf>,
+    /// Certificate for https, PEM with its chain, and its key; both, or neither for plain http.
+    pub tls_cert: PathBuf,
+    pub tls_key: PathBuf,
 }
 
 impl Default for ServeSettings {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:8101".to_owned(), key_env: "RUNGUARD_AGENT_KEY".to_owned(), max_runs: 16, tls_cert: None, tls_key: None }
+        Self {
+            listen: "127.0.0.1:8101".to_owned(),
+            key_env: "RUNGUARD_AGENT_KEY".to_owned(),
+            max_runs: 16,
+            tls_cert: PathBuf::new(),
+            tls_key: PathBuf::new(),
+        }
     }
 }
 

@@ -93,7 +93,7 @@ fn at_most_1_percent_of_what_is_harmless_is_changed() {
 }
 
 /// The longest text there may be, of whatever is repeated: read once it takes some tens of milliseconds, and read over from every
-/// place it would take minutes.
+/// place it would take many minutes. The bound is no measure of speed.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "time is what is measured")]
 fn no_text_is_read_over_and_over() {
@@ -142,6 +142,6 @@ fn no_text_is_read_over_and_over() {
         let started = std::time::Instant::now();
         std::hint::black_box(redact(&text));
         let taken = started.elapsed();
-        assert!(taken < std::time::Duration::from_secs(5), "{beginning:?}: {taken:?}");
+        assert!(taken < std::time::Duration::from_secs(60), "{beginning:?}: {taken:?}");
     }
 }

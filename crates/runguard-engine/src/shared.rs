@@ -3,7 +3,7 @@
 use crate::engine::{RULES, fresh_names, open_store};
 use crate::settings::Settings;
 use runguard_store::cluster::agree_on_names;
-use runguard_store::files::{create_private_folder, warn_of_others};
+use runguard_store::files::open_private_folder;
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
     Cluster, ClusterOptions, Embedded, LogKept, Names, OpenError, Options, PgLog, PgOptions, RETIRE_EVERY, Role, Store, StoreError,
@@ -48,8 +48,7 @@ pub async fn open(settings: &Settings) -> Result<Store, OpenError> {
         };
         (LogKept::Local(Embedded::open(options, RULES)?), names)
     } else {
-        create_private_folder(&folder).map_err(|source| OpenError::Folder { path: folder.clone(), source })?;
-        warn_of_others(&folder);
+        open_private_folder(&folder).map_err(|source| OpenError::Folder { path: folder.clone(), source })?;
         let options = PgOptions { url: settings.log.database.clone(), retention_days: settings.log.retention_days };
         let log = PgLog::open(options).await?;
         let failed = |error: StoreError| OpenError::Shared { detail: error.to_string() };

@@ -15,6 +15,13 @@ pub struct Files {
     pub key: PathBuf,
 }
 
+impl Files {
+    /// `None` where the settings name no certificate.
+    pub fn unless_empty(certificate: PathBuf, key: PathBuf) -> Option<Self> {
+        (!certificate.as_os_str().is_empty()).then_some(Self { certificate, key })
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read a certificate from {path}: {problem}. It must be PEM, the server's own certificate first")]

@@ -32,8 +32,7 @@ impl Server {
         if openness == Openness::KeysOnly && engine.keys.load().is_open() {
             return Err(ServeError::NoKeys { address });
         }
-        let files = tls::Files { certificate: settings.tls_cert.into(), key: settings.tls_key.into() };
-        let tls = Some(files).filter(|files| !files.certificate.as_os_str().is_empty());
+        let tls = tls::Files::unless_empty(settings.tls_cert.into(), settings.tls_key.into());
         let options = Options { address, max_connections: settings.max_connections, tls, threads: Threads::OnePerCore };
         let listener = Listener::bind(options).await?;
         let app = Arc::new(App::new(engine, openness, listener.stopping()));

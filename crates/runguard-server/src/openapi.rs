@@ -2,7 +2,7 @@
 //! and answers from the guards' routes, reasons from their one list. What is not a table (the log's routes) is
 //! written here once. A test drives the service against this document.
 
-use crate::routes::guards::limit;
+use crate::routes::guards::BODY;
 use runguard_core::guard::{AnswerKind, ROUTES, Route, RouteKind};
 use runguard_core::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use runguard_core::{GuardName, Reason};
@@ -293,7 +293,7 @@ fn guard_operation(route: &Route) -> Value {
             {"name": "flat", "in": "query", "description": "1: scalars only, no null.", "schema": {"enum": ["1"]}},
             {"name": "Idempotency-Key", "in": "header", "description": "A repeat within 24 h gets the first answer and counts nothing.", "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[!-~]+$"}},
         ],
-        "requestBody": {"required": true, "description": format!("A JSON object of at most {} bytes, whatever the content type says.", limit(route).bytes), "content": {"application/json": {"schema": request_schema(route)}}},
+        "requestBody": {"required": true, "description": format!("A JSON object of at most {} bytes, whatever the content type says.", BODY.bytes), "content": {"application/json": {"schema": request_schema(route)}}},
         "responses": responses,
     })
 }

@@ -82,9 +82,32 @@ pub fn remove_database(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The data folder of a service: there, its files private, and a word of what is not.
+pub fn open_private_folder(path: &Path) -> io::Result<()> {
+    create_private_folder(path)?;
+    make_files_private(path)?;
+    warn_of_others(path);
+    Ok(())
+}
+
+/// Makes every file in a folder private, also those of parts that are switched off or open theirs later. What a link leads to is
+/// somebody else's.
+fn make_files_private(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            match make_private(&entry.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Says so when others can look into a folder: the files in it are private, their names and sizes are not, and who may write there
 /// may put others in their place.
-pub fn warn_of_others(folder: &Path) {
+fn warn_of_others(folder: &Path) {
     #[cfg(unix)]
     if let Ok(metadata) = fs::metadata(folder) {
         use std::os::unix::fs::PermissionsExt;

@@ -544,8 +544,8 @@ async fn a_log_of_a_newer_version_is_refused_and_left_alone() {
     drop(open(&url).await);
     server.sql(database, "UPDATE runguard_format SET format = 99");
     let error = PgLog::open(PgOptions { url: url.clone(), retention_days: 30 }).await.unwrap_err();
-    assert!(matches!(error, OpenError::PostgresTooNew { found: 99, known: 1, .. }), "{error}");
-    assert!(error.to_string().contains("newer RunGuard (format 99, this one knows 1)"));
+    assert!(matches!(error, OpenError::PostgresTooNew { found: 99, known: 2, .. }), "{error}");
+    assert!(error.to_string().contains("newer RunGuard (format 99, this one knows 2)"));
     assert_eq!(server.sql(database, "SELECT format FROM runguard_format"), "99");
 }
 

@@ -8,14 +8,16 @@ use super::glance::is_telling;
 use super::{Found, SECRET};
 use std::ops::Range;
 
-/// How far a key, a value or an address is read before it is known to be one: a text full of beginnings is not read over and over.
-const MOST_BYTES: usize = 2048;
+/// How far a value or an address is read before it is known to be one, and how far a key: a text full of beginnings is not read over
+/// and over. What is one is then taken whole.
+const MOST_BYTES: usize = 1024;
+const MOST_KEY_BYTES: usize = 256;
 /// No key is shorter.
 const SHORTEST_KEY: usize = 15;
 
 /// As much of a text as is looked at.
-fn near(text: &str) -> &str {
-    let mut end = text.len().min(MOST_BYTES);
+fn near(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -126,7 +128,7 @@ const PREFIXES: &[(&str, usize)] = &[
 /// A key that begins here.
 fn key(text: &str, position: usize) -> Option<Range<usize>> {
     let rest = &text[position..];
-    let length = token_length(near(rest));
+    let length = token_length(near(rest, MOST_KEY_BYTES));
     if length < SHORTEST_KEY {
         return None;
     }
@@ -181,7 +183,7 @@ fn private_block(text: &str, position: usize) -> Option<Range<usize>> {
 fn in_url(text: &str, position: usize, scheme: &str) -> Option<Range<usize>> {
     let rest = text[position + scheme.len()..].strip_prefix("://")?;
     let start = text.len() - rest.len();
-    let rest = near(rest);
+    let rest = near(rest, MOST_BYTES);
     let whole = rest.find(|c: char| c.is_whitespace() || "\"'<>`".contains(c)).unwrap_or(rest.len());
     let url = &rest[..whole];
     if url.contains("hooks.slack.com/services/") || url.contains("/api/webhooks/") || url.contains("webhook.office.com/") {
@@ -266,16 +268,10 @@ fn named_value(text: &str, position: usize, word: &str, word_before: &str) -> Op
     let behind = behind.strip_prefix("\u{f1}a").unwrap_or(behind);
     let rest = behind.trim_start_matches(['"', '\'', '`', '\\', ']']).trim_start_matches([' ', '\t']);
     let (sign, rest) = sign(word, rest, behind)?;
-    let rest = near(rest.trim_start_matches([' ', '\t']));
+    let rest = near(rest.trim_start_matches([' ', '\t']), MOST_BYTES);
     let unescaped = rest.trim_start_matches('\\');
     let quote = unescaped.chars().next().filter(|c| matches!(c, '"' | '\'' | '`'));
-    let value = match quote {
-        Some(quote) => {
-            let inside = &unescaped[1..];
-            &inside[..inside.find([quote, '\\', '\n']).unwrap_or(inside.len())]
-        }
-        None => &rest[..rest.find(|c: char| c.is_whitespace() || "&;,\"'`<>".contains(c)).unwrap_or(rest.len())],
-    };
+    let value = whole_value(if quote.is_some() { &unescaped[1..] } else { rest }, quote);
     let is_last = rest[value.len().min(rest.len())..].trim_start_matches(['.', '!', '?']).chars().next().is_none_or(|c| c == '\n');
     let is_secret = !is_placeholder(value)
         && match (sign, quote) {
@@ -286,7 +282,19 @@ fn named_value(text: &str, position: usize, word: &str, word_before: &str) -> Op
             (Sign::Nothing, _) => value.len() >= 12 && has_letters_and_digits(value),
         };
     let start = value.as_ptr() as usize - text.as_ptr() as usize;
-    (is_secret && !value.is_empty()).then(|| start..start + value.trim_end_matches([')', ']', '}', '.']).len().max(1))
+    (is_secret && !value.is_empty()).then(|| {
+        let value = whole_value(&text[start..], quote);
+        start..start + value.trim_end_matches([')', ']', '}', '.']).len().max(1)
+    })
+}
+
+/// Up to the quote it began with, or to what ends a value without quotes.
+fn whole_value(text: &str, quote: Option<char>) -> &str {
+    let end = match quote {
+        Some(quote) => text.find([quote, '\\', '\n']),
+        None => text.find(|c: char| c.is_whitespace() || "&;,\"'`<>".contains(c)),
+    };
+    &text[..end.unwrap_or(text.len())]
 }
 
 fn sign<'a>(word: &str, rest: &'a str, behind: &str) -> Option<(Sign, &'a str)> {

@@ -10,15 +10,17 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_core::answer::Shape;
 use runguard_core::guard::{Notice, Operation, ROUTES, Route, RouteKind};
-use runguard_core::input::{Input, InputError, Kind, MAX_ID_CHARS};
+use runguard_core::input::{Input, InputError, MAX_ID_CHARS};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
 use runguard_http::RequestId;
-use runguard_http::body::{self, LARGE, Limit, SMALL};
+use runguard_http::body::{self, LARGE, Limit};
 use runguard_http::reply::{Body, JSON, Reply, reply};
 use std::time::Instant;
 
+/// What every guard takes, unknown fields included: a caller may send more than the guard asks for.
+pub(crate) const BODY: Limit = Limit { bytes: LARGE, advice: "Send a hash or a summary instead of the whole text." };
 /// A body that takes so long to be understood that others would notice is understood on another thread.
 const LONG: usize = 32 * 1024;
 
@@ -72,7 +74,7 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
         refusal = Refusal::Status200;
     }
     let mut share = app.enter(&caller)?;
-    let body = body::read(body, limit(route), &mut share).await?;
+    let body = body::read(body, BODY, &mut share).await?;
     let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
     let question = if body.len() <= LONG { Question::read(route, &body)? } else { long_question(app, route, body.clone()).await? };
     let key = given.or(question.request_id);
@@ -83,15 +85,6 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
         note_trace(telemetry, &parts.headers, &answered);
     }
     Ok((answered, refusal))
-}
-
-/// How much a route takes: names and numbers are short, what people say and arguments of tools are not.
-pub(crate) fn limit(route: &Route) -> Limit {
-    let is_long = route.fields.iter().any(|field| match field.kind {
-        Kind::Text | Kind::Name | Kind::Hash | Kind::Any => true,
-        Kind::Id | Kind::Label | Kind::Fraction | Kind::Whole(_) | Kind::Dollars | Kind::Flag | Kind::OneOf(_) => false,
-    });
-    Limit { bytes: if is_long { LARGE } else { SMALL }, advice: "Send a hash or a summary instead of the whole text." }
 }
 
 /// A body that was understood.

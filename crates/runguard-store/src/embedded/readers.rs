@@ -8,8 +8,8 @@ use crate::embedded::Inner;
 use crate::embedded::schema::Folder;
 use crate::error::StoreError;
 use rusqlite::Connection;
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{RwLock, RwLockWriteGuard, Semaphore};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use tokio::sync::Semaphore;
 
 /// What is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Readers {
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error>,
     ) -> Result<R, StoreError> {
         let failed = |error: rusqlite::Error| StoreError::Read(error.to_string());
-        let _snapshot = self.turns(lane).snapshots.blocking_read();
+        let _snapshot = self.turns(lane).snapshots.read().unwrap_or_else(PoisonError::into_inner);
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match idle {
             Some(connection) => connection,
@@ -87,8 +87,8 @@ impl Readers {
 
     /// Waits until nobody reads, and lets nobody begin. Searches first: they take long, and answers go on meanwhile.
     pub(crate) fn pause(&self) -> Pause<'_> {
-        let questions = self.questions.snapshots.blocking_write();
-        Pause { _questions: questions, _answers: self.answers.snapshots.blocking_write() }
+        let questions = self.questions.snapshots.write().unwrap_or_else(PoisonError::into_inner);
+        Pause { _questions: questions, _answers: self.answers.snapshots.write().unwrap_or_else(PoisonError::into_inner) }
     }
 }
 

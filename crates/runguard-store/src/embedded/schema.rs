@@ -2,7 +2,7 @@
 
 use crate::embedded::Durability;
 use crate::error::OpenError;
-use crate::files::{create_private_folder, make_database_private, make_private, private_file, remove_database, warn_of_others};
+use crate::files::{make_database_private, open_private_folder, private_file, remove_database};
 use crate::key::{Names, SECRET_BYTES};
 use crate::scrub::BUSY;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
@@ -107,11 +107,9 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Folder { path: path.to_owned(), source };
-        create_private_folder(path).map_err(failed)?;
-        warn_of_others(path);
+        open_private_folder(path).map_err(failed)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = private_file().create(true).truncate(false).write(true).open(&lock_path).map_err(failed)?;
-        make_private(&lock_path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.to_owned() }),

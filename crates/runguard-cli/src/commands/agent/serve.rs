@@ -55,8 +55,8 @@ impl Serve {
         if let Some(folder) = self.sessions {
             settings.sessions.folder = folder;
         }
-        settings.serve.tls_cert = self.tls_cert.or(settings.serve.tls_cert);
-        settings.serve.tls_key = self.tls_key.or(settings.serve.tls_key);
+        settings.serve.tls_cert = self.tls_cert.unwrap_or(settings.serve.tls_cert);
+        settings.serve.tls_key = self.tls_key.unwrap_or(settings.serve.tls_key);
         let folder = SessionFolder::open(&settings.sessions).map_err(|error| Failure::Failed(error.to_string()))?;
         let sessions = settings.sessions.folder.display().to_string();
         let agent = Arc::new(Agent::build(settings).await.map_err(|error| Failure::Usage(error.to_string()))?);
