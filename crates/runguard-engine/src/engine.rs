@@ -284,8 +284,12 @@ impl Engine {
     }
 
     fn of(store: Store, options: EngineOptions, ids: Ids, analyst: Analyst) -> Self {
-        if matches!(options.clock, Clock::Virtual) {
-            store.believe_told_time();
+        match &options.clock {
+            // Told at once: whatever the clock is set to later is compared with it.
+            Clock::System => store.tell_time(crate::clock::system_now().as_millis()),
+            // A cluster goes by its own.
+            Clock::Shared(_) => {}
+            Clock::Virtual => store.believe_told_time(),
         }
         store.keep_states_for(options.settings.policies.longest_window().as_millis() as i64);
         Self {

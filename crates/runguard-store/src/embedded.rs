@@ -99,6 +99,8 @@ pub(crate) struct Inner {
     pub(crate) evictions: AtomicU64,
     /// The service's time, as last heard; the keeper goes by it.
     pub(crate) now: AtomicI64,
+    /// As first heard: what later times are compared with, should the clock be set before the keeper looks.
+    pub(crate) first_told: AtomicI64,
     /// Whether old things go by the time that was told, whatever really passed.
     pub(crate) believes_time: AtomicBool,
     /// How long a state can matter.
@@ -156,6 +158,7 @@ impl Embedded {
             cold: AtomicBool::new(known.holds_states || has_tail),
             evictions: AtomicU64::new(0),
             now: AtomicI64::new(i64::MIN),
+            first_told: AtomicI64::new(i64::MIN),
             believes_time: AtomicBool::new(false),
             state_lifetime_millis: AtomicI64::new(0),
             keeper: Keeper::default(),
@@ -342,6 +345,9 @@ impl Embedded {
     }
 
     pub fn tell_time(&self, now_millis: i64) {
+        if self.inner.first_told.load(Ordering::Relaxed) == i64::MIN {
+            let _ = self.inner.first_told.compare_exchange(i64::MIN, now_millis, Ordering::Relaxed, Ordering::Relaxed);
+        }
         self.inner.now.store(now_millis, Ordering::Relaxed);
     }
 

@@ -540,7 +540,7 @@ impl Round {
                     let last = self.last_at_start;
                     let newest =
                         self.log()?.query_row("SELECT at FROM log WHERE seq <= ?1 ORDER BY seq DESC LIMIT 1", [last], |row| row.get(0));
-                    TrustedTime::starting(told, newest.optional()?)
+                    TrustedTime::starting(self.inner.first_told.load(Ordering::Relaxed), newest.optional()?)
                 }
             }
         };

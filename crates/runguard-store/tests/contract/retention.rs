@@ -158,6 +158,19 @@ async fn a_clock_that_jumps_ahead_takes_nothing_with_it() {
     kept(&store, NOW + 4 * MINUTE).await;
 }
 
+/// Before anybody has looked at the time: what was told first counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_jumps_right_after_the_start_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = try_open(folder.path(), PLENTY).unwrap();
+    store.tell_time(NOW);
+    add_at(&store, key("one"), "one", NOW).await;
+    store.tell_time(NOW + 60 * DAY);
+    add_at(&store, key("two"), "two", NOW + 60 * DAY).await;
+    store.flush().await.unwrap();
+    assert_eq!(rows_of(&store, "one").await.len(), 1);
+}
+
 /// By the node that writes the log, while it leads: not only when it begins to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_looks_for_old_rows_again_and_again() {
