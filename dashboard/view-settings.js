@@ -115,10 +115,10 @@ export function settings(frame, main) {
     });
   }
 
-  /// Why a changed file is not in force. The file and the error are told to an admin only.
+  /// Why a changed file is not in force. The file and the error are told to an admin of all tenants only.
   function drawRefused(refused) {
     return refused.map((one) => el('p', { class: 'note' }, `The changed ${one.what === 'keys' ? 'key file' : 'settings file'} was refused at ${when(Date.parse(one.time))}; what was in force before still is.`,
-      one.error ? [' ', el('code', null, foreign(one.error, 600))] : ' An admin key sees why.'));
+      one.error ? [' ', el('code', null, foreign(one.error, 600))] : ' An admin key of all tenants sees why.'));
   }
 
   return {

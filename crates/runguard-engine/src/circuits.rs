@@ -11,7 +11,7 @@ use runguard_core::text::StoreText;
 use runguard_store::{Decided, Family, Labelled, StoreError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
 /// How many look through all endpoints at the same time; others wait.
@@ -94,7 +94,7 @@ impl CircuitPage {
 /// What is known of the endpoints as a whole.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    looking: Semaphore,
+    looking: Arc<Semaphore>,
     /// Apart from those who look: a guard's answer does not wait for them.
     counting: Semaphore,
     counted: tokio::sync::Mutex<Option<(i64, PhaseCounts)>>,
@@ -112,7 +112,7 @@ struct Remembered {
 impl Default for Endpoints {
     fn default() -> Self {
         Self {
-            looking: Semaphore::new(AT_ONCE),
+            looking: Arc::new(Semaphore::new(AT_ONCE)),
             counting: Semaphore::new(1),
             counted: tokio::sync::Mutex::default(),
             remembered: Mutex::default(),
@@ -147,13 +147,15 @@ impl Room {
 impl Engine {
     /// A page of circuits, and how many there are in which phase.
     pub async fn circuits(&self, query: CircuitQuery, now: Timestamp) -> Result<CircuitPage, StoreError> {
-        let _turn = self.endpoints.looking.acquire().await;
+        let turn = self.endpoints.looking.clone().acquire_owned().await;
         let settings = self.settings.load_full();
         let limit = query.limit;
         let page: (BTreeMap<(String, String), CircuitView>, PhaseCounts) = (BTreeMap::new(), PhaseCounts::default());
         let (mut found, counts) = self
             .store
             .visit_family(Family::Endpoint, page, move |(found, counts), entry| {
+                // Held by whoever looks, not by whoever asked.
+                let _turn = &turn;
                 let Some((tenant, endpoint_key)) = entry.label.split_once('\0') else { return };
                 if entry.slot != Slot::CircuitEndpoint as u8 || query.tenant.as_deref().is_some_and(|wanted| wanted != tenant) {
                     return;

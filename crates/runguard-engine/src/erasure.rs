@@ -12,7 +12,7 @@ use crate::analyst::INSIGHT_FILE;
 use crate::engine::Engine;
 use runguard_core::Timestamp;
 use runguard_store::files::{create_private_folder, private_file};
-use runguard_store::{Family, Names, Order, RowFilter, Store, StoreError};
+use runguard_store::{Family, LOG_FILE, Names, Order, RowFilter, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs;
@@ -241,7 +241,9 @@ impl Engine {
         let log_rows = self.remove(erasures, &mut note).await?;
         let started = Instant::now();
         let waiting = loop {
-            let waiting = self.overwrite().await?;
+            // A large log takes its time: the caller hears that it waits, and it goes on behind.
+            let overwritten = tokio::time::timeout(LONGEST, self.overwrite()).await;
+            let waiting = overwritten.unwrap_or_else(|_| Ok(vec![LOG_FILE.to_owned()]))?;
             if waiting.is_empty() || started.elapsed() >= PATIENCE {
                 break waiting;
             }
@@ -252,7 +254,7 @@ impl Engine {
         } else {
             tracing::warn!(
                 files = waiting.join(", "),
-                "an erasure waits for somebody who reads an old state of a file; it is finished when they end"
+                "an erasure waits: somebody reads an old state of a file, or it is large; it is finished behind"
             );
             erasures.woken.notify_one();
         }
@@ -294,11 +296,7 @@ impl Engine {
 
     /// Overwrites what was removed, in every file. Gives those that keep some of it.
     async fn overwrite(&self) -> Result<Vec<String>, StoreError> {
-        let mut waiting = match tokio::time::timeout(LONGEST, self.store.purge()).await {
-            Ok(waiting) => waiting?,
-            // A large log takes its time; the store goes on with it.
-            Err(_) => vec!["runguard.db".to_owned()],
-        };
+        let mut waiting = self.store.purge().await?;
         if !self.analyst.purge().await? {
             waiting.push(INSIGHT_FILE.to_owned());
         }
@@ -322,7 +320,7 @@ impl Engine {
 
     /// Goes on with what is noted; says whether nothing is left.
     async fn go_on(&self, erasures: &Erasures) -> Result<bool, StoreError> {
-        let _turn = erasures.turn.lock().await;
+        let turn = erasures.turn.lock().await;
         let mut notes = erasures.notes()?;
         if notes.is_empty() {
             return Ok(true);
@@ -330,6 +328,8 @@ impl Engine {
         for note in &mut notes {
             self.remove(erasures, note).await?;
         }
+        // Not held while the files are gone through, which may take long: what is noted meanwhile has its turn after it.
+        drop(turn);
         if !self.overwrite().await?.is_empty() {
             return Ok(false);
         }

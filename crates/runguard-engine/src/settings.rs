@@ -89,8 +89,10 @@ impl ServerSettings {
 
     /// Whether what differs is only read at the start.
     pub(crate) fn needs_restart_for(&self, new: &Self) -> bool {
-        let at_start =
-            |settings: &Self| (settings.listen.clone(), settings.max_connections, settings.tls_cert.clone(), settings.tls_key.clone());
+        let at_start = |settings: &Self| {
+            let bounds = [settings.max_connections, settings.max_streams, settings.max_streams_per_key];
+            (settings.listen.clone(), bounds, settings.tls_cert.clone(), settings.tls_key.clone())
+        };
         at_start(self) != at_start(new)
     }
 }
@@ -248,7 +250,7 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     (
         "server",
         "max_in_flight_per_key",
-        "Requests of one key under way at a time; more are answered 429. 0: no bound, here and below.",
+        "Requests of one key under way at a time; more are answered 429. 0: no bound, as for the five after it.",
         true,
     ),
     ("server", "max_in_flight_per_tenant", "The same for all keys of a tenant.", true),

@@ -131,7 +131,7 @@ async fn open<S>(wire: &Wire<S>, mut stream: TcpStream) -> Option<Opened> {
 /// A client of HTTP/2 that knows we speak it begins with its preface.
 async fn protocol_of(stream: &TcpStream) -> Option<Protocol> {
     // The rest of a preface that came in pieces: there is no way to wait for more than is there.
-    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    let mut look_again = Duration::from_millis(10);
     let mut first = [0; PREFACE.len()];
     loop {
         let length = stream.peek(&mut first).await.ok()?;
@@ -144,7 +144,9 @@ async fn protocol_of(stream: &TcpStream) -> Option<Protocol> {
         if length == PREFACE.len() {
             return Some(Protocol::Http2);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(look_again).await;
+        // Whoever sends a few bytes and no more does not keep us looking.
+        look_again = (look_again * 2).min(HEADER_TIMEOUT);
     }
 }
 

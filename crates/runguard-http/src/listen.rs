@@ -164,7 +164,7 @@ fn connections(asked: u32, fit: Option<u64>) -> Result<usize, ListenError> {
     tracing::warn!(
         asked,
         fit,
-        "fewer connections are taken than `server.max_connections` says: the system does not let this process open more files; raise the limit (ulimit -n, LimitNOFILE=)"
+        "fewer connections are taken than asked for (`server.max_connections`): the system does not let this process open more files; raise the limit (ulimit -n, LimitNOFILE=)"
     );
     Ok(fit as usize)
 }

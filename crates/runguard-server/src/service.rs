@@ -31,7 +31,7 @@ pub(crate) struct App {
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) streams: Arc<Streams>,
     /// Who may have a long body read: one at a time, so that the others' short ones never wait for it.
-    pub(crate) long_bodies: Semaphore,
+    pub(crate) long_bodies: Arc<Semaphore>,
     loads: Loads,
 }
 
@@ -47,7 +47,7 @@ impl App {
             metrics: Metrics::new(),
             openness,
             stopping,
-            long_bodies: Semaphore::new(1),
+            long_bodies: Arc::new(Semaphore::new(1)),
             loads: Loads::default(),
         }
     }

@@ -19,7 +19,7 @@ mod store;
 mod trusted_time;
 
 pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, RETIRE_EVERY, SharedClock};
-pub use embedded::schema::is_in_use;
+pub use embedded::schema::{LOG_FILE, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key, Names};

@@ -628,7 +628,8 @@ async fn days_are_tables_that_go_when_they_are_old() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn days_go_by_the_time_that_has_passed() {
     const HOURS_12: Duration = Duration::from_secs(12 * 3600);
-    let url = PostgresServer::shared().database();
+    let server = PostgresServer::shared();
+    let url = server.database();
     let (log, other) = (open(&url).await, open(&url).await);
     import(&log, vec![EntryRow { at: NOW, ..row(0) }]).await;
     assert_eq!(log.retire_passed(NOW, Duration::ZERO).await.unwrap(), 0);

@@ -55,6 +55,9 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         // Revoked while it came in: whoever looks after the streams may have looked already.
         return Err(Problem::unauthorized());
     }
+    if *app.stopping.borrow() {
+        return Err(Problem::not_ready("The service is stopping. Try again shortly."));
+    }
     let (sender, receiver) = mpsc::channel(PIECES);
     tokio::spawn(Stream { app: app.clone(), listener, sender, at: last_id.unwrap_or(newest) }.run());
     Ok(event_stream(axum::body::Body::from_stream(ReceiverStream::new(receiver))))

@@ -16,6 +16,7 @@ use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
 use runguard_http::RequestId;
 use runguard_http::body::{self, LARGE, Limit};
+use runguard_http::load::Share;
 use runguard_http::reply::{Body, JSON, Reply, reply};
 use std::time::Instant;
 
@@ -76,7 +77,8 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     let mut share = app.enter(&caller)?;
     let body = body::read(body, BODY, &mut share).await?;
     let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
-    let question = if body.len() <= LONG { Question::read(route, &body)? } else { long_question(app, route, body.clone()).await? };
+    let (question, _share) =
+        if body.len() <= LONG { (Question::read(route, &body)?, share) } else { long_question(app, route, body.clone(), share).await? };
     let key = given.or(question.request_id);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
     let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
@@ -103,9 +105,14 @@ impl Question {
 }
 
 /// One at a time, and not on a thread that serves: a megabyte of arguments takes many milliseconds.
-async fn long_question(app: &App, route: &'static Route, body: Bytes) -> Result<Question, Problem> {
-    let Ok(_turn) = app.long_bodies.acquire().await else { return Err(Problem::not_ready("The service is stopping. Try again shortly.")) };
-    let read = tokio::task::spawn_blocking(move || Question::read(route, &body)).await;
+async fn long_question(app: &App, route: &'static Route, body: Bytes, share: Share) -> Result<(Question, Share), Problem> {
+    let turn = app.long_bodies.clone().acquire_owned().await;
+    // Turn and share are held by the thread: a caller who hangs up does not end what was begun, nor may it begin more meanwhile.
+    let read = move || {
+        let _turn = turn;
+        Question::read(route, &body).map(|question| (question, share))
+    };
+    let read = tokio::task::spawn_blocking(read).await;
     Ok(read.map_err(|_| Problem::not_ready("The request could not be read. Try again shortly."))??)
 }
 

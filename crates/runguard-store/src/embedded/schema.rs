@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(crate) const LOG_FILE: &str = "runguard.db";
+pub const LOG_FILE: &str = "runguard.db";
 pub(crate) const INDEX_FILE: &str = "index.db";
 const LOCK_FILE: &str = "lock";
 
