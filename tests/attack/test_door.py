@@ -53,6 +53,11 @@ def test_what_is_the_same_for_everyone_is_shown_to_everyone(shared_server):
         assert shared_server.client().get(path, {"Host": "probe.example", "Sec-Fetch-Site": "cross-site"}).status == 200, path
 
 
+@pytest.mark.parametrize("target", ["http://rebound.example/v1/decisions", "http://localhost@rebound.example/v1/decisions"])
+def test_a_whole_address_outranks_the_host(shared_server, target):
+    assert status_of(ask(shared_server.port, head("GET", target))) in (400, 403)
+
+
 def test_two_hosts_are_none(shared_server):
     request = head("GET", "/v1/decisions", "Host: localhost", host="rebound.example")
     assert status_of(ask(shared_server.port, request)) in (400, 403)

@@ -20,6 +20,13 @@ pub async fn open(settings: &Settings) -> Result<Store, OpenError> {
     }
     let folder = PathBuf::from(&settings.store.data);
     let memory_bytes = settings.store.memory_mb as usize * 1024 * 1024;
+    let postgres = if settings.log.database.is_empty() {
+        None
+    } else {
+        open_private_folder(&folder).map_err(|source| OpenError::Folder { path: folder.clone(), source })?;
+        let options = PgOptions { url: settings.log.database.clone(), retention_days: settings.log.retention_days };
+        Some(PgLog::open(options).await?)
+    };
     let link = RedisLink::open(RedisOptions {
         url: settings.store.state.clone(),
         prefix: settings.store.prefix.clone(),
@@ -36,7 +43,12 @@ pub async fn open(settings: &Settings) -> Result<Store, OpenError> {
         let agreed = agree_on_names(&link, kept, fresh_names()?, seed).await;
         agreed.map_err(|error| OpenError::Shared { detail: error.to_string() })
     };
-    let (log, names) = if settings.log.database.is_empty() {
+    let (log, names) = if let Some(log) = postgres {
+        let failed = |error: StoreError| OpenError::Shared { detail: error.to_string() };
+        let names = agree(log.kept_names().await.map_err(failed)?).await?;
+        log.use_names(names).await.map_err(failed)?;
+        (LogKept::Postgres(log), names)
+    } else {
         let names = agree(Embedded::names_in(&folder)?).await?;
         let options = Options {
             folder: folder.clone(),
@@ -47,14 +59,6 @@ pub async fn open(settings: &Settings) -> Result<Store, OpenError> {
             names,
         };
         (LogKept::Local(Embedded::open(options, RULES)?), names)
-    } else {
-        open_private_folder(&folder).map_err(|source| OpenError::Folder { path: folder.clone(), source })?;
-        let options = PgOptions { url: settings.log.database.clone(), retention_days: settings.log.retention_days };
-        let log = PgLog::open(options).await?;
-        let failed = |error: StoreError| OpenError::Shared { detail: error.to_string() };
-        let names = agree(log.kept_names().await.map_err(failed)?).await?;
-        log.use_names(names).await.map_err(failed)?;
-        (LogKept::Postgres(log), names)
     };
     let options = ClusterOptions {
         folder: folder.join(ALONE),

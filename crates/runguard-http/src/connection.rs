@@ -10,14 +10,14 @@ use crate::socket::{Socket, WRITE_TIMEOUT};
 use crate::tls::Certificates;
 use bytes::Bytes;
 use http_body_util::Either;
+use hyper::Request;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{HOST, HeaderValue};
-use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -179,11 +179,10 @@ impl<S: Service> Connection<S> {
             .keep_alive_timeout(HEADER_TIMEOUT);
         let progress = Progress::new();
         let watched = progress.clone();
-        let answer = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (connection, progress) = (self.clone(), progress.clone());
             async move {
                 let _computing = progress.computing();
-                name_host(&mut request);
                 let reply = connection.answer(request).await;
                 Ok::<_, Infallible>(reply.map(|body| progress.paced(body)))
             }
@@ -197,10 +196,11 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Reply {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Reply {
         let id = self.wire.ids.of(request.headers());
         let asking = self.member.asks();
-        let mut reply = if self.may_ask(request.uri().path()) {
+        name_host(&mut request);
+        let mut reply = if self.may_ask(request.uri().path()).await {
             self.wire.service.clone().answer(request, &id).await
         } else {
             Problem::no_connection_left().into_reply()
@@ -214,9 +214,19 @@ impl<S: Service> Connection<S> {
     }
 
     /// A connection of the reserve answers health checks, until it gets a seat of the others'.
-    fn may_ask(&self, path: &str) -> bool {
-        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
-        matches!(*seat, Seat::Common(_)) || self.wire.seats.promote(&mut seat) || self.wire.service.is_health(path)
+    async fn may_ask(&self, path: &str) -> bool {
+        if matches!(*self.seat(), Seat::Common(_)) || self.wire.service.is_health(path) {
+            return true;
+        }
+        let promoted = self.wire.seats.promoted().await;
+        promoted.is_some_and(|seat| {
+            *self.seat() = seat;
+            true
+        })
+    }
+
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -242,11 +252,10 @@ impl hyper::body::Body for Attended {
     }
 }
 
-/// HTTP/2 names the host beside the headers; here it is one of them, as everything that looks at it expects.
+/// HTTP/2 names the host beside the headers, and a whole address in a request line outranks them; here it is one of them, as
+/// everything that looks at it expects.
 fn name_host(request: &mut Request<Incoming>) {
-    if request.version() == Version::HTTP_2
-        && let Some(authority) = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok())
-    {
+    if let Some(authority) = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok()) {
         request.headers_mut().insert(HOST, authority);
     }
 }

@@ -28,10 +28,8 @@ pub fn this_machine(headers: &HeaderMap, hosts: &[String]) -> Result<(), Problem
             return Err(Problem::foreign_origin());
         }
     }
-    match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
-        None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(Problem::foreign_origin()),
-    }
+    let is_own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+    if headers.get_all("sec-fetch-site").iter().all(is_own) { Ok(()) } else { Err(Problem::foreign_origin()) }
 }
 
 fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -115,6 +113,7 @@ mod tests {
             vec![host, ("origin", "http://localhost:8100"), ("origin", "http://localhost:8100")],
             vec![host, ("sec-fetch-site", "cross-site")],
             vec![host, ("sec-fetch-site", "same-site")],
+            vec![host, ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")],
         ] {
             assert!(this_machine(&headers(&asked), &[]).is_err(), "{asked:?}");
         }

@@ -20,6 +20,8 @@ const TICK: Duration = Duration::from_secs(1);
 pub const DRAIN: Duration = Duration::from_secs(10);
 /// Connections beyond the bound, for health checks alone.
 const RESERVE: usize = 32;
+/// How long a connection of the reserve waits for a seat.
+const MAKE_PLACE: Duration = Duration::from_secs(2);
 /// With fewer there is nothing to serve.
 const FEWEST_CONNECTIONS: u64 = 16;
 
@@ -197,15 +199,11 @@ impl Seats {
         }
     }
 
-    /// Gives a connection of the reserve a seat of the others', if one is free.
-    pub(crate) fn promote(&self, seat: &mut Seat) -> bool {
-        match self.common.clone().try_acquire_owned() {
-            Ok(permit) => {
-                *seat = Seat::Common(permit);
-                true
-            }
-            Err(_) => false,
-        }
+    /// A seat of the others' for a connection of the reserve, if one becomes free: an idle connection that makes place takes a
+    /// moment to go.
+    pub(crate) async fn promoted(&self) -> Option<Seat> {
+        let permit = tokio::time::timeout(MAKE_PLACE, self.common.clone().acquire_owned()).await;
+        permit.ok().and_then(Result::ok).map(Seat::Common)
     }
 }
 
@@ -279,15 +277,16 @@ mod tests {
         assert!(matches!(connections(10_000, Some(40)), Err(ListenError::FewFiles { fit: 8 })));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_reserve_is_taken_last_and_given_back_first() {
         let seats = Seats::new(1);
         let common = seats.take().await;
         let mut reserve = seats.take().await;
         assert!(matches!((&common, &reserve), (Seat::Common(_), Seat::Reserve(_))));
-        assert!(!seats.promote(&mut reserve));
+        assert!(seats.promoted().await.is_none());
         drop(common);
-        assert!(seats.promote(&mut reserve) && matches!(reserve, Seat::Common(_)));
+        reserve = seats.promoted().await.unwrap();
+        assert!(matches!(reserve, Seat::Common(_)));
         assert_eq!(seats.reserve.available_permits(), RESERVE);
     }
 }

@@ -10,8 +10,8 @@ pub type Reply = Response<Body>;
 
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-pub fn reply(status: StatusCode, content_type: HeaderValue, body: String) -> Reply {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(body))));
+pub fn reply(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Reply {
+    let mut response = Response::new(Either::Left(Full::new(body.into())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response

@@ -109,6 +109,9 @@ impl Service {
     /// The key comes before the body: whoever has none makes us read nothing.
     async fn route(&self, route: &'static str, request: Request<Incoming>) -> Result<Reply, Problem> {
         tracing::debug!(method = %request.method(), route, "request");
+        if percent_encoding::percent_decode_str(request.uri().path()).decode_utf8().is_err() {
+            return Err(Problem::query("path", "is not UTF-8"));
+        }
         let is_head = request.method() == Method::HEAD;
         let (head, body) = request.into_parts();
         let mut share = match routes::access(head.uri.path()) {

@@ -3,13 +3,15 @@
 use super::answer;
 use crate::openapi;
 use axum::response::Response;
+use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
 use runguard_http::reply::{JSON, Reply, reply};
 use std::sync::LazyLock;
 
-static OPENAPI: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
-static PAGE: LazyLock<String> = LazyLock::new(openapi::page);
+/// Shared by all answers: whoever asks needs no key, and may leave an answer unread.
+static OPENAPI: LazyLock<Bytes> = LazyLock::new(|| openapi::document().to_string().into());
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| openapi::page().into());
 
 pub(crate) async fn openapi() -> Response {
     answer(Ok(reply(StatusCode::OK, JSON, OPENAPI.clone())))
@@ -19,7 +21,7 @@ pub(crate) async fn page() -> Response {
     answer(Ok(html(PAGE.clone())))
 }
 
-fn html(body: String) -> Reply {
+fn html(body: Bytes) -> Reply {
     let mut response = reply(StatusCode::OK, HeaderValue::from_static("text/html; charset=utf-8"), body);
     let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));

@@ -18,7 +18,7 @@ const HOUR_MINUTES: i64 = 60;
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
-    answer(Ok(reply(StatusCode::OK, JSON, r#"{"status":"ok"}"#.into())))
+    answer(Ok(reply(StatusCode::OK, JSON, r#"{"status":"ok"}"#)))
 }
 
 /// The service can decide: the disk takes a write.
