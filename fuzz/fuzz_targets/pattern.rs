@@ -2,11 +2,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use runguard_core::pattern::Pattern;
+use runguard_core::policy::{Policy, Tree};
+use serde_json::{Value, json};
 
 fuzz_target!(|data: (&str, &str)| {
     let (source, text) = data;
-    if let Ok(pattern) = Pattern::new(source) {
-        let _ = pattern.is_in(text);
+    let Value::Object(guards) = json!({"ai_task_retry": {"patterns": {"t": source}}}) else { return };
+    let guards: Tree = guards;
+    if let Ok(policy) = Policy::build(&guards, &["guards"]) {
+        let patterns = &policy.ai_task_retry.for_subject("t").settings.patterns;
+        let _ = patterns.get("t").map(|pattern| pattern.is_in(text));
     }
 });
