@@ -58,3 +58,10 @@ def is_closed_within(connection: socket.socket, seconds: float) -> bool:
 def resident_mb(pid: int) -> float:
     with open(f"/proc/{pid}/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

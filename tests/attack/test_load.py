@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 
-from raw import connect, head, read_answer, status_of
+from raw import connect, head, read_answer, status_of, wait_until
 from runguard_process import run_cli
 
 
@@ -93,13 +93,6 @@ def test_bytes_held_are_bounded(serve):
     finally:
         for connection in held:
             connection.close()
-
-
-def wait_until(condition, seconds=5):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_large_arguments_of_one_do_not_slow_the_others(serve):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raw import ask, head, status_of
+from raw import ask, head, status_of, wait_until
 from runguard_process import ServerDidNotStart
 
 
@@ -123,10 +123,3 @@ def test_a_preface_in_pieces_is_understood(server):
         # The server's settings frame: type 4 on stream 0.
         frame = connection.recv(9)
         assert frame[3] == 4, frame
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
