@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -24,6 +26,8 @@ def problem(answer: bytes) -> dict:
     (b"GET / HTTP/9.9\r\n\r\n", 400),
     (b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nbroken header\r\n\r\n", 400),
+    (b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+    (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\n\0: x\r\n\r\n", 400),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 64 + b"\r\n\r\n", 400),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"a%d: x\r\n" % n for n in range(100)) + b"\r\n", 431),
@@ -137,6 +141,33 @@ def test_idle_connections_keep_nobody_out(serve):
             answered += server.client().get("/v1/decisions").status == 200
     finally:
         for connection in idle:
+            connection.close()
+
+
+def test_connections_that_only_ask_for_health_keep_nobody_out(serve):
+    server = serve("[server]\nmax_connections = 20\n")
+    polling = [connect(server.port) for _ in range(20)]
+    stopped = threading.Event()
+
+    def poll() -> None:
+        while not stopped.wait(0.2):
+            for connection in polling:
+                with contextlib.suppress(OSError):
+                    connection.sendall(head("GET", "/healthz"))
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    try:
+        time.sleep(1.5)
+        deadline = time.monotonic() + 10
+        answered = 0
+        while answered < 40:
+            assert time.monotonic() < deadline, f"{answered} answered"
+            answered += server.client().get("/v1/decisions").status == 200
+    finally:
+        stopped.set()
+        poller.join()
+        for connection in polling:
             connection.close()
 
 

@@ -347,6 +347,19 @@ def test_a_default_file_that_vanishes_is_refused_too(serve):
     assert handoffs_allowed(server.client(), "still") == 3
 
 
+def test_what_waits_for_a_restart_is_named_until_it_is_taken_back(serve):
+    server = serve(config="[guards.handoff]\nmax_handoffs = 3\n")
+    changed = ('[guards.handoff]\nmax_handoffs = 4\n[log]\nretention_days = 7\ndatabase = "postgres://localhost/x"\n'
+               '[server]\nmax_streams = 5\n[store]\nstate = "redis://localhost"\n')
+    server.config_file.write_text(changed)
+    waits = '"message":"these changes wait for a restart","keys":"server.max_streams, store.state, log.database, log.retention_days"'
+    eventually(lambda: waits in server.log(), "all of them are named")
+    assert handoffs_allowed(server.client(), "s") == 4
+    server.config_file.write_text("[guards.handoff]\nmax_handoffs = 55\n")
+    eventually(lambda: server.log().count("the settings have changed") == 2, "the second change")
+    assert server.log().count("wait for a restart") == 1, "nothing waits for one any more"
+
+
 def test_keys_that_cannot_be_read_are_seen_too(serve):
     server = serve(start=False)
     made = run_cli("key", "create", "--data", server.data, "--role", "admin")

@@ -71,10 +71,16 @@ def test_a_changed_certificate_is_taken_over_and_a_broken_one_refused(serve, tmp
     key.write_text("this is no key")
     wait_until(lambda: "the changed certificate is refused" in server.log())
     assert "first" in served_name(server.port)
+    asked = lambda path: curl("-k", f"https://localhost:{server.port}{path}").stdout
+    assert json.loads(asked("/readyz")) == {"status": "ready", "refused": ["certificate"]}
+    assert 'runguard_reload_refused{what="certificate"} 1' in asked("/metrics")
+    [refused] = json.loads(asked("/v1/settings"))["refused"]
+    assert refused["what"] == "certificate" and "key" in refused["error"], refused
     key.write_text(key_before)
     for source, target in zip(certificate(tmp_path / "tls", "second"), (cert, key)):
         shutil.copy(source, target)
     wait_until(lambda: "second" in served_name(server.port))
+    wait_until(lambda: json.loads(asked("/readyz")) == {"status": "ready"})
 
 
 @pytest.mark.parametrize("broken, says", [("missing", "cannot read a certificate"), ("swapped", "cannot"), ("other", "cannot be used")])

@@ -9,7 +9,7 @@ import pytest
 from servers import Certificates, RedisCluster, until
 
 RIGHTS = (
-    "~rg:* resetchannels -@all +evalsha +eval +script|load +get +mget +set +del +pexpire +hget +hmget +hset "
+    "~rg:* resetchannels -@all +evalsha +eval +script|load +get +mget +set +del +pexpire +hget +hmget +hset +hgetall +hdel +zadd +zrange +zremrangebyscore "
     "+xadd +xlen +xread +xrevrange +xtrim +sadd +srem +smembers +time +role +info +wait"
 ).split()
 

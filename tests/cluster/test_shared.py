@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import random
 import threading
 import time
@@ -178,6 +179,48 @@ def test_an_erased_session_stays_gone_when_redis_is_emptied(cluster):
     ask[1].allowed(AI_TASK_RETRY, session_id="private", task_name="classify")
     ask[1].refused(AI_TASK_RETRY, "retry_cap_reached", session_id="kept", task_name="classify")
     assert cluster.database.sql("SELECT count(*) FROM runguard_log WHERE session = 'private'") == ["1"]
+
+
+def files_with(node, words: str) -> list[str]:
+    return [path.name for path in node.data.rglob("*") if path.is_file() and words.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("log", ["shared", None])
+def test_erased_is_said_when_it_is_so_in_the_files_of_every_node(cluster, log):
+    cluster.start(3, log=log)
+    ask = clients(cluster)
+
+    def say(session: str) -> None:
+        for client in ask:
+            client.post(AI_TASK_RETRY, {"session_id": session, "task_name": "classify"})
+        until(lambda: all(files_with(node, session) for node in cluster.nodes), "every node to have it in a file")
+
+    say("private-one")
+    answer = ask[0].delete("/v1/sessions/private-one")
+    assert answer.status == 200 and answer.json["erased"] is True, answer
+    assert [files_with(node, "private-one") for node in cluster.nodes] == [[], [], []]
+
+    say("private-two")
+    cluster.nodes[2].process.send_signal(signal.SIGSTOP)
+    waiting = ask[0].delete("/v1/sessions/private-two")
+    assert waiting.status == 202 and waiting.json["erased"] is False, waiting
+    (name,) = waiting.json["pending"]
+    assert name.startswith("node "), waiting
+    assert name in waiting.json["message"]
+    # It is not forgotten when the one who was asked ends.
+    cluster.nodes[0].kill()
+    cluster.nodes[0].start()
+    waiting = ask[0].delete("/v1/sessions/private-two")
+    assert waiting.status == 202 and waiting.json["pending"] == [name], waiting
+    cluster.nodes[2].process.send_signal(signal.SIGCONT)
+    assert name in cluster.nodes[2].log(), "the name can be found"
+    until(lambda: ask[0].delete("/v1/sessions/private-two").status == 200, "the node that was away", 20)
+    assert [files_with(node, "private-two") for node in cluster.nodes] == [[], [], []]
+    until(lambda: ask[0].delete("/v1/sessions/private-two").status == 404, "nothing to be left to say of it", 5)
+    started = time.monotonic()
+    assert ask[0].delete("/v1/sessions/nobody").status == 404
+    assert time.monotonic() - started < 2, "no node is told of a session that nobody knows"
+    assert cluster.redis.cli("HLEN", "runguard:{meta}:erasing").strip() == "0"
 
 
 def test_every_node_shows_the_same(cluster):

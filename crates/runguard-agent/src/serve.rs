@@ -126,7 +126,7 @@ impl AgentServer {
         }
         let tls = tls::Files::unless_empty(certificate, key);
         // A run goes on when the request that began it is answered: not on a thread that ends with its connections.
-        let options = Options { address, max_connections: MAX_CONNECTIONS, tls, threads: Threads::Shared };
+        let options = Options { address, max_connections: MAX_CONNECTIONS, tls, told: tls::Told::nobody(), threads: Threads::Shared };
         let listener = Listener::bind(options).await?;
         let mut prices = Prices::bundled();
         for (model, price) in &settings.prices {

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// Rows read at a time; a rest follows, so that answers come first.
 const CHUNK: usize = 128;
@@ -188,9 +188,6 @@ struct Shared {
     firing: Mutex<Vec<Vec<Firing>>>,
     counts: [[AtomicU64; Count::ALL.len()]; TargetKind::ALL.len()],
     read_upto: AtomicU64,
-    /// What erasures ask of the follower.
-    chores: Mutex<Vec<Chore>>,
-    erasing: Notify,
 }
 
 impl Shared {
@@ -211,30 +208,29 @@ impl Shared {
     }
 }
 
-/// What an erasure asks for.
-#[derive(Debug)]
-enum Chore {
-    Forget { gone: Gone, done: oneshot::Sender<Result<(), StoreError>> },
-    Purge { done: oneshot::Sender<Result<bool, StoreError>> },
-}
-
 /// An erasure while nobody is told of anything: what an earlier life of the service left in the file goes too.
-pub(crate) fn erase_from_idle_file(folder: &Path, gone: &Gone) -> Result<(), OutboxError> {
-    if !folder.join(FILE).exists() {
-        return Ok(());
-    }
-    Outbox::open(folder)?.forget(gone)
+pub(crate) fn erase_from_idle_file(folder: &Path, gone: &Gone) -> Result<bool, OutboxError> {
+    if folder.join(FILE).exists() { Outbox::open(folder)?.forget(gone) } else { Ok(false) }
 }
 
-/// The same for what was removed from it; whether the file is rid of it.
-pub(crate) fn purge_idle_file(folder: &Path) -> Result<bool, OutboxError> {
+/// Overwrites what was removed from the file; whether it is rid of it. On a connection of its own: whoever tells people of alerts, or
+/// shows them, does not wait for it.
+pub(crate) fn purge_file(folder: &Path) -> Result<bool, OutboxError> {
     if folder.join(FILE).exists() { Outbox::open(folder)?.purge() } else { Ok(true) }
+}
+
+/// What an erasure asks of the follower.
+#[derive(Debug)]
+struct Forget {
+    gone: Gone,
+    done: oneshot::Sender<Result<bool, StoreError>>,
 }
 
 /// The alerts of a running service.
 #[derive(Debug)]
 pub struct Alerts {
     shared: Arc<Shared>,
+    forgetting: mpsc::UnboundedSender<Forget>,
     stop: watch::Sender<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -272,15 +268,14 @@ impl Alerts {
             outbox: Mutex::new(outbox),
             counts: Default::default(),
             read_upto: AtomicU64::new(0),
-            chores: Mutex::default(),
-            erasing: Notify::new(),
         });
-        let follower = Follower::new(engine.clone(), shared.clone()).map_err(|error| error.to_string())?;
+        let (forgetting, to_forget) = mpsc::unbounded_channel();
+        let follower = Follower::new(engine.clone(), shared.clone(), to_forget).map_err(|error| error.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
         let (stop, stopping) = watch::channel(false);
         let thread = std::thread::Builder::new().name("alerts".into());
         let thread = thread.spawn(move || runtime.block_on(run(follower, stopping))).map_err(|error| error.to_string())?;
-        Ok(Some(Self { shared, stop, thread: Mutex::new(Some(thread)) }))
+        Ok(Some(Self { shared, forgetting, stop, thread: Mutex::new(Some(thread)) }))
     }
 
     /// Ends the thread. What was not delivered is delivered after the next start.
@@ -292,20 +287,10 @@ impl Alerts {
         }
     }
 
-    /// A session was erased: it leaves the rules and the messages as well.
-    pub(crate) async fn forget(&self, gone: &Gone) -> Result<(), StoreError> {
-        self.ask(|done| Chore::Forget { gone: gone.clone(), done }).await
-    }
-
-    /// Overwrites what was removed from the file, and empties its write-ahead log; whether it could be emptied.
-    pub(crate) async fn purge(&self) -> Result<bool, StoreError> {
-        self.ask(|done| Chore::Purge { done }).await
-    }
-
-    async fn ask<R>(&self, chore: impl FnOnce(oneshot::Sender<Result<R, StoreError>>) -> Chore) -> Result<R, StoreError> {
+    /// A session was erased: it leaves the rules and the messages as well. Says whether anything was known of it.
+    pub(crate) async fn forget(&self, gone: &Gone) -> Result<bool, StoreError> {
         let (done, answer) = oneshot::channel();
-        self.shared.chores.lock().unwrap_or_else(PoisonError::into_inner).push(chore(done));
-        self.shared.erasing.notify_one();
+        self.forgetting.send(Forget { gone: gone.clone(), done }).map_err(|_| StoreError::Stopping)?;
         answer.await.map_err(|_| StoreError::Stopping)?
     }
 
@@ -475,11 +460,13 @@ async fn run(mut follower: Follower, stopping: watch::Receiver<bool>) {
         () = follower.follow() => {}
         _ = stopped.changed() => {}
     }
-    if follower.save() {
-        follower.do_chores();
-    }
     // Who asks from here on is told that the service stops.
-    follower.shared.chores.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    follower.to_forget.close();
+    if follower.save() {
+        while let Ok(asked) = follower.to_forget.try_recv() {
+            follower.forget(asked);
+        }
+    }
 }
 
 /// Reads the log and asks the rules.
@@ -495,10 +482,11 @@ struct Follower {
     saved_at: Instant,
     /// The ends of the log we saw while another node was telling.
     seen: VecDeque<(Instant, u64)>,
+    to_forget: mpsc::UnboundedReceiver<Forget>,
 }
 
 impl Follower {
-    fn new(engine: Arc<Engine>, shared: Arc<Shared>) -> Result<Self, OutboxError> {
+    fn new(engine: Arc<Engine>, shared: Arc<Shared>, to_forget: mpsc::UnboundedReceiver<Forget>) -> Result<Self, OutboxError> {
         let newest = *engine.store.committed().borrow();
         let found = shared.outbox().watermark()?;
         let (read_upto, is_first) = match found {
@@ -525,6 +513,7 @@ impl Follower {
             saved_upto: read_upto,
             saved_at: Instant::now(),
             seen: VecDeque::new(),
+            to_forget,
         })
     }
 
@@ -570,7 +559,7 @@ impl Follower {
                     tokio::time::sleep(GATHER).await;
                 }
                 () = tokio::time::sleep(DISTANCE / 5), if !self.seen.is_empty() => {}
-                () = self.shared.erasing.notified() => self.do_chores(),
+                Some(asked) = self.to_forget.recv() => self.forget(asked),
                 () = tokio::time::sleep(SAVE_EVERY), if self.saved_upto < self.read_upto => {
                     self.save();
                 }
@@ -593,24 +582,15 @@ impl Follower {
         self.read_upto
     }
 
-    fn do_chores(&mut self) {
-        let chores = std::mem::take(&mut *self.shared.chores.lock().unwrap_or_else(PoisonError::into_inner));
-        let failed = |error: OutboxError| StoreError::Write(error.to_string());
-        for chore in chores {
-            match chore {
-                Chore::Forget { gone, done } => drop(done.send(self.forget(&gone).map_err(failed))),
-                Chore::Purge { done } => drop(done.send(self.shared.outbox().purge().map_err(failed))),
-            }
-        }
-    }
-
-    fn forget(&mut self, gone: &Gone) -> Result<(), OutboxError> {
+    fn forget(&mut self, Forget { gone, done }: Forget) {
         for (_, state) in &mut self.rules {
             state.forget(gone.tenant(), |session| gone.is(gone.tenant(), session));
         }
         self.pending.retain(|alert| !gone.is(&alert.tenant, &alert.session));
         self.shared.set_firing(&self.rules);
-        self.shared.outbox().forget(gone)
+        let forgotten = self.shared.outbox().forget(&gone).map_err(|error| StoreError::Write(error.to_string()));
+        // Nobody may wait for it any more.
+        let _ = done.send(forgotten);
     }
 
     /// Writes alerts, states and the place in the log down; whether it worked.

@@ -46,14 +46,10 @@ pub struct AnalystOptions {
 /// What an erasure asks for.
 #[derive(Debug)]
 enum Chore {
-    Forget {
-        gone: Gone,
-        done: oneshot::Sender<Result<(), StoreError>>,
-    },
+    /// Says whether anything was known of it.
+    Forget { gone: Gone, done: oneshot::Sender<Result<bool, StoreError>> },
     /// Says whether the file is rid of it.
-    Purge {
-        done: oneshot::Sender<Result<bool, StoreError>>,
-    },
+    Purge { done: oneshot::Sender<Result<bool, StoreError>> },
 }
 
 /// What others want of the thread.
@@ -163,10 +159,10 @@ impl Analyst {
         caught_up.await.map_err(|_| StoreError::Stopping)
     }
 
-    /// Takes a session out of the cells, for good: called before its rows leave the log.
-    pub(crate) async fn forget(&self, gone: &Gone) -> Result<(), StoreError> {
+    /// Takes a session out of the cells, for good: called before its rows leave the log. Says whether it was in any.
+    pub(crate) async fn forget(&self, gone: &Gone) -> Result<bool, StoreError> {
         if self.follows == Follows::Nothing {
-            return Ok(());
+            return Ok(false);
         }
         let (done, forgotten) = oneshot::channel();
         self.shared.ask(|asked| asked.chores.push(Chore::Forget { gone: gone.clone(), done }))?;

@@ -272,7 +272,7 @@ impl Engine {
     pub async fn new(store: Store, options: EngineOptions) -> Result<Self, StoreError> {
         let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
         let analyst = Analyst::start(&store, following(&options)).map_err(|error| StoreError::Read(error.to_string()))?;
-        let erasures = Erasures::new(std::path::Path::new(&options.settings.store.data));
+        let erasures = Erasures::new(std::path::Path::new(&options.settings.store.data))?;
         Ok(Self { erasures: Some(erasures), ..Self::of(store, options, ids, analyst) })
     }
 
@@ -507,24 +507,8 @@ impl Engine {
     }
 
     /// Takes over new settings; gives the keys that only a restart takes over.
-    pub fn replace_settings(&self, new: Settings) -> Vec<&'static str> {
-        let old = self.settings.load();
-        let mut needs_restart = Vec::new();
-        if old.server.needs_restart_for(&new.server) {
-            needs_restart.push("server");
-        }
-        if old.store != new.store {
-            needs_restart.push("store");
-        }
-        if old.telemetry != new.telemetry {
-            needs_restart.push("telemetry");
-        }
-        if old.log.retention_days != new.log.retention_days {
-            needs_restart.push("log.retention_days");
-        }
-        if old.alerts != new.alerts {
-            needs_restart.push("alerts");
-        }
+    pub fn replace_settings(&self, new: Settings) -> Vec<String> {
+        let needs_restart = new.changed_since_start(&self.started_with);
         self.store.keep_states_for(new.policies.longest_window().as_millis() as i64);
         self.settings.store(Arc::new(new));
         needs_restart

@@ -5,18 +5,20 @@
 //! somebody reads an old state of a file, which keeps its bytes there, the caller is told what it waits for, and it is finished
 //! later ([`finish`]).
 //!
-//! In a cluster a node also follows the rows that tell of erasures on other nodes: they name nobody, but have the session's key.
+//! Every node of a cluster has files of its own. The one that is asked announces the erasure in the shared database, where the others
+//! find it, do their part, and confirm it: only then is it finished.
+
+mod notes;
 
 use crate::alerts;
 use crate::analyst::INSIGHT_FILE;
 use crate::engine::Engine;
+use notes::{Note, Notes, Step};
 use runguard_core::Timestamp;
-use runguard_store::files::{create_private_folder, private_file};
-use runguard_store::{Family, LOG_FILE, Names, Order, RowFilter, Store, StoreError};
+use runguard_store::cluster::link::Said;
+use runguard_store::{Cluster, Family, Key, LOG_FILE, Names, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,23 +26,18 @@ use tokio::sync::Notify;
 
 /// The part of the data folder where notes are.
 const FOLDER: &str = "erasing";
-/// Ends the name of a file that is being written.
-const UNFINISHED: &str = "new";
-/// How far a node of a cluster has followed the erasures of others.
-const PLACE_FILE: &str = "followed";
-/// Erasures that are not finished. Beyond it a further one is refused.
-const MOST_NOTES: usize = 10_000;
 /// Erasures that were finished later and are still known as such.
 const MOST_FINISHED: usize = 10_000;
-/// How long a caller waits for readers to end.
+/// How long a caller waits for readers to end, and for other nodes.
 const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(5);
 /// How long a caller waits for the files to be overwritten.
 const LONGEST: Duration = Duration::from_secs(20);
 const RETRY: Duration = Duration::from_millis(100);
 /// How often it is tried again without a caller.
 const PULSE: Duration = Duration::from_secs(1);
-/// Rows of erasures read at a time.
-const ROWS: usize = 100;
+/// How often a node says that it is there.
+const ENROL_EVERY: Duration = Duration::from_secs(60);
 
 /// A session that goes: by its name or, where only a row of the log tells of it, by its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,137 +82,90 @@ impl Gone {
     }
 }
 
-/// What is left to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Step {
-    /// It is known here and there.
-    Remove,
-    /// Nobody knows it, but its bytes may be in the files. What comes under its name from here on is another life.
-    Overwrite,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Note {
-    tenant: String,
-    whose: Whose,
-    at: i64,
-    step: Step,
-    #[serde(skip)]
-    path: PathBuf,
-}
-
 /// How far an erasure has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Erasure {
     /// Rows that left the log.
     pub log_rows: usize,
-    /// The files that keep some of it, because somebody reads an old state of them. None: it is done.
+    /// What keeps some of it: files that somebody reads an old state of, and other nodes. None: it is done.
     pub waiting: Vec<String>,
 }
 
 /// The erasures that are not finished.
 #[derive(Debug)]
 pub(crate) struct Erasures {
-    folder: PathBuf,
+    /// Held while a session is taken out of everything: one at a time, whoever asks.
+    notes: tokio::sync::Mutex<Notes>,
+    /// When the last sweep of all files that left nothing began.
+    swept: tokio::sync::Mutex<Option<Instant>>,
     /// Tenants and sessions that were finished after their caller was told to wait.
     finished: Mutex<VecDeque<(String, Whose)>>,
-    /// One at a time, whoever asks.
-    turn: tokio::sync::Mutex<()>,
     woken: Notify,
 }
 
+/// What was taken out.
+struct Removed {
+    log_rows: usize,
+    is_known: bool,
+}
+
 impl Erasures {
-    pub(crate) fn new(data: &Path) -> Self {
-        let folder = data.join(FOLDER);
-        // A kill may have left a note half written. What it was about stands as it did before.
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == UNFINISHED) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-        Self { folder, finished: Mutex::default(), turn: tokio::sync::Mutex::default(), woken: Notify::new() }
+    pub(crate) fn new(data: &Path) -> Result<Self, StoreError> {
+        let notes = Notes::read(data.join(FOLDER))?;
+        Ok(Self { notes: notes.into(), swept: tokio::sync::Mutex::default(), finished: Mutex::default(), woken: Notify::new() })
     }
 
     fn finished(&self) -> MutexGuard<'_, VecDeque<(String, Whose)>> {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notes(&self) -> Result<Vec<Note>, StoreError> {
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(self.unread(&error)),
-        };
-        let mut notes: Vec<Note> = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| self.unread(&error))?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let text = fs::read_to_string(&path).map_err(|error| self.unread(&error))?;
-            match serde_json::from_str::<Note>(&text) {
-                Ok(note) => notes.push(Note { path, ..note }),
-                Err(error) => {
-                    tracing::error!(file = %path.display(), %error, "a note of an erasure cannot be read; erase the session again");
-                }
-            }
+    /// Whether it was finished behind its caller, who has asked again.
+    fn was_finished(&self, tenant: &str, whose: &Whose) -> bool {
+        let mut finished = self.finished();
+        let position = finished.iter().position(|known| (known.0.as_str(), &known.1) == (tenant, whose));
+        position.is_some_and(|position| finished.remove(position).is_some())
+    }
+
+    fn keep_finished(&self, note: Note) {
+        let mut finished = self.finished();
+        if finished.len() >= MOST_FINISHED {
+            finished.pop_front();
         }
-        notes.sort_by_key(|note| note.at);
-        Ok(notes)
-    }
-
-    fn find(&self, tenant: &str, whose: &Whose) -> Result<Option<Note>, StoreError> {
-        Ok(self.notes()?.into_iter().find(|note| note.tenant == tenant && note.whose == *whose))
-    }
-
-    /// Notes an erasure down, to stay over a crash.
-    fn note(&self, tenant: &str, whose: Whose, at: i64) -> Result<Note, StoreError> {
-        let number = getrandom::u64().map_err(|error| StoreError::Write(error.to_string()))?;
-        let path = self.folder.join(format!("{number:016x}.json"));
-        let note = Note { tenant: tenant.to_owned(), whose, at, step: Step::Remove, path };
-        create_private_folder(&self.folder).map_err(|error| self.unwritten(&error))?;
-        self.write(&note)?;
-        Ok(note)
-    }
-
-    fn write(&self, note: &Note) -> Result<(), StoreError> {
-        let text = serde_json::to_string(note).map_err(|error| StoreError::Write(error.to_string()))?;
-        write_whole(&note.path, &text).map_err(|error| self.unwritten(&error))
-    }
-
-    fn remove(&self, note: &Note) -> Result<(), StoreError> {
-        fs::remove_file(&note.path).map_err(|error| self.unwritten(&error))
-    }
-
-    /// How far others' erasures were followed.
-    fn place(&self) -> u64 {
-        fs::read_to_string(self.folder.join(PLACE_FILE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-    }
-
-    fn keep_place(&self, place: u64) -> Result<(), StoreError> {
-        create_private_folder(&self.folder).map_err(|error| self.unwritten(&error))?;
-        write_whole(&self.folder.join(PLACE_FILE), &place.to_string()).map_err(|error| self.unwritten(&error))
-    }
-
-    fn unread(&self, error: &std::io::Error) -> StoreError {
-        StoreError::Read(format!("{}: {error}", self.folder.display()))
-    }
-
-    fn unwritten(&self, error: &std::io::Error) -> StoreError {
-        StoreError::Write(format!("{}: {error}", self.folder.display()))
+        finished.push_back((note.tenant, note.whose));
     }
 }
 
-/// A file is there whole, or as it was.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let unfinished = path.with_extension(UNFINISHED);
-    let mut file = private_file().write(true).create(true).truncate(true).open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    // The name, too, must be on the disk.
-    path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+/// How an erasure is called among the nodes of a cluster: when, and whose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ticket {
+    at: i64,
+    key: String,
+    tenant: String,
+}
+
+impl Ticket {
+    fn of(note: &Note, names: Names) -> Self {
+        let key = match &note.whose {
+            Whose::Session(session) => names.key(Family::Session, &note.tenant, session).to_text(),
+            Whose::Key(key) => key.clone(),
+        };
+        Self { at: note.at, key, tenant: note.tenant.clone() }
+    }
+
+    fn to_text(&self) -> String {
+        format!("{} {} {}", self.at, self.key, self.tenant)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ' ');
+        let (at, key, tenant) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
+        Some(Self { at, key: key.to_owned(), tenant: tenant.to_owned() })
+    }
+}
+
+/// A node as people and logs are told of it.
+fn node_name(node: u64) -> String {
+    format!("node {node:016x}")
 }
 
 impl Engine {
@@ -227,166 +177,216 @@ impl Engine {
             let erased = self.store.erase_session(tenant, session_id, row).await?;
             return Ok(erased.map(|erased| Erasure { log_rows: erased.log_rows, waiting: Vec::new() }));
         };
-        let _turn = erasures.turn.lock().await;
         let whose = Whose::Session(session_id.to_owned());
-        let (mut note, is_new) = match erasures.find(tenant, &whose)? {
-            Some(note) => (note, false),
-            None if erasures.notes()?.len() >= MOST_NOTES => {
-                return Err(StoreError::Write(format!(
-                    "{MOST_NOTES} erasures wait for somebody who reads the database; end the process that has it open"
-                )));
-            }
-            None => (erasures.note(tenant, whose.clone(), now.as_millis())?, true),
+        let mut notes = erasures.notes.lock().await;
+        let known = notes.find(tenant, &whose).cloned();
+        let is_new = known.is_none();
+        let mut note = match known {
+            Some(note) => note,
+            None => notes.add(tenant, whose.clone(), now.as_millis()).await?,
         };
-        let log_rows = self.remove(erasures, &mut note).await?;
-        let started = Instant::now();
+        let removed = self.remove(&mut notes, &mut note, is_new).await?;
+        if is_new && !removed.is_known {
+            notes.remove(&note).await?;
+            return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
+        }
+        // Not held while the files are gone through and others are waited for: that may take long.
+        drop(notes);
+        let removed_at = Instant::now();
         let waiting = loop {
             // A large log takes its time: the caller hears that it waits, and it goes on behind.
-            let overwritten = tokio::time::timeout(LONGEST, self.overwrite()).await;
-            let waiting = overwritten.unwrap_or_else(|_| Ok(vec![LOG_FILE.to_owned()]))?;
-            if waiting.is_empty() || started.elapsed() >= PATIENCE {
+            let swept = tokio::time::timeout(LONGEST, self.sweep(erasures, &note, removed_at)).await;
+            let waiting = swept.unwrap_or_else(|_| Ok(vec![LOG_FILE.to_owned()]))?;
+            if waiting.is_empty() {
+                let others = self.conclude(erasures, &mut note).await?;
+                if others.is_empty() || removed_at.elapsed() >= PATIENCE_WITH_OTHERS {
+                    break others;
+                }
+            } else if removed_at.elapsed() >= PATIENCE {
                 break waiting;
             }
             tokio::time::sleep(RETRY).await;
         };
-        if waiting.is_empty() {
-            erasures.remove(&note)?;
-        } else {
+        if !waiting.is_empty() {
             tracing::warn!(
-                files = waiting.join(", "),
-                "an erasure waits: somebody reads an old state of a file, or it is large; it is finished behind"
+                waiting = waiting.join(", "),
+                "an erasure waits: somebody reads an old state of a file, or it is large, or a node is away; it is finished behind"
             );
             erasures.woken.notify_one();
         }
-        let was_finished = is_new && log_rows.is_none() && {
-            let mut finished = erasures.finished();
-            let position = finished.iter().position(|known| (known.0.as_str(), &known.1) == (tenant, &whose));
-            position.is_some_and(|position| finished.remove(position).is_some())
-        };
-        if is_new && log_rows.is_none() && waiting.is_empty() && !was_finished {
-            return Ok(None);
-        }
-        Ok(Some(Erasure { log_rows: log_rows.unwrap_or(0), waiting }))
+        Ok(Some(Erasure { log_rows: removed.log_rows, waiting }))
     }
 
-    /// Takes a session out of everything that knows it. Gives the rows that left the log; `None`: none was known.
-    async fn remove(&self, erasures: &Erasures, note: &mut Note) -> Result<Option<usize>, StoreError> {
-        if note.step == Step::Overwrite {
-            return Ok(None);
+    /// Takes a session out of everything that knows it. One that nobody knows is told to nobody, unless an earlier try may have
+    /// removed it.
+    async fn remove(&self, notes: &mut Notes, note: &mut Note, is_new: bool) -> Result<Removed, StoreError> {
+        if note.step != Step::Remove {
+            return Ok(Removed { log_rows: 0, is_known: true });
         }
         let gone = Gone { tenant: note.tenant.clone(), whose: note.whose.clone(), names: self.store.names() };
         // Before the rows: what follows the log must not bring it back.
-        self.analyst.forget(&gone).await?;
-        let erased = match gone.session() {
-            Some(session) => self.store.erase_session(gone.tenant(), session, self.erasure_row(gone.tenant(), note.at)).await?,
-            None => None,
+        let in_insights = self.analyst.forget(&gone).await?;
+        let row = self.erasure_row(&note.tenant, note.at);
+        let erased = match (&note.whose, &self.store) {
+            (Whose::Session(session), store) => store.erase_session(&note.tenant, session, row).await?,
+            (Whose::Key(key), Store::Cluster(cluster)) => {
+                if let Some(key) = Key::from_text(key) {
+                    cluster.erase_from_copy(key, &row).await?;
+                }
+                None
+            }
+            (Whose::Key(_), Store::Embedded(_) | Store::Memory(_)) => None,
         };
-        if let Some(alerts) = self.alerts.get() {
-            alerts.forget(&gone).await?;
+        let in_alerts = if let Some(alerts) = self.alerts.get() {
+            alerts.forget(&gone).await?
         } else {
-            let folder = PathBuf::from(&self.started_with.store.data);
-            let forget = move || alerts::erase_from_idle_file(&folder, &gone);
-            let forgotten = tokio::task::spawn_blocking(forget).await.map_err(|error| StoreError::Write(error.to_string()))?;
-            forgotten.map_err(|error| StoreError::Write(error.to_string()))?;
+            self.on_alerts_file(move |folder| alerts::erase_from_idle_file(folder, &gone)).await?
+        };
+        let is_known = erased.is_some() || in_insights || in_alerts;
+        if is_new && !is_known {
+            return Ok(Removed { log_rows: 0, is_known });
         }
-        note.step = Step::Overwrite;
-        erasures.write(note)?;
-        Ok(erased.map(|erased| erased.log_rows))
+        if let (Whose::Session(_), Store::Cluster(cluster)) = (&note.whose, &self.store) {
+            let ticket = Ticket::of(note, self.store.names()).to_text();
+            cluster.say_of_erasures(notes.node().await?, Said::Announced(ticket)).await?;
+        }
+        notes.set_step(note, Step::Overwrite).await?;
+        Ok(Removed { log_rows: erased.map_or(0, |erased| erased.log_rows), is_known })
     }
 
-    /// Overwrites what was removed, in every file. Gives those that keep some of it.
-    async fn overwrite(&self) -> Result<Vec<String>, StoreError> {
+    /// Overwrites what was removed before `removed_at`, in every file. Gives those that keep some of it.
+    async fn sweep(&self, erasures: &Erasures, note: &Note, removed_at: Instant) -> Result<Vec<String>, StoreError> {
+        if note.step == Step::Others {
+            return Ok(Vec::new());
+        }
+        let mut swept = erasures.swept.lock().await;
+        // Whoever was first has done it for all who waited.
+        if swept.is_some_and(|began| began >= removed_at) {
+            return Ok(Vec::new());
+        }
+        let began = Instant::now();
         let mut waiting = self.store.purge().await?;
         if !self.analyst.purge().await? {
             waiting.push(INSIGHT_FILE.to_owned());
         }
-        let are_alerts_rid = if let Some(alerts) = self.alerts.get() {
-            alerts.purge().await?
-        } else {
-            let folder = PathBuf::from(&self.started_with.store.data);
-            let purge = move || alerts::purge_idle_file(&folder);
-            let purged = tokio::task::spawn_blocking(purge).await.map_err(|error| StoreError::Write(error.to_string()))?;
-            purged.map_err(|error| StoreError::Write(error.to_string()))?
-        };
-        if !are_alerts_rid {
+        if !self.on_alerts_file(alerts::purge_file).await? {
             waiting.push(alerts::FILE.to_owned());
         }
+        if waiting.is_empty() {
+            *swept = Some(began);
+        }
         Ok(waiting)
+    }
+
+    /// An erasure is in no file of this node: it is finished, unless other nodes have yet to confirm it. A node that follows confirms
+    /// here. Gives those that are waited for.
+    async fn conclude(&self, erasures: &Erasures, note: &mut Note) -> Result<Vec<String>, StoreError> {
+        let mut notes = erasures.notes.lock().await;
+        if !notes.has(note) {
+            // Another caller, or we behind them all, was faster.
+            return Ok(Vec::new());
+        }
+        if let Store::Cluster(cluster) = &self.store {
+            let ticket = Ticket::of(note, cluster.names()).to_text();
+            let node = notes.node().await?;
+            match &note.whose {
+                Whose::Key(_) => cluster.say_of_erasures(node, Said::Confirmed(ticket)).await?,
+                Whose::Session(_) => {
+                    let announced = cluster.announced_erasures().await?;
+                    let Some((_, others)) = announced.into_iter().find(|(other, _)| *other == ticket) else {
+                        // The shared database was emptied.
+                        cluster.say_of_erasures(node, Said::Announced(ticket)).await?;
+                        return Ok(vec!["other nodes".to_owned()]);
+                    };
+                    if !others.is_empty() {
+                        if note.step != Step::Others {
+                            notes.set_step(note, Step::Others).await?;
+                        }
+                        return Ok(others.into_iter().map(node_name).collect());
+                    }
+                    cluster.say_of_erasures(node, Said::Forgotten(ticket)).await?;
+                }
+            }
+        }
+        notes.remove(note).await?;
+        Ok(Vec::new())
+    }
+
+    async fn on_alerts_file(
+        &self,
+        work: impl FnOnce(&Path) -> Result<bool, alerts::OutboxError> + Send + 'static,
+    ) -> Result<bool, StoreError> {
+        let folder = PathBuf::from(&self.started_with.store.data);
+        let done = tokio::task::spawn_blocking(move || work(&folder)).await.map_err(|error| StoreError::Write(error.to_string()))?;
+        done.map_err(|error| StoreError::Write(error.to_string()))
     }
 
     fn erasure_row(&self, tenant: &str, at: i64) -> runguard_store::Row {
         self.admin_row(tenant, Timestamp::from_millis(at), "session_erased", "")
     }
 
-    /// Goes on with what is noted; says whether nothing is left.
-    async fn go_on(&self, erasures: &Erasures) -> Result<bool, StoreError> {
-        let turn = erasures.turn.lock().await;
-        let mut notes = erasures.notes()?;
-        if notes.is_empty() {
-            return Ok(true);
+    /// Goes on with what is noted.
+    async fn go_on(&self, erasures: &Erasures) -> Result<(), StoreError> {
+        let noted = erasures.notes.lock().await.all().to_vec();
+        let mut to_sweep = Vec::new();
+        for mut note in noted {
+            self.remove(&mut *erasures.notes.lock().await, &mut note, false).await?;
+            to_sweep.push(note);
         }
-        for note in &mut notes {
-            self.remove(erasures, note).await?;
-        }
-        // Not held while the files are gone through, which may take long: what is noted meanwhile has its turn after it.
-        drop(turn);
-        if !self.overwrite().await?.is_empty() {
-            return Ok(false);
-        }
-        for note in notes {
-            erasures.remove(&note)?;
-            let mut finished = erasures.finished();
-            if finished.len() >= MOST_FINISHED {
-                finished.pop_front();
+        let removed_at = Instant::now();
+        let mut is_any_finished = false;
+        for mut note in to_sweep {
+            if self.sweep(erasures, &note, removed_at).await?.is_empty() && self.conclude(erasures, &mut note).await?.is_empty() {
+                is_any_finished = true;
+                erasures.keep_finished(note);
             }
-            finished.push_back((note.tenant, note.whose));
         }
-        tracing::info!("the erasures that waited are finished");
-        Ok(true)
+        if is_any_finished {
+            tracing::info!("erasures that waited are finished");
+        }
+        Ok(())
     }
 
-    /// Notes the erasures that other nodes made since.
-    async fn follow_others(&self, erasures: &Erasures, place: &mut u64) -> Result<(), StoreError> {
-        let newest = *self.store.committed().borrow();
-        if newest == *place {
+    /// Notes the erasures that other nodes have announced.
+    async fn follow_others(&self, cluster: &Cluster, erasures: &Erasures) -> Result<(), StoreError> {
+        let announced = cluster.announced_erasures().await?;
+        if announced.is_empty() {
             return Ok(());
         }
-        let filter = RowFilter { kind: Some("admin".into()), outcome: Some("session_erased".into()), ..RowFilter::default() };
-        loop {
-            let deeds = self.store.deeds(filter.clone(), Order::OldestFirst, Some(*place), ROWS).await?;
-            for deed in &deeds {
-                for key in deed.erased_sessions() {
-                    let whose = Whose::Key(key.to_text());
-                    if erasures.find(&deed.row.tenant, &whose)?.is_none() {
-                        erasures.note(&deed.row.tenant, whose, deed.row.at)?;
-                    }
-                }
+        let mut notes = erasures.notes.lock().await;
+        let node = notes.node().await?;
+        for ticket in announced.iter().filter(|(_, waiting)| waiting.contains(&node)).filter_map(|(ticket, _)| Ticket::read(ticket)) {
+            let whose = Whose::Key(ticket.key);
+            if notes.find(&ticket.tenant, &whose).is_none() {
+                notes.add(&ticket.tenant, whose, ticket.at).await?;
             }
-            if deeds.len() < ROWS {
-                *place = newest.max(deeds.last().map_or(0, |deed| deed.row.seq));
-                return if deeds.is_empty() { Ok(()) } else { erasures.keep_place(*place) };
-            }
-            *place = deeds.last().map_or(newest, |deed| deed.row.seq);
         }
+        Ok(())
     }
 }
 
-/// Finishes erasures that wait, also those of an earlier life of the service, as long as it runs.
+/// Finishes erasures that wait, also those of an earlier life of the service and of other nodes, as long as it runs.
 pub async fn finish(engine: std::sync::Arc<Engine>) {
     let Some(erasures) = &engine.erasures else { return };
-    let mut place = erasures.place();
+    let mut enrolled: Option<Instant> = None;
     // Said once, not every second.
     let mut is_troubled = false;
     loop {
         let work = async {
-            match engine.store {
-                Store::Cluster(_) => engine.follow_others(erasures, &mut place).await?,
-                Store::Embedded(_) | Store::Memory(_) => {}
+            if let Store::Cluster(cluster) = &engine.store {
+                if enrolled.is_none_or(|at| at.elapsed() >= ENROL_EVERY) {
+                    let node = erasures.notes.lock().await.node().await?;
+                    cluster.say_of_erasures(node, Said::Here).await?;
+                    if enrolled.replace(Instant::now()).is_none() {
+                        tracing::info!("in answers to erasures this is {}", node_name(node));
+                    }
+                }
+                engine.follow_others(cluster, erasures).await?;
             }
             engine.go_on(erasures).await
         };
         match work.await {
-            Ok(_) => is_troubled = false,
+            Ok(()) => is_troubled = false,
             Err(error) if !is_troubled => {
                 is_troubled = true;
                 tracing::error!(%error, "erasures cannot be finished; it is tried again");

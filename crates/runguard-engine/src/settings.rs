@@ -86,15 +86,6 @@ impl ServerSettings {
             (true, true) | (false, false) => Ok(()),
         }
     }
-
-    /// Whether what differs is only read at the start.
-    pub(crate) fn needs_restart_for(&self, new: &Self) -> bool {
-        let at_start = |settings: &Self| {
-            let bounds = [settings.max_connections, settings.max_streams, settings.max_streams_per_key];
-            (settings.listen.clone(), bounds, settings.tls_cert.clone(), settings.tls_key.clone())
-        };
-        at_start(self) != at_start(new)
-    }
 }
 
 fn is_host_name(text: &str) -> bool {
@@ -385,6 +376,22 @@ impl History {
 }
 
 impl Settings {
+    /// The keys that the service was started with and that these settings change: only a restart takes them over.
+    pub(crate) fn changed_since_start(&self, started_with: &Self) -> Vec<String> {
+        let tables = |settings: &Self| {
+            let Self { server, store, log, telemetry, .. } = settings;
+            serde_json::json!({"server": server, "store": store, "log": log, "telemetry": telemetry})
+        };
+        let (before, now) = (tables(started_with), tables(self));
+        let differs = |(table, key, _, live): &&(&str, &str, &str, bool)| !live && before[table][key] != now[table][key];
+        let mut keys: Vec<String> = SERVICE_KEYS.iter().filter(differs).map(|(table, key, ..)| format!("{table}.{key}")).collect();
+        // Targets and rules are lists, not keys.
+        if self.alerts != started_with.alerts {
+            keys.push("alerts".to_owned());
+        }
+        keys
+    }
+
     /// What is set under `[guards]` for a tenant.
     pub fn guard_tree(&self, tenant: &str) -> Tree {
         let table = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();

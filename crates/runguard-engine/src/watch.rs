@@ -22,15 +22,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub enum Watched {
     Settings,
     Keys,
+    Certificate,
 }
 
 impl Watched {
-    pub const ALL: [Self; 2] = [Self::Settings, Self::Keys];
+    pub const ALL: [Self; 3] = [Self::Settings, Self::Keys, Self::Certificate];
 
     pub const fn code(self) -> &'static str {
         match self {
             Self::Settings => "settings",
             Self::Keys => "keys",
+            Self::Certificate => "certificate",
         }
     }
 }
@@ -62,13 +64,14 @@ impl Refusals {
         self.counts[what as usize].load(Ordering::Relaxed)
     }
 
-    fn refuse(&self, what: Watched, file: &Path, error: String) {
+    pub fn refuse(&self, what: Watched, file: &Path, error: String) {
         self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
         let refused = Refused { what, at: crate::clock::system_now(), file: file.display().to_string(), error };
         self.lock()[what as usize] = Some(refused);
     }
 
-    fn clear(&self, what: Watched) {
+    /// A good one has come.
+    pub fn clear(&self, what: Watched) {
         self.lock()[what as usize] = None;
     }
 
@@ -111,14 +114,14 @@ async fn follow(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, fold
                 Ok(keys) => {
                     let keys = keys.after(&engine.keys.load());
                     if keys.is_empty() && !keys.is_open() {
-                        tracing::error!(
-                            "the key file is gone or empty: every caller is refused until a key is made (`runguard key create`); only a restart without keys opens the service to this machine"
-                        );
+                        let error = "the key file is gone or empty: every caller is refused until a key is made (`runguard key create`); only a restart without keys opens the service to this machine";
+                        tracing::error!("{error}");
+                        engine.refusals.refuse(Watched::Keys, &key_file, error.to_owned());
                     } else {
                         tracing::info!("the keys have changed and are in force");
+                        engine.refusals.clear(Watched::Keys);
                     }
                     engine.keys.store(Arc::new(keys));
-                    engine.refusals.clear(Watched::Keys);
                 }
                 Err(error) => {
                     engine.refusals.refuse(Watched::Keys, &key_file, error.to_string());

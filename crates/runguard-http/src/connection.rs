@@ -10,9 +10,9 @@ use crate::socket::{Socket, WRITE_TIMEOUT};
 use crate::tls::Certificates;
 use bytes::Bytes;
 use http_body_util::Either;
-use hyper::Request;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use std::convert::Infallible;
@@ -198,9 +198,11 @@ impl<S: Service> Connection<S> {
 
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Reply {
         let id = self.wire.ids.of(request.headers());
-        let asking = self.member.asks();
+        let asking = self.member.asks(self.wire.service.is_health(request.uri().path()));
         name_host(&mut request);
-        let mut reply = if self.may_ask(request.uri().path()).await {
+        let mut reply = if request.version() == Version::HTTP_11 && request.headers().get_all(HOST).iter().count() != 1 {
+            Problem::no_host().into_reply()
+        } else if self.may_ask(request.uri().path()).await {
             self.wire.service.clone().answer(request, &id).await
         } else {
             Problem::no_connection_left().into_reply()

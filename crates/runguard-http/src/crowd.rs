@@ -40,21 +40,25 @@ impl Member {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// It asks until what this gives is dropped.
-    pub(crate) fn asks(self: &Arc<Self>) -> Asking {
+    /// It asks until what this gives is dropped. Whoever asks for nothing but the health of the service is as idle as before: health
+    /// checks have places of their own.
+    pub(crate) fn asks(self: &Arc<Self>, is_health: bool) -> Asking {
         self.asking.fetch_add(1, Ordering::Relaxed);
-        Asking { member: self.clone() }
+        Asking { member: self.clone(), is_health }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Asking {
     member: Arc<Member>,
+    is_health: bool,
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.member.idle_since.store(self.member.now(), Ordering::Relaxed);
+        if !self.is_health {
+            self.member.idle_since.store(self.member.now(), Ordering::Relaxed);
+        }
         self.member.asking.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -106,13 +110,14 @@ mod tests {
         for (member, task) in members.iter().zip(&tasks) {
             member.served_by(task.abort_handle());
         }
-        let _asking = members[0].asks();
+        let _asking = members[0].asks(false);
         crowd.make_place(1);
         assert!(!tasks.iter().any(tokio::task::JoinHandle::is_finished), "all have just come");
         for member in &members {
             member.idle_since.store(0, Ordering::Relaxed);
         }
-        drop(members[1].asks());
+        drop(members[1].asks(false));
+        drop(members[2].asks(true));
         crowd.make_place(1);
         let mut tasks = tasks.into_iter();
         let (asking, recent, idle) = (tasks.next().unwrap(), tasks.next().unwrap(), tasks.next().unwrap());

@@ -5,7 +5,7 @@ use crate::crowd::Crowd;
 use crate::files::connections_that_fit;
 use crate::reply::Reply;
 use crate::request_id::{RequestId, RequestIds};
-use crate::tls::{Certificates, Files, TlsError};
+use crate::tls::{Certificates, Files, TlsError, Told};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -48,6 +48,8 @@ pub struct Options {
     pub address: SocketAddr,
     pub max_connections: u32,
     pub tls: Option<Files>,
+    /// Who hears of certificates that change.
+    pub told: Told,
     pub threads: Threads,
 }
 
@@ -67,6 +69,7 @@ pub struct Listener {
     address: SocketAddr,
     seats: Arc<Seats>,
     certificates: Option<Arc<Certificates>>,
+    told: Told,
     threads: Threads,
     stopping: watch::Sender<bool>,
 }
@@ -79,7 +82,7 @@ impl Listener {
         let socket = TcpListener::bind(options.address).await.map_err(unbound)?;
         let address = socket.local_addr().map_err(unbound)?;
         let (stopping, _) = watch::channel(false);
-        Ok(Self { socket, address, seats, certificates, threads: options.threads, stopping })
+        Ok(Self { socket, address, seats, certificates, told: options.told, threads: options.threads, stopping })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -99,7 +102,7 @@ impl Listener {
     /// Serves until `stop` is ready, then finishes what is under way. `before_drain` runs when nothing is accepted any more and
     /// streams have been told to end.
     pub async fn run<S: Service>(self, service: Arc<S>, stop: impl Future<Output = ()>, before_drain: impl Future<Output = ()>) {
-        let Self { socket, seats, certificates, threads, stopping, .. } = self;
+        let Self { socket, seats, certificates, told, threads, stopping, .. } = self;
         let wire = Arc::new(Wire {
             service,
             ids: RequestIds::new(),
@@ -108,7 +111,7 @@ impl Listener {
             certificates: certificates.clone(),
             stopping: stopping.subscribe(),
         });
-        let follower = certificates.map(|certificates| tokio::spawn(certificates.follow()));
+        let follower = certificates.map(|certificates| tokio::spawn(certificates.follow(told)));
         let graceful = GracefulShutdown::new();
         let places = Places::start(&wire, threads);
         let accept = async {

@@ -97,6 +97,15 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", detail)
     }
 
+    pub(crate) fn no_host() -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "bad-request",
+            "The request names no host",
+            "A request of HTTP/1.1 has one `Host` header, not none and not several.",
+        )
+    }
+
     pub fn foreign_host() -> Self {
         Self::new(
             StatusCode::FORBIDDEN,

@@ -4,7 +4,7 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +39,31 @@ pub(crate) struct Certificates {
     config: ArcSwap<ServerConfig>,
 }
 
+/// Whom to tell of changed certificates.
+#[derive(Clone)]
+pub struct Told(Arc<dyn Fn(Option<(&Path, String)>) + Send + Sync>);
+
+impl Told {
+    pub fn new(hear: impl Fn(Option<(&Path, String)>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+
+    /// The log says it, and nobody else.
+    pub fn nobody() -> Self {
+        Self::new(|_| ())
+    }
+
+    fn hear(&self, refused: Option<(&Path, String)>) {
+        (self.0)(refused);
+    }
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Told")
+    }
+}
+
 impl Certificates {
     pub(crate) fn load(files: Files) -> Result<Self, TlsError> {
         let config = ArcSwap::from(read(&files)?);
@@ -50,7 +75,8 @@ impl Certificates {
     }
 
     /// Looks every second whether the files have changed, as programs that renew certificates replace them. Ends never.
-    pub(crate) async fn follow(self: Arc<Self>) {
+    /// `tell` hears of every change: nothing when it is in force, the file and the error when it is not.
+    pub(crate) async fn follow(self: Arc<Self>, tell: Told) {
         const LOOK_EVERY: Duration = Duration::from_secs(1);
         let mut seen = self.stamps();
         loop {
@@ -64,9 +90,13 @@ impl Certificates {
                 Ok(config) => {
                     self.config.store(config);
                     tracing::info!(certificate = %self.files.certificate.display(), "the certificate has changed and is in force");
+                    tell.hear(None);
                 }
                 // One file may be there before the other: the next look sees both.
-                Err(error) => tracing::error!(%error, "the changed certificate is refused; the old one stays in force"),
+                Err(error) => {
+                    tracing::error!(%error, "the changed certificate is refused; the old one stays in force");
+                    tell.hear(Some((&self.files.certificate, error.to_string())));
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::auth::Openness;
 use crate::service::{App, Service};
 use crate::streams;
 use runguard_engine::Engine;
+use runguard_engine::watch::Watched;
 use runguard_http::{ListenError, Listener, Options, Threads, tls};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +34,12 @@ impl Server {
             return Err(ServeError::NoKeys { address });
         }
         let tls = tls::Files::unless_empty(settings.tls_cert.into(), settings.tls_key.into());
-        let options = Options { address, max_connections: settings.max_connections, tls, threads: Threads::OnePerCore };
+        let service = engine.clone();
+        let told = tls::Told::new(move |refused| match refused {
+            Some((file, error)) => service.refusals.refuse(Watched::Certificate, file, error),
+            None => service.refusals.clear(Watched::Certificate),
+        });
+        let options = Options { address, max_connections: settings.max_connections, tls, told, threads: Threads::OnePerCore };
         let listener = Listener::bind(options).await?;
         let app = Arc::new(App::new(engine, openness, listener.stopping()));
         tokio::spawn(streams::follow(app.clone()));

@@ -158,15 +158,23 @@ impl Metrics {
         registry.register("entries_in_memory", "Sessions, endpoints and kept answers in memory", metrics.entries.clone());
         registry.register("state_bytes_in_memory", "About the memory they take", metrics.state_bytes.clone());
         registry.register("rows_behind_index", "Log rows not yet indexed", metrics.rows_behind.clone());
-        registry.register("write_ahead_log_bytes", "What waits to be moved into the log's file", metrics.wal_bytes.clone());
+        registry.register(
+            "write_ahead_log_bytes",
+            "Size of the write-ahead log; it starts over when nobody reads an old state",
+            metrics.wal_bytes.clone(),
+        );
         registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
         registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
         registry.register(
             "reload_refused",
-            "1 while a changed settings file or key file is not in force because it was refused",
+            "1 while a changed settings file, key file or certificate is not in force because it was refused",
             metrics.reload_refused.clone(),
         );
-        registry.register("reload_refusals", "Changed settings files and key files that were refused", metrics.reload_refusals.clone());
+        registry.register(
+            "reload_refusals",
+            "Changed settings files, key files and certificates that were refused",
+            metrics.reload_refusals.clone(),
+        );
         Self { registry, ..metrics }
     }
 

@@ -518,14 +518,14 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         FIND,
     );
     erase["responses"]["202"] = json_response(
-        "Nothing shows it any more, but a process that reads an old state of a file keeps its bytes there. It is finished by itself.",
+        "Nothing shows it any more, but a process that reads an old state of a file keeps its bytes there, or another node has yet to confirm. It is finished by itself.",
         &json!({
             "type": "object",
             "required": ["erased", "pending", "message"],
             "properties": {
                 "erased": {"const": false},
                 "log_entries": {"type": "integer"},
-                "pending": {"type": "array", "items": {"type": "string"}, "description": "The files."},
+                "pending": {"type": "array", "items": {"type": "string"}, "description": "The files, or the nodes."},
                 "message": {"type": "string"},
             },
         }),

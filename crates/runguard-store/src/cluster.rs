@@ -34,7 +34,7 @@ use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState,
 use cells::{Cells, Fate, Wanted, name_of};
 use dynamic::DynamicLink;
 use hashbrown::HashMap;
-use link::{CellName, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
+use link::{CellName, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
 use recovery::{Alone, Health};
 use std::collections::BTreeSet;
@@ -609,6 +609,26 @@ impl Cluster {
         inner.link.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
         inner.caught_up(FLUSH).await;
         Ok(Some(Erased { log_rows }))
+    }
+
+    /// What other nodes must know of an erasure.
+    pub async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), StoreError> {
+        self.inner.link.say_of_erasures(node, said).await.map_err(|error| StoreError::Write(error.to_string()))
+    }
+
+    /// Erasures that were announced, and the nodes that have yet to confirm them.
+    pub async fn announced_erasures(&self) -> Result<Vec<(String, Vec<u64>)>, StoreError> {
+        self.inner.link.erasures().await.map_err(|error| StoreError::Read(error.to_string()))
+    }
+
+    /// Another node erased a session. Its rows are gone from this node's own copy of the log when this returns, also when the node
+    /// was away for longer than the streams tell of it.
+    pub async fn erase_from_copy(&self, session: Key, row: &Row) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        if !inner.caught_up(FLUSH).await {
+            return Err(StoreError::Read("the log is behind the streams".into()));
+        }
+        inner.log.erase_from_copy(inner.names.number_of(session), row).await
     }
 
     /// Rids this node's files of what was removed.

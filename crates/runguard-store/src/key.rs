@@ -46,6 +46,12 @@ impl Key {
         format!("{}:{:032x}", self.family as u8, self.hash)
     }
 
+    /// What [`Key::to_text`] gave.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (family, hash) = text.split_once(':')?;
+        Some(Self { family: Family::from_number(family.parse().ok()?)?, hash: u128::from_str_radix(hash, 16).ok()? })
+    }
+
     /// The number of what lives with this entry.
     pub fn group(self) -> u64 {
         self.hash as u64
@@ -110,14 +116,19 @@ impl Names {
 
     /// How the session index knows a session.
     pub(crate) fn session_number(&self, tenant: &str, session: &str) -> i64 {
-        if self.secret.is_some() {
-            return self.key(Family::Session, tenant, session).group() as i64;
+        if let Some(number) = self.number_of(self.key(Family::Session, tenant, session)) {
+            return number;
         }
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.extend_from_slice(tenant.as_bytes());
         bytes.push(0);
         bytes.extend_from_slice(session.as_bytes());
         xxh3_64(&bytes) as i64
+    }
+
+    /// The number of the session with this key; without a secret it is another hash, which the key does not tell.
+    pub(crate) fn number_of(&self, session: Key) -> Option<i64> {
+        self.secret.is_some().then(|| session.group() as i64)
     }
 }
 

@@ -229,13 +229,6 @@ pub(crate) fn encode_erasure<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<u8>
     postcard::to_stdvec(&effects).unwrap_or_default()
 }
 
-impl Deed {
-    /// The sessions whose erasure it tells of.
-    pub fn erased_sessions(&self) -> impl Iterator<Item = Key> {
-        self.effects.iter().filter(|effect| effect.slot == ERASED && effect.key.family == Family::Session).map(|effect| effect.key)
-    }
-}
-
 pub(crate) fn encode_happened(happened: &[Happened]) -> Vec<u8> {
     fn effect(Happened { key, slot, label, events }: &Happened) -> Effect<'_> {
         Effect { family: key.family as u8, hash: key.hash, slot: *slot, subject: label, events }

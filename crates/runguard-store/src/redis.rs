@@ -9,7 +9,7 @@ mod address;
 mod nodes;
 mod server;
 
-use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, Swapped, Value, settle_chains};
+use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Value, settle_chains};
 use address::{Address, Kind};
 use futures_util::future::join_all;
 use nodes::{Home, Nodes};
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 const SWAP: &str = include_str!("redis/swap.lua");
 const ABOUT: &str = include_str!("redis/about.lua");
 const LEASE: &str = include_str!("redis/lease.lua");
+const ERASING: &str = include_str!("redis/erasing.lua");
 
 const MOST_PARTITIONS: u16 = 4096;
 /// Longer than anybody waits for entries in one call.
@@ -154,6 +155,14 @@ impl Keys {
 
     fn lease(&self, name: &str) -> String {
         format!("{}:{{meta}}:lease:{name}", self.prefix)
+    }
+
+    fn nodes(&self) -> String {
+        format!("{}:{{meta}}:nodes", self.prefix)
+    }
+
+    fn erasures(&self) -> String {
+        format!("{}:{{meta}}:erasing", self.prefix)
     }
 }
 
@@ -641,10 +650,34 @@ impl Link for RedisLink {
         Ok(matches!(answer.await?, Reply::Int(1)))
     }
 
+    async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
+        let (verb, erasure) = match &said {
+            Said::Here => ("here", ""),
+            Said::Announced(erasure) => ("announced", erasure.as_str()),
+            Said::Confirmed(erasure) => ("confirmed", erasure.as_str()),
+            Said::Forgotten(erasure) => ("forgotten", erasure.as_str()),
+        };
+        let answer = self.one(Home::Meta, |commands| {
+            let keys = [self.keys.nodes(), self.keys.erasures()];
+            commands.cmd("EVAL").arg(ERASING).arg(keys.len()).arg(&keys).arg(verb).arg(node).arg(erasure);
+        });
+        answer.await.map(drop)
+    }
+
+    async fn erasures(&self) -> Result<Vec<(String, Vec<u64>)>, LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("HGETALL").arg(self.keys.erasures());
+        });
+        let parts: Vec<String> = array(answer.await?)?.iter().map(text).collect();
+        let nodes = |waiting: &str| waiting.split(',').filter_map(|node| node.parse().ok()).collect();
+        Ok(parts.chunks_exact(2).map(|pair| (pair[0].clone(), nodes(&pair[1]))).collect())
+    }
+
     fn partitions(&self) -> u16 {
         self.partitions
     }
 }
+
 /// Whether an address can be read.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_address(url: &str) -> Result<(), OpenError> {

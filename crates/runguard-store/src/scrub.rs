@@ -64,6 +64,12 @@ pub fn overwrite_unused(connection: &Connection, mut rest: impl FnMut()) -> Resu
     Ok(())
 }
 
+/// Overwrites what was removed from a file, and empties its write-ahead log. Whether it is rid of it: not while somebody reads what was.
+pub fn rid_of_removed(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    overwrite_unused(connection, || {})?;
+    checkpoint(connection, Checkpoint::Truncate)
+}
+
 /// A walk over the pages of a file.
 #[derive(Debug)]
 pub(crate) struct Pages {

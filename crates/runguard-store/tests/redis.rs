@@ -7,7 +7,7 @@ mod common {
 
 use common::redis_server::{Certificates, Proxy, RedisCluster, RedisServer, free_port, wait_until};
 use proptest::prelude::*;
-use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value};
+use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::redis::{OpenError, RedisLink, RedisOptions};
 use std::collections::HashMap;
@@ -185,6 +185,32 @@ async fn does_everything(link: &impl Link, stream_limit: usize) {
     assert!(!link.lease("import", 2, HOUR).await.unwrap());
     assert!(!link.lease("import", 1, 0).await.unwrap());
     assert!(link.lease("import", 2, HOUR).await.unwrap());
+
+    // Erasures wait for every other node that is known.
+    let none: Vec<(String, Vec<u64>)> = Vec::new();
+    assert_eq!(link.erasures().await.unwrap(), none);
+    for node in [7, 8, u64::MAX, 8] {
+        link.say_of_erasures(node, Said::Here).await.unwrap();
+    }
+    link.say_of_erasures(8, Said::Announced("one".into())).await.unwrap();
+    link.say_of_erasures(9, Said::Here).await.unwrap();
+    let waiting = || async {
+        let mut erasures = link.erasures().await.unwrap();
+        for (_, nodes) in &mut erasures {
+            nodes.sort_unstable();
+        }
+        erasures
+    };
+    assert_eq!(waiting().await, [("one".to_owned(), vec![7, u64::MAX])], "9 came later");
+    for node in [7, 7, 9] {
+        link.say_of_erasures(node, Said::Confirmed("one".into())).await.unwrap();
+    }
+    link.say_of_erasures(7, Said::Confirmed("other".into())).await.unwrap();
+    assert_eq!(waiting().await, [("one".to_owned(), vec![u64::MAX])]);
+    link.say_of_erasures(u64::MAX, Said::Confirmed("one".into())).await.unwrap();
+    assert_eq!(waiting().await, [("one".to_owned(), Vec::new())], "known until the one who asked has heard of it");
+    link.say_of_erasures(8, Said::Forgotten("one".into())).await.unwrap();
+    assert_eq!(link.erasures().await.unwrap(), none);
 
     assert!(link.load(vec![CellName::new(4, 0)]).await.is_err());
     let error = link.entries(vec![(4, EntryId::default())], 1, 0).await.unwrap_err();
@@ -395,6 +421,11 @@ const RIGHTS: &[&str] = &[
     "+hget",
     "+hmget",
     "+hset",
+    "+hgetall",
+    "+hdel",
+    "+zadd",
+    "+zrange",
+    "+zremrangebyscore",
     "+xadd",
     "+xlen",
     "+xread",

@@ -10,8 +10,8 @@ use super::targets::{Parcel, TargetKind, shown_alert, time_text};
 use crate::erasure::Gone;
 use runguard_core::alert::{Alert, AlertState, Rule, State};
 use runguard_store::files::{make_database_private, remove_database};
-use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, overwrite_unused};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use runguard_store::scrub::{self, BUSY};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};
 use serde_json::{Value, json};
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
@@ -138,8 +138,10 @@ impl Outbox {
 
     fn open_file(path: &Path) -> Result<Self> {
         make_database_private(path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-        let connection = Connection::open(path)?;
+        let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
+        // Another connection overwrites what was removed: whoever will write waits for it before reading.
+        connection.set_transaction_behavior(TransactionBehavior::Immediate);
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         connection.execute_batch(
             "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -2000;",
@@ -290,16 +292,17 @@ impl Outbox {
             .optional()?)
     }
 
-    /// Removes what was told, or waits to be told, of a session, and what rules remember of it.
-    pub(super) fn forget(&mut self, gone: &Gone) -> Result<()> {
+    /// Removes what was told, or waits to be told, of a session, and what rules remember of it; whether there was anything.
+    pub(super) fn forget(&mut self, gone: &Gone) -> Result<bool> {
         let transaction = self.connection.transaction()?;
+        let mut is_known = false;
         {
             let mut select = transaction.prepare_cached("SELECT id, alert ->> '$.session' FROM outbox WHERE tenant = ?1")?;
             let told: Vec<(i64, Option<String>)> =
                 select.query_map([gone.tenant()], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<std::result::Result<_, _>>()?;
             let mut delete = transaction.prepare_cached("DELETE FROM outbox WHERE id = ?1")?;
             for (id, _) in told.iter().filter(|(_, session)| session.as_ref().is_some_and(|session| gone.is(gone.tenant(), session))) {
-                delete.execute([id])?;
+                is_known |= delete.execute([id])? > 0;
             }
             let mut select = transaction.prepare_cached("SELECT name, state FROM rules")?;
             let states: Vec<(String, Vec<u8>)> =
@@ -310,17 +313,18 @@ impl Outbox {
                 state.forget(gone.tenant(), |session| gone.is(gone.tenant(), session));
                 let kept = postcard::to_stdvec(&state).unwrap_or_default();
                 if kept != bytes {
+                    is_known = true;
                     transaction.execute("UPDATE rules SET state = ?2 WHERE name = ?1", params![name, kept])?;
                 }
             }
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        Ok(is_known)
     }
 
     /// Overwrites what was removed, and empties the write-ahead log; whether it could be emptied.
     pub(super) fn purge(&mut self) -> Result<bool> {
-        overwrite_unused(&self.connection, || {})?;
-        Ok(checkpoint(&self.connection, Checkpoint::Truncate)?)
+        Ok(scrub::rid_of_removed(&self.connection)?)
     }
 
     /// Messages for targets that the settings do not have are given up, visibly.

@@ -5,7 +5,7 @@ use crate::erasure::Gone;
 use runguard_core::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
 use runguard_store::TrustedTime;
 use runguard_store::files::{make_database_private, remove_database};
-use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, overwrite_unused};
+use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -238,13 +238,13 @@ impl Cells {
 
     /// Overwrites what is unused, and empties the write-ahead log; whether it could be emptied.
     pub(super) fn purge(&mut self) -> Result<bool, rusqlite::Error> {
-        overwrite_unused(&self.connection, || {})?;
-        checkpoint(&self.connection, Checkpoint::Truncate)
+        rid_of_removed(&self.connection)
     }
 
-    /// Takes a session out of every cell.
-    pub(super) fn forget(&mut self, gone: &Gone) -> Result<(), rusqlite::Error> {
+    /// Takes a session out of every cell; whether it was in any.
+    pub(super) fn forget(&mut self, gone: &Gone) -> Result<bool, rusqlite::Error> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut is_known = false;
         {
             let mut select = transaction.prepare_cached(
                 "SELECT hour, dimension, first_name, second_name, body FROM cells WHERE tenant = ?1 AND (?2 IS NULL OR instr(body, ?2) > 0)",
@@ -261,11 +261,13 @@ impl Cells {
             for ((hour, dimension, first, second), body) in found {
                 let mut cell = decode(&body)?;
                 if cell.forget(|session| gone.is(gone.tenant(), session)) {
+                    is_known = true;
                     update.execute(params![hour, gone.tenant(), dimension, first, second, encode(&cell)?])?;
                 }
             }
         }
-        transaction.commit()
+        transaction.commit()?;
+        Ok(is_known)
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::chance::Chance;
 use runguard_store::LogFault;
 use runguard_store::cluster::entry::{self, EntryRow};
-use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, Swapped, Token, Value};
+use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
 use runguard_store::cluster::model::{ModelLink, Replica};
 use runguard_store::{Memory, Order, RowFilter};
 use std::collections::{BTreeMap, BTreeSet};
@@ -469,6 +469,18 @@ impl Link for Line {
             async move { link.lease(&name, holder, millis).await }
         })
         .await
+    }
+
+    async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
+        self.plain(move |link| {
+            let said = said.clone();
+            async move { link.say_of_erasures(node, said).await }
+        })
+        .await
+    }
+
+    async fn erasures(&self) -> Result<Vec<(String, Vec<u64>)>, LinkError> {
+        self.plain(|link| async move { link.erasures().await }).await
     }
 
     fn partitions(&self) -> u16 {

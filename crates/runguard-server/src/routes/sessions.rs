@@ -72,7 +72,7 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
         return Ok(reply(StatusCode::OK, JSON, json!({"erased": true, "log_entries": log_rows}).to_string()));
     }
     let message = format!(
-        "No answer shows the session any more, but its bytes are still in {}, because another process reads an old state of it, or because it is large. RunGuard goes on by itself and finishes, also after a restart. Ask again to hear how it stands.",
+        "No answer shows the session any more, but its bytes may still be in {}: a file waits for another process that reads an old state of it, or is large; a node has yet to confirm, or is away. RunGuard goes on by itself and finishes, also after a restart. Ask again to hear how it stands.",
         waiting.join(" and ")
     );
     let body = json!({"erased": false, "log_entries": log_rows, "pending": waiting, "message": message});

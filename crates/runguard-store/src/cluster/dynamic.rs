@@ -1,6 +1,6 @@
 //! A link whose kind is not part of everyone's type: the store is the same over a real database and over a simulated one.
 
-use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Swap, Swapped, Value};
+use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Said, Swap, Swapped, Value};
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,6 +19,8 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn endpoints(&self) -> Answer<'_, Vec<String>>;
     fn forget_endpoint(&self, label: String) -> Answer<'_, ()>;
     fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> Answer<'a, bool>;
+    fn say_of_erasures(&self, node: u64, said: Said) -> Answer<'_, ()>;
+    fn erasures(&self) -> Answer<'_, Vec<(String, Vec<u64>)>>;
     fn partitions(&self) -> u16;
 }
 
@@ -65,6 +67,14 @@ impl<L: Link> DynamicLink for L {
 
     fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> Answer<'a, bool> {
         Box::pin(Link::lease(self, name, holder, millis))
+    }
+
+    fn say_of_erasures(&self, node: u64, said: Said) -> Answer<'_, ()> {
+        Box::pin(Link::say_of_erasures(self, node, said))
+    }
+
+    fn erasures(&self) -> Answer<'_, Vec<(String, Vec<u64>)>> {
+        Box::pin(Link::erasures(self))
     }
 
     fn partitions(&self) -> u16 {

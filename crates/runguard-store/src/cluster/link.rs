@@ -197,6 +197,18 @@ impl LinkError {
     }
 }
 
+/// What a node says about erasures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// It has files of its own: from here on it is to confirm every erasure that another announces. Said again and again; after
+    /// 30 days of silence it counts no more.
+    Here,
+    /// All nodes that are known, but this one, are to confirm.
+    Announced(String),
+    Confirmed(String),
+    Forgotten(String),
+}
+
 /// A way to the shared database. Each swap is all or nothing; the swaps of one call are made in order, each on what the
 /// one before left. A call may cover many partitions.
 pub trait Link: Send + Sync + fmt::Debug + 'static {
@@ -236,6 +248,12 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
 
     /// Takes or prolongs a lease; true: it is ours for so long. 0 milliseconds give it back (and answer false).
     fn lease(&self, name: &str, holder: u64, millis: u64) -> impl Future<Output = Result<bool, LinkError>> + Send;
+
+    /// A node says something about what must go from the files of all of them.
+    fn say_of_erasures(&self, node: u64, said: Said) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// Erasures that were announced, and the nodes that have yet to confirm them.
+    fn erasures(&self) -> impl Future<Output = Result<Vec<(String, Vec<u64>)>, LinkError>> + Send;
 
     fn partitions(&self) -> u16;
 }

@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow};
 use crate::memory::Memory;
 use crate::postgres::{self, PgFollower, PgLog};
+use crate::store::Row;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,14 @@ impl ClusterLog {
             Self::Postgres(log) => log.erase_session(tenant, session, row).await,
             Self::Local(log) => log.erase_rows(tenant, session, row).await,
             Self::Memory(log) => log.erase_rows(tenant, session, row).await,
+        }
+    }
+
+    /// Removes a session, known by its number, if a node's own copy has something of it from before the row.
+    pub(crate) async fn erase_from_copy(&self, session: Option<i64>, row: &Row) -> Result<(), StoreError> {
+        match (self, session) {
+            (Self::Local(log), Some(session)) => log.erase_known(session, row.at, row).await.map(drop),
+            (Self::Postgres(_) | Self::Memory(_) | Self::Local(_), _) => Ok(()),
         }
     }
 

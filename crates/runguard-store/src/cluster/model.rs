@@ -3,7 +3,7 @@
 //! The real link is tested against it, and the cluster store and its simulation run on it. It is deterministic: time is
 //! set by whoever owns it, nothing happens but in a call, and there are no threads.
 
-use super::link::{About, CellName, EntryId, Link, LinkError, Put, Swap, SwapCell, Swapped, Token, Value, settle_chains};
+use super::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,6 +44,9 @@ struct Model {
     about: Option<About>,
     endpoints: BTreeSet<String>,
     leases: BTreeMap<String, (u64, i64)>,
+    nodes: BTreeSet<u64>,
+    /// With the nodes that have yet to confirm.
+    erasures: BTreeMap<String, Vec<u64>>,
 }
 
 #[derive(Debug, Clone)]
@@ -325,6 +328,28 @@ impl Link for ModelLink {
         }
         model.leases.insert(name.to_owned(), (holder, until(now, millis)));
         Ok(true)
+    }
+
+    async fn say_of_erasures(&self, node: u64, said: Said) -> Result<(), LinkError> {
+        let mut model = lock(&self.shared.model);
+        match said {
+            Said::Here => drop(model.nodes.insert(node)),
+            Said::Announced(erasure) => {
+                let others = model.nodes.iter().copied().filter(|other| *other != node).collect();
+                model.erasures.insert(erasure, others);
+            }
+            Said::Confirmed(erasure) => {
+                if let Some(nodes) = model.erasures.get_mut(&erasure) {
+                    nodes.retain(|other| *other != node);
+                }
+            }
+            Said::Forgotten(erasure) => drop(model.erasures.remove(&erasure)),
+        }
+        Ok(())
+    }
+
+    async fn erasures(&self) -> Result<Vec<(String, Vec<u64>)>, LinkError> {
+        Ok(lock(&self.shared.model).erasures.clone().into_iter().collect())
     }
 
     fn partitions(&self) -> u16 {

@@ -9,7 +9,7 @@ use crate::cluster::{Imported, Positions, from_the_start};
 use crate::embedded::journal::{Finished, Work};
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
-use crate::store::{Cell, FEW, Standing};
+use crate::store::{Cell, FEW, Row, Standing};
 use hashbrown::HashSet;
 use rusqlite::Connection;
 use smallvec::SmallVec;
@@ -105,19 +105,33 @@ impl Embedded {
         Ok(Imported::Done)
     }
 
-    /// Erases a session that is known by its number only.
+    /// Erases a session that is known by its number only, and keeps the row that tells of it.
     async fn erase_number(&self, number: i64, row: EntryRow) -> Result<(), StoreError> {
+        self.work(Work::Erased { session: number, at: row.at }).await?;
+        let row = row.into_log_row(0).into_row();
+        if !self.erase_known(number, i64::MAX, &row).await? {
+            let (done, written) = oneshot::channel();
+            let work = Work::Append { row, effects: Vec::new(), removed: Vec::new() };
+            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
+            finished(written).await?;
+        }
+        Ok(())
+    }
+
+    /// Erases a session that is known by its number only, if the log has something of it from before this time; whether it had.
+    pub(crate) async fn erase_known(&self, number: i64, before: i64, row: &Row) -> Result<bool, StoreError> {
         let keyed = self.inner.names;
         let names: Vec<(String, String)> = self
             .blocking(move |connection| {
                 let mut indexed = connection.prepare_cached(
-                    "SELECT DISTINCT l.tenant, l.session FROM idx.sessions s JOIN main.log l ON l.seq = s.seq WHERE s.session = ?1",
+                    "SELECT DISTINCT l.tenant, l.session FROM idx.sessions s JOIN main.log l ON l.seq = s.seq
+                     WHERE s.session = ?1 AND l.at <= ?2",
                 )?;
                 let mut names: Vec<(String, String)> =
-                    indexed.query_map([number], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+                    indexed.query_map([number, before], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
                 let behind = crate::embedded::query::indexed_upto(connection)?;
-                let mut rest = connection.prepare_cached("SELECT DISTINCT tenant, session FROM main.log WHERE seq > ?1")?;
-                for name in rest.query_map([behind], |row| Ok((row.get(0)?, row.get(1)?)))? {
+                let mut rest = connection.prepare_cached("SELECT DISTINCT tenant, session FROM main.log WHERE seq > ?1 AND at <= ?2")?;
+                for name in rest.query_map(rusqlite::params![behind, before], |row| Ok((row.get(0)?, row.get(1)?)))? {
                     names.push(name?);
                 }
                 names.retain(|(tenant, session)| keyed.session_number(tenant, session) == number);
@@ -126,19 +140,11 @@ impl Embedded {
                 Ok(names)
             })
             .await?;
-        self.work(Work::Erased { session: number, at: row.at }).await?;
-        let row = row.into_log_row(0).into_row();
         let mut erased = false;
         for (tenant, session) in names {
             erased |= self.erase_session(&tenant, &session, row.clone()).await?.is_some();
         }
-        if !erased {
-            let (done, written) = oneshot::channel();
-            let work = Work::Append { row, effects: Vec::new(), removed: Vec::new() };
-            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
-            finished(written).await?;
-        }
-        Ok(())
+        Ok(erased)
     }
 
     pub(crate) async fn erasures(&self) -> Result<Vec<(i64, i64)>, StoreError> {
