@@ -744,7 +744,6 @@ async fn a_web_page_cannot_drive_it() {
     let body = json!({ "prompt": "Do it." }).to_string();
     let foreign = [
         (&[("host", "evil.example")][..], "foreign-host"),
-        (&[("host", "")], "foreign-host"),
         (&[("origin", "https://evil.example")], "foreign-origin"),
         (&[("origin", "null")], "foreign-origin"),
         (&[("origin", "http://localhost:3000")], "foreign-origin"),
@@ -755,8 +754,9 @@ async fn a_web_page_cannot_drive_it() {
         server.send("POST", "/v1/agent/runs", headers, body.as_bytes()).await.whole().await.problem(403, kind);
         server.send("GET", "/health", headers, b"").await.whole().await.problem(403, kind);
     }
-    let several = [("host", "127.0.0.1"), ("host", "evil.example")];
-    server.send("POST", "/v1/agent/runs", &several, body.as_bytes()).await.whole().await.problem(400, "no-host");
+    for hosts in [&[("host", "")][..], &[("host", "127.0.0.1"), ("host", "evil.example")]] {
+        server.send("POST", "/v1/agent/runs", hosts, body.as_bytes()).await.whole().await.problem(400, "no-host");
+    }
     assert_eq!(server.model.asked(), 0);
     let own = format!("http://{here}");
     for headers in [

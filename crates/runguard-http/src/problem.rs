@@ -100,7 +100,7 @@ impl Problem {
     pub(crate) fn no_host() -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
-            "bad-request",
+            "no-host",
             "The request names no host",
             "A request of HTTP/1.1 has one `Host` header, not none and not several.",
         )
