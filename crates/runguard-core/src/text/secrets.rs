@@ -1,67 +1,177 @@
 //! Keys, tokens and passwords: by the prefixes their makers publish, by the name in front of them, and by their form.
 //!
 //! The text is walked word by word, a word being what a program's names are made of. A word may be a key itself, or the name of
-//! the value behind it. How much the value must look like a secret depends on how surely the name and the sign between them say
-//! that it is one: behind `password=` anything does; behind "password is" only what no sentence would say.
+//! the value behind it, or a program or a header whose values are known by their place. How much a value must look like a secret
+//! depends on how surely the name and the sign between them say that it is one: behind `password=` anything does; behind
+//! "password is" only what no sentence would say.
 
+use super::commands::{self, Place};
 use super::glance::is_telling;
-use super::{Found, SECRET};
+use super::judgement::{has_mixed_case, is_placeholder, is_variable};
+use super::values::{announced_value, named_value};
+use super::{Found, SECRET, is_one_of, near, offset};
 use std::ops::Range;
 
 /// How far a value or an address is read before it is known to be one, and how far a key: a text full of beginnings is not read over
 /// and over. What is one is then taken whole.
 const MOST_BYTES: usize = 1024;
 const MOST_KEY_BYTES: usize = 256;
+/// How far behind `echo` the program that reads it is looked for.
+const MOST_COMMAND_BYTES: usize = 320;
 /// No key is shorter.
 const SHORTEST_KEY: usize = 15;
 
-/// As much of a text as is looked at.
-fn near(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
 pub(super) fn find(text: &str) -> Vec<Found> {
     let bytes = text.as_bytes();
-    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut walk = Walk { text, words_before: [""; 3], program: None, program_known_to: 0, is_in_cookies: false };
+    let mut found: Vec<Found> = Vec::new();
     let mut position = 0;
-    let mut word_before = "";
     while position < bytes.len() {
+        let byte = bytes[position];
         let part = if bytes[position..].starts_with(b"-----BEGIN ") {
             private_block(text, position)
-        } else if is_word_byte(bytes[position]) {
+        } else if is_word_byte(byte) {
             let length = bytes[position..].iter().take_while(|byte| is_word_byte(**byte)).count();
-            let word = &text[position..position + length];
-            let may_tell = is_telling(&bytes[position..bytes.len().min(position + length + 2)]);
-            let told = || key(text, position).or_else(|| named_value(text, position, word, word_before));
-            let part = may_tell.then(told).flatten().or_else(|| in_url(text, position, word));
-            word_before = word;
+            let part = walk.word(position, &text[position..position + length]);
+            // Nothing was found in the word: on behind it.
             part.or(Some(position + length..position + length))
+        } else if byte >= 0x80 {
+            if text.is_char_boundary(position) { announced_value(text, position) } else { None }
         } else {
+            walk.sign(position, byte);
             None
         };
         match part {
-            // Nothing was found in the word: on behind it.
-            Some(part) if part.is_empty() => position = part.end,
             Some(part) => {
                 position = part.end;
-                found.push(part);
+                if !part.is_empty() {
+                    found.push((part, SECRET));
+                }
             }
             None => position += 1,
         }
     }
-    found.into_iter().map(|part| (part, SECRET)).collect()
+    found
 }
 
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Keys that say themselves what they are
+/// What is known at a place of the text from what stands before it.
+struct Walk<'a> {
+    text: &'a str,
+    /// The last one first.
+    words_before: [&'a str; 3],
+    program: Option<&'a str>,
+    /// The program is looked for only where a flag stands, from here on.
+    program_known_to: usize,
+    is_in_cookies: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn word(&mut self, position: usize, word: &'a str) -> Option<Range<usize>> {
+        let (text, end) = (self.text, position + word.len());
+        let bytes = text.as_bytes();
+        let may_tell = is_telling(&bytes[position.saturating_sub(1)..bytes.len().min(end + 2)]);
+        let part = self.argument(position, word).or_else(|| self.cookie(position, word)).or_else(|| {
+            let told = || key(text, position).or_else(|| named_value(text, position, word, &self.words_before));
+            may_tell.then(told).flatten().or_else(|| in_url(text, position, word))
+        });
+        let part = part.or_else(|| matches!(word, "echo" | "printf").then(|| piped_value(text, end)).flatten());
+        self.is_in_cookies |= may_tell
+            && is_one_of(word, &["cookie", "set-cookie", "cookies"])
+            && text[end..].trim_start_matches(['"', '\'', ' ']).starts_with([':', '=']);
+        self.words_before = [word, self.words_before[0], self.words_before[1]];
+        part
+    }
+
+    /// What is neither a letter nor a digit may end a command or a header.
+    fn sign(&mut self, position: usize, byte: u8) {
+        let bytes = self.text.as_bytes();
+        let next_is = |wanted: &[u8]| bytes.get(position + 1).is_none_or(|next| wanted.contains(next));
+        let ends_command = match byte {
+            b'\n' => !bytes[..position].ends_with(b"\\"),
+            b'|' | b';' => next_is(b" \n|"),
+            b'&' => next_is(b"& \n"),
+            _ => false,
+        };
+        if ends_command {
+            self.program = None;
+            self.program_known_to = position;
+        }
+        if byte == b'\n' {
+            self.is_in_cookies = false;
+        }
+    }
+
+    /// The password among the arguments of a known program.
+    fn argument(&mut self, position: usize, word: &str) -> Option<Range<usize>> {
+        let text = self.text;
+        if !(word.starts_with('-') && word.len() > 1 && text[..position].ends_with([' ', '\t', '\n'])) {
+            return None;
+        }
+        for argument in text[self.program_known_to..position].split_whitespace() {
+            // `/usr/bin/mysql`, `$(curl`.
+            let name = argument.rsplit(['/', '(', '`', '"', '\'']).next().unwrap_or(argument);
+            self.program = commands::program(name, self.program);
+        }
+        self.program_known_to = position;
+        let program = self.program?;
+        let (length, place) = commands::flag(program, &text[position..])?;
+        let behind = &text[position + length..];
+        let rest = behind.trim_start_matches(['=', ' ', '\t']);
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let is_end = |c: char| quote.map_or(c.is_whitespace(), |quote| c == quote || c == '\n');
+        let value = near(&rest[quote.map_or(0, char::len_utf8)..], MOST_BYTES);
+        let value = &value[..value.find(is_end).unwrap_or(value.len())];
+        let value = match place {
+            Place::Cookies => {
+                self.is_in_cookies = true;
+                return None;
+            }
+            Place::BehindSign(sign) => &value[value.find(sign)? + sign.len_utf8()..],
+            Place::Glued | Place::Behind | Place::Apart => value,
+        };
+        let is_value = !value.is_empty() && !value.starts_with('-') && !is_variable(value);
+        let start = offset(text, value);
+        is_value.then(|| start..start + text[start..].find(is_end).unwrap_or(text.len() - start))
+    }
+
+    /// The value of one cookie among those of a header.
+    fn cookie(&self, position: usize, word: &str) -> Option<Range<usize>> {
+        let start = position + word.len() + 1;
+        if !self.is_in_cookies || !self.text[position + word.len()..].starts_with('=') {
+            return None;
+        }
+        let is_end = |c: char| c.is_whitespace() || "\";,'".contains(c);
+        let value = near(&self.text[start..], MOST_BYTES);
+        let value = &value[..value.find(is_end).unwrap_or(value.len())];
+        let says_so = ["sess", "token", "sid", "auth", "jwt", "csrf", "xsrf", "remember", "login", "secret"];
+        let name = word.to_ascii_lowercase();
+        let is_attribute = is_one_of(word, &["path", "domain", "expires", "max-age", "samesite", "priority"]);
+        let is_secret = !is_attribute
+            && !is_placeholder(value)
+            && (value.len() >= 16 || value.len() >= 4 && says_so.iter().any(|part| name.contains(part)));
+        is_secret.then(|| start..start + self.text[start..].find(is_end).unwrap_or(self.text.len() - start))
+    }
+}
+
+/// `echo VALUE | sudo -S …`.
+fn piped_value(text: &str, position: usize) -> Option<Range<usize>> {
+    let mut rest = near(text[position..].strip_prefix(' ')?, MOST_COMMAND_BYTES);
+    while let Some(behind) = ["-n ", "-e ", "-ne ", "'%s' ", "\"%s\" ", "%s ", " "].iter().find_map(|skipped| rest.strip_prefix(skipped)) {
+        rest = behind;
+    }
+    let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+    let value = &rest[quote.map_or(0, char::len_utf8)..];
+    let value = &value[..value.find(|c: char| quote.map_or(c.is_whitespace() || c == '|', |quote| c == quote) || c == '\n')?];
+    let start = offset(text, value);
+    let behind = &rest[start + value.len() - offset(text, rest)..];
+    let command = behind.trim_start_matches(['"', '\'', ' ']).strip_prefix('|')?;
+    let command = &command[..command.find(['\n', '|', ';']).unwrap_or(command.len())];
+    (!value.is_empty() && !is_variable(value) && commands::reads_password(command)).then_some(start..start + value.len())
+}
 
 /// A published prefix, and how many characters follow it at least.
 const PREFIXES: &[(&str, usize)] = &[
@@ -123,6 +233,42 @@ const PREFIXES: &[(&str, usize)] = &[
     ("sq0atp-", 16),
     ("sq0csp-", 16),
     ("AGE-SECRET-KEY-1", 20),
+    ("sk_", 32),
+    ("dapi", 32),
+    ("sbp_", 32),
+    ("pul-", 32),
+    ("xkeysib-", 40),
+    ("xsmtpsib-", 40),
+    ("sntrys_", 30),
+    ("sntryu_", 30),
+    ("lsv2_", 30),
+    ("rubygems_", 30),
+    ("NRAK-", 20),
+    ("dt0c01.", 30),
+    ("pat-na1-", 30),
+    ("pat-eu1-", 30),
+    ("ATBB", 28),
+    ("ATCTT3", 20),
+    ("GR1348941", 16),
+    ("AKCp", 40),
+    ("bkua_", 30),
+    ("aio_", 24),
+    ("fc-", 32),
+    ("e2b_", 30),
+    ("sgp_", 30),
+    ("rpa_", 30),
+    ("CCIPAT_", 20),
+    ("apify_api_", 20),
+    ("FLWSECK", 20),
+    ("lin_oauth_", 16),
+    ("dckr_oat_", 16),
+    ("hvb.", 20),
+    ("hvr.", 20),
+    ("glptt-", 30),
+    ("xoxd-", 10),
+    ("xoxc-", 10),
+    ("GOCSPX-", 20),
+    ("shippo_", 30),
 ];
 
 /// A key that begins here.
@@ -134,17 +280,15 @@ fn key(text: &str, position: usize) -> Option<Range<usize>> {
     }
     let is_prefixed = |(prefix, least): &(&str, usize)| {
         let body = rest.get(..length).and_then(|token| token.strip_prefix(prefix));
-        // A word with a dash in it has no digit.
-        body.is_some_and(|body| body.len() >= *least && (body.bytes().any(|byte| byte.is_ascii_digit()) || has_mixed_case(body)))
+        // A word with a dash in it has no digit; a name with an underscore has more of them.
+        let is_one_body =
+            |body: &str| (prefix.ends_with('_') || *prefix == "glpat-") && body.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        body.is_some_and(|body| {
+            body.len() >= *least && (body.bytes().any(|byte| byte.is_ascii_digit()) || has_mixed_case(body) || is_one_body(body))
+        })
     };
     let is_json_token = || rest.starts_with("eyJ") && length >= 20 && (rest[..length].contains('.') || length >= 40);
-    // Twilio names accounts and keys by two letters and 32 hex digits.
-    let is_account = || {
-        length == 34
-            && (rest.starts_with("AC") || rest.starts_with("SK"))
-            && rest.as_bytes()[2..length].iter().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
-    };
-    (PREFIXES.iter().any(is_prefixed) || is_json_token() || is_account()).then(|| position..position + token_length(rest))
+    (PREFIXES.iter().any(is_prefixed) || is_json_token()).then(|| position..position + token_length(rest))
 }
 
 /// A token, with the dots inside it and without those of the sentence.
@@ -161,10 +305,6 @@ fn token_length(text: &str) -> usize {
     length
 }
 
-fn has_mixed_case(text: &str) -> bool {
-    text.bytes().any(|byte| byte.is_ascii_lowercase()) && text.bytes().skip(1).any(|byte| byte.is_ascii_uppercase())
-}
-
 /// A private key in PEM, whole or cut off.
 fn private_block(text: &str, position: usize) -> Option<Range<usize>> {
     let rest = &text[position..];
@@ -179,6 +319,16 @@ fn private_block(text: &str, position: usize) -> Option<Range<usize>> {
     Some(position..position + end)
 }
 
+/// Addresses that are themselves the permission to write to them.
+const OPEN_TO_WHOEVER_KNOWS_THEM: [&str; 6] = [
+    "hooks.slack.com/",
+    "/api/webhooks/",
+    "webhook.office.com/",
+    "office.com/webhook/",
+    "hooks.zapier.com/hooks/",
+    "maker.ifttt.com/trigger/",
+];
+
 /// The password of `scheme://user:password@host`, or an address that is itself the permission to write to it.
 fn in_url(text: &str, position: usize, scheme: &str) -> Option<Range<usize>> {
     let rest = text[position + scheme.len()..].strip_prefix("://")?;
@@ -186,198 +336,12 @@ fn in_url(text: &str, position: usize, scheme: &str) -> Option<Range<usize>> {
     let rest = near(rest, MOST_BYTES);
     let whole = rest.find(|c: char| c.is_whitespace() || "\"'<>`".contains(c)).unwrap_or(rest.len());
     let url = &rest[..whole];
-    if url.contains("hooks.slack.com/services/") || url.contains("/api/webhooks/") || url.contains("webhook.office.com/") {
+    let is_written_out = || url.bytes().any(|byte| byte.is_ascii_digit());
+    if OPEN_TO_WHOEVER_KNOWS_THEM.iter().any(|part| url.contains(part)) && is_written_out() {
         return Some(position..start + whole);
     }
     let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
     let user = &authority[..authority.rfind('@')?];
     let password = user.find(':')? + 1;
-    (password < user.len()).then_some(start + password..start + user.len())
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Values behind a name
-
-/// How names of secrets end.
-const NAMES: &[&str] = &[
-    "password",
-    "passwd",
-    "passphrase",
-    "passwort",
-    "kennwort",
-    "pwd",
-    "secret",
-    "token",
-    "apikey",
-    "api_key",
-    "api-key",
-    "access_key",
-    "access-key",
-    "accesskey",
-    "secret_key",
-    "secret-key",
-    "secretkey",
-    "private_key",
-    "private-key",
-    "privatekey",
-    "auth_key",
-    "credential",
-    "credentials",
-    "authorization",
-];
-/// Names of secrets where they stand alone or behind a dash.
-const SHORT_NAMES: &[&str] = &["pass", "passe"];
-/// What "key" must stand behind: "API key".
-const KINDS_OF_KEY: &[&str] = &["api", "access", "secret", "private", "auth"];
-
-fn ends_with(word: &str, ending: &str) -> bool {
-    word.len() >= ending.len() && word.as_bytes()[word.len() - ending.len()..].eq_ignore_ascii_case(ending.as_bytes())
-}
-
-fn is_one_of(word: &str, words: &[&str]) -> bool {
-    words.iter().any(|other| word.eq_ignore_ascii_case(other))
-}
-
-fn is_name(word: &str, word_before: &str, behind: &str) -> bool {
-    NAMES.iter().any(|name| ends_with(word, name))
-        || is_one_of(word.rsplit(['_', '-']).next().unwrap_or(word), SHORT_NAMES)
-        || (word.eq_ignore_ascii_case("key") && is_one_of(word_before, KINDS_OF_KEY))
-        // Contraseña: the letter is no part of a word here.
-        || (ends_with(word, "contrase") && behind.starts_with("\u{f1}a"))
-}
-
-/// What stands between a name and its value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    Equals,
-    Colon,
-    Is,
-    /// `--password value`.
-    Flag,
-    Nothing,
-}
-
-fn named_value(text: &str, position: usize, word: &str, word_before: &str) -> Option<Range<usize>> {
-    let behind = &text[position + word.len()..];
-    if is_one_of(word, &["bearer", "basic"]) {
-        return scheme_value(text, text.len() - behind.len());
-    }
-    if !is_name(word, word_before, behind) {
-        return None;
-    }
-    let behind = behind.strip_prefix("\u{f1}a").unwrap_or(behind);
-    let rest = behind.trim_start_matches(['"', '\'', '`', '\\', ']']).trim_start_matches([' ', '\t']);
-    let (sign, rest) = sign(word, rest, behind)?;
-    let rest = near(rest.trim_start_matches([' ', '\t']), MOST_BYTES);
-    let unescaped = rest.trim_start_matches('\\');
-    let quote = unescaped.chars().next().filter(|c| matches!(c, '"' | '\'' | '`'));
-    let value = whole_value(if quote.is_some() { &unescaped[1..] } else { rest }, quote);
-    let is_last = rest[value.len().min(rest.len())..].trim_start_matches(['.', '!', '?']).chars().next().is_none_or(|c| c == '\n');
-    let is_secret = !is_placeholder(value)
-        && match (sign, quote) {
-            (Sign::Equals, None) => !value.contains(['(', '[', '{']),
-            (Sign::Equals | Sign::Colon, Some(_)) | (Sign::Flag, _) => true,
-            (Sign::Colon, None) => looks_chosen(value) || (is_last && value.chars().all(char::is_alphanumeric)),
-            (Sign::Is, _) => value.chars().count() >= 5 && looks_chosen(value),
-            (Sign::Nothing, _) => value.len() >= 12 && has_letters_and_digits(value),
-        };
-    let start = value.as_ptr() as usize - text.as_ptr() as usize;
-    (is_secret && !value.is_empty()).then(|| {
-        let value = whole_value(&text[start..], quote);
-        start..start + value.trim_end_matches([')', ']', '}', '.']).len().max(1)
-    })
-}
-
-/// Up to the quote it began with, or to what ends a value without quotes.
-fn whole_value(text: &str, quote: Option<char>) -> &str {
-    let end = match quote {
-        Some(quote) => text.find([quote, '\\', '\n']),
-        None => text.find(|c: char| c.is_whitespace() || "&;,\"'`<>".contains(c)),
-    };
-    &text[..end.unwrap_or(text.len())]
-}
-
-fn sign<'a>(word: &str, rest: &'a str, behind: &str) -> Option<(Sign, &'a str)> {
-    if rest.starts_with("==") || rest.starts_with("!=") {
-        return None;
-    }
-    for mark in ["=>", ":=", "="] {
-        if let Some(rest) = rest.strip_prefix(mark) {
-            return Some((Sign::Equals, rest));
-        }
-    }
-    if let Some(rest) = rest.strip_prefix(':') {
-        return Some((Sign::Colon, rest));
-    }
-    if !behind.starts_with([' ', '\t']) {
-        return None;
-    }
-    for verb in ["is ", "was ", "ist ", "es ", "est "] {
-        if rest.len() > verb.len() && rest.as_bytes()[..verb.len()].eq_ignore_ascii_case(verb.as_bytes()) {
-            return Some((Sign::Is, rest[verb.len()..].trim_start_matches([' ', ':'])));
-        }
-    }
-    if word.starts_with("--") {
-        return (!rest.starts_with('-')).then_some((Sign::Flag, rest));
-    }
-    Some((Sign::Nothing, rest))
-}
-
-/// What stands where no value is, and what is said about one.
-fn is_placeholder(value: &str) -> bool {
-    let value = value.trim_end_matches(['.', '!', '?', ')', ']', '}']);
-    let is_number = value.len() < 6 && value.bytes().all(|byte| byte.is_ascii_digit());
-    let is_masked =
-        value.starts_with(['<', '$', '{', '%', '*', '\u{2022}', '[', '(']) || value.starts_with("...") || value.starts_with("xxx");
-    let said = [
-        "null",
-        "nil",
-        "none",
-        "undefined",
-        "true",
-        "false",
-        "yes",
-        "no",
-        "required",
-        "optional",
-        "missing",
-        "invalid",
-        "wrong",
-        "incorrect",
-        "expired",
-        "empty",
-        "unknown",
-        "hidden",
-        "string",
-        "str",
-        "text",
-        "needed",
-        "forgotten",
-        "bearer",
-        "basic",
-        "digest",
-        "token",
-        "help",
-    ];
-    is_number || is_masked || is_one_of(value, &said)
-}
-
-/// No word of a sentence: with a digit, a sign or a capital inside.
-fn looks_chosen(value: &str) -> bool {
-    let value = value.trim_end_matches(['.', '!', '?', ')']);
-    value.chars().any(|c| c.is_ascii_digit() || (!c.is_alphabetic() && !"-'/.\u{2019}".contains(c))) || has_mixed_case(value)
-}
-
-fn has_letters_and_digits(value: &str) -> bool {
-    value.bytes().any(|byte| byte.is_ascii_digit()) && value.bytes().any(|byte| byte.is_ascii_alphabetic())
-}
-
-/// `Bearer …`, `Basic …`.
-fn scheme_value(text: &str, position: usize) -> Option<Range<usize>> {
-    let rest = text[position..].strip_prefix(' ')?.trim_start_matches(' ');
-    let start = text.len() - rest.len();
-    let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte)).count();
-    let value = rest[..length].trim_end_matches('.');
-    let is_token = value.len() >= 8 && (value.bytes().any(|byte| byte.is_ascii_digit() || byte == b'=') || has_mixed_case(value));
-    is_token.then(|| start..start + value.len())
+    (password < user.len() && !is_placeholder(&user[password..])).then_some(start + password..start + user.len())
 }
