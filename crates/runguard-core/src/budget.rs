@@ -4,20 +4,19 @@
 //! the answer is whether the run must stop. [`Budget::reserve`] asks first: the estimate is set aside, so that two model
 //! calls in flight cannot both count on the last dollar, and is settled with the true cost afterwards.
 //!
-//! A book holds only what was spent and what is reserved. *Committed* is the part of the spending that fits beside the
-//! reservations below the limit, *overrun* is the rest; both are worked out when asked for. So `committed + reserved` cannot
-//! pass a limit, and an overrun that was only the shadow of a large reservation is gone when that is released. As long as
-//! nobody records, or commits more than was reserved, nothing is ever overrun.
+//! The rules are the ledger's ([`crate::ledger`]); here its accounts stand in a tree, behind a lock. *Committed* is the part of
+//! the spending that fits beside the reservations below the limit, *overrun* is the rest; both are worked out when asked for. So
+//! `committed + reserved` cannot pass a limit, and an overrun that was only the shadow of a large reservation is gone when that is
+//! released. As long as nobody records, or commits more than was reserved, nothing is ever overrun.
 //!
 //! A budget and all its descendants share one lock: a question about the path up to the root is answered, and what it takes
 //! is taken, in one step. The critical sections are a handful of additions.
 
-mod calls;
-
+use crate::ledger::{Account, Entry, number_of};
+pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
 use crate::money::NanoDollars;
-use calls::{Calls, Key};
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,202 +27,8 @@ pub const MAX_KEYS: usize = 100_000;
 /// This many reservations of one budget may be open by id. The next one is refused until one is committed or released.
 pub const MAX_OPEN_RESERVATIONS: usize = 100_000;
 
-/// What can be counted without a limit: as many nano-dollars, or tokens, as fit an `i64`.
-const COUNTABLE: u64 = i64::MAX as u64;
-
-/// What a budget allows. What is left out is not limited here, but may be by a parent.
-///
-/// ```
-/// use runguard_core::budget::{Budget, Limits};
-/// use runguard_core::money::NanoDollars;
-///
-/// let limits = Limits { usd: Some(NanoDollars::parse("5")?), ..Limits::default() };
-/// assert_eq!(Budget::new(limits).remaining().usd, limits.usd);
-/// # Ok::<(), runguard_core::money::MoneyError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    pub usd: Option<NanoDollars>,
-    pub tokens: Option<u64>,
-    /// Calls of each key.
-    pub cap: Option<u32>,
-}
-
-/// What something costs.
-///
-/// ```
-/// use runguard_core::budget::Cost;
-/// use runguard_core::money::NanoDollars;
-///
-/// let cost = Cost { usd: NanoDollars::parse("0.02")?, tokens: 1_200 };
-/// assert_eq!(Cost::usd(cost.usd), Cost { tokens: 0, ..cost });
-/// assert_eq!(Cost::tokens(1_200), Cost { usd: NanoDollars::ZERO, ..cost });
-/// # Ok::<(), runguard_core::money::MoneyError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cost {
-    pub usd: NanoDollars,
-    pub tokens: u64,
-}
-
-impl Cost {
-    pub const ZERO: Self = Self { usd: NanoDollars::ZERO, tokens: 0 };
-
-    pub const fn usd(usd: NanoDollars) -> Self {
-        Self { usd, tokens: 0 }
-    }
-
-    pub const fn tokens(tokens: u64) -> Self {
-        Self { usd: NanoDollars::ZERO, tokens }
-    }
-
-    fn amounts(self) -> Amounts {
-        [self.usd.as_nanos() as u64, self.tokens]
-    }
-
-    fn from_amounts([nanos, tokens]: Amounts) -> Self {
-        Self { usd: nano_dollars(nanos), tokens }
-    }
-}
-
-/// Nano-dollars and tokens, in the order of [`BOOKED`].
-type Amounts = [u64; 2];
-
-const BOOKED: [Unit; 2] = [Unit::Usd, Unit::Tokens];
-
-/// What no `i64` can hold was not countable in the first place: the largest amount stands for it.
-fn nano_dollars(nanos: u64) -> NanoDollars {
-    i64::try_from(nanos).ok().and_then(|nanos| NanoDollars::from_nanos(nanos).ok()).unwrap_or(NanoDollars::MAX)
-}
-
-/// What is counted.
-///
-/// ```
-/// assert_eq!(runguard_core::budget::Unit::Usd.as_str(), "usd");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    Usd,
-    Tokens,
-    Calls,
-}
-
-impl Unit {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Usd => "usd",
-            Self::Tokens => "tokens",
-            Self::Calls => "calls",
-        }
-    }
-
-    /// Dollars as a float, tokens and calls as they are.
-    fn value(self, amount: u64) -> f64 {
-        match self {
-            Self::Usd => nano_dollars(amount).as_dollars(),
-            Self::Tokens | Self::Calls => amount as f64,
-        }
-    }
-
-    fn show(self, amount: u64) -> String {
-        match self {
-            Self::Usd => nano_dollars(amount).to_string(),
-            Self::Tokens => format!("{amount} token{}", plural(amount)),
-            Self::Calls => format!("{amount} call{}", plural(amount)),
-        }
-    }
-}
-
-fn plural(amount: u64) -> &'static str {
-    if amount == 1 { "" } else { "s" }
-}
-
-/// Whose limit it was.
-///
-/// ```
-/// use runguard_core::budget::{Budget, Cost, Level, Limits};
-///
-/// let parent = Budget::new(Limits { tokens: Some(100), ..Limits::default() });
-/// let child = parent.child(Limits { tokens: Some(80), ..Limits::default() });
-/// assert_eq!(child.reserve(Cost::tokens(90)).unwrap_err().level, Level::Own);
-/// parent.record(Cost::tokens(50)).unwrap();
-/// assert_eq!(child.reserve(Cost::tokens(70)).unwrap_err().level, Level::Ancestor(1));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    Own,
-    /// 1 is the parent, 2 the parent's parent.
-    Ancestor(u32),
-}
-
-/// A limit is passed, or would be.
-///
-/// Amounts are in the unit's own whole numbers: nano-dollars, tokens, calls.
-///
-/// ```
-/// use runguard_core::budget::{Budget, Cost, Limits, Unit};
-/// use runguard_core::money::NanoDollars;
-///
-/// let budget = Budget::new(Limits { usd: Some(NanoDollars::parse("5")?), ..Limits::default() });
-/// budget.record(Cost::usd(NanoDollars::parse("4.5")?)).unwrap();
-/// let stop = budget.record(Cost::usd(NanoDollars::parse("1")?)).unwrap_err();
-/// assert_eq!((stop.unit, stop.spent_value(), stop.limit_value()), (Unit::Usd, 5.5, 5.0));
-/// assert_eq!(stop.to_string(), "the budget of $5.00 is exceeded: $5.50 spent; stop the run, or start it with a higher limit");
-/// # Ok::<(), runguard_core::money::MoneyError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BudgetExceeded {
-    pub unit: Unit,
-    pub level: Level,
-    /// Paid so far at that level; what a refused request asked for is not in it.
-    pub spent: u64,
-    /// Set aside for others.
-    pub reserved: u64,
-    /// What was refused; 0 when the money was already spent and is in `spent`.
-    pub asked: u64,
-    pub limit: u64,
-}
-
-impl BudgetExceeded {
-    /// Dollars, tokens or calls, by the unit.
-    pub fn spent_value(&self) -> f64 {
-        self.unit.value(self.spent)
-    }
-
-    /// Dollars, tokens or calls, by the unit.
-    pub fn limit_value(&self) -> f64 {
-        self.unit.value(self.limit)
-    }
-}
-
-impl fmt::Display for BudgetExceeded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = match self.level {
-            Level::Own => "budget",
-            Level::Ancestor(1) => "parent's budget",
-            Level::Ancestor(_) => "budget of an ancestor",
-        };
-        let [limit, spent, reserved, asked] = [self.limit, self.spent, self.reserved, self.asked].map(|amount| self.unit.show(amount));
-        if self.unit == Unit::Calls {
-            return write!(f, "the {whose} allows {limit} of one key, and all were made; go on without this call, or stop the run");
-        }
-        if self.asked == 0 {
-            write!(f, "the {whose} of {limit} is exceeded: {spent} spent")?;
-        } else {
-            write!(f, "the {whose} of {limit} has no room for {asked}: {spent} spent")?;
-        }
-        if self.reserved > 0 {
-            write!(f, ", {reserved} reserved")?;
-        }
-        f.write_str("; stop the run, or start it with a higher limit")
-    }
-}
-
-impl std::error::Error for BudgetExceeded {}
+/// Within a process a reservation lasts as long as whoever holds it: no time passes.
+const NOW: Timestamp = Timestamp::ZERO;
 
 /// Why a question about a reservation by id was not granted.
 ///
@@ -366,113 +171,112 @@ impl Snapshot {
 /// ```
 #[derive(Clone)]
 pub struct Budget {
-    account: Arc<Account>,
+    holder: Arc<Holder>,
 }
 
 impl Budget {
     /// A budget of its own, at the root of its tree.
     pub fn new(limits: Limits) -> Self {
-        let mut ledger = Ledger { nodes: Vec::new(), vacant: Vec::new(), last_reservation: 0 };
-        let slot = ledger.open(limits, None);
-        Self { account: Arc::new(Account { ledger: Arc::new(Mutex::new(ledger)), slot, parent: None }) }
+        let mut tree = Tree { nodes: Vec::new(), vacant: Vec::new(), last_reservation: 0 };
+        let place = tree.open(limits, None);
+        Self { holder: Arc::new(Holder { tree: Arc::new(Mutex::new(tree)), place, parent: None }) }
     }
 
     /// A budget that draws on what remains of this one: all it spends and reserves counts here too, and in every ancestor.
     #[must_use]
     pub fn child(&self, limits: Limits) -> Self {
-        let slot = self.ledger().open(limits, Some(self.account.slot));
-        let parent = Some(Arc::clone(&self.account));
-        Self { account: Arc::new(Account { ledger: Arc::clone(&self.account.ledger), slot, parent }) }
+        let place = self.tree().open(limits, Some(self.holder.place));
+        let parent = Some(Arc::clone(&self.holder));
+        Self { holder: Arc::new(Holder { tree: Arc::clone(&self.holder.tree), place, parent }) }
     }
 
     /// Counts what was paid, and fails once more is spent than a limit of the path allows. What is paid stays counted, so
     /// every later record fails too.
     pub fn record(&self, paid: Cost) -> Result<(), BudgetExceeded> {
-        let mut ledger = self.ledger();
-        let slot = self.account.slot;
-        ledger.on_path(slot, |node| node.each_book(paid, |book, amount| book.spent = book.spent.saturating_add(amount)));
-        ledger.verdict(slot, Cost::ZERO, |book, _| book.spent > book.ceiling())
+        self.tree().record(self.holder.place, paid)
+    }
+
+    /// The limit that more was spent of than it allows, if any.
+    pub fn overspent(&self) -> Option<BudgetExceeded> {
+        self.tree().path(self.holder.place).find_map(|(level, account)| account.is_within(account.limits, level, NOW).err())
     }
 
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.
     pub fn check(&self, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.ledger().may_reserve(self.account.slot, estimate)
+        self.tree().may_reserve(self.holder.place, estimate)
     }
 
     /// Sets an estimate aside until the true cost is known. Refused, with nothing taken, when it does not fit beside what is
     /// spent and reserved at every level of the path. Dropping the reservation releases it.
     pub fn reserve(&self, estimate: Cost) -> Result<Reservation, BudgetExceeded> {
-        self.ledger().reserve(self.account.slot, estimate)?;
+        self.tree().hold(self.holder.place, estimate)?;
         Ok(Reservation { budget: self.clone(), estimate, is_open: true })
     }
 
     /// As [`Self::reserve`], for callers that cannot hold an object. It stays reserved until it is committed or released by
     /// its id, or the last handle of this budget is gone.
     pub fn reserve_with_id(&self, estimate: Cost) -> Result<ReservationId, BudgetError> {
-        let mut ledger = self.ledger();
-        let slot = self.account.slot;
-        if ledger.nodes[slot].open.len() >= MAX_OPEN_RESERVATIONS {
+        let mut tree = self.tree();
+        let place = self.holder.place;
+        if tree.nodes[place].account.open() >= MAX_OPEN_RESERVATIONS {
             return Err(BudgetError::TooManyOpen);
         }
-        ledger.reserve(slot, estimate)?;
-        ledger.last_reservation += 1;
-        let id = ReservationId(ledger.last_reservation);
-        ledger.nodes[slot].open.insert(id, estimate);
-        Ok(id)
+        tree.hold(place, estimate)?;
+        Ok(tree.name(place, estimate))
     }
 
     /// As [`Reservation::commit`].
     pub fn commit_by_id(&self, id: ReservationId, paid: Cost) -> Result<(), BudgetError> {
-        let mut ledger = self.ledger();
-        let estimate = ledger.close(self.account.slot, id)?;
-        Ok(ledger.commit(self.account.slot, estimate, paid)?)
+        let mut tree = self.tree();
+        let estimate = tree.close(self.holder.place, id)?;
+        Ok(tree.commit(self.holder.place, estimate, paid)?)
     }
 
     /// As [`Reservation::release`].
     pub fn release_by_id(&self, id: ReservationId) -> Result<(), BudgetError> {
-        let mut ledger = self.ledger();
-        let estimate = ledger.close(self.account.slot, id)?;
-        ledger.release(self.account.slot, estimate);
+        let mut tree = self.tree();
+        let estimate = tree.close(self.holder.place, id)?;
+        tree.let_go(self.holder.place, estimate);
         Ok(())
     }
 
     /// The reservations of this budget that are open by id, oldest first, with what each sets aside.
     pub fn open_reservations(&self) -> Vec<(ReservationId, Cost)> {
-        self.ledger().nodes[self.account.slot].open.iter().map(|(id, estimate)| (*id, *estimate)).collect()
+        self.tree().open_by_id(self.holder.place)
     }
 
     /// Counts one call of `key` at every level of the path that has a cap, and answers how many are left (`None` without a
     /// cap). Refused, with nothing counted, when the cap of one level is used up. See [`MAX_KEYS`] for the bound.
     pub fn count(&self, key: &str) -> Result<Option<u32>, BudgetExceeded> {
-        self.ledger().count(self.account.slot, Key::of(key))
+        self.tree().count(self.holder.place, number_of(key))
     }
 
     /// How many calls of `key` are left, over the whole path; `None` without a cap.
     pub fn calls_left(&self, key: &str) -> Option<u32> {
-        self.ledger().calls_left(self.account.slot, Key::of(key))
+        self.tree().calls_left(self.holder.place, number_of(key))
     }
 
     pub fn remaining(&self) -> Remaining {
-        self.ledger().remaining(self.account.slot)
+        self.tree().remaining(self.holder.place)
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        let ledger = self.ledger();
-        let node = &ledger.nodes[self.account.slot];
-        let amounts = |part: fn(&Book) -> u64| Cost::from_amounts([part(&node.books[0]), part(&node.books[1])]);
+        let tree = self.tree();
+        let account = &tree.nodes[self.holder.place].account;
+        let (committed, overrun) = account.committed_and_overrun(account.limits, NOW);
         Snapshot {
-            limits: node.limits,
-            committed: amounts(Book::committed),
-            reserved: amounts(|book| book.reserved),
-            overrun: amounts(Book::overrun),
-            remaining: ledger.remaining(self.account.slot),
-            open_reservations: node.open.len(),
-            keys: node.calls.len(),
+            limits: account.limits,
+            committed,
+            reserved: account.reserved(NOW),
+            overrun,
+            remaining: tree.remaining(self.holder.place),
+            open_reservations: account.open(),
+            keys: account.keys(),
         }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.account.ledger()
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.holder.tree()
     }
 }
 
@@ -523,7 +327,7 @@ impl Reservation {
     /// the rest is then the overrun.
     pub fn commit(mut self, paid: Cost) -> Result<(), BudgetExceeded> {
         self.is_open = false;
-        self.budget.ledger().commit(self.budget.account.slot, self.estimate, paid)
+        self.budget.tree().commit(self.budget.holder.place, self.estimate, paid)
     }
 
     /// Gives back what was set aside.
@@ -535,200 +339,150 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.is_open {
-            self.budget.ledger().release(self.budget.account.slot, self.estimate);
+            self.budget.tree().let_go(self.budget.holder.place, self.estimate);
         }
     }
 }
 
-/// The right to a slot in the ledger. The slot is vacated when the last budget and reservation on it are gone; a child
+/// The right to a place in the tree. The place is vacated when the last budget and reservation on it are gone; a child
 /// keeps its parent's.
-struct Account {
-    ledger: Arc<Mutex<Ledger>>,
-    slot: usize,
-    parent: Option<Arc<Account>>,
+struct Holder {
+    tree: Arc<Mutex<Tree>>,
+    place: usize,
+    parent: Option<Arc<Holder>>,
 }
 
-impl Account {
+impl Holder {
     /// A panic elsewhere cannot leave the books half changed: nothing under the lock can panic between two changes.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Account {
+impl Drop for Holder {
     fn drop(&mut self) {
-        self.ledger().vacate(self.slot);
+        self.tree().vacate(self.place);
         // One after the other: dropping a long line of ancestors inside each other would exhaust the stack.
         let mut next = self.parent.take();
-        while let Some(mut account) = next.and_then(Arc::into_inner) {
-            next = account.parent.take();
+        while let Some(mut holder) = next.and_then(Arc::into_inner) {
+            next = holder.parent.take();
         }
     }
 }
 
-/// All budgets of one tree.
-struct Ledger {
+/// The accounts of a budget and all its descendants.
+struct Tree {
     nodes: Vec<Node>,
     vacant: Vec<usize>,
     last_reservation: u64,
 }
 
+#[derive(Default)]
 struct Node {
     parent: Option<usize>,
-    limits: Limits,
-    /// In the order of [`BOOKED`].
-    books: [Book; 2],
-    calls: Calls,
-    open: BTreeMap<ReservationId, Cost>,
+    account: Account,
 }
 
-#[derive(Clone, Copy)]
-struct Book {
-    limit: Option<u64>,
-    spent: u64,
-    /// Never above the ceiling: a reservation is granted only when it fits.
-    reserved: u64,
-}
-
-impl Book {
-    fn ceiling(&self) -> u64 {
-        self.limit.unwrap_or(COUNTABLE).min(COUNTABLE)
-    }
-
-    fn has_no_room_for(&self, amount: u64) -> bool {
-        self.spent.saturating_add(self.reserved).saturating_add(amount) > self.ceiling()
-    }
-
-    fn room(&self) -> u64 {
-        self.ceiling().saturating_sub(self.spent.saturating_add(self.reserved))
-    }
-
-    fn committed(&self) -> u64 {
-        self.spent.min(self.ceiling() - self.reserved)
-    }
-
-    fn overrun(&self) -> u64 {
-        self.spent - self.committed()
-    }
-}
-
-impl Node {
-    fn new(limits: Limits, parent: Option<usize>) -> Self {
-        let books = [limits.usd.map(|usd| usd.as_nanos() as u64), limits.tokens].map(|limit| Book { limit, spent: 0, reserved: 0 });
-        Self { parent, limits, books, calls: Calls::new(MAX_KEYS), open: BTreeMap::new() }
-    }
-
-    fn each_book(&mut self, cost: Cost, change: impl Fn(&mut Book, u64)) {
-        for (book, amount) in self.books.iter_mut().zip(cost.amounts()) {
-            change(book, amount);
-        }
-    }
-}
-
-impl Ledger {
+impl Tree {
     fn open(&mut self, limits: Limits, parent: Option<usize>) -> usize {
-        let node = Node::new(limits, parent);
-        if let Some(slot) = self.vacant.pop() {
-            self.nodes[slot] = node;
-            return slot;
+        let node = Node { parent, account: Account::new(limits) };
+        if let Some(place) = self.vacant.pop() {
+            self.nodes[place] = node;
+            return place;
         }
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
     /// What was reserved by id and never settled goes back to the ancestors.
-    fn vacate(&mut self, slot: usize) {
-        for estimate in std::mem::take(&mut self.nodes[slot].open).into_values() {
-            self.release(slot, estimate);
+    fn vacate(&mut self, place: usize) {
+        for (_, estimate) in self.open_by_id(place) {
+            self.let_go(place, estimate);
         }
-        self.nodes[slot] = Node::new(Limits::default(), None);
-        self.vacant.push(slot);
+        self.nodes[place] = Node::default();
+        self.vacant.push(place);
     }
 
-    fn path(&self, slot: usize) -> impl Iterator<Item = &Node> {
-        std::iter::successors(Some(&self.nodes[slot]), |node| node.parent.map(|parent| &self.nodes[parent]))
+    fn open_by_id(&self, place: usize) -> Vec<(ReservationId, Cost)> {
+        self.nodes[place].account.leases(NOW).map(|(id, lease)| (ReservationId(id), lease.cost)).collect()
     }
 
-    fn on_path(&mut self, slot: usize, mut change: impl FnMut(&mut Node)) {
-        let mut next = Some(slot);
-        while let Some(slot) = next {
-            let node = &mut self.nodes[slot];
-            change(node);
+    /// From the budget up to the root.
+    fn path(&self, place: usize) -> impl Iterator<Item = (Level, &Account)> {
+        let nodes = std::iter::successors(Some(&self.nodes[place]), |node| node.parent.map(|parent| &self.nodes[parent]));
+        nodes.enumerate().map(|(steps, node)| (Level::above(steps), &node.account))
+    }
+
+    fn on_path(&mut self, place: usize, mut change: impl FnMut(&mut Account)) {
+        let mut next = Some(place);
+        while let Some(place) = next {
+            let node = &mut self.nodes[place];
+            change(&mut node.account);
             next = node.parent;
         }
     }
 
-    /// The first book on the way up that `is_exceeded`.
-    fn verdict(&self, slot: usize, asked: Cost, is_exceeded: impl Fn(&Book, u64) -> bool) -> Result<(), BudgetExceeded> {
-        for (steps, node) in self.path(slot).enumerate() {
-            for ((book, unit), asked) in node.books.iter().zip(BOOKED).zip(asked.amounts()) {
-                if is_exceeded(book, asked) {
-                    let (spent, reserved, limit) = (book.spent, book.reserved, book.ceiling());
-                    return Err(BudgetExceeded { unit, level: level(steps), spent, reserved, asked, limit });
-                }
-            }
-        }
+    fn may_reserve(&self, place: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
+        self.path(place).try_for_each(|(level, account)| account.has_room_for(estimate, account.limits, level, NOW))
+    }
+
+    fn hold(&mut self, place: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
+        self.may_reserve(place, estimate)?;
+        self.on_path(place, |account| account.hold(estimate));
         Ok(())
     }
 
-    fn may_reserve(&self, slot: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.verdict(slot, estimate, Book::has_no_room_for)
+    fn let_go(&mut self, place: usize, estimate: Cost) {
+        self.on_path(place, |account| account.let_go(estimate));
     }
 
-    fn reserve(&mut self, slot: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.may_reserve(slot, estimate)?;
-        self.on_path(slot, |node| node.each_book(estimate, |book, amount| book.reserved += amount));
-        Ok(())
+    fn record(&mut self, place: usize, paid: Cost) -> Result<(), BudgetExceeded> {
+        self.on_path(place, |account| account.spend(paid));
+        self.path(place).try_for_each(|(level, account)| account.is_within(account.limits, level, NOW))
     }
 
-    fn release(&mut self, slot: usize, estimate: Cost) {
-        self.on_path(slot, |node| node.each_book(estimate, |book, amount| book.reserved -= amount));
+    fn commit(&mut self, place: usize, estimate: Cost, paid: Cost) -> Result<(), BudgetExceeded> {
+        self.let_go(place, estimate);
+        self.on_path(place, |account| account.spend(paid));
+        self.path(place).try_for_each(|(level, account)| account.was_agreed(paid, estimate, account.limits, level, NOW))
     }
 
-    fn commit(&mut self, slot: usize, estimate: Cost, paid: Cost) -> Result<(), BudgetExceeded> {
-        self.release(slot, estimate);
-        self.on_path(slot, |node| node.each_book(paid, |book, amount| book.spent = book.spent.saturating_add(amount)));
-        // Who paid no more than was set aside did what was agreed, even when another has overrun the limit meanwhile.
-        let beyond = Cost { usd: paid.usd.saturating_sub(estimate.usd), tokens: paid.tokens.saturating_sub(estimate.tokens) };
-        self.verdict(slot, beyond, |book, beyond| beyond > 0 && book.has_no_room_for(0))
-            .map_err(|exceeded| BudgetExceeded { asked: 0, ..exceeded })
+    /// Names what was set aside. Its budget keeps the name; that it is set aside all the path knows already.
+    fn name(&mut self, place: usize, estimate: Cost) -> ReservationId {
+        self.last_reservation += 1;
+        let id = self.last_reservation;
+        let account = &mut self.nodes[place].account;
+        account.let_go(estimate);
+        account.apply(&Entry::Reserved { id, cost: estimate, expires: Timestamp::MAX }, NOW, MAX_KEYS);
+        ReservationId(id)
     }
 
-    fn close(&mut self, slot: usize, id: ReservationId) -> Result<Cost, BudgetError> {
-        self.nodes[slot].open.remove(&id).ok_or(BudgetError::UnknownReservation(id))
+    /// Takes the name away again: what it set aside is held as before.
+    fn close(&mut self, place: usize, id: ReservationId) -> Result<Cost, BudgetError> {
+        let account = &mut self.nodes[place].account;
+        let estimate = account.lease(id.0, NOW).ok_or(BudgetError::UnknownReservation(id))?.cost;
+        account.apply(&Entry::Settled { id: id.0 }, NOW, MAX_KEYS);
+        account.hold(estimate);
+        Ok(estimate)
     }
 
-    fn remaining(&self, slot: usize) -> Remaining {
-        let least = |unit: usize| self.path(slot).filter(|node| node.books[unit].limit.is_some()).map(|node| node.books[unit].room()).min();
-        Remaining { usd: least(0).map(nano_dollars), tokens: least(1) }
+    fn remaining(&self, place: usize) -> Remaining {
+        self.path(place).map(|(_, account)| account.room(account.limits, NOW)).fold(Remaining::default(), |least, (usd, tokens)| {
+            Remaining { usd: [least.usd, usd].into_iter().flatten().min(), tokens: [least.tokens, tokens].into_iter().flatten().min() }
+        })
     }
 
-    fn calls_left(&self, slot: usize, key: Key) -> Option<u32> {
-        self.path(slot).filter_map(|node| node.limits.cap.map(|cap| cap.saturating_sub(node.calls.made(key)))).min()
+    fn calls_left(&self, place: usize, key: u64) -> Option<u32> {
+        self.path(place).filter_map(|(_, account)| account.limits.cap.map(|cap| cap.saturating_sub(account.calls_of(key)))).min()
     }
 
-    fn count(&mut self, slot: usize, key: Key) -> Result<Option<u32>, BudgetExceeded> {
-        let used_up = self.path(slot).zip(0..).find_map(|(node, steps)| {
-            let (cap, made) = (node.limits.cap?, node.calls.made(key));
-            let exceeded = BudgetExceeded {
-                unit: Unit::Calls,
-                level: level(steps),
-                spent: u64::from(made),
-                reserved: 0,
-                asked: 1,
-                limit: u64::from(cap),
-            };
-            (made >= cap).then_some(exceeded)
-        });
-        self.on_path(slot, |node| match (node.limits.cap, used_up) {
+    fn count(&mut self, place: usize, key: u64) -> Result<Option<u32>, BudgetExceeded> {
+        let granted = self.path(place).try_for_each(|(level, account)| account.may_call(key, account.limits, level));
+        self.on_path(place, |account| match (account.limits.cap, granted) {
             (None, _) => {}
-            (Some(_), None) => node.calls.add(key),
-            (Some(_), Some(_)) => node.calls.refresh(key),
+            (Some(_), Ok(())) => account.apply(&Entry::Counted { key }, NOW, MAX_KEYS),
+            (Some(_), Err(_)) => account.refuse_call(key),
         });
-        used_up.map_or_else(|| Ok(self.calls_left(slot, key)), Err)
+        granted.map(|()| self.calls_left(place, key))
     }
-}
-
-fn level(steps: usize) -> Level {
-    if steps == 0 { Level::Own } else { Level::Ancestor(steps as u32) }
 }

@@ -17,6 +17,7 @@ pub mod fingerprint;
 pub mod guard;
 pub mod input;
 pub mod insight;
+pub mod ledger;
 pub mod money;
 pub mod names;
 mod packed;

@@ -11,6 +11,10 @@ use std::fmt;
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    pub const ZERO: Self = Self(0);
+    /// Never.
+    pub const MAX: Self = Self(i64::MAX);
+
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, Unit, number_of};
 use crate::money::NanoDollars;
-use crate::packed::{Packed, serialise_packed};
 use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
 use crate::prices::{Prices, UnknownModel, Usage};
 use crate::reason::{GuardName, Reason};
@@ -24,7 +24,6 @@ use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Fields of every route, and then those of one.
 macro_rules! fields {
@@ -147,8 +146,8 @@ const CAP: AnswerField = says("cap", AnswerKind::Whole, "Cap reached: calls allo
 const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To commit or release it.");
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
 
-/// Open reservations of one budget; more are refused.
-const MOST_RESERVATIONS: usize = 128;
+/// Open reservations of one budget; more are refused. Less than within a process: the state is read and written at every step.
+const MOST_RESERVATIONS: usize = 1024;
 /// Keys counted against the cap. Beyond it the one counted longest ago is forgotten.
 const MOST_KEYS: usize = 512;
 
@@ -203,193 +202,39 @@ impl GuardSettings for Settings {
     }
 }
 
-/// `None`: no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Limits {
-    usd: Option<NanoDollars>,
-    tokens: Option<u64>,
-    cap: Option<u32>,
-}
-
-impl Limits {
-    /// These, and where they say nothing the others.
-    fn or(self, others: Self) -> Self {
-        Self { usd: self.usd.or(others.usd), tokens: self.tokens.or(others.tokens), cap: self.cap.or(others.cap) }
-    }
-
-    /// The lower of each.
-    fn within(self, ceiling: Self) -> Self {
-        fn lower<T: Ord>(own: Option<T>, ceiling: Option<T>) -> Option<T> {
-            [own, ceiling].into_iter().flatten().min()
-        }
-        Self { usd: lower(self.usd, ceiling.usd), tokens: lower(self.tokens, ceiling.tokens), cap: lower(self.cap, ceiling.cap) }
-    }
-
-    fn set(settings: &Settings) -> Self {
-        let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
-        Self {
-            usd: (!usd.is_zero()).then_some(usd),
-            tokens: (settings.max_tokens > 0).then_some(settings.max_tokens),
-            cap: (settings.cap > 0).then_some(settings.cap),
-        }
+/// The limits of the settings, which no caller gets past.
+fn ceiling(settings: &Settings) -> Limits {
+    let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
+    Limits {
+        usd: (!usd.is_zero()).then_some(usd),
+        tokens: (settings.max_tokens > 0).then_some(settings.max_tokens),
+        cap: (settings.cap > 0).then_some(settings.cap),
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-struct Cost {
-    usd: NanoDollars,
-    tokens: u64,
-}
-
-impl Cost {
-    fn plus(self, other: Self) -> Self {
-        Self { usd: self.usd.saturating_add(other.usd), tokens: self.tokens.saturating_add(other.tokens) }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self { usd: self.usd.saturating_sub(other.usd), tokens: self.tokens.saturating_sub(other.tokens) }
-    }
-}
-
-/// What is gone or set aside.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Holding {
-    spent: Cost,
-    reserved: Cost,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Reservation {
-    id: u64,
-    cost: Cost,
-    expires: Timestamp,
-}
-
-/// Those that are not settled.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Reservations(Vec<Reservation>);
-
-impl Reservations {
-    const BYTES_OF_ONE: usize = 32;
-
-    fn in_force(&self, now: Timestamp) -> impl Iterator<Item = &Reservation> {
-        self.0.iter().filter(move |open| now < open.expires)
-    }
-}
-
-impl Packed for Reservations {
-    fn pack(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.0.len() * Self::BYTES_OF_ONE);
-        for Reservation { id, cost, expires } in &self.0 {
-            bytes.extend_from_slice(&id.to_le_bytes());
-            bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
-            bytes.extend_from_slice(&cost.tokens.to_le_bytes());
-            bytes.extend_from_slice(&expires.as_millis().to_le_bytes());
-        }
-        bytes
-    }
-
-    fn unpack(bytes: &[u8]) -> Option<Self> {
-        let read = |one: &[u8]| {
-            let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
-            Some(Reservation {
-                id: number(0)?,
-                cost: Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? },
-                expires: Timestamp::from_millis(number(3)?.cast_signed()),
-            })
-        };
-        bytes.chunks(Self::BYTES_OF_ONE).take(MOST_RESERVATIONS).map(read).collect::<Option<_>>().map(Self)
-    }
-}
-serialise_packed!(Reservations);
-
-/// One budget.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Account {
-    limits: Limits,
-    spent: Cost,
-    open: Reservations,
-    calls: Vec<(u64, u32)>,
-}
-
-impl Account {
-    fn reserved(&self, now: Timestamp) -> Cost {
-        self.open.in_force(now).fold(Cost::default(), |sum, open| sum.plus(open.cost))
-    }
-
-    fn reservation(&self, id: u64) -> Option<&Reservation> {
-        self.open.0.iter().find(|open| open.id == id)
-    }
-
-    fn calls_of(&self, key: u64) -> u32 {
-        self.calls.iter().find(|(known, _)| *known == key).map_or(0, |(_, calls)| *calls)
-    }
-
-    fn count(&mut self, key: u64) {
-        let calls = self.calls_of(key).saturating_add(1);
-        self.calls.retain(|(known, _)| *known != key);
-        if self.calls.len() >= MOST_KEYS {
-            self.calls.remove(0);
-        }
-        self.calls.push((key, calls));
-    }
-}
-
-/// The budget, and the one it draws on.
+/// The budget, and those it draws on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    own: Account,
-    parent: Account,
+    /// From the budget itself upwards.
+    path: Vec<Account>,
 }
 
 impl Stored for State {
     fn load(parts: &[Option<&[u8]>]) -> Self {
-        Self { own: decode(parts.first().copied().flatten()), parent: decode(parts.get(1).copied().flatten()) }
+        Self { path: parts.iter().map(|part| decode(*part)).collect() }
     }
 
     fn save(&self, part: usize) -> Vec<u8> {
-        encode(if part == 0 { &self.own } else { &self.parent })
+        encode(&self.path[part])
     }
 }
 
-impl State {
-    fn account(&self, level: Level) -> &Account {
-        match level {
-            Level::Own => &self.own,
-            Level::Parent => &self.parent,
-        }
-    }
-}
-
-/// Which budget of the two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Level {
-    Own,
-    Parent,
-}
-
-impl Level {
-    const fn code(self) -> &'static str {
-        match self {
-            Self::Own => "budget",
-            Self::Parent => "parent",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-enum Happened {
-    Limited(Limits),
-    Spent(Cost),
-    Reserved { id: u64, cost: Cost, expires: Timestamp },
-    Settled { id: u64 },
-    Counted { key: u64 },
-}
-
+/// What happens to one account of the path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    level: Level,
-    happened: Happened,
+    /// How many steps up.
+    steps: u32,
+    entry: Entry,
 }
 
 #[derive(Debug)]
@@ -405,27 +250,15 @@ impl Guard for Budget {
     }
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
-        let account = match event.level {
-            Level::Own => &mut state.own,
-            Level::Parent => &mut state.parent,
-        };
-        match &event.happened {
-            Happened::Limited(limits) => account.limits = *limits,
-            Happened::Spent(cost) => account.spent = account.spent.plus(*cost),
-            Happened::Reserved { id, cost, expires } => {
-                account.open.0.retain(|open| at < open.expires);
-                account.open.0.push(Reservation { id: *id, cost: *cost, expires: *expires });
-            }
-            Happened::Settled { id } => account.open.0.retain(|open| open.id != *id),
-            Happened::Counted { key } => account.count(*key),
+        let part = Self::part(event);
+        if state.path.len() <= part {
+            state.path.resize_with(part + 1, Account::default);
         }
+        state.path[part].apply(&event.entry, at, MOST_KEYS);
     }
 
     fn part(event: &Event) -> usize {
-        match event.level {
-            Level::Own => 0,
-            Level::Parent => 1,
-        }
+        event.steps as usize
     }
 
     fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
@@ -437,11 +270,11 @@ impl Guard for Budget {
 /// One budget after events happened to it. Whether it was asked itself or as a parent makes no difference to it.
 pub(super) fn replay(state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
     let events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let mut state = State { own: decode(state), parent: Account::default() };
-    for Event { happened, .. } in events {
-        Budget::apply(&mut state, &Event { level: Level::Own, happened }, at);
+    let mut account: Account = decode(state);
+    for Event { entry, .. } in events {
+        account.apply(&entry, at, MOST_KEYS);
     }
-    Some(state.save(0))
+    Some(encode(&account))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -527,15 +360,15 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
         priced: None,
         reservation: None,
     };
-    for event in events.into_iter().filter(|event| event.level == Level::Own) {
-        match event.happened {
-            Happened::Limited(limits) => request.limits = limits,
-            Happened::Spent(cost) | Happened::Reserved { cost, .. } => {
+    for event in events.into_iter().filter(|event| event.steps == 0) {
+        match event.entry {
+            Entry::Limited(limits) => request.limits = limits,
+            Entry::Spent(cost) | Entry::Reserved { cost, .. } => {
                 (request.usd, request.tokens) = (Some(cost.usd), Some(cost.tokens));
             }
-            Happened::Settled { id } => request.reservation = Some(told.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
+            Entry::Settled { id } => request.reservation = Some(told.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
             // Its name is not kept; a name made of its number tells it from others all the same.
-            Happened::Counted { key } => request.key = Some(key.to_string()),
+            Entry::Counted { key } => request.key = Some(key.to_string()),
         }
     }
     Some(Box::new(request))
@@ -548,15 +381,13 @@ fn calls(number: u64) -> u32 {
 
 /// The number a reservation is known by in events.
 pub fn reservation_number(id: &str) -> u64 {
-    xxh3_64(id.as_bytes())
+    number_of(id)
 }
 
 #[derive(Debug)]
 pub enum Block {
     Model { model: String },
-    Cap { calls: u32, cap: u32 },
-    Dollars { level: Level, spent: NanoDollars, reserved: NanoDollars, asked: NanoDollars, limit: NanoDollars },
-    Tokens { level: Level, spent: u64, asked: u64, limit: u64 },
+    Exceeded(BudgetExceeded),
     Reservations { open: u32 },
 }
 
@@ -565,10 +396,10 @@ pub struct Pass {
     reservation_id: Option<String>,
     known: Option<bool>,
     cost: Cost,
-    /// Here and at the parent, once this is done.
-    after: [Holding; 2],
+    /// The path once this is done, with the limits in force.
+    after: Vec<(Account, Limits)>,
     calls: Option<u32>,
-    limits: [Limits; 2],
+    now: Timestamp,
 }
 
 impl Request {
@@ -602,8 +433,9 @@ impl Request {
         }
     }
 
-    fn levels(&self) -> impl Iterator<Item = Level> {
-        [Level::Own, Level::Parent].into_iter().take(if self.parent.is_some() { 2 } else { 1 })
+    /// How many accounts the path has.
+    fn accounts(&self) -> usize {
+        1 + usize::from(self.parent.is_some())
     }
 
     /// What the request says it costs; `Err` names a model that has no price.
@@ -621,100 +453,78 @@ impl Request {
         Ok(Some(Cost { usd, tokens: usage.total_tokens() }))
     }
 
-    fn limits_at(&self, settings: &Settings, state: &State, level: Level) -> Limits {
-        let own = match level {
-            Level::Own => self.limits.or(state.own.limits),
-            Level::Parent => state.parent.limits,
-        };
-        own.within(Limits::set(settings))
-    }
-
-    /// What an account holds once this is done.
-    fn after(&self, account: &Account, held: Holding, cost: Cost, now: Timestamp) -> Holding {
-        let mut holding = held;
-        if matches!(self.act, Act::Commit | Act::Release)
-            && let Some(settled) = self.reservation_number().and_then(|id| account.reservation(id)).filter(|open| now < open.expires)
-        {
-            holding.reserved = holding.reserved.minus(settled.cost);
-        }
-        match self.act {
-            Act::Record | Act::Commit => holding.spent = holding.spent.plus(cost),
-            Act::Reserve => holding.reserved = holding.reserved.plus(cost),
-            Act::Check | Act::Release => {}
-        }
-        holding
-    }
-
-    /// Whether there is room for more, and if not, why, and when a reservation expires that may make room.
-    fn shortage(
-        account: &Account,
-        held: Holding,
-        level: Level,
-        limits: Limits,
-        more: Cost,
-        now: Timestamp,
-    ) -> Option<(Block, Option<Timestamp>)> {
-        let Holding { spent: already, reserved } = held;
-        // A reservation may expire; what is spent stays spent.
-        let next_expiry = || account.open.in_force(now).map(|open| open.expires).min();
-        if let Some(limit) = limits.usd {
-            let spent = already.usd.saturating_add(more.usd);
-            if spent.saturating_add(reserved.usd) > limit {
-                let block = Block::Dollars { level, spent: already.usd, reserved: reserved.usd, asked: more.usd, limit };
-                return Some((block, if spent <= limit { next_expiry() } else { None }));
-            }
-        }
-        if let Some(limit) = limits.tokens {
-            let spent = already.tokens.saturating_add(more.tokens);
-            if spent.saturating_add(reserved.tokens) > limit {
-                let block = Block::Tokens { level, spent: already.tokens, asked: more.tokens, limit };
-                return Some((block, if spent <= limit { next_expiry() } else { None }));
-            }
-        }
-        None
+    /// What is in force so many steps up.
+    fn limits_at(&self, settings: &Settings, account: &Account, steps: usize) -> Limits {
+        let own = if steps == 0 { self.limits.or(account.limits) } else { account.limits };
+        own.within(ceiling(settings))
     }
 
     fn reservation_number(&self) -> Option<u64> {
-        self.reservation.as_deref().map(|id| xxh3_64(id.as_bytes()))
+        self.reservation.as_deref().map(reservation_number)
     }
 
-    /// What happens when the request is let pass, or when money is spent already.
-    fn events(&self, settings: &Settings, state: &State, cost: Cost, moment: Moment<'_>) -> Vec<Event> {
+    fn key_number(&self) -> Option<u64> {
+        self.key.as_deref().map(number_of)
+    }
+
+    /// What happens when the request is let pass, or when it tells of what happened already.
+    fn events(&self, settings: &Settings, path: &[(Account, Limits)], cost: Cost, moment: Moment<'_>) -> Vec<Event> {
         let mut events = Vec::new();
-        if self.act != Act::Check && self.limits != Limits::default() && self.limits.or(state.own.limits) != state.own.limits {
-            events.push(Event { level: Level::Own, happened: Happened::Limited(self.limits.or(state.own.limits)) });
+        let own = path[0].0.limits;
+        if self.act != Act::Check && self.limits != Limits::default() && self.limits.or(own) != own {
+            events.push(Event { steps: 0, entry: Entry::Limited(self.limits.or(own)) });
         }
-        for level in self.levels() {
-            let mut push = |happened| events.push(Event { level, happened });
+        for (steps, (_, limits)) in path.iter().enumerate() {
+            let mut push = |entry| events.push(Event { steps: steps as u32, entry });
             match self.act {
                 Act::Check => {}
                 Act::Record => {
-                    if cost != Cost::default() {
-                        push(Happened::Spent(cost));
+                    if cost != Cost::ZERO {
+                        push(Entry::Spent(cost));
                     }
                 }
-                Act::Reserve => push(Happened::Reserved {
-                    id: xxh3_64(moment.decision_id.as_bytes()),
+                Act::Reserve => push(Entry::Reserved {
+                    id: reservation_number(moment.decision_id),
                     cost,
                     expires: moment.now.plus(settings.reservation),
                 }),
-                Act::Commit => {
+                Act::Commit | Act::Release => {
                     if let Some(id) = self.reservation_number() {
-                        push(Happened::Settled { id });
+                        push(Entry::Settled { id });
                     }
-                    push(Happened::Spent(cost));
-                }
-                Act::Release => {
-                    if let Some(id) = self.reservation_number() {
-                        push(Happened::Settled { id });
+                    if self.act == Act::Commit {
+                        push(Entry::Spent(cost));
                     }
                 }
             }
-        }
-        if let (Act::Record, Some(key)) = (self.act, &self.key) {
-            events.push(Event { level: Level::Own, happened: Happened::Counted { key: xxh3_64(key.as_bytes()) } });
+            // Above, only where there is a cap: a team need not remember every key of every run.
+            if let (Act::Record | Act::Commit, Some(key)) = (self.act, self.key_number())
+                && (steps == 0 || limits.cap.is_some())
+            {
+                push(Entry::Counted { key });
+            }
         }
         events
+    }
+
+    /// What stands against the request so many steps up: of the path before it, or of the path once it is done where it tells of
+    /// what happened already.
+    fn block_at(&self, steps: usize, before: &(Account, Limits), after: &Account, cost: Cost, now: Timestamp) -> Option<Block> {
+        let (level, (account, limits)) = (Level::above(steps), before);
+        let call = || self.key_number().map_or(Ok(()), |key| account.may_call(key, *limits, level));
+        let estimate = || self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
+        let judged = match self.act {
+            Act::Release => Ok(()),
+            Act::Check | Act::Reserve => call().and_then(|()| account.has_room_for(cost, *limits, level, now)),
+            Act::Record => call().and_then(|()| after.is_within(*limits, level, now)),
+            Act::Commit => after.was_agreed(cost, estimate(), *limits, level, now),
+        };
+        if let Err(exceeded) = judged {
+            return Some(Block::Exceeded(exceeded));
+        }
+        let is_full = self.act == Act::Reserve && account.open() >= MOST_RESERVATIONS;
+        let open = if is_full { account.leases(now).count() } else { 0 };
+        (open >= MOST_RESERVATIONS).then_some(Block::Reservations { open: open as u32 })
     }
 }
 
@@ -767,7 +577,7 @@ impl Check for Request {
             let (_, ceiling) = own.zip(ceiling).filter(|(own, ceiling)| own > ceiling)?;
             Some(format!("{name} is above the limit of the settings, which holds: {ceiling}"))
         }
-        let (own, ceiling) = (self.limits, Limits::set(settings));
+        let (own, ceiling) = (self.limits, ceiling(settings));
         let all =
             [over("max_usd", own.usd, ceiling.usd), over("max_tokens", own.tokens, ceiling.tokens), over("cap", own.cap, ceiling.cap)];
         all.into_iter().flatten().collect()
@@ -775,72 +585,58 @@ impl Check for Request {
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let now = moment.now;
+        let before: Vec<(Account, Limits)> = (0..self.accounts())
+            .map(|steps| {
+                let account = state.path.get(steps).cloned().unwrap_or_default();
+                let limits = self.limits_at(settings, &account, steps);
+                (account, limits)
+            })
+            .collect();
         let mut findings = Vec::new();
-        let told = self.cost(settings).unwrap_or_else(|model| {
-            findings.push(Finding::new(Reason::UnknownModel, Block::Model { model }, None));
-            None
-        });
-        let reserved = self.reservation_number().and_then(|id| state.own.reservation(id)).filter(|open| now < open.expires);
-        let cost = told.or_else(|| reserved.map(|open| open.cost).filter(|_| self.act == Act::Commit)).unwrap_or_default();
-        let limits = [Level::Own, Level::Parent].map(|level| self.limits_at(settings, state, level));
-        let events = self.events(settings, state, cost, moment);
-        if let Some(key) = &self.key
-            && let Some(cap) = limits[0].cap
-        {
-            let calls = state.own.calls_of(xxh3_64(key.as_bytes()));
-            if calls >= cap && matches!(self.act, Act::Check | Act::Record | Act::Reserve) {
-                findings.push(Finding::new(Reason::CallCapReached, Block::Cap { calls, cap }, None));
-            }
+        let told = self.cost(settings);
+        // What happened is counted, also what has no known price: its tokens and its call.
+        let happened = matches!(self.act, Act::Record | Act::Commit);
+        let lease = self.reservation_number().and_then(|id| before[0].0.lease(id, now));
+        let cost = match &told {
+            Ok(Some(cost)) => *cost,
+            Ok(None) => lease.filter(|_| self.act == Act::Commit).map(|lease| lease.cost).unwrap_or_default(),
+            Err(_) => Cost::tokens(self.priced.as_ref().map_or(0, |priced| priced.usage.total_tokens())),
+        };
+        let events = self.events(settings, &before, cost, moment);
+        let counted = || if happened { events.clone() } else { Vec::new() };
+        if let Err(model) = told {
+            findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model { model }, None) });
         }
-        let held = [&state.own, &state.parent].map(|account| Holding { spent: account.spent, reserved: account.reserved(now) });
-        let after = [Level::Own, Level::Parent].map(|level| self.after(state.account(level), held[level as usize], cost, now));
-        let calls = self.key.as_ref().map(|key| {
-            let counted = u32::from(self.act == Act::Record);
-            state.own.calls_of(xxh3_64(key.as_bytes())).saturating_add(counted)
-        });
-        for level in self.levels() {
-            let limits = limits[level as usize];
-            let short = match self.act {
-                Act::Release => None,
-                Act::Check | Act::Reserve => Self::shortage(state.account(level), held[level as usize], level, limits, cost, now),
-                // The money is gone: the question is only whether it was too much.
-                Act::Record | Act::Commit => {
-                    Self::shortage(state.account(level), after[level as usize], level, limits, Cost::default(), now)
-                }
+        let mut after = before.clone();
+        for event in &events {
+            after[Budget::part(event)].0.apply(&event.entry, now, MOST_KEYS);
+        }
+        for (steps, before) in before.iter().enumerate() {
+            let Some(block) = self.block_at(steps, before, &after[steps].0, cost, now) else { continue };
+            let (reason, may_clear) = match &block {
+                Block::Model { .. } => (Reason::UnknownModel, false),
+                Block::Exceeded(exceeded) if exceeded.unit == Unit::Calls => (Reason::CallCapReached, false),
+                Block::Exceeded(exceeded) => (Reason::BudgetExceeded, exceeded.may_clear()),
+                Block::Reservations { .. } => (Reason::TooManyReservations, true),
             };
-            let spent_already = matches!(self.act, Act::Record | Act::Commit);
-            if let Some((block, clears_at)) = short {
-                let clears_at = if spent_already { None } else { clears_at };
-                let events = if spent_already { events.clone() } else { Vec::new() };
-                findings.push(Finding { events, ..Finding::new(Reason::BudgetExceeded, block, clears_at) });
-                break;
-            }
-            let open = &state.account(level).open;
-            let full = self.act == Act::Reserve && open.0.len() >= MOST_RESERVATIONS;
-            let open = if full { open.in_force(now).count() } else { 0 };
-            if open >= MOST_RESERVATIONS {
-                let next = state.account(level).open.in_force(now).map(|open| open.expires).min();
-                findings.push(Finding::new(Reason::TooManyReservations, Block::Reservations { open: open as u32 }, next));
-                break;
-            }
+            // What is told is not asked again.
+            let clears_at = before.0.next_expiry(now).filter(|_| may_clear && !happened);
+            findings.push(Finding { events: counted(), ..Finding::new(reason, block, clears_at) });
+            break;
         }
         let pass = Pass {
             reservation_id: (self.act == Act::Reserve).then(|| moment.decision_id.to_owned()),
-            known: matches!(self.act, Act::Commit | Act::Release).then_some(reserved.is_some()),
+            known: matches!(self.act, Act::Commit | Act::Release).then_some(lease.is_some()),
             cost,
+            calls: self.key_number().map(|key| after[0].0.calls_of(key)),
             after,
-            calls,
-            limits,
+            now,
         };
         Ruling { findings, pass, events }
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
         let facts = Facts::new().with("budget", self.budget.clone());
-        let whose = |level: Level| match level {
-            Level::Own => "the budget",
-            Level::Parent => "the parent's budget",
-        };
         match block {
             Block::Model { model } => (
                 facts.with("model", model.clone()),
@@ -848,40 +644,7 @@ impl Check for Request {
                     "Model '{model}' has no known price, so its cost cannot be kept within a limit. Send usd with the request, or set unknown_models = \"free\"."
                 ),
             ),
-            Block::Cap { calls, cap } => (
-                facts.with("calls", *calls).with("cap", *cap),
-                format!(
-                    "'{}' was done {calls} times (cap {cap}). Go on without it, or hand over to a person.",
-                    self.key.as_deref().unwrap_or("this step")
-                ),
-            ),
-            Block::Dollars { level, spent, reserved, asked, limit } => {
-                let left = limit.saturating_sub(*spent).saturating_sub(*reserved);
-                (
-                    facts
-                        .with("level", level.code())
-                        .with("cost_usd", asked.as_dollars())
-                        .with("spent_usd", spent.as_dollars())
-                        .with("reserved_usd", reserved.as_dollars())
-                        .with("limit_usd", limit.as_dollars())
-                        .with("remaining_usd", left.as_dollars()),
-                    format!(
-                        "Of {} {limit}, {spent} is spent and {reserved} reserved: {left} is left. Stop the run, or raise the limit.",
-                        whose(*level)
-                    ),
-                )
-            }
-            Block::Tokens { level, spent, asked, limit } => (
-                facts
-                    .with("level", level.code())
-                    .with("spent_tokens", *spent)
-                    .with("limit_tokens", *limit)
-                    .with("remaining_tokens", limit.saturating_sub(*spent)),
-                format!(
-                    "Of {} {limit} tokens, {spent} are used and {asked} more are asked for. Stop the run, or raise the limit.",
-                    whose(*level)
-                ),
-            ),
+            Block::Exceeded(exceeded) => self.explain_exceeded(facts, exceeded),
             Block::Reservations { open } => (
                 facts,
                 format!(
@@ -892,7 +655,7 @@ impl Check for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        let Pass { reservation_id, known, cost, after, calls, limits } = pass;
+        let Pass { reservation_id, known, cost, after, calls, now } = pass;
         let mut facts = Facts::new().with("budget", self.budget.clone());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -900,35 +663,69 @@ impl Check for Request {
         if let Some(known) = known {
             facts = facts.with("known", known);
         }
+        let (own, limits) = &after[0];
         facts = facts
             .with("cost_usd", cost.usd.as_dollars())
-            .with("spent_usd", after[0].spent.usd.as_dollars())
-            .with("reserved_usd", after[0].reserved.usd.as_dollars())
-            .with("spent_tokens", after[0].spent.tokens);
-        let levels = || self.levels().map(|level| (after[level as usize], limits[level as usize]));
-        let dollars_left =
-            levels().filter_map(|(held, limits)| Some(limits.usd?.saturating_sub(held.spent.usd).saturating_sub(held.reserved.usd)));
-        let tokens_left = levels()
-            .filter_map(|(held, limits)| Some(limits.tokens?.saturating_sub(held.spent.tokens).saturating_sub(held.reserved.tokens)));
-        if let Some(limit) = limits[0].usd {
+            .with("spent_usd", own.spent().usd.as_dollars())
+            .with("reserved_usd", own.reserved(now).usd.as_dollars())
+            .with("spent_tokens", own.spent().tokens);
+        let room: Vec<(Option<NanoDollars>, Option<u64>)> = after.iter().map(|(account, limits)| account.room(*limits, now)).collect();
+        if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }
-        if let Some(left) = dollars_left.min() {
+        if let Some(left) = room.iter().filter_map(|(usd, _)| *usd).min() {
             facts = facts.with("remaining_usd", left.as_dollars());
         }
-        if let Some(limit) = limits[0].tokens {
+        if let Some(limit) = limits.tokens {
             facts = facts.with("limit_tokens", limit);
         }
-        if let Some(left) = tokens_left.min() {
+        if let Some(left) = room.iter().filter_map(|(_, tokens)| *tokens).min() {
             facts = facts.with("remaining_tokens", left);
         }
         if let Some(calls) = calls {
             facts = facts.with("calls", calls);
-            if let Some(cap) = limits[0].cap {
+            if let Some(cap) = limits.cap {
                 facts = facts.with("remaining_calls", cap.saturating_sub(calls));
             }
         }
         facts
+    }
+}
+
+impl Request {
+    fn explain_exceeded(&self, facts: Facts, exceeded: &BudgetExceeded) -> (Facts, String) {
+        let level = match exceeded.level {
+            Level::Own => "own",
+            Level::Ancestor(_) => "parent",
+        };
+        let BudgetExceeded { unit, spent, reserved, limit, .. } = *exceeded;
+        match unit {
+            Unit::Calls => (
+                facts.with("calls", spent).with("cap", limit),
+                format!(
+                    "'{}' was done {spent} times (cap {limit}). Go on without it, or hand over to a person.",
+                    self.key.as_deref().unwrap_or("this step")
+                ),
+            ),
+            Unit::Usd => (
+                facts
+                    .with("level", level)
+                    .with("cost_usd", exceeded.asked_value())
+                    .with("spent_usd", exceeded.spent_value())
+                    .with("reserved_usd", exceeded.reserved_value())
+                    .with("limit_usd", exceeded.limit_value())
+                    .with("remaining_usd", exceeded.remaining_value()),
+                exceeded.sentences(),
+            ),
+            Unit::Tokens => (
+                facts
+                    .with("level", level)
+                    .with("spent_tokens", spent)
+                    .with("limit_tokens", limit)
+                    .with("remaining_tokens", limit.saturating_sub(spent).saturating_sub(reserved)),
+                exceeded.sentences(),
+            ),
+        }
     }
 }
 operation_of_check!(Request);
@@ -1060,6 +857,167 @@ mod tests {
                     proptest::prop_assert!(lowest.is_none_or(|lowest| held <= f64::from(lowest)), "{held} of {lowest:?}");
                     if let Some(Value::Text(id)) = story.fact("reservation_id") {
                         open.push(id.into_owned());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_beyond_its_cap_is_counted_with_what_it_cost() {
+        let mut story = Story::default();
+        let call = |usd: f64| ask("record", json!({"key": "email", "cap": 1, "usd": usd}));
+        assert!(story.at(0).allows(&*call(0.1)));
+        assert_eq!(story.at(1).refuses(&*call(0.2)), Reason::CallCapReached);
+        assert!(story.at(2).allows(&*ask("check", json!({}))));
+        assert_eq!(story.fact("spent_usd"), Some(Value::Number(0.3)), "the money is gone");
+        let unpriced = ask("record", json!({"model": "no-such-model", "input_tokens": 70}));
+        assert_eq!(story.at(3).refuses(&*unpriced), Reason::UnknownModel);
+        assert!(story.at(4).allows(&*ask("check", json!({}))));
+        assert_eq!(story.fact("spent_tokens"), Some(Value::Int(70)), "its tokens have been used, whatever they cost");
+    }
+
+    #[test]
+    fn a_parents_cap_holds_for_its_children() {
+        let mut story = Story::default();
+        let call = |whose: &str| operation("/guard/budget/record", json!({"session_id": whose, "parent": "team", "key": "search"}));
+        assert!(story.at(0).allows(&*operation("/guard/budget/record", json!({"session_id": "team", "usd": 0, "cap": 2}))));
+        assert!(story.at(1).allows(&*call("a")) && story.at(1).allows(&*call("b")));
+        assert_eq!(story.at(2).refuses(&*call("c")), Reason::CallCapReached);
+    }
+
+    #[test]
+    fn a_committed_step_counts_its_key() {
+        let mut story = Story::default();
+        let id = reserve(story.at(0), json!({"usd": 0.1, "key": "email", "cap": 1}));
+        assert!(story.at(1).allows(&*ask("commit", json!({"reservation_id": id, "key": "email"}))));
+        assert_eq!(story.at(2).refuses(&*ask("reserve", json!({"usd": 0.1, "key": "email"}))), Reason::CallCapReached);
+    }
+
+    #[test]
+    fn what_was_agreed_is_no_fault_of_who_pays_it() {
+        let mut story = Story::default();
+        let id = reserve(story.at(0), json!({"usd": 0.6}));
+        assert!(story.at(1).allows(&*ask("record", json!({"usd": 0.9}))), "what is set aside may be given back");
+        assert!(story.at(2).allows(&*ask("commit", json!({"reservation_id": id, "usd": 0.6}))));
+        assert_eq!(story.fact("spent_usd"), Some(Value::Number(1.5)));
+        assert_eq!(story.at(3).refuses(&*ask("check", json!({}))), Reason::BudgetExceeded);
+        assert_eq!(story.message(), "The budget of $1.00 is exceeded: $1.50 spent. Stop the run, or raise the limit.");
+    }
+
+    /// One thing that is done to a budget.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Check(u32),
+        Record(u32),
+        Call(u32, u8),
+        Reserve(u32),
+        Commit(usize, Option<u32>),
+        Release(usize),
+    }
+
+    fn act() -> impl proptest::strategy::Strategy<Value = Act> {
+        use proptest::prelude::*;
+        prop_oneof![
+            (0_u32..60).prop_map(Act::Check),
+            (0_u32..40).prop_map(Act::Record),
+            (0_u32..40, 0_u8..3).prop_map(|(cents, key)| Act::Call(cents, key)),
+            (0_u32..60).prop_map(Act::Reserve),
+            (any::<usize>(), proptest::option::of(0_u32..60)).prop_map(|(which, cents)| Act::Commit(which, cents)),
+            any::<usize>().prop_map(Act::Release),
+        ]
+    }
+
+    proptest::proptest! {
+        /// The budget of a process and that of a store answer alike and hold the same, whatever is done to a parent and its children.
+        #[test]
+        fn a_process_and_a_store_keep_the_same_books(
+            limits in proptest::collection::vec((proptest::option::of(0_u32..200), proptest::option::of(0_u32..4)), 3),
+            acts in proptest::collection::vec((0_usize..3, act()), 1..60),
+        ) {
+            use crate::budget::{Budget as Process, Cost as Amount, Limits as Bounds};
+            const NAMES: [&str; 3] = ["team", "a", "b"];
+            // A cent is ten tokens, so that both units are counted.
+            let amount = |cents: u32| Amount { usd: NanoDollars::from_nanos(i64::from(cents) * 10_000_000).unwrap(), tokens: u64::from(cents) * 10 };
+            let bounds = |(cents, cap): &(Option<u32>, Option<u32>)| Bounds { usd: cents.map(|cents| amount(cents).usd), tokens: cents.map(|cents| amount(cents).tokens), cap: *cap };
+            let team = Process::new(bounds(&limits[0]));
+            let budgets = [team.clone(), team.child(bounds(&limits[1])), team.child(bounds(&limits[2]))];
+            let mut story = Story::default();
+            let body = |whose: usize, cents: Option<u32>, more: Json| {
+                let mut body = json!({"session_id": NAMES[whose]});
+                if whose > 0 {
+                    body["parent"] = "team".into();
+                }
+                if let Some(cents) = cents {
+                    body["usd"] = format!("{}.{:02}", cents / 100, cents % 100).into();
+                    body["tokens"] = (cents * 10).into();
+                }
+                body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                body
+            };
+            for (whose, (cents, cap)) in limits.iter().enumerate() {
+                let mut more = json!({});
+                if let Some(cents) = cents {
+                    more["max_usd"] = format!("{}.{:02}", cents / 100, cents % 100).into();
+                    more["max_tokens"] = (cents * 10).into();
+                }
+                if let Some(cap) = cap {
+                    more["cap"] = (*cap).into();
+                }
+                story.at(0).run(&*operation("/guard/budget/record", body(whose, Some(0), more)));
+            }
+            let mut open: Vec<(usize, crate::budget::ReservationId, String, Amount)> = Vec::new();
+            for (time, (whose, act)) in acts.into_iter().enumerate() {
+                let story = story.at(time as i64 + 1);
+                let (in_process, in_store) = match act {
+                    Act::Check(cents) => {
+                        (budgets[whose].check(amount(cents)).is_ok(), story.allows(&*operation("/guard/budget/check", body(whose, Some(cents), json!({})))))
+                    }
+                    Act::Record(cents) => {
+                        (budgets[whose].record(amount(cents)).is_ok(), story.allows(&*operation("/guard/budget/record", body(whose, Some(cents), json!({})))))
+                    }
+                    Act::Call(cents, key) => {
+                        let key = key.to_string();
+                        let is_free = budgets[whose].calls_left(&key) != Some(0) && budgets[whose].check(Amount::ZERO).is_ok();
+                        let may = story.allows(&*operation("/guard/budget/check", body(whose, None, json!({"key": key}))));
+                        proptest::prop_assert_eq!(is_free, may);
+                        if !may {
+                            continue;
+                        }
+                        budgets[whose].count(&key).unwrap();
+                        let record = operation("/guard/budget/record", body(whose, Some(cents), json!({"key": key})));
+                        (budgets[whose].record(amount(cents)).is_ok(), story.allows(&*record))
+                    }
+                    Act::Reserve(cents) => {
+                        let id = budgets[whose].reserve_with_id(amount(cents));
+                        let granted = story.allows(&*operation("/guard/budget/reserve", body(whose, Some(cents), json!({}))));
+                        if let (Ok(id), true, Some(Value::Text(name))) = (id, granted, story.fact("reservation_id")) {
+                            open.push((whose, id, name.into_owned(), amount(cents)));
+                        }
+                        (id.is_ok(), granted)
+                    }
+                    Act::Commit(which, cents) if !open.is_empty() => {
+                        let (whose, id, name, estimate) = open.swap_remove(which % open.len());
+                        let committed = budgets[whose].commit_by_id(id, cents.map_or(estimate, amount)).is_ok();
+                        (committed, story.allows(&*operation("/guard/budget/commit", body(whose, cents, json!({"reservation_id": name})))))
+                    }
+                    Act::Release(which) if !open.is_empty() => {
+                        let (whose, id, name, _) = open.swap_remove(which % open.len());
+                        budgets[whose].release_by_id(id).unwrap();
+                        (true, story.allows(&*operation("/guard/budget/release", body(whose, None, json!({"reservation_id": name})))))
+                    }
+                    Act::Commit(..) | Act::Release(_) => continue,
+                };
+                proptest::prop_assert_eq!(in_process, in_store);
+                for (whose, budget) in budgets.iter().enumerate() {
+                    let books = budget.snapshot();
+                    let kept = story.account(NAMES[whose]);
+                    proptest::prop_assert_eq!(kept.spent(), books.spent());
+                    // Apart from what was spent without asking, what is spent and set aside stays within the limit.
+                    let now = Timestamp::from_millis(time as i64 + 1);
+                    proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
+                    if let Some(limit) = books.limits.usd {
+                        proptest::prop_assert!(books.committed.usd.saturating_add(books.reserved.usd) <= limit);
                     }
                 }
             }

@@ -1,0 +1,583 @@
+//! The books of a budget, for all who keep one: in a process behind a lock ([`crate::budget`]), in a store as events
+//! ([`crate::guard::budget`]).
+//!
+//! An [`Account`] is pure. It holds what was spent, what is set aside and how often each key was called; what happens to it is an
+//! [`Entry`]. A budget may draw on others (a parent, a team, a month): a question is asked of every account on its path, and is
+//! granted by all of them or by none.
+//!
+//! The rules, once:
+//! - An estimate is set aside when it fits beside what is spent and what others have set aside.
+//! - What was paid is counted, whatever the limit says. It was too much when more is *spent* than the limit: what is only set aside may
+//!   be given back.
+//! - Who pays no more than was set aside did what was agreed, even when others have overrun the limit meanwhile. What is paid
+//!   beyond it must fit beside what others have set aside.
+//! - A call that was made is counted, also beyond its cap; with the money it cost.
+//! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
+
+mod calls;
+
+use crate::money::NanoDollars;
+use crate::packed::{Packed, serialise_packed};
+use crate::time::Timestamp;
+pub use calls::Calls;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What can be counted without a limit: as many nano-dollars, or tokens, as fit an `i64`.
+const COUNTABLE: u64 = i64::MAX as u64;
+
+/// What a budget allows. What is left out is not limited here, but may be by a parent.
+///
+/// ```
+/// use runguard_core::budget::{Budget, Limits};
+/// use runguard_core::money::NanoDollars;
+///
+/// let limits = Limits { usd: Some(NanoDollars::parse("5")?), ..Limits::default() };
+/// assert_eq!(Budget::new(limits).remaining().usd, limits.usd);
+/// # Ok::<(), runguard_core::money::MoneyError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    pub usd: Option<NanoDollars>,
+    pub tokens: Option<u64>,
+    /// Calls of each key.
+    pub cap: Option<u32>,
+}
+
+impl Limits {
+    /// These, and where they say nothing the others.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self { usd: self.usd.or(others.usd), tokens: self.tokens.or(others.tokens), cap: self.cap.or(others.cap) }
+    }
+
+    /// The lower of each.
+    #[must_use]
+    pub fn within(self, ceiling: Self) -> Self {
+        fn lower<T: Ord>(own: Option<T>, ceiling: Option<T>) -> Option<T> {
+            [own, ceiling].into_iter().flatten().min()
+        }
+        Self { usd: lower(self.usd, ceiling.usd), tokens: lower(self.tokens, ceiling.tokens), cap: lower(self.cap, ceiling.cap) }
+    }
+
+    fn amounts(&self) -> [Option<u64>; 2] {
+        [self.usd.map(|usd| usd.as_nanos() as u64), self.tokens]
+    }
+
+    fn ceilings(&self) -> Amounts {
+        self.amounts().map(|limit| limit.unwrap_or(COUNTABLE).min(COUNTABLE))
+    }
+}
+
+/// What something costs.
+///
+/// ```
+/// use runguard_core::budget::Cost;
+/// use runguard_core::money::NanoDollars;
+///
+/// let cost = Cost { usd: NanoDollars::parse("0.02")?, tokens: 1_200 };
+/// assert_eq!(Cost::usd(cost.usd), Cost { tokens: 0, ..cost });
+/// assert_eq!(Cost::tokens(1_200), Cost { usd: NanoDollars::ZERO, ..cost });
+/// # Ok::<(), runguard_core::money::MoneyError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cost {
+    pub usd: NanoDollars,
+    pub tokens: u64,
+}
+
+impl Cost {
+    pub const ZERO: Self = Self { usd: NanoDollars::ZERO, tokens: 0 };
+
+    pub const fn usd(usd: NanoDollars) -> Self {
+        Self { usd, tokens: 0 }
+    }
+
+    pub const fn tokens(tokens: u64) -> Self {
+        Self { usd: NanoDollars::ZERO, tokens }
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { usd: self.usd.saturating_add(other.usd), tokens: self.tokens.saturating_add(other.tokens) }
+    }
+
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self { usd: self.usd.saturating_sub(other.usd), tokens: self.tokens.saturating_sub(other.tokens) }
+    }
+
+    fn amounts(self) -> Amounts {
+        [self.usd.as_nanos() as u64, self.tokens]
+    }
+
+    fn from_amounts([nanos, tokens]: Amounts) -> Self {
+        Self { usd: nano_dollars(nanos), tokens }
+    }
+}
+
+/// Nano-dollars and tokens, in the order of [`BOOKED`].
+type Amounts = [u64; 2];
+
+const BOOKED: [Unit; 2] = [Unit::Usd, Unit::Tokens];
+
+/// What no `i64` can hold was not countable in the first place: the largest amount stands for it.
+fn nano_dollars(nanos: u64) -> NanoDollars {
+    i64::try_from(nanos).ok().and_then(|nanos| NanoDollars::from_nanos(nanos).ok()).unwrap_or(NanoDollars::MAX)
+}
+
+/// What is counted.
+///
+/// ```
+/// assert_eq!(runguard_core::budget::Unit::Usd.as_str(), "usd");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    Usd,
+    Tokens,
+    Calls,
+}
+
+impl Unit {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Usd => "usd",
+            Self::Tokens => "tokens",
+            Self::Calls => "calls",
+        }
+    }
+
+    /// Dollars as a float, tokens and calls as they are.
+    fn value(self, amount: u64) -> f64 {
+        match self {
+            Self::Usd => nano_dollars(amount).as_dollars(),
+            Self::Tokens | Self::Calls => amount as f64,
+        }
+    }
+
+    fn show(self, amount: u64) -> String {
+        match self {
+            Self::Usd => nano_dollars(amount).to_string(),
+            Self::Tokens => format!("{amount} token{}", plural(amount)),
+            Self::Calls => format!("{amount} call{}", plural(amount)),
+        }
+    }
+}
+
+fn plural(amount: u64) -> &'static str {
+    if amount == 1 { "" } else { "s" }
+}
+
+/// Whose limit it was.
+///
+/// ```
+/// use runguard_core::budget::{Budget, Cost, Level, Limits};
+///
+/// let parent = Budget::new(Limits { tokens: Some(100), ..Limits::default() });
+/// let child = parent.child(Limits { tokens: Some(80), ..Limits::default() });
+/// assert_eq!(child.reserve(Cost::tokens(90)).unwrap_err().level, Level::Own);
+/// parent.record(Cost::tokens(50)).unwrap();
+/// assert_eq!(child.reserve(Cost::tokens(70)).unwrap_err().level, Level::Ancestor(1));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Own,
+    /// 1 is the parent, 2 the parent's parent.
+    Ancestor(u32),
+}
+
+impl Level {
+    /// The account that is so many steps up the path.
+    pub const fn above(steps: usize) -> Self {
+        if steps == 0 { Self::Own } else { Self::Ancestor(steps as u32) }
+    }
+}
+
+/// A limit is passed, or would be.
+///
+/// Amounts are in the unit's own whole numbers: nano-dollars, tokens, calls.
+///
+/// ```
+/// use runguard_core::budget::{Budget, Cost, Limits, Unit};
+/// use runguard_core::money::NanoDollars;
+///
+/// let budget = Budget::new(Limits { usd: Some(NanoDollars::parse("5")?), ..Limits::default() });
+/// budget.record(Cost::usd(NanoDollars::parse("4.5")?)).unwrap();
+/// let stop = budget.record(Cost::usd(NanoDollars::parse("1")?)).unwrap_err();
+/// assert_eq!((stop.unit, stop.spent_value(), stop.limit_value()), (Unit::Usd, 5.5, 5.0));
+/// assert_eq!(stop.to_string(), "the budget of $5.00 is exceeded: $5.50 spent; stop the run, or raise the limit");
+/// # Ok::<(), runguard_core::money::MoneyError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetExceeded {
+    pub unit: Unit,
+    pub level: Level,
+    /// Paid so far at that level; what a refused request asked for is not in it.
+    pub spent: u64,
+    /// Set aside for others.
+    pub reserved: u64,
+    /// What was refused; 0 when the money was already spent and is in `spent`.
+    pub asked: u64,
+    pub limit: u64,
+}
+
+impl BudgetExceeded {
+    /// Dollars, tokens or calls, by the unit.
+    pub fn spent_value(&self) -> f64 {
+        self.unit.value(self.spent)
+    }
+
+    /// Dollars, tokens or calls, by the unit.
+    pub fn reserved_value(&self) -> f64 {
+        self.unit.value(self.reserved)
+    }
+
+    /// Dollars, tokens or calls, by the unit.
+    pub fn asked_value(&self) -> f64 {
+        self.unit.value(self.asked)
+    }
+
+    /// Dollars, tokens or calls, by the unit.
+    pub fn limit_value(&self) -> f64 {
+        self.unit.value(self.limit)
+    }
+
+    /// What is left, by the unit: spent and reserved are gone.
+    pub fn remaining_value(&self) -> f64 {
+        self.unit.value(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved))
+    }
+
+    /// What is wrong and what to do, in sentences.
+    pub fn sentences(&self) -> String {
+        format!("The {}. {}.", self.what(), capitalised(self.advice()))
+    }
+
+    fn what(&self) -> String {
+        let whose = match self.level {
+            Level::Own => "budget",
+            Level::Ancestor(1) => "parent's budget",
+            Level::Ancestor(_) => "budget of an ancestor",
+        };
+        let [limit, spent, reserved, asked] = [self.limit, self.spent, self.reserved, self.asked].map(|amount| self.unit.show(amount));
+        if self.unit == Unit::Calls {
+            return format!("{whose} allows {limit} of one key, and all were made");
+        }
+        let aside = if self.reserved > 0 { format!(", {reserved} reserved") } else { String::new() };
+        if self.asked == 0 {
+            format!("{whose} of {limit} is exceeded: {spent} spent{aside}")
+        } else {
+            format!("{whose} of {limit} has no room for {asked}: {spent} spent{aside}")
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.unit {
+            Unit::Calls => "go on without this call, or stop the run",
+            Unit::Usd | Unit::Tokens => "stop the run, or raise the limit",
+        }
+    }
+
+    /// Whether time alone may make room: a reservation may expire, what is spent stays spent.
+    pub fn may_clear(&self) -> bool {
+        self.reserved > 0 && self.spent.saturating_add(self.asked) <= self.limit
+    }
+}
+
+impl fmt::Display for BudgetExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {}; {}", self.what(), self.advice())
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let first = text.chars().next().map_or(0, char::len_utf8);
+    text[..first].to_uppercase() + &text[first..]
+}
+
+impl std::error::Error for BudgetExceeded {}
+
+/// What was set aside, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub cost: Cost,
+    pub expires: Timestamp,
+}
+
+/// Reservations that are not settled, by their number.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    by_number: BTreeMap<u64, Lease>,
+    /// Of all of them, also those that have expired.
+    sum: [u128; 2],
+    /// None expires before this.
+    earliest: Timestamp,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { by_number: BTreeMap::new(), sum: [0; 2], earliest: Timestamp::MAX }
+    }
+}
+
+impl PartialEq for Leases {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_number == other.by_number
+    }
+}
+
+impl Eq for Leases {}
+
+impl Leases {
+    const BYTES_OF_ONE: usize = 32;
+
+    fn in_force(&self, now: Timestamp) -> impl Iterator<Item = (u64, &Lease)> {
+        self.by_number.iter().filter(move |(_, lease)| now < lease.expires).map(|(id, lease)| (*id, lease))
+    }
+
+    /// There may be very many; most of the time none of them has expired.
+    fn total(&self, now: Timestamp) -> Cost {
+        let sum = if now < self.earliest { self.sum } else { sum_of(self.in_force(now).map(|(_, lease)| lease)) };
+        Cost::from_amounts(sum.map(|amount| u64::try_from(amount).unwrap_or(u64::MAX)))
+    }
+
+    fn insert(&mut self, id: u64, lease: Lease) {
+        self.remove(id);
+        self.sum = plus(self.sum, lease.cost);
+        self.earliest = self.earliest.min(lease.expires);
+        self.by_number.insert(id, lease);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Lease> {
+        let lease = self.by_number.remove(&id)?;
+        let amounts = lease.cost.amounts();
+        self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
+        Some(lease)
+    }
+
+    fn forget_expired(&mut self, at: Timestamp) {
+        if at < self.earliest {
+            return;
+        }
+        self.by_number.retain(|_, lease| at < lease.expires);
+        *self = Self::of(std::mem::take(&mut self.by_number));
+    }
+
+    fn of(by_number: BTreeMap<u64, Lease>) -> Self {
+        let (sum, earliest) = (sum_of(by_number.values()), by_number.values().map(|lease| lease.expires).min());
+        Self { by_number, sum, earliest: earliest.unwrap_or(Timestamp::MAX) }
+    }
+}
+
+fn plus(sum: [u128; 2], cost: Cost) -> [u128; 2] {
+    let amounts = cost.amounts();
+    [sum[0] + u128::from(amounts[0]), sum[1] + u128::from(amounts[1])]
+}
+
+fn sum_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> [u128; 2] {
+    leases.fold([0; 2], |sum, lease| plus(sum, lease.cost))
+}
+
+impl Packed for Leases {
+    fn pack(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
+        for (id, Lease { cost, expires }) in &self.by_number {
+            bytes.extend_from_slice(&id.to_le_bytes());
+            bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
+            bytes.extend_from_slice(&cost.tokens.to_le_bytes());
+            bytes.extend_from_slice(&expires.as_millis().to_le_bytes());
+        }
+        bytes
+    }
+
+    fn unpack(bytes: &[u8]) -> Option<Self> {
+        let read = |one: &[u8]| {
+            let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
+            let cost = Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? };
+            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(number(3)?.cast_signed()) }))
+        };
+        bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
+    }
+}
+serialise_packed!(Leases);
+
+/// What happens to an account. The order of the variants is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entry {
+    /// Its owner set other limits.
+    Limited(Limits),
+    Spent(Cost),
+    Reserved {
+        id: u64,
+        cost: Cost,
+        expires: Timestamp,
+    },
+    /// Committed or released: what was spent is an entry of its own.
+    Settled {
+        id: u64,
+    },
+    /// One call of a key was made.
+    Counted {
+        key: u64,
+    },
+}
+
+/// One level of a budget.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// What its owner allows; a ceiling may be lower.
+    pub limits: Limits,
+    spent: Cost,
+    open: Leases,
+    calls: Calls,
+    /// Set aside by who holds it in the same process, and gives it back.
+    #[serde(skip)]
+    held: Cost,
+}
+
+impl Account {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// What an entry changes, for an account that remembers so many keys. Expired leases leave with the next one.
+    pub fn apply(&mut self, entry: &Entry, at: Timestamp, most_keys: usize) {
+        match entry {
+            Entry::Limited(limits) => self.limits = *limits,
+            Entry::Spent(cost) => self.spend(*cost),
+            Entry::Reserved { id, cost, expires } => {
+                self.open.forget_expired(at);
+                self.open.insert(*id, Lease { cost: *cost, expires: *expires });
+            }
+            Entry::Settled { id } => drop(self.open.remove(*id)),
+            Entry::Counted { key } => self.calls.add(*key, most_keys),
+        }
+    }
+
+    pub fn spend(&mut self, cost: Cost) {
+        self.spent = self.spent.plus(cost);
+    }
+
+    /// Sets something aside that its holder gives back with [`Self::let_go`].
+    pub fn hold(&mut self, cost: Cost) {
+        self.held = self.held.plus(cost);
+    }
+
+    pub fn let_go(&mut self, cost: Cost) {
+        self.held = self.held.minus(cost);
+    }
+
+    /// A call that is refused is a use too: a key that is refused again and again must not be forgotten for that, and let in anew.
+    pub fn refuse_call(&mut self, key: u64) {
+        self.calls.refresh(key);
+    }
+
+    pub fn spent(&self) -> Cost {
+        self.spent
+    }
+
+    pub fn reserved(&self, now: Timestamp) -> Cost {
+        self.held.plus(self.open.total(now))
+    }
+
+    /// An open reservation; an expired one is none.
+    pub fn lease(&self, id: u64, now: Timestamp) -> Option<Lease> {
+        self.open.by_number.get(&id).copied().filter(|lease| now < lease.expires)
+    }
+
+    /// How many reservations are open, at most: some may have expired.
+    pub fn open(&self) -> usize {
+        self.open.by_number.len()
+    }
+
+    pub fn leases(&self, now: Timestamp) -> impl Iterator<Item = (u64, Lease)> {
+        self.open.in_force(now).map(|(id, lease)| (id, *lease))
+    }
+
+    /// When the next reservation expires by itself.
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
+        self.open.in_force(now).map(|(_, lease)| lease.expires).min()
+    }
+
+    pub fn calls_of(&self, key: u64) -> u32 {
+        self.calls.made(key)
+    }
+
+    pub fn keys(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether an estimate can be set aside here.
+    pub fn has_room_for(&self, estimate: Cost, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
+        self.verdict(estimate, limits, level, now, |spent, reserved, asked, ceiling| {
+            spent.saturating_add(reserved).saturating_add(asked) <= ceiling
+        })
+    }
+
+    /// Whether no more was spent here than the limit.
+    pub fn is_within(&self, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
+        self.verdict(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent <= ceiling)
+    }
+
+    /// Whether what was paid beyond an estimate fits beside what others have set aside: who stayed within it did what was agreed.
+    pub fn was_agreed(&self, paid: Cost, estimate: Cost, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
+        let settled = self.verdict(paid.minus(estimate), limits, level, now, |spent, reserved, beyond, ceiling| {
+            beyond == 0 || spent.saturating_add(reserved) <= ceiling
+        });
+        settled.map_err(|exceeded| BudgetExceeded { asked: 0, ..exceeded })
+    }
+
+    /// Whether one more call of a key may be made.
+    pub fn may_call(&self, key: u64, limits: Limits, level: Level) -> Result<(), BudgetExceeded> {
+        let made = self.calls_of(key);
+        match limits.cap {
+            Some(cap) if made >= cap => {
+                let (spent, limit) = (u64::from(made), u64::from(cap));
+                Err(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What may still be set aside here, where it is limited.
+    pub fn room(&self, limits: Limits, now: Timestamp) -> (Option<NanoDollars>, Option<u64>) {
+        let gone = self.spent.plus(self.reserved(now)).amounts();
+        let [usd, tokens] = [0, 1].map(|unit| limits.amounts()[unit].map(|limit| limit.saturating_sub(gone[unit])));
+        (usd.map(nano_dollars), tokens)
+    }
+
+    /// Of what was spent, the part that fits beside the reservations below the limit, and the rest.
+    pub fn committed_and_overrun(&self, limits: Limits, now: Timestamp) -> (Cost, Cost) {
+        let (spent, reserved, ceilings) = (self.spent.amounts(), self.reserved(now).amounts(), limits.ceilings());
+        let committed = [0, 1].map(|unit| spent[unit].min(ceilings[unit].saturating_sub(reserved[unit])));
+        (Cost::from_amounts(committed), Cost::from_amounts([0, 1].map(|unit| spent[unit] - committed[unit])))
+    }
+
+    /// The first unit of which `is_right` does not hold: of spent, reserved, asked and ceiling.
+    fn verdict(
+        &self,
+        asked: Cost,
+        limits: Limits,
+        level: Level,
+        now: Timestamp,
+        is_right: impl Fn(u64, u64, u64, u64) -> bool,
+    ) -> Result<(), BudgetExceeded> {
+        let (spent, reserved, asked, ceilings) = (self.spent.amounts(), self.reserved(now).amounts(), asked.amounts(), limits.ceilings());
+        for (number, unit) in BOOKED.into_iter().enumerate() {
+            let (spent, reserved, asked, limit) = (spent[number], reserved[number], asked[number], ceilings[number]);
+            if !is_right(spent, reserved, asked, limit) {
+                return Err(BudgetExceeded { unit, level, spent, reserved, asked, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number that a key, or the name of a reservation, is known by.
+pub fn number_of(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
