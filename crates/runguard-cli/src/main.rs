@@ -3,10 +3,12 @@
 mod client;
 mod commands;
 mod failure;
+mod logging;
 mod output;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
+use std::io::Write;
 use std::process::ExitCode;
 
 // Many small values live and die with every request.
@@ -94,7 +96,8 @@ fn main() -> ExitCode {
         // It was said where it happened, with what to do about it.
         Err(failure @ (Failure::Cancelled | Failure::AlreadyTold)) => failure.exit_code(),
         Err(failure) => {
-            anstream::eprintln!("{} {failure}", owo_colors::OwoColorize::red(&"error:"));
+            // Where it cannot be said, the code still is.
+            let _ = writeln!(anstream::stderr(), "{} {failure}", owo_colors::OwoColorize::red(&"error:"));
             failure.exit_code()
         }
     }

@@ -1,18 +1,19 @@
 //! One connection: which protocol it speaks, and what bounds it has.
 
+use crate::body;
 use crate::crowd::{Asking, Crowd, Member};
 use crate::listen::{Seat, Seats, Service};
 use crate::pacing::Progress;
-use crate::problem::Problem;
+use crate::problem::{Problem, Unread};
 use crate::reply::Reply;
 use crate::request_id::{REQUEST_ID, RequestIds};
 use crate::socket::{Socket, WRITE_TIMEOUT};
 use crate::tls::Certificates;
 use bytes::Bytes;
 use http_body_util::Either;
-use hyper::body::{Frame, Incoming, SizeHint};
-use hyper::header::{HOST, HeaderValue};
-use hyper::{Request, Version};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use std::convert::Infallible;
@@ -25,8 +26,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// A request's head must arrive within this time; an idle connection is closed after it.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A request's head must arrive within this time; an idle connection is closed after it. Longer than proxies keep theirs (60 s in
+/// nginx and load balancers): who closes first loses no request. When places run short idle ones go earlier.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
+/// How often a silent client of HTTP/2 is asked whether it is there, and how long it has to say so.
+const PING: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/2 is kept open while nothing happens for the sake of its cost: a new one takes several round trips.
 const HTTP2_IDLE: Duration = Duration::from_secs(60);
@@ -175,8 +179,8 @@ impl<S: Service> Connection<S> {
         http.timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(MAX_HEAD_BYTES as u32)
-            .keep_alive_interval(HEADER_TIMEOUT)
-            .keep_alive_timeout(HEADER_TIMEOUT);
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING);
         let progress = Progress::new();
         let watched = progress.clone();
         let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -200,14 +204,23 @@ impl<S: Service> Connection<S> {
         let id = self.wire.ids.of(request.headers());
         let asking = self.member.asks(self.wire.service.is_health(request.uri().path()));
         name_host(&mut request);
+        let is_http1 = request.version() < Version::HTTP_2;
+        let has_body = !request.body().is_end_stream();
         let mut reply = if request.version() == Version::HTTP_11 && request.headers().get_all(HOST).iter().count() != 1 {
             Problem::no_host().into_reply()
+        } else if let Some(problem) = has_body.then(|| refused_body(request.headers())).flatten() {
+            problem.into_reply()
         } else if self.may_ask(request.uri().path()).await {
             self.wire.service.clone().answer(request, &id).await
         } else {
             Problem::no_connection_left().into_reply()
         };
         reply.headers_mut().insert(REQUEST_ID.clone(), id.0);
+        let is_unread = has_body && reply.extensions().get::<Unread>().is_some();
+        // Before the service stops every connection has the chance to hear of it, so that no request is on its way when it closes.
+        if is_http1 && (is_unread || *self.wire.stopping.borrow()) {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         reply.map(|body| match body {
             Either::Left(full) => Either::Left(full),
             // Whoever follows a stream is not idle while nothing comes.
@@ -252,6 +265,17 @@ impl hyper::body::Body for Attended {
     fn size_hint(&self) -> SizeHint {
         self.stream.size_hint()
     }
+}
+
+/// What can be said of a body before any of it comes.
+fn refused_body(headers: &HeaderMap) -> Option<Problem> {
+    let says = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if says(CONTENT_ENCODING).is_some_and(|encoding| !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity")) {
+        return Some(Problem::encoded());
+    }
+    // Whoever asks first is spared the sending.
+    let length = says(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok()).filter(|_| headers.contains_key(EXPECT))?;
+    (length > body::LARGE as u64).then(|| Problem::too_large(body::LARGE, "Send hashes instead of long texts."))
 }
 
 /// HTTP/2 names the host beside the headers, and a whole address in a request line outranks them; here it is one of them, as

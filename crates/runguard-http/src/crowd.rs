@@ -4,11 +4,13 @@
 //! longest is closed: clients expect that of one that is kept alive, and ten thousand that never say a word keep nobody out.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
+/// Whoever asked within this time may ask again at any moment.
+const REGULAR: Duration = Duration::from_secs(2);
 /// Whoever has just come is given a moment to ask.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -27,6 +29,7 @@ pub(crate) struct Member {
     asking: AtomicUsize,
     /// Since when it does nothing, if it does nothing: milliseconds since the start.
     idle_since: AtomicU64,
+    has_asked: AtomicBool,
     task: OnceLock<AbortHandle>,
 }
 
@@ -57,6 +60,7 @@ pub(crate) struct Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if !self.is_health {
+            self.member.has_asked.store(true, Ordering::Relaxed);
             self.member.idle_since.store(self.member.now(), Ordering::Relaxed);
         }
         self.member.asking.fetch_sub(1, Ordering::Relaxed);
@@ -71,13 +75,29 @@ impl Crowd {
     pub(crate) fn join(&self) -> Arc<Member> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let idle_since = AtomicU64::new(self.began.elapsed().as_millis() as u64);
-        let member = Arc::new(Member { number, began: self.began, asking: AtomicUsize::new(0), idle_since, task: OnceLock::new() });
+        let member = Arc::new(Member {
+            number,
+            began: self.began,
+            asking: AtomicUsize::new(0),
+            idle_since,
+            has_asked: AtomicBool::new(false),
+            task: OnceLock::new(),
+        });
         self.members.lock().unwrap_or_else(PoisonError::into_inner).insert(number, member.clone());
         member
     }
 
     pub(crate) fn leave(&self, member: &Member) {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(&member.number);
+    }
+
+    /// Whether any connection asked for something in the last seconds, and may be about to ask again.
+    pub(crate) fn has_regulars(&self) -> bool {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = (self.began.elapsed().saturating_sub(REGULAR)).as_millis() as u64;
+        let is_regular =
+            |member: &Arc<Member>| member.has_asked.load(Ordering::Relaxed) && member.idle_since.load(Ordering::Relaxed) >= since;
+        members.values().any(is_regular)
     }
 
     /// Closes the connections that have been idle for longest, up to so many.

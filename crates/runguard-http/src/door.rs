@@ -17,11 +17,19 @@ pub fn token(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-api-key")?.to_str().ok().map(str::trim)
 }
 
+/// What proxies add.
+const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
+
 /// Whether a request without a key was made on this machine, and not by a page of another site. `hosts` are names that are
 /// taken for this machine's as well.
 pub fn this_machine(headers: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
     // A name of the attacker's that resolves to 127.0.0.1 passes every check of the browser, but not this one.
     let host = only(headers, HOST.as_str()).filter(|host| is_this_machine(host, hosts)).ok_or_else(Problem::foreign_host)?;
+    // A proxy asks for somebody else. Which proxies may is said by listing the name they ask for.
+    let is_forwarded = FORWARDED.iter().any(|name| headers.contains_key(*name));
+    if is_forwarded && is_this_machine(host, &[]) {
+        return Err(Problem::foreign_host());
+    }
     if headers.contains_key(ORIGIN) {
         let origin = only(headers, ORIGIN.as_str()).and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, authority)| !authority.eq_ignore_ascii_case(host)) {

@@ -22,6 +22,8 @@ pub const DRAIN: Duration = Duration::from_secs(10);
 const RESERVE: usize = 32;
 /// How long a connection of the reserve waits for a seat.
 const MAKE_PLACE: Duration = Duration::from_secs(2);
+/// How long a stop lets connections that are in use hear of it.
+const LINGER: Duration = Duration::from_secs(1);
 /// With fewer there is nothing to serve.
 const FEWEST_CONNECTIONS: u64 = 16;
 
@@ -147,6 +149,13 @@ impl Listener {
         let _ = stopping.send(true);
         let drain = async {
             before_drain.await;
+            // Whoever asks often asks once more, and is told to come back on another connection.
+            let heard = async {
+                while wire.crowd.has_regulars() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let _ = tokio::time::timeout(LINGER, heard).await;
             graceful.shutdown().await;
         };
         if tokio::time::timeout(DRAIN, drain).await.is_err() {

@@ -34,8 +34,14 @@ pub struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closes {
     No,
+    /// It was refused before its body was read: if there is one, what comes next on the connection is not a request.
+    IfUnread,
     Yes,
 }
+
+/// On an answer that was given before the body was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unread;
 
 impl Problem {
     pub fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
@@ -72,7 +78,7 @@ impl Problem {
     /// `advice` says what to do with what does not fit.
     pub fn too_large(limit: usize, advice: &str) -> Self {
         let detail = format!("At most {limit} bytes are taken. {advice}");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail).before_the_body()
     }
 
     pub fn too_slow() -> Self {
@@ -90,11 +96,16 @@ impl Problem {
 
     /// `how` says which key to send, and where to get one.
     pub fn unauthorized(how: &str) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "A key is needed", how)
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "A key is needed", how).before_the_body()
     }
 
     pub fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", detail)
+        Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", detail).before_the_body()
+    }
+
+    pub fn encoded() -> Self {
+        let detail = "Bodies are read as they are: send this one without Content-Encoding.";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "encoded", "The body is encoded", detail).before_the_body()
     }
 
     pub(crate) fn no_host() -> Self {
@@ -111,8 +122,9 @@ impl Problem {
             StatusCode::FORBIDDEN,
             "foreign-host",
             "The request was meant for another host",
-            "Without a key only this machine is served, under the names localhost, 127.0.0.1 and [::1]. To be reached under another name, make a key, or list the name in the settings.",
+            "Without a key only this machine is served, under the names localhost, 127.0.0.1 and [::1], and nobody through a proxy. To be reached otherwise, make a key (`runguard key create`); a name listed in `server.hosts` is served to whoever asks for it.",
         )
+        .before_the_body()
     }
 
     pub fn foreign_origin() -> Self {
@@ -122,6 +134,7 @@ impl Problem {
             "A page of another site asks",
             "Without a key no web page of another origin may ask. Make a key, and send it from a server of your own.",
         )
+        .before_the_body()
     }
 
     pub fn not_ready(title: &'static str, detail: impl Into<String>) -> Self {
@@ -130,11 +143,13 @@ impl Problem {
 
     /// The caller has as much of the service as one caller gets.
     pub fn too_much_at_once(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-much-at-once", "One caller asks too much at once", detail).retry_after(1)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-much-at-once", "One caller asks too much at once", detail)
+            .retry_after(1)
+            .before_the_body()
     }
 
     pub fn too_fast(detail: impl Into<String>, seconds: u64) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "Requests come too fast", detail).retry_after(seconds)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "Requests come too fast", detail).retry_after(seconds).before_the_body()
     }
 
     pub(crate) fn no_connection_left() -> Self {
@@ -160,6 +175,10 @@ impl Problem {
     pub(crate) fn not_tls() -> Self {
         let detail = "This port speaks TLS: begin the address with https://.";
         Self::new(StatusCode::BAD_REQUEST, "tls-needed", "A plain request to a TLS port", detail).closing()
+    }
+
+    fn before_the_body(self) -> Self {
+        Self { closes: Closes::IfUnread, ..self }
     }
 
     fn closing(self) -> Self {
@@ -190,8 +209,10 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
-        if self.closes == Closes::Yes {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        match self.closes {
+            Closes::No => {}
+            Closes::IfUnread => drop(response.extensions_mut().insert(Unread)),
+            Closes::Yes => drop(headers.insert(header::CONNECTION, HeaderValue::from_static("close"))),
         }
         response
     }

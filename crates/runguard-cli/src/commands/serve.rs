@@ -1,6 +1,7 @@
 use super::SettingsArgs;
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
+use crate::logging::{LogFormat, Logging};
+use clap::Args;
 use runguard_engine::alerts::Alerts;
 use runguard_engine::settings::shown_address;
 use runguard_engine::shared;
@@ -10,13 +11,6 @@ use runguard_store::Store;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tracing_subscriber::EnvFilter;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -50,25 +44,9 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        self.start_logging()?;
+        let _logging = Logging::start(&self.log_level, "", self.log_format)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.serve())
-    }
-
-    fn start_logging(&self) -> Result<(), Failure> {
-        let filter =
-            EnvFilter::try_new(&self.log_level).map_err(|error| Failure::Usage(format!("--log-level {}: {error}", self.log_level)))?;
-        let format = self.log_format.unwrap_or(if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json });
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_target(false);
-        match format {
-            LogFormat::Text => subscriber.init(),
-            LogFormat::Json => subscriber.json().flatten_event(true).init(),
-        }
-        Ok(())
     }
 
     async fn serve(self) -> Result<(), Failure> {
@@ -113,6 +91,11 @@ impl Serve {
             keys = if is_open { "none: open to this machine" } else { "required" },
             "RunGuard is ready"
         );
+        if is_open && !engine.settings.load().server.hosts.is_empty() {
+            tracing::warn!(
+                "`server.hosts` lets a proxy in while there is no key: whoever reaches the proxy may do everything here; make keys (`runguard key create`)"
+            );
+        }
         if self.virtual_clock {
             tracing::warn!("--virtual-clock: callers say what time it is; for tests only");
         }
@@ -145,24 +128,38 @@ impl Serve {
     }
 }
 
+/// Ready when the process is asked to end.
 pub(crate) async fn stop_signal() {
-    let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
-    {
-        let mut terminate = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(terminate) => terminate,
-            Err(error) => {
-                tracing::error!(%error, "cannot listen for SIGTERM");
-                let _ = interrupt.await;
-                return;
-            }
-        };
-        tokio::select! {
-            _ = interrupt => {}
-            _ = terminate.recv() => {}
-        }
+    if let Err(error) = asked_to_end().await {
+        tracing::error!(%error, "cannot listen for signals");
+        let _ = tokio::signal::ctrl_c().await;
     }
     #[cfg(not(unix))]
-    let _ = interrupt.await;
+    let _ = tokio::signal::ctrl_c().await;
     tracing::info!("stopping: finishing what is under way");
+}
+
+#[cfg(unix)]
+async fn asked_to_end() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    // Left alone, they would end the process on the spot.
+    let (mut first, mut second) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            // A terminal that is closed ends what runs in it; anybody else means "read your files again".
+            _ = hangup.recv() => if std::io::stderr().is_terminal() {
+                return Ok(());
+            } else {
+                tracing::info!("SIGHUP: settings, keys and certificates are watched and taken over when they change; nothing is left to do");
+            },
+            _ = first.recv() => tracing::info!("SIGUSR1 means nothing here"),
+            _ = second.recv() => tracing::info!("SIGUSR2 means nothing here"),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::commands::serve::stop_signal;
 use crate::failure::Failure;
+use crate::logging::{LogFormat, Logging};
 use clap::Args;
 use runguard_agent::serve::AgentServer;
 use runguard_agent::session::disk::SessionFolder;
@@ -9,7 +10,6 @@ use runguard_agent::{Agent, Settings};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tracing_subscriber::EnvFilter;
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -36,10 +36,7 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // What MCP servers tell their client is theirs, not ours.
-        let filter = format!("{},rmcp=warn", self.log_level);
-        let filter = EnvFilter::try_new(filter).map_err(|error| Failure::Usage(format!("--log-level {}: {error}", self.log_level)))?;
-        let is_terminal = std::io::stderr().is_terminal();
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(is_terminal).with_target(false).init();
+        let _logging = Logging::start(&self.log_level, ",rmcp=warn", Some(LogFormat::Text))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(self.serve());
         // A run that did not end in time is not waited for: what was recorded of it is saved.

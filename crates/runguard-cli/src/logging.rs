@@ -1,0 +1,137 @@
+//! Where a service logs: standard error, from a thread of its own.
+//!
+//! A log that cannot be written must not hold up a service, nor end it: a pipe that nobody reads, a reader that is gone, a full disk.
+//! Lines wait in a bounded queue; what does not fit is dropped, and the next line that can be written says how many were.
+
+use crate::failure::Failure;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that may wait.
+const MOST_WAITING: usize = 4096;
+/// How long the end of a service waits for its last lines.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Held by the service; when it goes, what was logged is written.
+#[must_use = "the last lines are written when it is dropped"]
+pub(crate) struct Logging {
+    queue: SyncSender<Message>,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// Said when everything before it is written.
+    Written(SyncSender<()>),
+}
+
+impl Logging {
+    /// `level` is what `--log-level` says; `besides` are further directives for the filter.
+    pub(crate) fn start(level: &str, besides: &str, format: Option<LogFormat>) -> Result<Self, Failure> {
+        let filter = filter(level, besides)?;
+        let is_terminal = std::io::stderr().is_terminal();
+        let (queue, waiting) = sync_channel(MOST_WAITING);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (lines, missed) = (Lines { queue: queue.clone(), dropped: dropped.clone() }, dropped);
+        std::thread::Builder::new().name("log".into()).spawn(move || {
+            // Errors are passed over: there is nobody to tell.
+            let mut out = std::io::stderr();
+            while let Ok(message) = waiting.recv() {
+                match message {
+                    Message::Line(line) => {
+                        let is_written = out.write_all(&line).is_ok();
+                        let count = if is_written { missed.swap(0, Ordering::Relaxed) } else { 0 };
+                        if count > 0 {
+                            let _ = writeln!(out, "({count} lines of the log were dropped: they could not be written fast enough)");
+                        }
+                    }
+                    Message::Written(done) => drop(done.send(())),
+                }
+            }
+        })?;
+        // What the library says of a line that it could not write goes to standard error, too, and would end the thread.
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(lines)
+            .log_internal_errors(false)
+            .with_ansi(is_terminal)
+            .with_target(false);
+        match format.unwrap_or(if is_terminal { LogFormat::Text } else { LogFormat::Json }) {
+            LogFormat::Text => subscriber.init(),
+            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+        }
+        Ok(Self { queue })
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        let (done, written) = sync_channel(1);
+        if self.queue.try_send(Message::Written(done)).is_ok() {
+            let _ = written.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+/// A word that is no level would be taken for the name of a module, and nothing logged at all.
+fn filter(level: &str, besides: &str) -> Result<EnvFilter, Failure> {
+    let is_level = |part: &str| ["off", "error", "warn", "info", "debug", "trace"].iter().any(|level| part.eq_ignore_ascii_case(level));
+    let wrong = |problem: &str| Failure::Usage(format!("--log-level {level} (RUNGUARD_LOG): {problem}. Use error, warn, info or debug"));
+    if !level.split(',').all(|part| is_level(part.trim()) || part.contains('=')) {
+        return Err(wrong("this is not a level"));
+    }
+    EnvFilter::try_new(format!("{level}{besides}")).map_err(|error| wrong(&error.to_string()))
+}
+
+/// Makes a writer for each line.
+struct Lines {
+    queue: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Lines {
+    /// A whole line at a time, as the subscriber writes them.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(line.to_vec())) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_level_is_refused() {
+        for level in ["info", "WARN", "off", "debug,hyper=warn"] {
+            assert!(filter(level, ",rmcp=warn").is_ok(), "{level}");
+        }
+        for level in ["verbose", "postgres://u:p@host/db", "", "info,loud"] {
+            assert!(filter(level, "").is_err(), "{level}");
+        }
+    }
+}
