@@ -2,7 +2,7 @@
 //!
 //! The corpus was written before the scanner, by hand and not by its rules; the half that is held back was not looked at while
 //! it was made. The third part was written later by somebody who knew neither the scanner nor the corpus: of its 160 strings each,
-//! 37 were left and 10 were changed, and the rules were widened by what that showed, so that it measures nothing new any more.
+//! 37 were left and 10 were changed, and the rules were widened by what that showed, so that it measures nothing new any more. The fourth was written after that, by another stranger, and nothing was widened for it.
 //! A string counts as removed only when no five letters or digits of the marked part are left.
 
 use runguard_core::input::MAX_TEXT_BYTES;
@@ -83,6 +83,7 @@ fn at_least_99_percent_of_what_is_personal_or_secret_is_removed() {
         ("open", include_str!("redaction/personal-open.txt")),
         ("held", include_str!("redaction/personal-held.txt")),
         ("stranger", include_str!("redaction/personal-stranger.txt")),
+        ("second", include_str!("redaction/personal-second.txt")),
     ];
     let left = share_of_all(&parts, |line, redacted| line.marked.iter().any(|marked| is_left(marked, redacted)));
     assert!(left <= 0.01, "{:.2} % are left", left * 100.0);
@@ -94,6 +95,7 @@ fn at_most_1_percent_of_what_is_harmless_is_changed() {
         ("open", include_str!("redaction/harmless-open.txt")),
         ("held", include_str!("redaction/harmless-held.txt")),
         ("stranger", include_str!("redaction/harmless-stranger.txt")),
+        ("second", include_str!("redaction/harmless-second.txt")),
     ];
     let changed = share_of_all(&parts, |line, redacted| line.text != redacted);
     assert!(changed <= 0.01, "{:.2} % are changed", changed * 100.0);
