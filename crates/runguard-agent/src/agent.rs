@@ -15,12 +15,12 @@ use crate::provider::{self, Finish, Provider};
 use crate::report::{Report, Stop};
 use crate::session::{Record, Session};
 use crate::settings::{Limits, SETTINGS_FILE, Settings, SettingsError};
-use crate::spend::{self, Counters, Passed, Purse};
+use crate::spend::{self, Counters, Purse};
 use crate::state::{AgentState, End, Ended, Machine, Running, WaitingForInput};
 use crate::tool::mcp::McpServer;
 use crate::tool::{Tool, ToolNameError, ToolSet, files, http_get, shell};
 use runguard_core::budget::{Budget, BudgetExceeded, Unit};
-use runguard_core::money::NanoDollars;
+use runguard_core::ledger::nano_dollars;
 use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -430,7 +430,7 @@ impl Run<'_> {
             drop_cut_calls(&mut message);
         }
         let calls: Vec<_> = message.tool_calls().cloned().collect();
-        let passed = self.purse.exceeded(&self.counters);
+        let passed = self.purse.exceeded();
         let mut judgement = Judgement::GoOn;
         if !calls.is_empty() && passed.is_none() {
             let calls: Vec<_> = calls.iter().collect();
@@ -449,7 +449,7 @@ impl Run<'_> {
             if self.session.has_open_tools() {
                 self.answer_open_calls("Not run: the budget was used up.")?;
             }
-            return Err(self.over_budget(passed));
+            return Err(self.over_budget(&passed));
         }
         self.say_near_budget(Near::Reserve);
         if !calls.is_empty() {
@@ -538,35 +538,27 @@ impl Run<'_> {
         Halt::new(End::TimedOut, Stop::TimedOut { limit_ms: limit.as_millis() }, format!("The time limit of {limit} is reached."))
     }
 
-    fn over_budget(&self, passed: Passed) -> Halt {
+    fn over_budget(&self, passed: &BudgetExceeded) -> Halt {
         let (tokens, cost) = (self.counters.total_tokens(), self.counters.cost);
-        match passed {
-            Passed::Tokens { limit } => Halt::new(
-                End::BudgetExceeded,
-                Stop::TokenBudget { spent: tokens, limit },
-                format!("The budget of {limit} tokens is used up: {tokens} are spent."),
-            ),
-            Passed::Cost { limit } => Halt::new(
-                End::BudgetExceeded,
-                Stop::CostLimit { spent: cost, limit },
-                format!("The limit of {limit} is reached: {cost} are spent."),
-            ),
-        }
+        let stop = match passed.unit {
+            Unit::Usd => Stop::CostLimit { spent: cost, limit: nano_dollars(passed.limit) },
+            Unit::Tokens | Unit::Calls => Stop::TokenBudget { spent: tokens, limit: passed.limit },
+        };
+        Halt::new(End::BudgetExceeded, stop, passed.sentences())
     }
 
     /// A question that cannot be paid any more.
     fn unaffordable(&self, refused: &BudgetExceeded) -> Halt {
         let (tokens, cost) = (self.counters.total_tokens(), self.counters.cost);
-        let nanos = |amount: u64| NanoDollars::from_nanos(amount.try_into().unwrap_or(i64::MAX)).unwrap_or_default();
         match refused.unit {
             Unit::Usd => Halt::new(
                 End::BudgetExceeded,
-                Stop::CostLimit { spent: cost, limit: nanos(refused.limit) },
+                Stop::CostLimit { spent: cost, limit: nano_dollars(refused.limit) },
                 format!(
                     "The next question may cost up to {}, and of {} only {} is left.",
-                    nanos(refused.asked),
-                    nanos(refused.limit),
-                    nanos(refused.limit.saturating_sub(refused.spent).saturating_sub(refused.reserved))
+                    nano_dollars(refused.asked),
+                    nano_dollars(refused.limit),
+                    nano_dollars(refused.limit.saturating_sub(refused.spent).saturating_sub(refused.reserved))
                 ),
             ),
             Unit::Tokens | Unit::Calls => Halt::new(

@@ -85,7 +85,6 @@ pub(crate) fn bytes_of(counters: &Counters, tokens: u64) -> usize {
 pub(crate) struct Purse {
     budget: Budget,
     price: Price,
-    limits: Limits,
 }
 
 /// A question that may be asked.
@@ -112,7 +111,7 @@ impl Purse {
         let budget = parent.map_or_else(|| Budget::new(own), |parent| parent.child(own));
         // What is over the limit stays counted; the next question is refused.
         let _ = budget.record(spent.spent());
-        Self { budget, price, limits: limits.clone() }
+        Self { budget, price }
     }
 
     /// Sets the highest cost of a question aside, with as long an answer as can be paid.
@@ -152,26 +151,10 @@ impl Purse {
         Cost { usd: self.price.cost(usage), tokens: usage.total_tokens() }
     }
 
-    /// Which limit the session has passed, if any.
-    pub(crate) fn exceeded(&self, counters: &Counters) -> Option<Passed> {
-        if let Some(limit) = self.limits.tokens()
-            && counters.total_tokens() > limit
-        {
-            return Some(Passed::Tokens { limit });
-        }
-        if let Some(limit) = self.limits.cost()
-            && counters.cost > limit
-        {
-            return Some(Passed::Cost { limit });
-        }
-        None
+    /// Which limit the run has passed, if any: its own, or that of the budget it draws on.
+    pub(crate) fn exceeded(&self) -> Option<BudgetExceeded> {
+        self.budget.overspent()
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passed {
-    Tokens { limit: u64 },
-    Cost { limit: NanoDollars },
 }
 
 /// What is left of the tokens and the dollars, where they are limited.
@@ -250,8 +233,9 @@ mod tests {
             if let Ok(granted) = purse.grant(input, max) {
                 prop_assert!(granted.max_tokens >= 1 && granted.max_tokens <= max);
                 let cost = purse.cost_of(&Usage::new(input, u64::from(granted.max_tokens)));
-                prop_assert!(purse.limits.cost().is_none_or(|limit| cost.usd <= limit));
-                prop_assert!(purse.limits.tokens().is_none_or(|limit| cost.tokens <= limit));
+                let limits = purse.budget.snapshot().limits;
+                prop_assert!(limits.usd.is_none_or(|limit| cost.usd <= limit));
+                prop_assert!(limits.tokens.is_none_or(|limit| cost.tokens <= limit));
             }
         }
     }

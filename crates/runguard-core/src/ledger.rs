@@ -125,7 +125,7 @@ type Amounts = [u64; 2];
 const BOOKED: [Unit; 2] = [Unit::Usd, Unit::Tokens];
 
 /// What no `i64` can hold was not countable in the first place: the largest amount stands for it.
-fn nano_dollars(nanos: u64) -> NanoDollars {
+pub fn nano_dollars(nanos: u64) -> NanoDollars {
     i64::try_from(nanos).ok().and_then(|nanos| NanoDollars::from_nanos(nanos).ok()).unwrap_or(NanoDollars::MAX)
 }
 
