@@ -307,26 +307,13 @@ fn unknown_field(name: &str, fields: &[Field]) -> String {
 
 /// The known name nearest to a mistyped one, if it is near enough to be worth naming.
 pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (distance, best) = known.map(|candidate| (edit_distance(name, candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
+    // What is that long is no slip of the finger, and would take its time.
+    if name.len() > 64 {
+        return None;
+    }
+    let (distance, best) =
+        known.map(|candidate| (strsim::levenshtein(name, candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
     (distance <= 2 || distance * 3 <= best.len()).then_some(best)
-}
-
-fn edit_distance(left: &str, right: &str) -> usize {
-    if left.len() > 64 {
-        return usize::MAX / 4;
-    }
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let substitution = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = substitution.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }
 
 fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>, String> {

@@ -75,6 +75,19 @@ pub fn cut(text: &str, chars: usize) -> &str {
     text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
 }
 
+/// A number with its thousands apart: `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Replaces e-mail addresses, phone and card numbers, long runs of digits and secrets by a word in brackets.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let Glance { digits, words } = Glance::of(text);
@@ -171,6 +184,13 @@ mod tests {
             ("where is my package", "where is my package"),
         ] {
             assert_eq!(redact(text), expected);
+        }
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
         }
     }
 

@@ -13,6 +13,7 @@ pub use replay::replay_page;
 pub use tune::tune_page;
 
 use crate::evaluate::Share;
+use runguard_core::text::grouped;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("html/page.css");
@@ -79,18 +80,6 @@ fn text(foreign: &str) -> String {
 /// What a model or a tool said.
 fn said(foreign: &str) -> String {
     format!("<bdi>{}</bdi>", shortened(foreign, MAX_SAID))
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// A number without digits nobody reads, its thousands apart.

@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
 use runguard_core::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
 use runguard_core::money::NanoDollars;
+use runguard_core::text::grouped;
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -317,19 +318,6 @@ fn example_json(example: &Example, worked: Option<(&Inputs, &[Line])>) -> Value 
     let mut value = worked.map_or_else(|| json!({}), |(inputs, lines)| estimate_json(inputs, lines));
     value["example"] = json!({"name": example.name, "page": example.page, "about": example.about, "figures": figures});
     value
-}
-
-/// 15000 as 15,000.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use runguard_core::detect::stall::Preset;
 use runguard_core::input::closest;
 use runguard_core::money::NanoDollars;
 use runguard_core::policy::{Tree, merge, nest};
+use runguard_core::text::grouped;
 use runguard_engine::settings;
 use runguard_replay::evaluate::{Progress, Reading, Share, bytes_on_disk};
 use runguard_replay::format::Format;
@@ -307,19 +308,6 @@ fn tell_broken(summary: &Summary) {
     if more > 0 {
         anstream::eprintln!("and {} more", grouped(more));
     }
-}
-
-/// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 fn percent(share: Share) -> String {

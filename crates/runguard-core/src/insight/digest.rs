@@ -13,6 +13,7 @@ use super::{
 use crate::reason::{GuardName, Reason};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::xxh3_128;
@@ -671,7 +672,7 @@ pub fn overview(range: &Range, counts: &[Count], cells: impl IntoIterator<Item =
     let gathered = Gathered::of(range, cells);
     gathered.subjects(&mut shown, range, &mut reasons);
     shown.reasons = heaviest(reasons.into_values(), |reason| {
-        (reason.blocked + reason.would_block, Backwards((reason.guard.clone(), reason.reason.clone())))
+        (reason.blocked + reason.would_block, Reverse((reason.guard.clone(), reason.reason.clone())))
     });
     gathered.panels(&mut shown, range);
     shown
@@ -725,26 +726,10 @@ fn series(shown: &mut Overview, range: &Range, counts: &[Count], savings: &Savin
     reasons
 }
 
-/// Sorts the other way round.
-#[derive(PartialEq, Eq)]
-struct Backwards<T>(T);
-
-impl<T: Ord> PartialOrd for Backwards<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T: Ord> Ord for Backwards<T> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.0.cmp(&self.0)
-    }
-}
-
 /// The heaviest entries, heaviest first.
 fn heaviest<T, W: Ord>(entries: impl IntoIterator<Item = T>, weight: impl Fn(&T) -> W) -> Vec<T> {
     let mut entries: Vec<T> = entries.into_iter().collect();
-    entries.sort_by_cached_key(|entry| Backwards(weight(entry)));
+    entries.sort_by_cached_key(|entry| Reverse(weight(entry)));
     entries.truncate(MOST_ENTRIES);
     entries
 }
@@ -856,7 +841,7 @@ impl Gathered {
                 .collect()
         };
         shown.subjects = heaviest(all, |entry| {
-            (entry.blocked + entry.would_block, entry.allowed, Backwards((entry.guard.clone(), entry.subject.clone())))
+            (entry.blocked + entry.would_block, entry.allowed, Reverse((entry.guard.clone(), entry.subject.clone())))
         });
     }
 
@@ -866,7 +851,7 @@ impl Gathered {
         }
         if range.wants(GuardName::KbRequery) {
             shown.topics = heaviest(self.each(Dimension::Topic).map(|(topic, _, cell)| topic_shown(topic, cell)), |topic| {
-                (topic.queries + topic.blocked, Backwards(topic.topic.clone()))
+                (topic.queries + topic.blocked, Reverse(topic.topic.clone()))
             });
         }
         if range.wants(GuardName::AgentAction) {
@@ -882,13 +867,13 @@ impl Gathered {
                 blocked: cell.blocked,
                 sessions: sessions(cell),
             });
-            shown.entities = heaviest(entities, |entity| (entity.hints, entity.blocked, Backwards(entity.entity.clone())));
+            shown.entities = heaviest(entities, |entity| (entity.hints, entity.blocked, Reverse(entity.entity.clone())));
         }
         if range.wants(GuardName::Budget) {
             let budgets = self.each(Dimension::Budget).map(|(budget, _, cell)| budget_shown(budget, cell));
             shown.budgets = heaviest(budgets, |budget| {
                 let used = budget.limit_usd.map_or(0, |limit| (budget.spent_usd / limit.max(f64::EPSILON) * WHOLE_CONFIDENCE) as u64);
-                (budget.refused, used, Backwards(budget.budget.clone()))
+                (budget.refused, used, Reverse(budget.budget.clone()))
             });
         }
         let hours =
@@ -900,7 +885,7 @@ impl Gathered {
                     total: by_hour.iter().sum(),
                 },
             );
-        shown.hours = heaviest(hours, |hours| (hours.total, Backwards((hours.guard.clone(), hours.subject.clone()))));
+        shown.hours = heaviest(hours, |hours| (hours.total, Reverse((hours.guard.clone(), hours.subject.clone()))));
     }
 
     fn handoffs(&self, shown: &mut Overview, range: &Range) {
@@ -912,7 +897,7 @@ impl Gathered {
             blocked: cell.blocked,
         });
         shown.handoffs.edges =
-            heaviest(edges, |edge| (edge.blocked + edge.allowed, edge.blocked, Backwards((edge.source.clone(), edge.target.clone()))));
+            heaviest(edges, |edge| (edge.blocked + edge.allowed, edge.blocked, Reverse((edge.source.clone(), edge.target.clone()))));
         let mut chains: BTreeMap<&str, Cell> = BTreeMap::new();
         for (chain, _, cell) in self.each(Dimension::Chain).filter(|(_, reason, _)| range.wants_reason(reason)) {
             chains.entry(chain).or_default().add(cell);
@@ -922,7 +907,7 @@ impl Gathered {
             count: cell.count,
             sessions: sessions(&cell),
         });
-        shown.handoffs.chains = heaviest(chains, |chain| (chain.count, Backwards(chain.chain.clone())));
+        shown.handoffs.chains = heaviest(chains, |chain| (chain.count, Reverse(chain.chain.clone())));
     }
 
     fn actions(&self, shown: &mut Overview) {
@@ -939,7 +924,7 @@ impl Gathered {
         let runs: Vec<u64> = actions.iter().map(|action| action.runs).collect();
         let total: u64 = runs.iter().sum();
         shown.action_skew = skew(runs);
-        shown.actions = heaviest(actions, |action| (action.runs, action.blocked, Backwards(action.action.clone())));
+        shown.actions = heaviest(actions, |action| (action.runs, action.blocked, Reverse(action.action.clone())));
         for action in &mut shown.actions {
             action.share = if total == 0 { 0.0 } else { action.runs as f64 / total as f64 };
         }
@@ -972,7 +957,7 @@ impl Gathered {
             entry.blocked = cell.blocked;
         }
         shown.endpoints = heaviest(endpoints.into_values(), |endpoint| {
-            (endpoint.failures, endpoint.blocked, endpoint.calls, Backwards(endpoint.endpoint.clone()))
+            (endpoint.failures, endpoint.blocked, endpoint.calls, Reverse(endpoint.endpoint.clone()))
         });
     }
 }

@@ -1,6 +1,6 @@
 //! `runguard agent sessions`: what there is to go on with.
 
-use super::terminal::{call_line, grouped, money, shortened};
+use super::terminal::{call_line, money, shortened};
 use super::{LAST, configured, session_failure, session_settings};
 use crate::failure::Failure;
 use crate::output;
@@ -10,6 +10,7 @@ use owo_colors::OwoColorize;
 use runguard_agent::AgentState;
 use runguard_agent::message::{Block, Message, Role, Tag};
 use runguard_agent::session::disk::{Loaded, SessionFolder, Summary};
+use runguard_core::text::grouped;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

@@ -14,6 +14,7 @@ use runguard_agent::message::ToolCall;
 use runguard_agent::settings::Limits;
 use runguard_agent::{AgentState, Event, Observer, Report};
 use runguard_core::money::NanoDollars;
+use runguard_core::text::grouped;
 use serde_json::Value;
 use std::io::{IsTerminal, Stderr, Stdout, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -533,19 +534,6 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
-}
-
-/// `12,345`
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn counted(number: u64, what: &str) -> String {

@@ -7,6 +7,7 @@ use crate::client::segment;
 use crate::commands::insights;
 use crate::output;
 use runguard_core::insight::{Endpoint, Insight, Overview, Severity, Topic};
+use runguard_core::text::grouped;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -91,18 +92,6 @@ fn text(foreign: &str) -> String {
 fn sentences(foreign: &str) -> String {
     const MAX_SENTENCES: usize = 500;
     escaped(&output::clean(&foreign.chars().take(MAX_SENTENCES).collect::<String>()))
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 fn moment(millis: i64, form: &str) -> String {
