@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from runguard_http import Client
@@ -47,10 +50,28 @@ def run_cli(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str]
     )
 
 
+def _ports() -> Iterator[int]:
+    """Below those that the system gives to clients, and another part for each process of the suite: nobody takes one before the
+    service that is to have it."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 10_000 + worker % 8 * 2500
+    start = random.Random(os.getpid()).randrange(2500)
+    return itertools.cycle(first + (start + number) % 2500 for number in range(2500))
+
+
+PORTS = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no port is free")
 
 
 class ServerDidNotStart(AssertionError):

@@ -271,7 +271,8 @@ impl BudgetExceeded {
         if self.asked == 0 {
             format!("{whose} of {limit} is exceeded: {spent} spent{aside}")
         } else {
-            format!("{whose} of {limit} has no room for {asked}: {spent} spent{aside}")
+            let left = self.unit.show(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved));
+            format!("{whose} of {limit} has no room for {asked}: {spent} spent{aside}, {left} left")
         }
     }
 

@@ -209,7 +209,7 @@ mod stories {
         let held = root.reserve(Cost::usd(dollars("0.25"))).unwrap();
         assert_eq!(
             child.reserve(Cost::usd(dollars("0.8"))).unwrap_err().to_string(),
-            "the parent's budget of $1.00 has no room for $0.80: $0.00 spent, $0.25 reserved; stop the run, or raise the limit"
+            "the parent's budget of $1.00 has no room for $0.80: $0.00 spent, $0.25 reserved, $0.75 left; stop the run, or raise the limit"
         );
         held.release();
         child.count("key").unwrap();

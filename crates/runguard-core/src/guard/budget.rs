@@ -147,7 +147,7 @@ const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
 
 /// Open reservations of one budget; more are refused. Less than within a process: the state is read and written at every step.
-const MOST_RESERVATIONS: usize = 1024;
+pub const MOST_RESERVATIONS: usize = 1024;
 /// Keys counted against the cap. Beyond it the one counted longest ago is forgotten.
 const MOST_KEYS: usize = 512;
 
@@ -695,7 +695,7 @@ impl Check for Request {
 impl Request {
     fn explain_exceeded(&self, facts: Facts, exceeded: &BudgetExceeded) -> (Facts, String) {
         let level = match exceeded.level {
-            Level::Own => "own",
+            Level::Own => "budget",
             Level::Ancestor(_) => "parent",
         };
         let BudgetExceeded { unit, spent, reserved, limit, .. } = *exceeded;

@@ -6,6 +6,7 @@
 //! difference of two sums over one list, and not a claim.
 
 use runguard_core::Reason;
+use runguard_core::guard::budget::MOST_RESERVATIONS;
 use serde_json::{Map, Value, json};
 
 /// A step that is not refused is done; a refused one is left out.
@@ -333,7 +334,7 @@ pub(super) static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-leak",
-        about: "a worker that sets money aside and dies, 128 times",
+        about: "a worker that sets money aside and dies, over and over",
         reasons: &[Reason::TooManyReservations],
         // It is long: once is enough, unless it is asked for.
         weight: 0,
@@ -627,12 +628,12 @@ fn agent_budget(talk: &mut Talk<'_>, variant: u32) {
 }
 
 fn leaked_reservations(talk: &mut Talk<'_>, _variant: u32) {
-    // Quick: 129 steps must fit into the demo.
-    talk.gap_millis = (talk.gap_millis / 50).max(1);
-    for _ in 0..140 {
+    // Quick: all of them must fit into the demo.
+    talk.gap_millis = (talk.gap_millis / 400).max(1);
+    for _ in 0..MOST_RESERVATIONS + 12 {
         talk.ask("/guard/budget/reserve", json!({"budget": "worker", "max_usd": 100, "usd": 0.0001}), 1);
     }
-    talk.stops_after(128);
+    talk.stops_after(MOST_RESERVATIONS);
 }
 
 fn tool_repeat(talk: &mut Talk<'_>, variant: u32) {
