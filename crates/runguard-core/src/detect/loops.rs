@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest pattern that may be looked for.
 pub const MAX_CYCLE_LEN: u32 = 32;
-const MAX_REPEATS: u32 = 1000;
+pub(super) const MAX_REPEATS: u32 = 1000;
 /// Bytes of a name that are kept to show it again; names are compared whole, by their hash.
 const SHOWN_BYTES: usize = 29;
 

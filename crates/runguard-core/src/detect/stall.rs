@@ -9,7 +9,7 @@
 //! What follows is a ladder, because most agents that repeat themselves three times get out on their own when told:
 //! *observe* (noted), *steer* (a sentence for the model), *block* (do not run this call), *stop* (end the run).
 
-use super::loops::{BadSetting, LoopSettings, Trail};
+use super::loops::{BadSetting, LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
 use crate::packed::{Packed, serialise_packed};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -649,7 +649,9 @@ fn rounds_of_cycle(trail: &mut Option<Trail>, from: u32, longest: u32, event: u6
     if from < 2 || longest < 2 {
         return None;
     }
-    let settings = LoopSettings { repeats: from, max_cycle_len: longest, window: None, max_calls: None };
+    // A damaged file may say anything.
+    let (repeats, max_cycle_len) = (from.min(MAX_REPEATS), longest.min(MAX_CYCLE_LEN));
+    let settings = LoopSettings { repeats, max_cycle_len, window: None, max_calls: None };
     let trail = trail.get_or_insert_with(|| Trail::new(&settings));
     trail.record_hash(&settings, event).filter(|(period, _)| *period > 1).map(|(_, rounds)| rounds)
 }
