@@ -178,7 +178,8 @@ def test_an_erased_session_stays_gone_when_redis_is_emptied(cluster):
     until(lambda: not any("degraded" in client.post(HANDOFF, handoff).json for client in ask), "the states to be built")
     ask[1].allowed(AI_TASK_RETRY, session_id="private", task_name="classify")
     ask[1].refused(AI_TASK_RETRY, "retry_cap_reached", session_id="kept", task_name="classify")
-    assert cluster.database.sql("SELECT count(*) FROM runguard_log WHERE session = 'private'") == ["1"]
+    until(lambda: cluster.database.sql("SELECT count(*) FROM runguard_log WHERE session = 'kept'") == ["3"], "the log")
+    until(lambda: cluster.database.sql("SELECT count(*) FROM runguard_log WHERE session = 'private'") == ["1"], "the row of its new life")
 
 
 def files_with(node, words: str) -> list[str]:
