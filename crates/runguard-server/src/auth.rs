@@ -27,7 +27,7 @@ pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -
 /// Whether one who was let in before would be let in again, with the same rights.
 pub(crate) fn is_still_admitted(app: &App, caller: &Caller) -> bool {
     let keys = app.engine.keys.load();
-    if caller.key_id.is_empty() { keys.is_open() && app.openness == Openness::Loopback } else { keys.still_knows(caller) }
+    if caller.is_anyone() { keys.is_open() && app.openness == Openness::Loopback } else { keys.still_knows(caller) }
 }
 
 pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
@@ -41,6 +41,16 @@ pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Opt
         Some(tenant) => Ok(Some(tenant.to_owned())),
         None if caller.sees_all() => Ok(None),
         None => Ok(Some(caller.tenant.to_string())),
+    }
+}
+
+/// The one tenant in which a session or an endpoint is looked up: they are filed under it. A key of all tenants has to name it, or it
+/// would be told that there is nothing when there is. In an open service all callers ask about the same tenant.
+pub(crate) fn tenant_to_look_in(caller: &Caller, asked: Option<&str>, what: &str) -> Result<String, Problem> {
+    match tenant_to_read(caller, asked)? {
+        Some(tenant) => Ok(tenant),
+        None if caller.is_anyone() => Ok(caller.tenant.to_string()),
+        None => Err(Problem::tenant_not_named(what)),
     }
 }
 

@@ -3,10 +3,12 @@
 use crate::streams::TooMany;
 use hyper::StatusCode;
 use runguard_core::input::{InputError, Problem as WrongField};
-use runguard_engine::{ClockError, EngineError, Role};
+use runguard_engine::{Caller, ClockError, EngineError, Role};
 use runguard_http::FieldProblem;
 use runguard_http::reply::Reply;
 use runguard_store::StoreError;
+
+const NAME_ANOTHER_TENANT: &str = "Another one is named with `?tenant=NAME` (`--tenant NAME` on the command line).";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Problem(runguard_http::Problem);
@@ -32,6 +34,25 @@ impl Problem {
 
     pub(crate) fn unknown(what: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", format!("Nothing is known of this {what}."))
+    }
+
+    /// The same of what is filed under its tenant: whoever may look in others is told where was looked.
+    pub(crate) fn unknown_in(tenant: &str, what: &str, caller: &Caller) -> Self {
+        if !caller.sees_all() {
+            return Self::unknown(what);
+        }
+        let detail = format!("Nothing is known of this {what} in tenant '{tenant}'. {NAME_ANOTHER_TENANT}");
+        Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", detail)
+    }
+
+    /// For a key of all tenants that asks for what is filed under one.
+    pub(crate) fn tenant_not_named(what: &str) -> Self {
+        Self::query(
+            "tenant",
+            format!(
+                "is missing: this key is of all tenants, and {what} is looked up in one. Name it with `tenant=NAME` (`--tenant NAME` on the command line); sessions of keys that were made without a tenant are in 'default'"
+            ),
+        )
     }
 
     pub(crate) fn method(allow: &'static str) -> Self {
