@@ -276,3 +276,13 @@ def test_the_command_line_says_where_was_looked(serve):
     alone = serve(virtual_clock=False)
     alone.client().allowed(AGENT_ACTION, session_id="mine", action_name="a")
     assert "mine" in run_cli("decisions", "--session", "mine", "--url", alone.url).stdout
+
+
+def test_a_refusal_names_the_least_that_would_do(town):
+    said = lambda name, method, path: who(town, name).request(method, path, b"{}").json["detail"]
+    assert "--role read --all-tenants" in said("read", "GET", f"/v1/decisions?tenant={SECRET}")
+    assert "--role admin --all-tenants" in said("admin", "DELETE", f"/v1/sessions/x?tenant={SECRET}")
+    assert "--tenant 'acme' --role read" in said("guard", "GET", "/v1/decisions")
+    assert "--tenant 'acme' --role admin" in said("read", "POST", "/v1/circuits/e/open")
+    figures = said("guard", "GET", "/metrics")
+    assert "--tenant 'acme' --role read" in figures and "--role metrics" in figures

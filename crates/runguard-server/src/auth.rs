@@ -31,13 +31,13 @@ pub(crate) fn is_still_admitted(app: &App, caller: &Caller) -> bool {
 }
 
 pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Problem> {
-    if caller.may(role) { Ok(()) } else { Err(Problem::forbidden(role)) }
+    if caller.may(role) { Ok(()) } else { Err(Problem::forbidden(caller, role)) }
 }
 
 /// The tenant a caller may look at: its own or, for a key of all tenants, any (`None`: all).
 pub(crate) fn tenant_to_read(caller: &Caller, asked: Option<&str>) -> Result<Option<String>, Problem> {
     match asked {
-        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant()),
+        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant(Role::Read)),
         Some(tenant) => Ok(Some(tenant.to_owned())),
         None if caller.sees_all() => Ok(None),
         None => Ok(Some(caller.tenant.to_string())),
@@ -58,7 +58,7 @@ pub(crate) fn tenant_to_look_in(caller: &Caller, asked: Option<&str>, what: &str
 pub(crate) fn tenant_to_change(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
     require(caller, Role::Admin)?;
     match asked {
-        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant()),
+        Some(tenant) if !caller.sees(tenant) => Err(Problem::other_tenant(Role::Admin)),
         Some(tenant) => Ok(tenant.to_owned()),
         None => Ok(caller.tenant.to_string()),
     }

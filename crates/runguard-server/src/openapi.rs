@@ -534,6 +534,8 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             },
         }),
     );
+    let mut metrics = text("text/plain", "Metrics, in the text format 0.0.4 or, for those who ask for it, as OpenMetrics.");
+    metrics["content"]["application/openmetrics-text"] = metrics["content"]["text/plain"].clone();
     vec![
         ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, list), READ)})),
         (
@@ -605,7 +607,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/metrics",
-            json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])}),
+            json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, metrics), &[401, 403])}),
         ),
         (
             "/openapi.json",

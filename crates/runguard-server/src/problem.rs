@@ -76,16 +76,26 @@ impl Problem {
         ))
     }
 
-    pub(crate) fn forbidden(role: Role) -> Self {
-        let role = role.name();
-        let detail = format!("This needs the role `{role}`; make such a key with `runguard key create --role {role}`.");
+    /// Names the least that would do: an admin of all tenants is not needed for the caller's own.
+    pub(crate) fn forbidden(caller: &Caller, role: Role) -> Self {
+        let (role, whose) = (role.name(), own(caller));
+        let detail = format!("This needs the role `{role}`; make such a key with `runguard key create {whose} --role {role}`.");
         Self(runguard_http::Problem::forbidden(detail))
     }
 
-    pub(crate) fn other_tenant() -> Self {
-        Self(runguard_http::Problem::forbidden(
-            "This key is of one tenant and sees no other. A key of all tenants is made with `runguard key create --role admin --all-tenants`.",
-        ))
+    pub(crate) fn no_figures(caller: &Caller) -> Self {
+        let whose = own(caller);
+        Self(runguard_http::Problem::forbidden(format!(
+            "The figures of its own tenant are for a key with the role `read` (`runguard key create {whose} --role read`), those of the whole service for one with `metrics` (`runguard key create --role metrics`)."
+        )))
+    }
+
+    /// `role` is what it takes there.
+    pub(crate) fn other_tenant(role: Role) -> Self {
+        let role = role.name();
+        Self(runguard_http::Problem::forbidden(format!(
+            "This key is of one tenant and sees no other. Use a key of that tenant, or one of all tenants: `runguard key create --role {role} --all-tenants`."
+        )))
     }
 
     pub(crate) fn needs_admin_of_all() -> Self {
@@ -117,6 +127,11 @@ impl Problem {
     pub(crate) fn into_reply(self) -> Reply {
         self.0.into_reply()
     }
+}
+
+/// How a key is made for those that the caller's key is for.
+fn own(caller: &Caller) -> String {
+    if caller.sees_all() { "--all-tenants".to_owned() } else { format!("--tenant '{}'", caller.tenant) }
 }
 
 impl From<InputError> for Problem {
