@@ -182,3 +182,14 @@ def test_a_session_is_erased_when_it_is_meant(busy):
     assert again.returncode == 3 and "chat-1" in again.stderr, again
     as_json = run_cli("session", "chat-2", "--erase", "--yes", "--json", "--url", busy.url)
     assert json.loads(as_json.stdout)["erased"] is True, as_json
+
+
+def test_no_circuit_in_a_phase_is_not_no_endpoint(busy, serve):
+    none = run_cli("circuits", "--phase", "half_open", "--url", busy.url)
+    assert none.stdout.strip() == "No circuit is half-open (1 in all).", none
+    empty = run_cli("circuits", "--phase", "open", "--url", serve(virtual_clock=False).url)
+    assert "No endpoint has been recorded yet" in empty.stdout, empty
+
+
+def test_settings_show_says_what_it_reads():
+    assert "GET /v1/settings" in run_cli("settings", "show", "--help").stdout
