@@ -169,3 +169,27 @@ def test_a_service_that_wants_a_key(serve):
     assert refused.returncode not in (0, 2, 101) and "key" in refused.stderr.lower(), refused
     shown = run_cli("decisions", "--url", server.url, "--key", key, "--json")
     assert shown.returncode == 0, shown
+
+
+def test_a_session_is_erased_when_it_is_meant(busy):
+    unasked = run_cli("session", "chat-1", "--erase", "--url", busy.url)
+    assert unasked.returncode == 2 and "--yes" in unasked.stderr, unasked
+    assert busy.client().get("/v1/sessions/chat-1").status == 200
+    erased = run_cli("session", "chat-1", "--erase", "--yes", "--url", busy.url)
+    assert erased.returncode == 0 and "is erased" in erased.stdout, erased
+    assert busy.client().get("/v1/sessions/chat-1").status == 404
+    again = run_cli("session", "chat-1", "--erase", "--yes", "--url", busy.url)
+    assert again.returncode == 3 and "chat-1" in again.stderr, again
+    as_json = run_cli("session", "chat-2", "--erase", "--yes", "--json", "--url", busy.url)
+    assert json.loads(as_json.stdout)["erased"] is True, as_json
+
+
+def test_no_circuit_in_a_phase_is_not_no_endpoint(busy, serve):
+    none = run_cli("circuits", "--phase", "half_open", "--url", busy.url)
+    assert none.stdout.strip() == "No circuit is half-open (1 in all).", none
+    empty = run_cli("circuits", "--phase", "open", "--url", serve(virtual_clock=False).url)
+    assert "No endpoint has been recorded yet" in empty.stdout, empty
+
+
+def test_settings_show_says_what_it_reads():
+    assert "GET /v1/settings" in run_cli("settings", "show", "--help").stdout

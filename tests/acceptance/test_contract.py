@@ -196,6 +196,18 @@ def test_an_unknown_field_is_named_in_warnings(caller, session, route):
     assert not clean.get("warnings")
 
 
+@answering_routes
+@pytest.mark.parametrize("query, told", [
+    ("stauts=200", "did you mean 'status=200'"), ("status=201", "did you mean 'status=200'"), ("Flat=1", "did you mean 'flat=1'"),
+    ("tenant=acme", "that of the key"), ("color=%22red%22", "known are status=200 and flat=1"),
+])
+def test_an_unknown_parameter_is_named_in_warnings(caller, session, route, query, told):
+    answer = caller.post(f"{route.path}?{query}", {**route.body, "session_id": session}).json
+    assert told in json.dumps(answer["warnings"]), answer
+    clean = caller.post(f"{route.path}?status=200&flat=0&", {**route.body, "session_id": session + "2"}).json
+    assert not clean.get("warnings")
+
+
 @every_route
 def test_an_unknown_field_is_no_error(caller, session, route):
     response = caller.post(route.path, {**route.body, "session_id": session, "conversation": {"id": 1}})

@@ -57,13 +57,18 @@ def test_metrics_tell_decisions_savings_circuits_and_the_store(flow):
 
 def test_both_text_formats_are_spoken(flow):
     some_traffic(flow)
-    open_metrics = flow.get("/metrics")
-    assert open_metrics.content_type == "application/openmetrics-text" and open_metrics.text.endswith("# EOF\n")
-    plain = flow.get("/metrics", headers={"accept": "text/plain"})
-    assert plain.content_type == "text/plain" and "# EOF" not in plain.text
-    assert "# TYPE runguard_decisions_total counter" in plain.text
-    prometheus = flow.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"})
-    assert prometheus.content_type == "application/openmetrics-text"
+    asks_for = lambda accept: flow.get("/metrics", headers={"accept": accept} if accept else None)
+    for accept in ("application/openmetrics-text", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+                   "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"):
+        open_metrics = asks_for(accept)
+        assert open_metrics.content_type == "application/openmetrics-text" and open_metrics.text.endswith("# EOF\n"), accept
+    for accept in (None, "*/*", "text/plain", "text/html,*/*;q=0.8", "text/plain,application/openmetrics-text;q=0.1",
+                   "application/openmetrics-text;q=0"):
+        plain = asks_for(accept)
+        assert plain.content_type == "text/plain" and "version=0.0.4" in plain.headers["content-type"], accept
+        assert "# EOF" not in plain.text and "# TYPE runguard_decisions_total counter" in plain.text
+        # What `promtool check metrics` would not know.
+        assert set(re.findall(r"^# TYPE \S+ (\S+)$", plain.text, re.M)) <= {"counter", "gauge", "histogram"}
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")

@@ -276,3 +276,25 @@ def test_it_listens_to_the_world_with_a_key(closed):
     key = create_key(closed.data)
     closed.listen = f"0.0.0.0:{closed.port}"
     closed.start().client(key=key).allowed(AGENT_ACTION, session_id="s", action_name="a")
+
+
+def test_the_command_line_claims_no_more_than_it_knows_of_a_service_that_runs(closed):
+    """A service that has had keys stays locked when the file is taken away; the command line cannot see whether it had."""
+    before = run_cli("key", "list", "--data", closed.data)
+    assert "open on loopback" in before.stdout and "runs on this folder" not in before.stdout, before
+    key = create_key(closed.data)
+    closed.start()
+    (closed.data / "keys.json").unlink()
+    listed = run_cli("key", "list", "--data", closed.data)
+    assert "refuses every caller if it had one" in listed.stdout and "After a restart" in listed.stdout, listed
+    made = run_cli("key", "create", "--data", closed.data)
+    assert "if it did not already" in made.stderr and "was open" not in made.stderr, made
+    assert key != made.stdout.strip()
+
+
+def test_revoking_the_last_key_warns(closed):
+    first, last = create_key(closed.data), create_key(closed.data)
+    revoke = lambda key: run_cli("key", "revoke", "--data", closed.data, key)
+    assert revoke(first).stderr == ""
+    warned = revoke(last)
+    assert warned.returncode == 0 and "refuses every caller" in warned.stderr, warned

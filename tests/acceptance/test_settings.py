@@ -352,6 +352,27 @@ def test_a_bad_new_file_is_refused_and_the_old_one_stays(serve):
     eventually(lambda: handoffs_allowed(server.client(), f"mended-{next(attempt)}") == 4, "the mended file")
 
 
+def test_a_file_that_comes_later_is_taken_over(serve):
+    server = serve()
+    assert handoffs_allowed(server.client(), "before") == 6
+    late = server.folder / "runguard.toml"
+    late.write_text("[guards.handoff]\nmax_handoffs = 3\n")
+    attempt = iter(range(10_000))
+    eventually(lambda: handoffs_allowed(server.client(), f"after-{next(attempt)}") == 3, "the file that came")
+    late.write_text("")
+    eventually(lambda: "needs a restart for that" in server.log(), "advice that can be followed")
+    late.unlink()
+    eventually(lambda: "cannot read the settings file" in server.log(), "that it is gone")
+    assert handoffs_allowed(server.client(), "still") == 3
+
+
+def test_the_example_says_of_each_key_whether_it_needs_a_restart(tmp_path):
+    example = run_cli("settings", "example").stdout
+    said = {key: about.endswith("(Needs a restart.)") for about, key in re.findall(r"^# (.+)\n# (\w+) = ", example, re.M)}
+    assert said["listen"] and said["memory_mb"] and not said["hosts"] and not said["requests_per_second_per_key"]
+    assert "[savings] and log.store_text" not in example
+
+
 def test_counts_survive_a_change_of_settings(serve):
     server = serve(config="[guards.ai_task_retry]\nmax_retries = 2\n")
     flow = server.client()

@@ -76,3 +76,15 @@ def test_a_changed_file_shows_and_what_waits_for_a_restart_says_so(serve):
 def test_a_wrong_parameter_is_named(flow):
     answer = flow.get("/v1/settings?tenat=acme")
     assert answer.status == 422 and answer.json["errors"][0]["field"] == "tenat"
+
+
+def test_what_is_taken_over_at_once_does_not_wait_for_a_restart(serve):
+    server = serve(config="[server]\nmax_in_flight_per_key = 100\nmax_streams = 7\n")
+    server.config_file.write_text("[server]\nmax_in_flight_per_key = 200\nmax_streams = 8\n")
+    shown = lambda: server.client().get("/v1/settings").json["settings"]["server"]
+    deadline = time.monotonic() + 15
+    while "after_restart" not in shown()["max_streams"]:
+        assert time.monotonic() < deadline, shown()
+        time.sleep(0.05)
+    assert shown()["max_streams"]["value"] == 7 and shown()["max_streams"]["after_restart"] == 8
+    assert shown()["max_in_flight_per_key"]["value"] == 200 and "after_restart" not in shown()["max_in_flight_per_key"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import statistics
 import threading
 import time
 
 from raw import connect, head, read_answer, status_of, wait_until
+from runguard_http import EventStream
 from runguard_process import run_cli
 
 
@@ -19,6 +21,14 @@ def with_keys(serve, config: str | None, *tenants: str, **options):
         made = run_cli("key", "create", "--data", server.data, "--tenant", tenant, "--role", "guard")
         keys.append(next(word for word in made.stdout.split() if word.startswith("rg_")))
     return server.start(), keys
+
+
+def limited(server) -> dict[str, int]:
+    """How many requests were refused, by limit."""
+    made = run_cli("key", "create", "--data", server.data, "--role", "metrics").stdout.split()[-1]
+    wait_until(lambda: server.client(key=made).get("/metrics").status == 200)
+    text = server.client(key=made).get("/metrics").text
+    return {limit: int(count) for limit, count in re.findall(r'^runguard_limited_requests_total{limit="(.+)"} (.+)$', text, re.M)}
 
 
 HANDOFF = {"source_bot": "a", "target_bot": "b"}
@@ -37,6 +47,7 @@ def test_requests_in_a_second_are_bounded_by_setting(serve):
     assert refused, "twelve in less than a second"
     assert refused[0].json["type"].endswith("too-fast") and refused[0].headers["retry-after"] == "1"
     assert refused[0].headers["x-should-retry"] == "true" and "allow" not in refused[0].json
+    assert limited(server)["requests"] == len(refused)
     assert ask_guard(server, quiet).status == 200
 
 
@@ -129,3 +140,11 @@ def test_large_arguments_of_one_do_not_slow_the_others(serve):
             thread.join()
     # It was a hundredfold; what is left is two cores shared with five busy clients.
     assert beside < alone * 25 + 0.005, f"{alone * 1000:.1f} ms alone, {beside * 1000:.1f} ms beside"
+
+
+def test_streams_that_are_too_many_are_counted(serve):
+    server = serve("[server]\nmax_streams_per_key = 1\n")
+    with EventStream(server.client(), "/v1/events"):
+        assert server.client().get("/v1/events").status == 429
+    counted = re.findall(r'^runguard_limited_requests_total{limit="(.+)"} (.+)$', server.client().get("/metrics").text, re.M)
+    assert sorted(counted) == [("bytes", "0"), ("previews", "0"), ("requests", "0"), ("streams", "1")]

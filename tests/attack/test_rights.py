@@ -6,6 +6,7 @@ import time
 import pytest
 
 from catalogue import AGENT_ACTION, CIRCUIT_RECORD
+from runguard_http import EventStream
 from runguard_process import Server, run_cli
 
 # Everything that could be told of the other tenant carries this word.
@@ -229,3 +230,59 @@ def test_an_older_admin_of_the_default_tenant_stays_one_of_all_and_others_become
     server.start()
     assert server.client(key=keys["default"]).get("/v1/decisions?tenant=acme").status == 200
     assert server.client(key=keys["acme"]).get("/v1/decisions?tenant=default").status == 403
+
+
+def test_a_key_of_all_tenants_is_told_where_was_looked(town):
+    """A session and an endpoint are filed under their tenant: nobody is told that there is nothing when there is."""
+    operator, session, endpoint = who(town, "operator"), f"{SECRET}-session", f"{SECRET}-api"
+    for name in ("operator", "reader of all"):
+        for path in (f"/v1/decisions?session={session}", f"/v1/circuits?endpoint={endpoint}"):
+            unnamed = who(town, name).get(path)
+            assert unnamed.status == 422 and [error["field"] for error in unnamed.json["errors"]] == ["tenant"], unnamed
+            assert "tenant=NAME" in unnamed.text and "--tenant NAME" in unnamed.text, unnamed
+            named = who(town, name).get(f"{path}&tenant={SECRET}").json
+            assert len(named.get("decisions") or named.get("circuits")) == 1, named
+    for method, path in [("GET", f"/v1/sessions/{session}"), ("DELETE", f"/v1/sessions/{session}"), ("POST", f"/v1/circuits/{endpoint}/open")]:
+        unnamed = operator.request(method, path)
+        assert unnamed.status == 404, unnamed
+        assert "'default'" in unnamed.json["detail"] and "?tenant=NAME" in unnamed.json["detail"], unnamed
+    assert operator.get("/v1/circuits").json["counts"]["open"] == 1, "and no circuit was made in another tenant"
+    assert operator.post("/v1/circuits/unheard-of/open?tenant=default").status == 200
+    assert operator.post("/v1/circuits/unheard-of/reset").status == 200, "one that is known is meant"
+    # A key of one tenant hears of no other.
+    assert who(town, "admin").get("/v1/sessions/nobody").json["detail"] == "Nothing is known of this session."
+
+
+def test_a_key_of_all_tenants_follows_a_session_wherever_it_is(town):
+    with EventStream(who(town, "operator"), "/v1/events?session=followed") as events:
+        who(town, "other").allowed(AGENT_ACTION, session_id="not-followed", action_name="a")
+        who(town, "other").allowed(AGENT_ACTION, session_id="followed", action_name="b")
+        who(town, "operator").allowed(AGENT_ACTION, session_id="followed", action_name="c")
+        assert events.next_event().json["tenant"] == SECRET
+
+
+def test_the_command_line_says_where_was_looked(serve):
+    server = serve(start=False, virtual_clock=False)
+    operator, acme = create(server.data, "--role", "admin"), create(server.data, "--tenant", "acme", "--role", "guard")
+    server.start().client(key=acme).allowed(AGENT_ACTION, session_id="victim", action_name="a")
+    as_operator = ("--url", server.url, "--key", operator)
+    missed = run_cli("session", "victim", *as_operator)
+    assert missed.returncode == 3 and "'default'" in missed.stderr and "--tenant NAME" in missed.stderr, missed
+    unnamed = run_cli("decisions", "--session", "victim", *as_operator)
+    assert unnamed.returncode == 2 and "--tenant NAME" in unnamed.stderr, unnamed
+    assert "victim" in run_cli("session", "victim", "--tenant", "acme", *as_operator).stdout
+    assert "victim" in run_cli("decisions", "--session", "victim", "--tenant", "acme", *as_operator).stdout
+    # Without keys everybody asks about one tenant.
+    alone = serve(virtual_clock=False)
+    alone.client().allowed(AGENT_ACTION, session_id="mine", action_name="a")
+    assert "mine" in run_cli("decisions", "--session", "mine", "--url", alone.url).stdout
+
+
+def test_a_refusal_names_the_least_that_would_do(town):
+    said = lambda name, method, path: who(town, name).request(method, path, b"{}").json["detail"]
+    assert "--role read --all-tenants" in said("read", "GET", f"/v1/decisions?tenant={SECRET}")
+    assert "--role admin --all-tenants" in said("admin", "DELETE", f"/v1/sessions/x?tenant={SECRET}")
+    assert "--tenant 'acme' --role read" in said("guard", "GET", "/v1/decisions")
+    assert "--tenant 'acme' --role admin" in said("read", "POST", "/v1/circuits/e/open")
+    figures = said("guard", "GET", "/metrics")
+    assert "--tenant 'acme' --role read" in figures and "--role metrics" in figures

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raw import ask, head, status_of, wait_until
-from runguard_process import ServerDidNotStart
+from runguard_process import ServerDidNotStart, free_port, run_cli
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
@@ -129,3 +129,53 @@ def test_a_preface_in_pieces_is_understood(server):
         # The server's settings frame: type 4 on stream 0.
         frame = connection.recv(9)
         assert frame[3] == 4, frame
+
+
+def signed_certificate(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority of one's own, and a certificate that it has signed."""
+    folder.mkdir()
+    authority, authority_key, cert, key, request = (folder / name for name in ("ca.pem", "ca.key", "cert.pem", "cert.key", "cert.csr"))
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    openssl = lambda *arguments: subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+    openssl("req", "-x509", *curve, "-days", "2", "-subj", "/CN=private authority", "-keyout", authority_key, "-out", authority)
+    openssl("req", *curve, "-subj", "/CN=runguard", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", request)
+    openssl("x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial", "-days", "2", "-copy_extensions", "copy",
+            "-out", cert)
+    return authority, cert, key
+
+
+def test_the_command_line_trusts_a_private_authority(serve, tmp_path):
+    authority, cert, key = signed_certificate(tmp_path / "tls")
+    server = serve(start=False, virtual_clock=False, arguments=("--tls-cert", str(cert), "--tls-key", str(key)))
+    server.launch()
+    wait_until(lambda: "RunGuard is ready" in server.log())
+    url = f"https://localhost:{server.port}"
+    decisions = lambda *arguments, **env: run_cli("decisions", "--url", url, *arguments, env=env)
+    for trusting in (decisions("--ca", authority), decisions(RUNGUARD_CA=str(authority)), decisions(SSL_CERT_FILE=str(authority))):
+        assert trusting.returncode == 0 and "No decisions" in trusting.stdout, trusting
+    strange = decisions()
+    assert strange.returncode == 4 and "certificate" in strange.stderr and "--ca" in strange.stderr, strange
+    assert "Is it running" not in strange.stderr, strange
+    other, _ = certificate(tmp_path / "other", "other")
+    wrong = decisions("--ca", other)
+    assert wrong.returncode == 4 and "do not vouch" in wrong.stderr, wrong
+    for nonsense in (tmp_path / "missing.pem", key):
+        refused = decisions("--ca", nonsense)
+        assert refused.returncode == 2 and "--ca" in refused.stderr, refused
+    nobody = run_cli("decisions", "--url", f"https://localhost:{free_port()}")
+    assert nobody.returncode == 4 and "Is it running" in nobody.stderr, nobody
+
+
+def test_an_authority_that_serves_is_named_as_the_trouble(serve, tmp_path):
+    server, cert, _ = serve_tls(serve, tmp_path)
+    refused = run_cli("decisions", "--url", f"https://localhost:{server.port}", "--ca", cert)
+    assert refused.returncode == 4 and "CA:FALSE" in refused.stderr, refused
+
+
+def test_where_the_system_trusts_nobody_it_is_said(serve, tmp_path):
+    server, _, _ = serve_tls(serve, tmp_path)
+    (tmp_path / "none.pem").write_text("")
+    trustless = run_cli("decisions", "--url", f"https://localhost:{server.port}", env={"SSL_CERT_FILE": str(tmp_path / "none.pem")})
+    assert trustless.returncode == 4 and "--ca" in trustless.stderr and "panicked" not in trustless.stderr, trustless
+    plain = serve(virtual_clock=False)
+    assert run_cli("decisions", "--url", plain.url, env={"SSL_CERT_FILE": str(tmp_path / "none.pem")}).returncode == 0

@@ -67,7 +67,7 @@ enum Command {
     Explain(commands::explain::Explain),
     /// Make, list and revoke API keys
     Key(commands::key::Key),
-    /// Print an example settings file, check one, or show what is in force
+    /// Print an example settings file, check one, or show every value and where it comes from
     Settings(commands::settings::Settings),
 }
 

@@ -129,6 +129,11 @@ impl Caller {
         OPEN.clone()
     }
 
+    /// Someone without a key, let in because there are none.
+    pub fn is_anyone(&self) -> bool {
+        self.key_id.is_empty()
+    }
+
     /// Whether it may do what the role is for, to the tenants that it [sees](Self::sees).
     pub fn may(&self, role: Role) -> bool {
         match role {

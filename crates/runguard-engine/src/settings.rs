@@ -228,7 +228,7 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     (
         "server",
         "hosts",
-        "Names besides localhost under which a service without keys may be asked, such as the name a proxy on this machine passes on. Requests for other names are refused: they come from a web page that found the port.",
+        "Names besides localhost under which a service without keys may be asked, such as the name a proxy on this machine passes on. Requests for other names are refused: they come from a web page that found the port. Without a key everyone who reaches the service under such a name is an admin of it: where others than this machine's people reach the proxy, make a key instead.",
         true,
     ),
     (
@@ -509,7 +509,7 @@ pub fn read_file(path: &Path) -> Result<String, SettingsError> {
         return Ok(text);
     }
     Err(wrong(format!(
-        "the settings file {} is empty: no key stands in it. If all defaults are meant, have no file: leave out --config and RUNGUARD_CONFIG, or remove {DEFAULT_FILE}. `runguard settings example` prints one to start from",
+        "the settings file {} is empty: no key stands in it. If all defaults are meant, have no file: leave out --config and RUNGUARD_CONFIG, or remove {DEFAULT_FILE}; a service that runs with a file needs a restart for that. `runguard settings example` prints one to start from",
         path.display()
     )))
 }
@@ -755,7 +755,7 @@ pub fn example() -> String {
     use std::fmt::Write as _;
     let mut out = String::from(
         "# RunGuard settings. Every line that is commented out shows a default.\n\
-         # Changes to [guards], [tenants], [savings] and log.store_text are taken over without a restart.\n\
+         # Changes are taken over while the service runs, but for what says that it needs a restart.\n\
          # Any key can come from the environment: RUNGUARD_GUARDS__HANDOFF__MAX_HANDOFFS=8\n",
     );
     let defaults = default_tree();
@@ -806,7 +806,7 @@ pub fn example() -> String {
 }
 
 /// Who is told, and of what: lists, so they stand apart from the keys with defaults.
-const ALERTS_EXAMPLE: &str = r#"# Who is told. kind = "slack" | "pagerduty" | "teams" | "webhook"; secrets come from environment variables:
+const ALERTS_EXAMPLE: &str = r#"# Who is told. (Needs a restart.) kind = "slack" | "pagerduty" | "teams" | "webhook"; secrets come from environment variables:
 #   [[alerts.target]]
 #     name = "ops"
 #     kind = "slack"

@@ -8,7 +8,7 @@
 
 use crate::engine::Engine;
 use crate::keys::{KEY_FILE, KeyRing};
-use crate::settings::Origin;
+use crate::settings::{DEFAULT_FILE, Origin};
 use runguard_core::Timestamp;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +91,8 @@ fn stamp(path: Option<&PathBuf>) -> Stamp {
 /// however late the task begins.
 pub fn watch(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, folder: PathBuf) -> impl Future<Output = ()> + Send {
     let key_file = folder.join(KEY_FILE);
+    // Without a file the one that is looked for may still come.
+    let file = file.or_else(|| origin.file.clone()).or_else(|| Some(PathBuf::from(DEFAULT_FILE)));
     let seen = (stamp(file.as_ref()), stamp(Some(&key_file)));
     // A file that was found is meant from then on: one that vanishes is a mistake, and not the wish for all defaults.
     let origin = Origin { file: file.clone(), ..origin };

@@ -63,6 +63,35 @@ struct ResultLabel {
     result: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
+/// What a caller had too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limited {
+    /// Under way, or in a second.
+    Requests,
+    /// Of bodies.
+    Bytes,
+    Streams,
+    Previews,
+}
+
+impl Limited {
+    const ALL: [Self; 4] = [Self::Requests, Self::Bytes, Self::Streams, Self::Previews];
+
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Bytes => "bytes",
+            Self::Streams => "streams",
+            Self::Previews => "previews",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -77,6 +106,8 @@ pub(crate) struct Metrics {
     unmatched_results: Counter,
     circuit_trips: Counter,
     store_errors: Counter,
+    /// By [`Limited`]; there from the start, so that a first refusal is seen as a rise.
+    limited: [Counter; Limited::ALL.len()],
     alerts: Family<AlertLabels, Counter>,
     /// By guard, found once.
     saved: Vec<Counter>,
@@ -111,11 +142,18 @@ impl Metrics {
         registry.register("operations_saved", "Billed operations that refusals spared, by guard", saved.clone());
         let spans = Family::<ResultLabel, Counter>::default();
         registry.register("telemetry_spans", "Spans for the OpenTelemetry collector: sent, or dropped because it was away", spans.clone());
+        let limited = Family::<LimitLabel, Counter>::default();
+        registry.register(
+            "limited_requests",
+            "Requests answered 429 because their caller had too much of the service, by limit",
+            limited.clone(),
+        );
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         registry.register("build", "Which version runs", Info::new(version));
         let metrics = Self {
             saved: GuardName::ALL.iter().map(|guard| saved.get_or_create_owned(&GuardLabel { guard: guard.code() })).collect(),
             spans: ["exported", "dropped"].map(|result| spans.get_or_create_owned(&ResultLabel { result })),
+            limited: Limited::ALL.map(|limit| limited.get_or_create_owned(&LimitLabel { limit: limit.code() })),
             circuits: Family::default(),
             log_rows: Gauge::default(),
             decisions,
@@ -216,6 +254,10 @@ impl Metrics {
         if status == 503 {
             self.store_errors.inc();
         }
+    }
+
+    pub(crate) fn limited(&self, limit: Limited) {
+        self.limited[limit as usize].inc();
     }
 
     pub(crate) fn stream_opened(&self) {

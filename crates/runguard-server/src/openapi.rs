@@ -308,7 +308,11 @@ fn filters() -> Vec<Value> {
     vec![
         query("guard", "Of this guard.", &codes(GuardName::ALL.iter().map(|guard| guard.code()).collect())),
         query("reason", "With this reason.", &codes(Reason::ALL.iter().map(|reason| reason.code()).collect())),
-        query("session", "Of this session.", &json!({"type": "string"})),
+        query(
+            "session",
+            "Of this session. A key of all tenants names its `tenant`, too; an event stream follows it in all tenants otherwise.",
+            &json!({"type": "string"}),
+        ),
         query("tenant", "Of this tenant; needs a key of all tenants unless it is the key's own.", &json!({"type": "string"})),
         query("outcome", "Ended so.", &codes(vec!["allowed", "would_block", "blocked", "recorded"])),
         query("kind", "check (default), record, admin or all.", &codes(vec!["check", "record", "admin", "all"])),
@@ -501,7 +505,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
     let text = |kind: &str, description: &str| json!({"description": description, "content": {kind: {"schema": {"type": "string"}}}});
     let control = |verb: &str, summary: &str| {
         let parameters = [in_path("endpoint_key", "The endpoint."), tenant.clone()];
-        json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, json_response("The circuit after it.", &circuit)), READ)})
+        json!({"post": operation("operations", &format!("circuit_{verb}"), summary, &parameters, (200, json_response("The circuit after it.", &circuit)), FIND)})
     };
     let mut erase = operation(
         "operations",
@@ -530,6 +534,8 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             },
         }),
     );
+    let mut metrics = text("text/plain", "Metrics, in the text format 0.0.4 or, for those who ask for it, as OpenMetrics.");
+    metrics["content"]["application/openmetrics-text"] = metrics["content"]["text/plain"].clone();
     vec![
         ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, list), READ)})),
         (
@@ -562,7 +568,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
             json!({"get": operation("log", "circuits", "The circuits of the endpoints, by tenant and endpoint, in pages; and how many there are in which phase.",
                 &[
                     tenant.clone(),
-                    query("endpoint", "Only this endpoint, of the tenant named or the key's own.", &json!({"type": "string"})),
+                    query("endpoint", "Only this endpoint, of the key's own tenant or the one named; a key of all tenants names one.", &json!({"type": "string"})),
                     query("phase", "Only those in this phase.", &json!({"enum": ["closed", "half_open", "open"]})),
                     query("limit", "Circuits of a page (default 100).", &json!({"type": "integer", "minimum": 1, "maximum": 1000})),
                     query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^([0-9a-f]{2})+$"})),
@@ -601,7 +607,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/metrics",
-            json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, text("application/openmetrics-text", "Metrics.")), &[401, 403])}),
+            json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, metrics), &[401, 403])}),
         ),
         (
             "/openapi.json",

@@ -3,10 +3,12 @@
 use crate::streams::TooMany;
 use hyper::StatusCode;
 use runguard_core::input::{InputError, Problem as WrongField};
-use runguard_engine::{ClockError, EngineError, Role};
+use runguard_engine::{Caller, ClockError, EngineError, Role};
 use runguard_http::FieldProblem;
 use runguard_http::reply::Reply;
 use runguard_store::StoreError;
+
+const NAME_ANOTHER_TENANT: &str = "Another one is named with `?tenant=NAME` (`--tenant NAME` on the command line).";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Problem(runguard_http::Problem);
@@ -34,6 +36,25 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", format!("Nothing is known of this {what}."))
     }
 
+    /// The same of what is filed under its tenant: whoever may look in others is told where was looked.
+    pub(crate) fn unknown_in(tenant: &str, what: &str, caller: &Caller) -> Self {
+        if !caller.sees_all() {
+            return Self::unknown(what);
+        }
+        let detail = format!("Nothing is known of this {what} in tenant '{tenant}'. {NAME_ANOTHER_TENANT}");
+        Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", detail)
+    }
+
+    /// For a key of all tenants that asks for what is filed under one.
+    pub(crate) fn tenant_not_named(what: &str) -> Self {
+        Self::query(
+            "tenant",
+            format!(
+                "is missing: this key is of all tenants, and {what} is looked up in one. Name it with `tenant=NAME` (`--tenant NAME` on the command line); sessions of keys that were made without a tenant are in 'default'"
+            ),
+        )
+    }
+
     pub(crate) fn method(allow: &'static str) -> Self {
         Self(runguard_http::Problem::method(allow))
     }
@@ -55,16 +76,26 @@ impl Problem {
         ))
     }
 
-    pub(crate) fn forbidden(role: Role) -> Self {
-        let role = role.name();
-        let detail = format!("This needs the role `{role}`; make such a key with `runguard key create --role {role}`.");
+    /// Names the least that would do: an admin of all tenants is not needed for the caller's own.
+    pub(crate) fn forbidden(caller: &Caller, role: Role) -> Self {
+        let (role, whose) = (role.name(), own(caller));
+        let detail = format!("This needs the role `{role}`; make such a key with `runguard key create {whose} --role {role}`.");
         Self(runguard_http::Problem::forbidden(detail))
     }
 
-    pub(crate) fn other_tenant() -> Self {
-        Self(runguard_http::Problem::forbidden(
-            "This key is of one tenant and sees no other. A key of all tenants is made with `runguard key create --role admin --all-tenants`.",
-        ))
+    pub(crate) fn no_figures(caller: &Caller) -> Self {
+        let whose = own(caller);
+        Self(runguard_http::Problem::forbidden(format!(
+            "The figures of its own tenant are for a key with the role `read` (`runguard key create {whose} --role read`), those of the whole service for one with `metrics` (`runguard key create --role metrics`)."
+        )))
+    }
+
+    /// `role` is what it takes there.
+    pub(crate) fn other_tenant(role: Role) -> Self {
+        let role = role.name();
+        Self(runguard_http::Problem::forbidden(format!(
+            "This key is of one tenant and sees no other. Use a key of that tenant, or one of all tenants: `runguard key create --role {role} --all-tenants`."
+        )))
     }
 
     pub(crate) fn needs_admin_of_all() -> Self {
@@ -96,6 +127,11 @@ impl Problem {
     pub(crate) fn into_reply(self) -> Reply {
         self.0.into_reply()
     }
+}
+
+/// How a key is made for those that the caller's key is for.
+fn own(caller: &Caller) -> String {
+    if caller.sees_all() { "--all-tenants".to_owned() } else { format!("--tenant '{}'", caller.tenant) }
 }
 
 impl From<InputError> for Problem {

@@ -1,7 +1,7 @@
 //! What happens to every request: a way in, a bounded body, a count.
 
 use crate::auth::{self, Openness};
-use crate::metrics::Metrics;
+use crate::metrics::{Limited, Metrics};
 use crate::problem::Problem;
 use crate::routes::{self, Access};
 use crate::streams::{StreamLimits, Streams};
@@ -9,7 +9,7 @@ use axum::Router;
 use bytes::Bytes;
 use http_body_util::Either;
 use hyper::body::{Body as _, Incoming};
-use hyper::{Method, Request};
+use hyper::{Method, Request, StatusCode};
 use runguard_engine::{Caller, Engine};
 use runguard_http::body::{self, Limit, SMALL};
 use runguard_http::load::{Bounds, Limits, Loads, Share, Who};
@@ -68,7 +68,20 @@ impl App {
                 per_second: server.requests_per_second_per_tenant.into(),
             },
         };
-        Ok(self.loads.enter(Who { key: &caller.key_id, tenant: &caller.tenant }, &limits)?)
+        self.loads.enter(Who { key: &caller.key_id, tenant: &caller.tenant }, &limits).map_err(|problem| {
+            self.metrics.limited(Limited::Requests);
+            problem.into()
+        })
+    }
+
+    /// A caller's body, if it holds not too much already.
+    pub(crate) async fn read_body(&self, body: Incoming, limit: Limit, share: &mut Share) -> Result<Bytes, Problem> {
+        body::read(body, limit, share).await.map_err(|problem| {
+            if problem.status() == StatusCode::TOO_MANY_REQUESTS {
+                self.metrics.limited(Limited::Bytes);
+            }
+            problem.into()
+        })
     }
 }
 
@@ -119,7 +132,7 @@ impl Service {
             Access::Callers => Some(self.app.enter(&*auth::caller(&self.app.engine, self.app.openness, &head.headers)?)?),
         };
         let body = match &mut share {
-            Some(share) if !body.is_end_stream() => body::read(body, SMALL_BODY, share).await?,
+            Some(share) if !body.is_end_stream() => self.app.read_body(body, SMALL_BODY, share).await?,
             Some(_) | None => Bytes::new(),
         };
         let Ok(response) = self.router.clone().oneshot(Request::from_parts(head, axum::body::Body::from(body))).await;

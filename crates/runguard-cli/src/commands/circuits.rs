@@ -59,7 +59,12 @@ impl Circuits {
         }
         let rows = circuits["circuits"].as_array().map(Vec::as_slice).unwrap_or_default();
         if rows.is_empty() {
-            return output::line("No endpoint has been recorded yet (POST /guard/api-circuit/check and /record).");
+            let known: u64 = circuits["counts"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
+            return output::line(&match (&self.phase, known) {
+                (Some(phase), 1..) => format!("No circuit is {} ({known} in all).", phase.replace('_', "-")),
+                (None, 1..) => "No more circuits.".to_owned(),
+                (_, 0) => "No endpoint has been recorded yet (POST /guard/api-circuit/check and /record).".to_owned(),
+            });
         }
         let mut table = output::table(&["endpoint", "tenant", "phase", "forced", "failures", "threshold", "next probe (s)", "opened"]);
         for row in rows {

@@ -117,12 +117,20 @@ fn warning(record: &KeyRecord) -> Option<&'static str> {
     }
 }
 
-/// The first key closes a service that was open.
+/// The first key closes a service that was open. Whether it was is not known here: one that has had keys stays locked without them.
 fn closing(folder: &Path) -> &'static str {
     if runguard_store::is_in_use(folder) {
-        "This is the first key: the service that runs on this folder was open, and from now on (within a second) it refuses callers without a key."
+        "This is the first key in the file: from now on (within a second) the service that runs on this folder refuses callers without a key, if it did not already."
     } else {
         "This is the first key: a service on this folder refuses callers without a key."
+    }
+}
+
+fn no_keys(folder: &Path) -> &'static str {
+    if runguard_store::is_in_use(folder) {
+        "No keys. A service runs on this folder: it is open on loopback if it never had a key, and refuses every caller if it had one and the file is gone. After a restart it is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
+    } else {
+        "No keys. A service started on this folder is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
     }
 }
 
@@ -155,14 +163,13 @@ impl Key {
                 output::line(&token)
             }
             Verb::List { settings, json } => {
-                let records = keys::list(&folder(&settings)?).map_err(failure)?;
+                let folder = folder(&settings)?;
+                let records = keys::list(&folder).map_err(failure)?;
                 if json {
                     return output::json(&records.iter().map(shown).collect());
                 }
                 if records.is_empty() {
-                    return output::line(
-                        "No keys. The service is open on loopback and refuses other addresses. Make one with `runguard key create`.",
-                    );
+                    return output::line(no_keys(&folder));
                 }
                 let mut table = output::table(&["id", "name", "tenant", "roles", "always 200", "created", "revoked"]);
                 for record in &records {
@@ -183,7 +190,13 @@ impl Key {
                 output::line(&table.to_string())
             }
             Verb::Revoke { settings, id } => {
-                let record = keys::revoke(&folder(&settings)?, &id, system_now().as_millis()).map_err(failure)?;
+                let folder = folder(&settings)?;
+                let record = keys::revoke(&folder, &id, system_now().as_millis()).map_err(failure)?;
+                if keys::list(&folder).map_err(failure)?.iter().all(|key| key.revoked_at_ms.is_some()) {
+                    anstream::eprintln!(
+                        "It was the last one in force: the service does not open again, it refuses every caller until `runguard key create` makes another."
+                    );
+                }
                 output::line(&format!("Key {} of {} is revoked.", record.id, whose(&record)))
             }
         }

@@ -3,6 +3,7 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
+use std::io::IsTerminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Session {
@@ -13,6 +14,12 @@ pub(crate) struct Session {
     /// Of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Remove everything that is known of it, for good
+    #[arg(long)]
+    erase: bool,
+    /// Erase without asking
+    #[arg(long, requires = "erase")]
+    yes: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -21,13 +28,11 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let query: Query = self.tenant.iter().map(|tenant| ("tenant", tenant.clone())).collect();
-        let session = self.client.get(&format!("/v1/sessions/{}", segment(&self.id)), &query).map_err(|failure| match failure {
-            Failure::NotFound(_) => Failure::NotFound(format!(
-                "nothing is known of session '{}'; `runguard decisions` shows the latest ones",
-                output::clean(&self.id)
-            )),
-            other => other,
-        })?;
+        let path = format!("/v1/sessions/{}", segment(&self.id));
+        if self.erase {
+            return self.erase(&path, &query);
+        }
+        let session = self.client.get(&path, &query).map_err(|failure| self.not_found(failure))?;
         if self.json {
             return output::json(&session);
         }
@@ -68,5 +73,42 @@ impl Session {
             ]);
         }
         output::line(&table.to_string())
+    }
+
+    /// The service says where it looked, if there is elsewhere to look.
+    fn not_found(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::NotFound(detail) => Failure::NotFound(format!(
+                "session '{}': {} `runguard decisions` shows the latest ones",
+                output::clean(&self.id),
+                output::clean(&detail)
+            )),
+            other => other,
+        }
+    }
+
+    fn erase(&self, path: &str, query: &Query) -> Result<(), Failure> {
+        if !self.yes && !self.is_meant()? {
+            return Err(Failure::Cancelled);
+        }
+        let erased = self.client.delete(path, query).map_err(|failure| self.not_found(failure))?;
+        if self.json {
+            return output::json(&erased);
+        }
+        if erased["erased"] == true {
+            return output::line(&format!("Session '{}' is erased, with {} log entries.", output::clean(&self.id), erased["log_entries"]));
+        }
+        output::line(&output::text(&erased["message"]))
+    }
+
+    fn is_meant(&self) -> Result<bool, Failure> {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::Usage("erasing cannot be undone: say --yes where nobody can be asked".into()));
+        }
+        let tenant = self.tenant.as_deref().map_or_else(String::new, |tenant| format!(" of tenant '{}'", output::clean(tenant)));
+        anstream::eprint!("Erase everything known of session '{}'{tenant}? It cannot be undone. [y/N] ", output::clean(&self.id));
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
 }

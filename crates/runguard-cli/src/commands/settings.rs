@@ -18,7 +18,9 @@ enum Verb {
     Example,
     /// Check a settings file; says key and line of what is wrong
     Check { file: PathBuf },
-    /// Show the values in force and where each came from
+    /// Show the values of the file, the environment and the defaults, and where each came from
+    ///
+    /// These are what a service started here and now would have. What one that runs has in force is at its GET /v1/settings.
     Show {
         #[command(flatten)]
         settings: SettingsArgs,

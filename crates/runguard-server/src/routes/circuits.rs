@@ -37,9 +37,9 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     let after = values.get("cursor").map(String::as_str).map(place_of).transpose()?;
     let limit = limit(&values)?;
     let page = match values.get("endpoint") {
-        // An endpoint belongs to one tenant; who names none means its own, as everywhere else.
         Some(endpoint_key) => {
-            let found = app.engine.circuit(tenant.as_deref().unwrap_or(&caller.tenant), endpoint_key, now).await?;
+            let tenant = auth::tenant_to_look_in(&caller, tenant.as_deref(), "an endpoint")?;
+            let found = app.engine.circuit(&tenant, endpoint_key, now).await?;
             CircuitPage::of(found.filter(|circuit| phase.as_deref().is_none_or(|phase| phase == circuit.view.phase)))
         }
         None => app.engine.circuits(CircuitQuery { tenant, phase, after, limit }, now).await?,
@@ -110,7 +110,13 @@ async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&s
     if endpoint_key.trim().is_empty() || endpoint_key.chars().count() > MAX_ID_CHARS {
         return Err(Problem::query("endpoint_key", format!("must be 1 to {MAX_ID_CHARS} characters")));
     }
-    let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
+    let asked = values.get("tenant").map(String::as_str);
+    let tenant = auth::tenant_to_change(&caller, asked)?;
+    // An endpoint that was never seen can be opened or closed beforehand; but a key of all tenants that names none may mean another's.
+    let may_mean_another = asked.is_none() && caller.sees_all() && !caller.is_anyone();
+    if may_mean_another && app.engine.circuit(&tenant, endpoint_key, now).await?.is_none() {
+        return Err(Problem::unknown_in(&tenant, "endpoint", &caller));
+    }
     let circuit = app.engine.control_circuit(&tenant, endpoint_key, control, now).await?;
     tracing::warn!(?control, "an operator changed a circuit");
     Ok(reply(StatusCode::OK, JSON, show(&circuit, now).to_string()))

@@ -100,7 +100,6 @@ pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Tim
     let reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.code()).collect();
     let outcomes: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.code()).collect();
     let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
-    let session = values.get("session").cloned();
     Ok(RowFilter {
         id: None,
         kind: match one_of("kind", &["check", "record", "admin", "all"])?.as_deref() {
@@ -111,9 +110,8 @@ pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Tim
         guard: one_of("guard", &guards)?,
         reason: one_of("reason", &reasons)?,
         outcome: one_of("outcome", &outcomes)?,
-        // A session belongs to one tenant; an admin who names none means its own, as everywhere else.
-        tenant: if session.is_some() && tenant.is_none() { Some(caller.tenant.to_string()) } else { tenant },
-        session,
+        tenant,
+        session: values.get("session").cloned(),
         since: at("since")?,
         until: at("until")?,
     })
@@ -166,7 +164,11 @@ pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 async fn page(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
     let values = query(raw, &[FILTERS, &["limit", "cursor", "order", "format"]].concat())?;
-    let filter = filter(&values, &caller, now)?;
+    let mut filter = filter(&values, &caller, now)?;
+    if filter.session.is_some() {
+        // In the whole log a session is found by its tenant and its name; to read all of the log for one would take long.
+        filter.tenant = Some(auth::tenant_to_look_in(&caller, filter.tenant.as_deref(), "a session")?);
+    }
     let order = match values.get("order").map(String::as_str) {
         None | Some("desc") => Order::NewestFirst,
         Some("asc") => Order::OldestFirst,

@@ -6,6 +6,7 @@
 use super::State;
 use super::decisions::{FILTERS, Shown, filter, query, reader};
 use crate::auth;
+use crate::metrics::Limited;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::streams::{Listener, News};
@@ -28,6 +29,8 @@ use tokio_stream::wrappers::ReceiverStream;
 const CHUNK: usize = 200;
 /// Pieces on their way to a reader; what else there is waits elsewhere.
 const PIECES: usize = 16;
+/// Rows that a node of a cluster may be behind the others.
+const MOST_BEHIND: u64 = 10_000;
 /// When the log cannot be read.
 const AFTER_TROUBLE: Duration = Duration::from_secs(1);
 
@@ -50,7 +53,10 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     };
     // Where the stream begins is fixed before the caller hears of it: what is decided from its answer on is in the stream.
     let newest = *app.engine.store.committed().borrow();
-    let listener = app.streams.enter(caller.clone(), filter, newest).map_err(Problem::too_many_streams)?;
+    let listener = app.streams.enter(caller.clone(), filter, newest).map_err(|too_many| {
+        app.metrics.limited(Limited::Streams);
+        Problem::too_many_streams(too_many)
+    })?;
     if !auth::is_still_admitted(app, &caller) {
         // Revoked while it came in: whoever looks after the streams may have looked already.
         return Err(Problem::unauthorized());
@@ -58,8 +64,12 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
     if *app.stopping.borrow() {
         return Err(Problem::not_ready("The service is stopping. Try again shortly."));
     }
+    // A node may not have seen yet what another one has sent; in any other case the id is of another log, from before a restore: its
+    // reader would wait in silence until this one is as long.
+    let ahead = if app.engine.store.cluster_health().is_some() { MOST_BEHIND } else { 0 };
+    let at = last_id.filter(|last| *last <= newest.saturating_add(ahead)).unwrap_or(newest);
     let (sender, receiver) = mpsc::channel(PIECES);
-    tokio::spawn(Stream { app: app.clone(), listener, sender, at: last_id.unwrap_or(newest) }.run());
+    tokio::spawn(Stream { app: app.clone(), listener, sender, at }.run());
     Ok(event_stream(axum::body::Body::from_stream(ReceiverStream::new(receiver))))
 }
 

@@ -10,12 +10,12 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_core::answer::Shape;
 use runguard_core::guard::{Notice, Operation, ROUTES, Route, RouteKind};
-use runguard_core::input::{Input, InputError, MAX_ID_CHARS};
+use runguard_core::input::{Input, InputError, MAX_ID_CHARS, closest};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
 use runguard_http::RequestId;
-use runguard_http::body::{self, LARGE, Limit};
+use runguard_http::body::{LARGE, Limit};
 use runguard_http::load::Share;
 use runguard_http::reply::{Body, JSON, Reply, reply};
 use std::time::Instant;
@@ -24,6 +24,9 @@ use std::time::Instant;
 pub(crate) const BODY: Limit = Limit { bytes: LARGE, advice: "Send a hash or a summary instead of the whole text." };
 /// A body that takes so long to be understood that others would notice is understood on another thread.
 const LONG: usize = 32 * 1024;
+
+/// Parameters that are named because they mean nothing here.
+const MAX_WARNINGS: usize = 5;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -70,15 +73,16 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     auth::require(&caller, Role::Guard)?;
     let now = app.engine.clock.read(request.headers().get(NOW_HEADER).map(HeaderValue::as_bytes))?;
     let (parts, body) = request.into_parts();
-    let (mut refusal, shape) = options(parts.uri.query());
+    let Options { mut refusal, shape, warnings: misread } = Options::read(parts.uri.query());
     if caller.always_200 || parts.headers.get("x-runguard-status").is_some_and(|value| value == "200") {
         refusal = Refusal::Status200;
     }
     let mut share = app.enter(&caller)?;
-    let body = body::read(body, BODY, &mut share).await?;
+    let body = app.read_body(body, BODY, &mut share).await?;
     let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
-    let (question, _share) =
+    let (mut question, _share) =
         if body.len() <= LONG { (Question::read(route, &body)?, share) } else { long_question(app, route, body.clone(), share).await? };
+    question.warnings.extend(misread);
     let key = given.or(question.request_id);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
     let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
@@ -135,16 +139,40 @@ fn fingerprint(route: &Route, body: &[u8]) -> u64 {
     runguard_engine::engine::fingerprint(route.path, body)
 }
 
-fn options(query: Option<&str>) -> (Refusal, Shape) {
-    let (mut refusal, mut shape) = (Refusal::Status429, Shape::Full);
-    for pair in query.unwrap_or_default().split('&') {
-        match pair {
-            "status=200" => refusal = Refusal::Status200,
-            "flat=1" | "flat=true" => shape = Shape::Flat,
-            _ => {}
+/// What the address says about the form of the answer.
+struct Options {
+    refusal: Refusal,
+    shape: Shape,
+    /// What it says besides: a typing error would otherwise go unseen until a tool breaks on a refusal.
+    warnings: Vec<String>,
+}
+
+impl Options {
+    fn read(query: Option<&str>) -> Self {
+        let mut options = Self { refusal: Refusal::Status429, shape: Shape::Full, warnings: Vec::new() };
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            match pair {
+                "status=200" => options.refusal = Refusal::Status200,
+                "flat=1" | "flat=true" => options.shape = Shape::Flat,
+                "status=429" | "flat=0" | "flat=false" => {}
+                _ if options.warnings.len() < MAX_WARNINGS => options.warnings.push(ignored(pair)),
+                _ => {}
+            }
         }
+        options
     }
-    (refusal, shape)
+}
+
+fn ignored(pair: &str) -> String {
+    let decoded = percent_encoding::percent_decode_str(pair).decode_utf8_lossy();
+    let shown: String = decoded.chars().take(64).collect();
+    let name = shown.split('=').next().unwrap_or_default();
+    match closest(name, ["status", "flat"].into_iter()) {
+        Some("status") => format!("the parameter '{shown}' was ignored; did you mean 'status=200'?"),
+        Some(_) => format!("the parameter '{shown}' was ignored; did you mean 'flat=1'?"),
+        None if name == "tenant" => format!("the parameter '{shown}' was ignored: the tenant of a guard's question is that of the key"),
+        None => format!("the parameter '{shown}' was ignored; known are status=200 and flat=1"),
+    }
 }
 
 fn to_reply(route: &Route, answered: Answered, refusal: Refusal) -> Reply {

@@ -48,15 +48,31 @@ async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
     } else if caller.may(Role::Read) {
         of_tenant(app, &caller, headers).await?
     } else {
-        return Err(Problem::forbidden(Role::Metrics));
+        return Err(Problem::no_figures(&caller));
     };
-    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.contains("text/plain") && !accept.contains("openmetrics") {
+    if !wants_openmetrics(headers) {
         let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         return Ok(reply(StatusCode::OK, content_type, as_plain_text(&text)));
     }
     let content_type = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     Ok(reply(StatusCode::OK, content_type, text))
+}
+
+/// Everyone reads the older format; the newer one is for those who ask for it, and not less than for the older.
+fn wants_openmetrics(headers: &HeaderMap) -> bool {
+    let mut wish: [f32; 2] = [0.0; 2];
+    let given = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    for range in given {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        let Some(place) = ["application/openmetrics-text", "text/plain"].iter().position(|known| known.eq_ignore_ascii_case(kind)) else {
+            continue;
+        };
+        let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
+        wish[place] = wish[place].max(weight);
+    }
+    let [openmetrics, plain] = wish;
+    openmetrics > 0.0 && openmetrics >= plain
 }
 
 async fn of_service(app: &App, headers: &HeaderMap) -> String {

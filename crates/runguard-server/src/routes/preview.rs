@@ -5,6 +5,7 @@
 use super::decisions::reader;
 use super::{State, answer};
 use crate::auth;
+use crate::metrics::Limited;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
@@ -34,7 +35,10 @@ async fn look(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Reply, Prob
     let (guard, tenant) = (ask.guard, ask.tenant.clone());
     let report = preview(&app.engine, ask).await.map_err(|error| match error {
         PreviewError::Settings(problem) => Problem::query(&field_of(guard, &problem.path), problem.problem),
-        PreviewError::UnderWay | PreviewError::Busy => Problem::busy(format!("Nothing was looked at: {error}. Try again shortly.")),
+        PreviewError::UnderWay | PreviewError::Busy => {
+            app.metrics.limited(Limited::Previews);
+            Problem::busy(format!("Nothing was looked at: {error}. Try again shortly."))
+        }
         PreviewError::TooLong => Problem::query("since", format!("{error}; ask for a shorter time, one tenant or simpler patterns")),
         PreviewError::Store(error) => error.into(),
     })?;

@@ -23,7 +23,7 @@ async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMa
     let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?.unwrap_or_else(|| caller.tenant.to_string());
     let limit = if values.contains_key("limit") { limit(&values)? } else { MAX_LIMIT };
     let found = app.engine.session(&tenant, session_id, now, cursor(&values)?, limit + 1).await?;
-    let mut session = found.ok_or_else(|| Problem::unknown("session"))?;
+    let mut session = found.ok_or_else(|| Problem::unknown_in(&tenant, "session", &caller))?;
     let more = session.timeline.len() > limit;
     session.timeline.truncate(limit);
     let timeline = &session.timeline;
@@ -65,7 +65,8 @@ async fn remove(app: &App, session_id: &str, raw: Option<&str>, headers: &Header
     let (caller, now) = super::circuits::admin(app, headers)?;
     let values = query(raw, &["tenant"])?;
     let tenant = auth::tenant_to_change(&caller, values.get("tenant").map(String::as_str))?;
-    let erasure = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(|| Problem::unknown("session"))?;
+    let unknown = || Problem::unknown_in(&tenant, "session", &caller);
+    let erasure = app.engine.erase_session(&tenant, session_id, now).await?.ok_or_else(unknown)?;
     let Erasure { log_rows, waiting } = erasure;
     if waiting.is_empty() {
         tracing::info!(rows = log_rows, "a session was erased");

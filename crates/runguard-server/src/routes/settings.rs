@@ -15,6 +15,7 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
+use runguard_engine::settings::SERVICE_KEYS;
 use runguard_engine::watch::Refused;
 use runguard_engine::{Caller, Role, SettingsSource};
 use runguard_http::reply::{JSON, Reply, reply};
@@ -81,11 +82,15 @@ fn visible(path: &[String], tenant: Option<&str>) -> Option<Vec<String>> {
 
 /// The value in force, when the one in the file waits for a restart.
 fn waiting(app: &App, path: &[String], value: &Value) -> Option<Value> {
-    let dotted = path.join(".");
-    let waits =
-        dotted.starts_with("server.") || dotted.starts_with("store.") || dotted.starts_with("telemetry.") || dotted == "log.retention_days";
-    let started = app.engine.started_with.history.values.iter().find(|(other, ..)| waits && other == path)?;
+    let started = app.engine.started_with.history.values.iter().find(|(other, ..)| needs_restart(path) && other == path)?;
     (started.1 != *value).then(|| started.1.clone())
+}
+
+fn needs_restart(path: &[String]) -> bool {
+    let [table, below @ ..] = path else { return false };
+    let key = below.join(".");
+    // Alerts have lists besides their keys, and all of them are read at the start.
+    table == "alerts" || SERVICE_KEYS.iter().any(|(of, name, _, live)| !live && of == table && *name == key)
 }
 
 fn insert(tree: &mut Map<String, Value>, path: &[String], leaf: Value) {
