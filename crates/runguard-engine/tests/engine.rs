@@ -467,7 +467,7 @@ async fn replaced_settings_are_in_force_for_the_next_request() {
     assert_eq!(service.retry("s", NOW).await, Outcome::Allowed, "this tenant's own");
     replace("[guards.ai_task_retry.tasks.classify]\nmax_retries = 0\n");
     assert_eq!(service.retry("fresh", NOW).await, Outcome::Blocked, "this task's own");
-    assert_eq!(replace("[server]\nmax_connections = 5\n[log]\nretention_days = 2\n"), ["server", "log.retention_days"]);
+    assert_eq!(replace("[server]\nmax_connections = 5\n[log]\nretention_days = 2\n"), ["server.max_connections", "log.retention_days"]);
 }
 
 // Differential: a service that is interrupted again and again answers like one that is not.

@@ -205,7 +205,8 @@ mod tests {
                     format!("{scheme}://me:{written}@host:6379/0"),
                     format!("{scheme}://:{written}@a:1,b:2/db?sslmode=require"),
                     format!("{scheme}://me:{written}@a,me:{written}@b"),
-                    format!("{scheme}://{written}@host"),
+                    // With a colon it is a name and a password.
+                    format!("{scheme}://{}@host", written.replace(':', "%3A")),
                     format!("{scheme}://host/db?user=me&password={written}"),
                     format!("{scheme}://host/db?password={written}&sslmode=require"),
                     format!("host=h user=me password='{written}' dbname=d"),

@@ -116,7 +116,7 @@ fn every_variant_is_stopped_exactly_where_it_should_be() {
                 if answer.outcome == Outcome::Blocked && talk.request().is_none() && talk.position == talk.conversation.steps.len() {
                     stopped = Some(position);
                 }
-                at += 1000;
+                at += talk.conversation.gap_millis;
             }
             if scenario.name == "tool-repeat" {
                 assert!(expected.is_none() && talk.tally.blocked > 0, "it is told, and goes on");
