@@ -282,7 +282,14 @@ def test_nginx_balances_real_nodes_and_survives_the_loss_of_one(tmp_path: Path):
     nodes = []
     for name in NODES:
         (tmp_path / name).mkdir()
-        nodes.append(Server(tmp_path / name, virtual_clock=False).start())
+        node = Server(tmp_path / name, virtual_clock=False)
+        if nodes:
+            node.data.mkdir(mode=0o700)
+            shutil.copy(nodes[0].data / "keys.json", node.data)
+        else:
+            made = run_cli("key", "create", "--data", node.data, "--role", "admin", "--json")
+            key = json.loads(made.stdout)["key"]
+        nodes.append(node.start())
     port = free_port()
     file = balancer(tmp_path, nodes, port)
     checked = run(nginx(), "-t", "-e", "stderr", "-c", file)
@@ -293,7 +300,8 @@ def test_nginx_balances_real_nodes_and_survives_the_loss_of_one(tmp_path: Path):
 
     def ask(path: str, body: bytes | None = None) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("POST" if body is not None else "GET", path, body)
+        headers = {"authorization": f"Bearer {key}"}
+        connection.request("POST" if body is not None else "GET", path, body, headers)
         return connection.getresponse()
 
     def question(session: str) -> bytes:
@@ -311,7 +319,7 @@ def test_nginx_balances_real_nodes_and_survives_the_loss_of_one(tmp_path: Path):
         assert stream.status == 200
         for number in range(20):
             assert ask("/guard/ai-task-retry", question(f"s{number}")).status == 200
-        assert all(node.client().get("/v1/decisions").json["decisions"] for node in nodes), "one node got everything"
+        assert all(node.client(key=key).get("/v1/decisions").json["decisions"] for node in nodes), "one node got everything"
         # Events come through at once, not when some buffer is full.
         assert b"\n" in stream.read1(64)
         # The node's own words, not nginx's page.
