@@ -88,11 +88,12 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up(tmp_path):
     assert code == 0
 
 
-@pytest.mark.parametrize("level", ["verbose", "postgres://u:secret@host/db"])
+@pytest.mark.parametrize("level", ["verbose", "postgres://u:secret@host/db", "postgres://u:secret@host/db?sslmode=require"])
 def test_what_is_no_level_is_refused_at_the_start(tmp_path, level):
     ran = subprocess.run([str(binary()), "serve", "--log-level", level, "--data", str(tmp_path / "data")], capture_output=True, text=True,
                          env=clean_environment(), timeout=20)
     assert ran.returncode == 2 and "error, warn, info or debug" in ran.stderr, ran
+    assert "secret" not in ran.stderr, "the password of a database that was meant for another variable"
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2"])

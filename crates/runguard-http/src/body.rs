@@ -13,7 +13,7 @@ pub const SMALL: usize = 64 * 1024;
 pub const LARGE: usize = 1024 * 1024;
 /// A body that is too large is still read up to here and thrown away, so that the client sees our answer and not a broken
 /// connection.
-const DRAINED: usize = 16 * 1024 * 1024;
+const MAX_DRAIN: usize = 16 * 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How much a route takes, and what to do with what does not fit.
@@ -26,7 +26,7 @@ pub struct Limit {
 /// The whole body. What is held of it counts against the caller's share.
 pub async fn read<B: Body<Data: Buf> + Unpin>(body: B, limit: Limit, share: &mut Share) -> Result<Bytes, Problem> {
     let too_large = || Problem::too_large(limit.bytes, limit.advice);
-    if body.size_hint().lower() > DRAINED as u64 {
+    if body.size_hint().lower() > MAX_DRAIN as u64 {
         return Err(too_large());
     }
     tokio::time::timeout(TIMEOUT, collect(body, limit.bytes, share)).await.map_err(|_| Problem::too_slow())??.ok_or_else(too_large)
@@ -41,7 +41,7 @@ async fn collect<B: Body<Data: Buf> + Unpin>(mut body: B, limit: usize, share: &
         let Ok(mut data) = frame.map_err(|_| Problem::broken_body())?.into_data() else { continue };
         let piece = data.remaining();
         length += piece;
-        if length > DRAINED {
+        if length > MAX_DRAIN {
             break;
         }
         if length > limit {
