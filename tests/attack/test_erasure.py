@@ -128,6 +128,23 @@ def test_a_life_that_begins_while_an_erasure_waits_is_not_erased(serve):
     assert [row["subject"] for row in timeline] == ["anew"]
 
 
+def test_what_a_session_did_while_its_erasure_waits_goes_with_the_next_erasure(serve):
+    server = serve(FULL_TEXT)
+    client = server.client()
+    marker = speak(client, 0)
+    reader = reader_of(server.data / "runguard.db")
+    assert client.delete(f"/v1/sessions/{marker}").status == 202
+    client.allowed(AGENT_ACTION, session_id=marker, action_name="anew")
+    again = client.delete(f"/v1/sessions/{marker}")
+    assert again.status == 202 and again.json["log_entries"] == 1, again
+    assert client.get(f"/v1/sessions/{marker}").status == 404
+    reader.close()
+    until_finished(server)
+    assert client.delete(f"/v1/sessions/{marker}").status == 200
+    assert client.get(f"/v1/sessions/{marker}").status == 404
+    assert server.files_containing(f'"{marker}"', f"{marker} ") == []
+
+
 def erase_under_kills(serve, rounds: int) -> None:
     server = serve(FULL_TEXT)
     for number in range(rounds):

@@ -185,7 +185,11 @@ impl Engine {
             Some(note) => note,
             None => notes.add(tenant, whose.clone(), now.as_millis()).await?,
         };
-        let removed = self.remove(&mut notes, &mut note, is_new).await?;
+        let removed = if is_new || note.step == Step::Remove {
+            self.remove(&mut notes, &mut note, is_new).await?
+        } else {
+            self.remove_new_life(&mut notes, &mut note, now).await?
+        };
         if is_new && !removed.is_known {
             notes.remove(&note).await?;
             return Ok(erasures.was_finished(tenant, &whose).then_some(Erasure { log_rows: 0, waiting: Vec::new() }));
@@ -215,6 +219,21 @@ impl Engine {
             erasures.woken.notify_one();
         }
         Ok(Some(Erasure { log_rows: removed.log_rows, waiting }))
+    }
+
+    /// A session that is asked to go while an earlier erasure of it waits may have begun anew since: then that goes too, and all begins
+    /// again. Otherwise the caller asks how it stands.
+    async fn remove_new_life(&self, notes: &mut Notes, note: &mut Note, now: Timestamp) -> Result<Removed, StoreError> {
+        let mut again = Note { step: Step::Remove, at: now.as_millis(), ..note.clone() };
+        let removed = self.remove(notes, &mut again, true).await?;
+        if removed.is_known {
+            if let Store::Cluster(cluster) = &self.store {
+                let earlier = Ticket::of(note, cluster.names()).to_text();
+                cluster.say_of_erasures(notes.node().await?, Said::Forgotten(earlier)).await?;
+            }
+            *note = again;
+        }
+        Ok(Removed { is_known: true, ..removed })
     }
 
     /// Takes a session out of everything that knows it. One that nobody knows is told to nobody, unless an earlier try may have
@@ -282,7 +301,7 @@ impl Engine {
     /// here. Gives those that are waited for.
     async fn conclude(&self, erasures: &Erasures, note: &mut Note) -> Result<Vec<String>, StoreError> {
         let mut notes = erasures.notes.lock().await;
-        if !notes.has(note) {
+        if notes.current(note).is_none() {
             // Another caller, or we behind them all, was faster.
             return Ok(Vec::new());
         }
@@ -329,8 +348,11 @@ impl Engine {
     async fn go_on(&self, erasures: &Erasures) -> Result<(), StoreError> {
         let noted = erasures.notes.lock().await.all().to_vec();
         let mut to_sweep = Vec::new();
-        for mut note in noted {
-            self.remove(&mut *erasures.notes.lock().await, &mut note, false).await?;
+        for note in noted {
+            let mut notes = erasures.notes.lock().await;
+            // A caller may have gone on with it, or finished it, since: what is removed twice may be a new life.
+            let Some(mut note) = notes.current(&note) else { continue };
+            self.remove(&mut notes, &mut note, false).await?;
             to_sweep.push(note);
         }
         let removed_at = Instant::now();

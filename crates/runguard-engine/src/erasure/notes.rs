@@ -38,7 +38,7 @@ pub(super) struct Note {
     pub(super) step: Step,
     /// The name of its file.
     #[serde(skip)]
-    number: u64,
+    pub(super) number: u64,
 }
 
 #[derive(Debug)]
@@ -88,9 +88,9 @@ impl Notes {
         self.all.iter().find(|note| note.tenant == tenant && note.whose == *whose)
     }
 
-    /// Whether it is not finished.
-    pub(super) fn has(&self, note: &Note) -> bool {
-        self.all.iter().any(|known| known.number == note.number)
+    /// A note as it stands now; none when it is finished.
+    pub(super) fn current(&self, note: &Note) -> Option<Note> {
+        self.all.iter().find(|known| known.number == note.number).cloned()
     }
 
     /// Notes an erasure down, to stay over a crash.
@@ -114,7 +114,7 @@ impl Notes {
         note.step = step;
         // Another caller may have finished it meanwhile.
         let Some(known) = self.all.iter_mut().find(|known| known.number == note.number) else { return Ok(()) };
-        known.step = step;
+        *known = note.clone();
         self.write(note).await
     }
 
