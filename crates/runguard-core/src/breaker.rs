@@ -1,15 +1,14 @@
 //! A circuit breaker in one process.
 //!
-//! The rules are those of the `api_circuit` guard, and so is the code: a breaker holds the state of one endpoint and runs
-//! the guard's own check and record on it. A process has no sessions: their part of the state is never kept, so the
-//! guard's ceiling per session is never reached.
+//! The rules are those of the `api_circuit` guard, and so is the code ([`circuit`]). A process has no sessions: their part is never
+//! kept, so the ceiling per session is never reached.
 //!
 //! ```
-//! use runguard_core::breaker::{BreakerSettings, CircuitBreaker, Phase, PhaseChange};
+//! use runguard_core::breaker::{CircuitBreaker, CircuitSettings, Phase, PhaseChange};
 //! use runguard_core::{Span, Timestamp};
 //!
 //! let second = |second: i64| Timestamp::from_millis(second * 1000);
-//! let mut breaker = CircuitBreaker::new(BreakerSettings { failure_threshold: 2, ..BreakerSettings::named("orders-api") })?;
+//! let mut breaker = CircuitBreaker::new("orders-api", CircuitSettings { failure_threshold: 2, ..CircuitSettings::default() })?;
 //!
 //! let permit = breaker.check(second(0)).expect("closed");
 //! assert_eq!(breaker.record(Some(&permit), false, None, second(0)), None);
@@ -29,143 +28,25 @@
 //! # Ok::<(), runguard_core::breaker::InvalidBreaker>(())
 //! ```
 
-use crate::answer::{Answer, Value};
-use crate::guard::api_circuit::{self, CheckRequest, Control, RecordRequest, Settings, endpoint_place};
-use crate::guard::{Moment, Notice, Operation, Outcome, run_check_by};
-use crate::pattern::Patterns;
-use crate::policy::{Section, Tree, build_section};
-use crate::reason::{GuardName, Reason};
-use crate::text::StoreText;
+pub mod circuit;
+
+pub use circuit::{CircuitSettings, Phase, PhaseChange};
+
 use crate::time::{Span, Timestamp};
-use serde::{Deserialize, Serialize};
+use circuit::{CallResult, Caller, Circuit, Control, Event, Refusal};
 use std::fmt;
 
 /// Longest name of a breaker, in characters.
 const LONGEST_NAME: usize = 256;
 
-/// When a breaker opens and closes. The defaults are those of the guard.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BreakerSettings {
-    /// What it protects, for messages.
-    pub name: String,
-    /// Failures in the window that open the circuit.
-    pub failure_threshold: u32,
-    pub failure_window: Span,
-    /// Share of failures among at least `min_calls` calls in the window that opens it too; 0 is off.
-    pub failure_rate: f64,
-    /// A call that takes longer is slow; 0 is off.
-    pub slow_call_ms: u32,
-    /// Share of slow calls that opens it too; 0 is off.
-    pub slow_rate: f64,
-    pub min_calls: u32,
-    /// How long it stays open before a call may test it.
-    pub recovery: Span,
-    /// Factor for each time such a test fails, up to ten minutes.
-    pub recovery_backoff: f64,
-    /// Calls that may test it at the same time.
-    pub probes: u32,
-    /// A test that has not reported by then is given to another call.
-    pub probe_timeout: Span,
-}
-
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        let of_the_guard = Settings::default();
-        Self {
-            name: "default".to_owned(),
-            failure_threshold: of_the_guard.failure_threshold,
-            failure_window: of_the_guard.failure_window,
-            failure_rate: of_the_guard.failure_rate,
-            slow_call_ms: of_the_guard.slow_call_ms,
-            slow_rate: of_the_guard.slow_rate,
-            min_calls: of_the_guard.min_calls,
-            recovery: of_the_guard.recovery,
-            recovery_backoff: of_the_guard.recovery_backoff,
-            probes: of_the_guard.probes,
-            probe_timeout: of_the_guard.probe_timeout,
-        }
-    }
-}
-
-impl BreakerSettings {
-    /// The defaults, for something with a name.
-    pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), ..Self::default() }
-    }
-
-    fn section(&self) -> Result<Section<Settings>, InvalidBreaker> {
-        let settings = Settings {
-            failure_threshold: self.failure_threshold,
-            failure_window: self.failure_window,
-            failure_rate: self.failure_rate,
-            slow_call_ms: self.slow_call_ms,
-            slow_rate: self.slow_rate,
-            min_calls: self.min_calls,
-            recovery: self.recovery,
-            recovery_backoff: self.recovery_backoff,
-            probes: self.probes,
-            probe_timeout: self.probe_timeout,
-            ..Settings::default()
-        };
-        // NaN has no form in a settings tree: it would turn into "not a number there" without the name of the key.
-        for (key, share) in
-            [("failure_rate", self.failure_rate), ("slow_rate", self.slow_rate), ("recovery_backoff", self.recovery_backoff)]
-        {
-            if !share.is_finite() {
-                return Err(InvalidBreaker { key: key.to_owned(), problem: format!("must be a number, is {share}") });
-            }
-        }
-        let unreadable = |problem: &dyn fmt::Display| InvalidBreaker { key: "settings".to_owned(), problem: problem.to_string() };
-        let section = serde_json::to_value(settings).map_err(|problem| unreadable(&problem))?;
-        let guards: Tree = [(GuardName::ApiCircuit.code().to_owned(), section)].into_iter().collect();
-        build_section(&guards, &[], &mut Patterns::default())
-            .map_err(|problem| InvalidBreaker { key: problem.path.last().cloned().unwrap_or_default(), problem: problem.problem })
-    }
-}
-
 /// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}` {problem}")]
 pub struct InvalidBreaker {
-    pub key: String,
+    /// The name of the setting.
+    pub key: &'static str,
+    /// What is wrong with its value.
     pub problem: String,
-}
-
-impl fmt::Display for InvalidBreaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", self.key, self.problem)
-    }
-}
-
-impl std::error::Error for InvalidBreaker {}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Calls pass.
-    Closed,
-    /// Calls are refused.
-    Open,
-    /// A few calls pass to test whether it works again.
-    HalfOpen,
-}
-
-impl Phase {
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
-    }
-
-    fn from_code(code: &str) -> Self {
-        match code {
-            "open" => Self::Open,
-            "half_open" => Self::HalfOpen,
-            _ => Self::Closed,
-        }
-    }
 }
 
 /// A call may run. Give it back with the result: by it a late result is told from a current one.
@@ -203,126 +84,88 @@ impl fmt::Display for CircuitOpen {
 
 impl std::error::Error for CircuitOpen {}
 
-/// What a result did to the circuit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PhaseChange {
-    Tripped,
-    Closed,
-}
-
 /// See the [module](self). It does not lock: whoever shares it between threads puts it behind a mutex.
 #[derive(Debug, Clone)]
 pub struct CircuitBreaker {
     name: String,
-    section: Section<Settings>,
-    /// The guard's state of the endpoint.
-    endpoint: Option<Vec<u8>>,
+    settings: CircuitSettings,
+    circuit: Circuit,
     permits: u64,
 }
 
 impl CircuitBreaker {
-    pub fn new(settings: BreakerSettings) -> Result<Self, InvalidBreaker> {
-        if settings.name.is_empty() || settings.name.chars().nth(LONGEST_NAME).is_some() {
-            return Err(InvalidBreaker {
-                key: "name".to_owned(),
-                problem: format!("must have 1 to {LONGEST_NAME} characters; name what the breaker protects"),
-            });
+    /// `name` is what it protects, for messages.
+    pub fn new(name: impl Into<String>, settings: CircuitSettings) -> Result<Self, InvalidBreaker> {
+        let name = name.into();
+        if name.is_empty() || name.chars().nth(LONGEST_NAME).is_some() {
+            let problem = format!("must have 1 to {LONGEST_NAME} characters; name what the breaker protects");
+            return Err(InvalidBreaker { key: "name", problem });
         }
-        Ok(Self { section: settings.section()?, name: settings.name, endpoint: None, permits: 0 })
+        settings.check().map_err(|(key, problem)| InvalidBreaker { key, problem })?;
+        Ok(Self { name, settings, circuit: Circuit::default(), permits: 0 })
     }
 
+    /// What it protects.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// May a call run now?
     pub fn check(&mut self, now: Timestamp) -> Result<Permit, CircuitOpen> {
-        let request = CheckRequest { endpoint_key: self.name.clone(), session_id: String::new() };
-        let answer = self.run(&request, now, |section, states, moment| run_check_by(&request, section, states, moment)).answer;
-        if answer.is_block() {
-            return Err(refusal(answer, now));
+        self.permits += 1;
+        let ruling = self.circuit.check(&Caller::default(), "", &self.permits.to_string(), &self.settings, now);
+        if let Some(refusal) = ruling.refusals.first() {
+            let just_tripped = matches!(refusal, Refusal::JustTripped { .. });
+            if just_tripped {
+                self.circuit.apply(&Event::Announced, now);
+            }
+            return Err(CircuitOpen {
+                phase: match refusal {
+                    Refusal::Open { phase, .. } => *phase,
+                    Refusal::JustTripped { .. } | Refusal::SessionCeiling { .. } => Phase::Open,
+                },
+                just_tripped,
+                retry_after: refusal.clears_at().map(|at| Span::from_millis(at.millis_since(now).max(0) as u64)),
+                message: refusal.message(&self.name, &self.settings, now),
+            });
         }
-        let id = text_fact(&answer, "permit_id").unwrap_or_default().to_owned();
-        Ok(Permit { id, probe: answer.facts.get("probe") == Some(&Value::Bool(true)) })
+        self.live_through(&ruling.events, now);
+        Ok(Permit { id: ruling.permit, probe: ruling.is_probe })
     }
 
     /// How a call ended. A result without its permit counts as one of a call that was admitted just now.
     pub fn record(&mut self, permit: Option<&Permit>, ok: bool, latency: Option<Span>, now: Timestamp) -> Option<PhaseChange> {
-        let record = RecordRequest {
-            endpoint_key: self.name.clone(),
-            session_id: String::new(),
-            failed: !ok,
-            attempt: 1,
-            status_code: None,
-            latency_ms: latency.map(Span::as_millis),
-            permit_id: permit.map(|permit| permit.id.clone()),
-        };
-        match self.run(&record, now, |section, states, moment| record.run_by(section, states, moment)).notice {
-            Some(Notice::CircuitTripped) => Some(PhaseChange::Tripped),
-            Some(Notice::CircuitClosed) => Some(PhaseChange::Closed),
-            _ => None,
-        }
+        let permit = permit.map(|permit| permit.id.as_str());
+        let result = CallResult { session: "", is_failure: !ok, latency_ms: latency.map(Span::as_millis), permit };
+        let events = self.circuit.record(&Caller::default(), &result, &self.settings, now);
+        self.live_through(&events, now);
+        PhaseChange::of(&events)
     }
 
+    /// How it stands.
     pub fn phase(&self, now: Timestamp) -> Phase {
-        match &self.endpoint {
-            Some(state) => Phase::from_code(api_circuit::view_by(state, &self.name, &self.section, now).phase),
-            None => Phase::Closed,
-        }
+        self.circuit.view(&self.settings, now).phase
     }
 
     /// Refuses everything until [`reset`](Self::reset).
     pub fn force_open(&mut self, now: Timestamp) {
-        self.control(Control::Open, now);
+        self.live_through(&Control::Open.events(), now);
     }
 
     /// Lets everything pass until [`reset`](Self::reset).
     pub fn force_close(&mut self, now: Timestamp) {
-        self.control(Control::Close, now);
+        self.live_through(&Control::Close.events(), now);
     }
 
     /// Closed and automatic, with nothing remembered.
     pub fn reset(&mut self, now: Timestamp) {
-        self.control(Control::Reset, now);
+        self.live_through(&Control::Reset.events(), now);
     }
 
-    fn control(&mut self, control: Control, now: Timestamp) {
-        self.endpoint = Some(api_circuit::control(self.endpoint.as_deref(), control, now).state);
-    }
-
-    fn run(
-        &mut self,
-        operation: &dyn Operation,
-        now: Timestamp,
-        run: impl FnOnce(&Section<Settings>, &[Option<&[u8]>], Moment<'_>) -> Outcome,
-    ) -> Outcome {
-        self.permits += 1;
-        let id = self.permits.to_string();
-        let own = endpoint_place(&self.name);
-        let places = operation.places();
-        let states: Vec<Option<&[u8]>> = places.iter().map(|place| if *place == own { self.endpoint.as_deref() } else { None }).collect();
-        let outcome = run(&self.section, &states, Moment { now, decision_id: &id, store_text: StoreText::None });
-        let endpoint = outcome.changes.iter().find(|change| places[change.place] == own).map(|change| change.state.clone());
-        if endpoint.is_some() {
-            self.endpoint = endpoint;
+    fn live_through(&mut self, events: &[Event], now: Timestamp) {
+        for event in events {
+            self.circuit.apply(event, now);
         }
-        outcome
-    }
-}
-
-fn text_fact<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
-    match answer.facts.get(name) {
-        Some(Value::Text(text)) => Some(text),
-        _ => None,
-    }
-}
-
-fn refusal(answer: Answer, now: Timestamp) -> CircuitOpen {
-    CircuitOpen {
-        phase: text_fact(&answer, "phase").map_or(Phase::Open, Phase::from_code),
-        just_tripped: answer.reason == Some(Reason::CircuitJustTripped),
-        retry_after: answer.retry_at.map(|at| Span::from_millis(at.millis_since(now).max(0) as u64)),
-        message: answer.message.unwrap_or_default(),
     }
 }
 
@@ -334,13 +177,13 @@ mod tests {
         Timestamp::from_millis(second * 1000)
     }
 
-    fn breaker(settings: BreakerSettings) -> CircuitBreaker {
-        CircuitBreaker::new(settings).unwrap()
+    fn breaker(settings: CircuitSettings) -> CircuitBreaker {
+        CircuitBreaker::new("default", settings).unwrap()
     }
 
     /// Ten failures at second 0.
     fn tripped() -> CircuitBreaker {
-        let mut breaker = breaker(BreakerSettings::default());
+        let mut breaker = breaker(CircuitSettings::default());
         for number in 1..=10 {
             let permit = breaker.check(second(0)).unwrap();
             assert!(!permit.is_probe());
@@ -372,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_late_result_moves_nothing() {
-        let mut breaker = breaker(BreakerSettings { failure_threshold: 1, ..BreakerSettings::default() });
+        let mut breaker = breaker(CircuitSettings { failure_threshold: 1, ..CircuitSettings::default() });
         let slow = breaker.check(second(0)).unwrap();
         let quick = breaker.check(second(0)).unwrap();
         assert_eq!(breaker.record(Some(&quick), false, None, second(1)), Some(PhaseChange::Tripped));
@@ -385,7 +228,7 @@ mod tests {
 
     #[test]
     fn results_without_permits_count_too() {
-        let mut breaker = breaker(BreakerSettings { failure_threshold: 2, ..BreakerSettings::default() });
+        let mut breaker = breaker(CircuitSettings { failure_threshold: 2, ..CircuitSettings::default() });
         assert_eq!(breaker.record(None, false, None, second(0)), None);
         assert_eq!(breaker.record(None, false, None, second(0)), Some(PhaseChange::Tripped));
         assert!(breaker.check(second(45)).unwrap().is_probe());
@@ -394,7 +237,7 @@ mod tests {
 
     #[test]
     fn many_failures_spread_over_time_do_not_lock_anyone_out() {
-        let mut breaker = breaker(BreakerSettings::default());
+        let mut breaker = breaker(CircuitSettings::default());
         for number in 0..100 {
             let now = second(number * 10);
             let permit = breaker.check(now).expect("six failures a minute stay below ten, and no ceiling per session is in force");
@@ -404,7 +247,7 @@ mod tests {
 
     #[test]
     fn slow_calls_trip_too() {
-        let settings = BreakerSettings { slow_call_ms: 500, slow_rate: 0.5, min_calls: 2, ..BreakerSettings::default() };
+        let settings = CircuitSettings { slow_call_ms: 500, slow_rate: 0.5, min_calls: 2, ..CircuitSettings::default() };
         let mut breaker = breaker(settings);
         assert_eq!(breaker.record(None, true, Some(Span::from_millis(500)), second(0)), None);
         assert_eq!(breaker.record(None, true, Some(Span::from_millis(501)), second(0)), Some(PhaseChange::Tripped));
@@ -426,12 +269,12 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_are_refused_by_name() {
-        let with = |change: fn(&mut BreakerSettings)| {
-            let mut settings = BreakerSettings::default();
+        let with = |change: fn(&mut CircuitSettings)| {
+            let mut settings = CircuitSettings::default();
             change(&mut settings);
-            CircuitBreaker::new(settings).map(|_| ()).unwrap_err().key
+            CircuitBreaker::new("default", settings).map(|_| ()).unwrap_err().key
         };
-        assert_eq!(with(|settings| settings.name = String::new()), "name");
+        assert_eq!(CircuitBreaker::new("", CircuitSettings::default()).unwrap_err().key, "name");
         assert_eq!(with(|settings| settings.failure_threshold = 0), "failure_threshold");
         assert_eq!(with(|settings| settings.failure_rate = f64::NAN), "failure_rate");
         assert_eq!(with(|settings| settings.failure_rate = 1.5), "failure_rate");

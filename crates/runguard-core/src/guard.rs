@@ -29,7 +29,9 @@ use crate::input::{Field, Input};
 use crate::policy::{GuardSettings, Mode, Policy, Rulebook, Section};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
+pub(crate) use crate::text::times;
 use crate::time::{Span, Timestamp};
+pub(crate) use crate::window::forget_earliest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -606,21 +608,9 @@ pub(crate) fn count_outlook(
     }
 }
 
-/// "once", "2 times".
-pub(crate) fn times(count: u32) -> String {
-    if count == 1 { "once".into() } else { format!("{count} times") }
-}
-
 /// When fewer than `cap` of these events will count. `None` for a cap of zero.
 pub(crate) fn falls_below(mut times: Vec<Timestamp>, cap: u32, window: Span) -> Option<Timestamp> {
     times.sort_unstable();
     let position = times.len().checked_sub(cap as usize)?;
     times.get(position).map(|at| at.plus(window))
-}
-
-/// At its bound a list loses the entry with the earliest time: the one no window needs.
-pub(crate) fn forget_earliest<T>(entries: &mut Vec<T>, at: impl Fn(&T) -> Timestamp) {
-    if let Some(earliest) = (0..entries.len()).min_by_key(|&position| at(&entries[position])) {
-        entries.remove(earliest);
-    }
 }

@@ -18,6 +18,7 @@ pub mod guard;
 pub mod input;
 pub mod insight;
 pub mod ledger;
+pub mod limits;
 pub mod money;
 pub mod names;
 mod packed;

@@ -444,21 +444,6 @@ pub fn default_rule_mode(reason: Reason) -> Mode {
     default_rules()[reason.index()]
 }
 
-/// For `check`: a cap of this name must lie in this range.
-pub(crate) fn within(key: &'static str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), (&'static str, String)> {
-    if range.contains(&value) { Ok(()) } else { Err((key, format!("must be from {} to {}, is {value}", range.start(), range.end()))) }
-}
-
-/// For `check`: a length of time that must not be nothing.
-pub(crate) fn lasting(key: &'static str, span: crate::time::Span) -> Result<(), (&'static str, String)> {
-    if span > crate::time::Span::ZERO { Ok(()) } else { Err((key, "must be longer than 0".into())) }
-}
-
-/// For `check`: a share of something.
-pub(crate) fn fraction(key: &'static str, value: f64) -> Result<(), (&'static str, String)> {
-    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err((key, format!("must be from 0 to 1, is {value}"))) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -161,6 +161,11 @@ fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{20e3}')
 }
 
+/// "once", "2 times".
+pub fn times(count: u32) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

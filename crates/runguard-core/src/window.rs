@@ -88,6 +88,13 @@ impl<'de> Deserialize<'de> for Slots {
     }
 }
 
+/// At its bound a list loses the entry with the earliest time: the one no window needs.
+pub fn forget_earliest<T>(entries: &mut Vec<T>, at: impl Fn(&T) -> Timestamp) {
+    if let Some(earliest) = (0..entries.len()).min_by_key(|&position| at(&entries[position])) {
+        entries.remove(earliest);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@
 
 use crate::engine::{Engine, cell, label};
 use runguard_core::Timestamp;
+use runguard_core::breaker::Phase;
 use runguard_core::guard::api_circuit::{self, CircuitView};
 use runguard_core::guard::{Place, Scope, Slot};
 use runguard_core::text::StoreText;
@@ -57,16 +58,16 @@ pub struct PhaseCounts {
 }
 
 impl PhaseCounts {
-    fn add(&mut self, phase: &str) {
+    fn add(&mut self, phase: Phase) {
         match phase {
-            "open" => self.open += 1,
-            "half_open" => self.half_open += 1,
-            _ => self.closed += 1,
+            Phase::Open => self.open += 1,
+            Phase::HalfOpen => self.half_open += 1,
+            Phase::Closed => self.closed += 1,
         }
     }
 
     pub fn by_name(self) -> [(&'static str, u64); 3] {
-        [("closed", self.closed), ("half_open", self.half_open), ("open", self.open)]
+        [(Phase::Closed.code(), self.closed), (Phase::HalfOpen.code(), self.half_open), (Phase::Open.code(), self.open)]
     }
 }
 
@@ -167,7 +168,7 @@ impl Engine {
                 let view = api_circuit::view(entry.state, endpoint_key, policy, now);
                 counts.add(view.phase);
                 let is_past = query.after.as_ref().is_some_and(|(whose, key)| (tenant, endpoint_key) <= (whose.as_str(), key.as_str()));
-                if is_past || query.phase.as_deref().is_some_and(|wanted| wanted != view.phase) {
+                if is_past || query.phase.as_deref().is_some_and(|wanted| wanted != view.phase.code()) {
                     return;
                 }
                 // One more than asked for tells whether there are more.

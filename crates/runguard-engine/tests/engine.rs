@@ -401,7 +401,7 @@ async fn an_operators_word_on_a_circuit_holds_across_restarts_until_it_is_taken_
         let circuits = circuits_of(&service, None, NOW).await;
         assert_eq!(circuits.len(), 1, "listed at once after a start");
         assert_eq!((&*circuits[0].tenant, &*circuits[0].endpoint_key), ("acme", "api"));
-        assert_eq!((circuits[0].view.phase, circuits[0].view.forced), ("open", Some(Forced::Open)));
+        assert_eq!((circuits[0].view.phase.code(), circuits[0].view.forced), ("open", Some(Forced::Open)));
         let refused = check_circuit(&service, "s", NOW).await;
         assert_eq!((refused.reason, refused.retry_after_seconds), (Some(Reason::CircuitOpen), None), "time does not help");
         service.engine.control_circuit("acme", "api", Control::Close, at(NOW)).await.unwrap();

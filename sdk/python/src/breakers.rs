@@ -3,7 +3,7 @@
 use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
-use runguard_core::breaker::{self, BreakerSettings, Phase};
+use runguard_core::breaker::{self, CircuitSettings, Phase};
 use runguard_core::{Span, Timestamp};
 use std::sync::Mutex;
 
@@ -54,8 +54,8 @@ impl CircuitBreaker {
             |name: &str, value: &dyn std::fmt::Display| errors::invalid_input(py, format!("{name} is {value}, which it cannot be."));
         let count = |name: &str, value: i64| u32::try_from(value).map_err(|_| refused(name, &value));
         let span = |name: &str, seconds: f64| clock::span(seconds).ok_or_else(|| refused(name, &seconds));
-        let defaults = BreakerSettings::named(name);
-        let settings = BreakerSettings {
+        let defaults = CircuitSettings::default();
+        let settings = CircuitSettings {
             failure_threshold: count("failure_threshold", failure_threshold)?,
             failure_window: span("failure_window_seconds", failure_window_seconds)?,
             failure_rate,
@@ -68,7 +68,7 @@ impl CircuitBreaker {
             probe_timeout: span("probe_timeout_seconds", probe_timeout_seconds)?,
             ..defaults
         };
-        let breaker = breaker::CircuitBreaker::new(settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
+        let breaker = breaker::CircuitBreaker::new(name, settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
         Ok(Self { name: name.to_owned(), breaker: Mutex::new(breaker) })
     }
 

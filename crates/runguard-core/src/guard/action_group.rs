@@ -10,7 +10,8 @@ use super::{
 use crate::answer::Facts;
 use crate::fingerprint;
 use crate::input::{Field, Input, Kind};
-use crate::policy::{GuardSettings, Policy, Section, Setting, within};
+use crate::limits::within;
+use crate::policy::{GuardSettings, Policy, Section, Setting};
 use crate::reason::{GuardName, Reason};
 use crate::text::{StoreText, redact};
 use crate::time::{Span, Timestamp};

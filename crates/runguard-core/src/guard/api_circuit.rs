@@ -1,24 +1,20 @@
-//! A breaker for an upstream API, shared by all sessions of a tenant.
-//!
-//! Two states decide together: the endpoint's phase and the session's retries. They are asked in one step, because a
-//! session at its own ceiling must not use up the probe. Every change of phase raises the *generation*; a permit
-//! carries the generation it was given in, so a result that was on its way when the phase changed is recognised as
-//! old news and moves nothing.
+//! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`crate::breaker`], behind a door.
 
 use super::{
     AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
-    Scope, Slot, Stored, changes, count_outlook, decode, encode, forget_earliest, operation_of_check, recorded, says, times,
+    Scope, Slot, Stored, changes, count_outlook, decode, encode, operation_of_check, recorded, says,
 };
 use crate::answer::Facts;
+use crate::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Refusal};
+pub use crate::breaker::circuit::{CircuitView, Control, Event, Forced, PhaseChange, Remains};
 use crate::input::{Field, Kind};
-use crate::policy::{GuardSettings, Policy, Section, Setting, fraction, lasting, within};
+use crate::limits::{Invalid, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};
-use crate::window::Slots;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use xxhash_rust::xxh3::xxh3_64;
 
 pub static CHECK_ROUTE: Route = Route {
     path: "/guard/api-circuit/check",
@@ -83,48 +79,17 @@ pub static RECORD_ROUTE: Route = Route {
 };
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Settings {
-    pub max_attempts_per_session: u32,
-    pub session_window: Span,
-    pub failure_threshold: u32,
-    pub failure_window: Span,
-    /// 0 switches it off; so for the slow rate.
-    pub failure_rate: f64,
-    pub slow_call_ms: u32,
-    pub slow_rate: f64,
-    pub min_calls: u32,
-    pub recovery: Span,
-    pub recovery_backoff: f64,
-    pub probes: u32,
-    pub probe_timeout: Span,
+    #[serde(flatten)]
+    pub circuit: CircuitSettings,
     pub max_endpoints: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            max_attempts_per_session: 3,
-            session_window: Span::from_seconds(3600),
-            failure_threshold: 10,
-            failure_window: Span::from_seconds(60),
-            failure_rate: 0.0,
-            slow_call_ms: 0,
-            slow_rate: 0.0,
-            min_calls: 20,
-            recovery: Span::from_seconds(45),
-            recovery_backoff: 1.0,
-            probes: 1,
-            probe_timeout: Span::from_seconds(30),
-            max_endpoints: 10_000,
-        }
+        Self { circuit: CircuitSettings::default(), max_endpoints: 10_000 }
     }
 }
-
-/// However often it trips again, it is tested again after this long.
-const LONGEST_RECOVERY: Span = Span::from_seconds(600);
-/// The rates are taken over the latest calls in the window, at most this many (or `min_calls`, if that is more).
-const RATE_SAMPLE: u32 = 100;
 
 impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::ApiCircuit;
@@ -150,101 +115,20 @@ impl GuardSettings for Settings {
     ];
 
     fn longest_window(&self) -> Span {
-        self.session_window.max(self.failure_window).max(self.recovery).max(LONGEST_RECOVERY)
+        self.circuit.longest_window()
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        within("max_attempts_per_session", self.max_attempts_per_session, 0..=1000)?;
-        within("failure_threshold", self.failure_threshold, 1..=10_000)?;
-        within("min_calls", self.min_calls, 1..=1000)?;
-        within("probes", self.probes, 1..=1000)?;
+    fn check(&self) -> Result<(), Invalid> {
         within("max_endpoints", self.max_endpoints, 1..=1_000_000)?;
-        lasting("session_window", self.session_window)?;
-        lasting("failure_window", self.failure_window)?;
-        lasting("recovery", self.recovery)?;
-        lasting("probe_timeout", self.probe_timeout)?;
-        fraction("failure_rate", self.failure_rate)?;
-        fraction("slow_rate", self.slow_rate)?;
-        if !(1.0..=10.0).contains(&self.recovery_backoff) {
-            return Err(("recovery_backoff", format!("must be from 1 to 10, is {}", self.recovery_backoff)));
-        }
-        if (self.slow_rate > 0.0) != (self.slow_call_ms > 0) {
-            return Err(("slow_rate", "slow_rate and slow_call_ms go together: set both or neither".into()));
-        }
-        Ok(())
+        self.circuit.check()
     }
-}
-
-impl Settings {
-    fn recovery_after(&self, retrips: u32) -> Span {
-        let factor = self.recovery_backoff.powi(retrips.min(64) as i32);
-        let millis = (self.recovery.as_millis() as f64 * factor) as u64;
-        Span::from_millis(millis.min(LONGEST_RECOVERY.max(self.recovery).as_millis()))
-    }
-
-    fn looks_at_rates(&self) -> bool {
-        self.failure_rate > 0.0 || self.slow_rate > 0.0
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Lease {
-    permit: String,
-    session: u64,
-    expires: Timestamp,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-enum Phase {
-    #[default]
-    Closed,
-    Open {
-        since: Timestamp,
-        until: Timestamp,
-        failures: u32,
-        announced: bool,
-    },
-    HalfOpen {
-        leases: Vec<Lease>,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Forced {
-    Open,
-    Closed,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Sample {
-    at: Timestamp,
-    failed: bool,
-    slow: bool,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Endpoint {
-    phase: Phase,
-    generation: u32,
-    failures: Slots,
-    samples: Vec<Sample>,
-    retrips: u32,
-    forced: Option<Forced>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Session {
-    /// Since the last success.
-    attempts: Slots,
-    /// The generation of the last permit.
-    admitted: Option<u32>,
 }
 
 /// The endpoint (shared) and the session's part at it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    endpoint: Endpoint,
-    session: Session,
+    endpoint: Circuit,
+    session: Caller,
 }
 
 impl Stored for State {
@@ -255,39 +139,6 @@ impl Stored for State {
     fn save(&self, part: usize) -> Vec<u8> {
         if part == 0 { encode(&self.endpoint) } else { encode(&self.session) }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Event {
-    /// The first refusal after a trip was given.
-    Announced,
-    Leased {
-        permit: String,
-        session: u64,
-        expires: Timestamp,
-    },
-    Failed {
-        keep: u32,
-    },
-    Sampled {
-        failed: bool,
-        slow: bool,
-        keep: u32,
-    },
-    Tripped {
-        until: Timestamp,
-        failures: u32,
-        retrips: u32,
-    },
-    Closed,
-    Forced(Option<Forced>),
-    Attempted {
-        keep: u32,
-    },
-    Succeeded,
-    Admitted {
-        generation: u32,
-    },
 }
 
 #[derive(Debug)]
@@ -303,137 +154,22 @@ impl Guard for ApiCircuit {
     }
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
-        let State { endpoint, session } = state;
-        match event {
-            Event::Announced => {
-                if let Phase::Open { announced, .. } = &mut endpoint.phase {
-                    *announced = true;
-                }
-            }
-            Event::Leased { permit, session, expires } => {
-                let lease = Lease { permit: permit.clone(), session: *session, expires: *expires };
-                match &mut endpoint.phase {
-                    Phase::HalfOpen { leases } => {
-                        leases.retain(|lease| at < lease.expires);
-                        leases.push(lease);
-                    }
-                    Phase::Closed | Phase::Open { .. } => {
-                        endpoint.generation = endpoint.generation.wrapping_add(1);
-                        endpoint.phase = Phase::HalfOpen { leases: vec![lease] };
-                    }
-                }
-            }
-            Event::Failed { keep } => endpoint.failures.take(at, *keep),
-            Event::Sampled { failed, slow, keep } => {
-                endpoint.samples.push(Sample { at, failed: *failed, slow: *slow });
-                while endpoint.samples.len() > (*keep).max(1) as usize {
-                    forget_earliest(&mut endpoint.samples, |sample| sample.at);
-                }
-            }
-            Event::Tripped { until, failures, retrips } => {
-                endpoint.generation = endpoint.generation.wrapping_add(1);
-                endpoint.retrips = *retrips;
-                endpoint.phase = Phase::Open { since: at, until: *until, failures: *failures, announced: false };
-            }
-            Event::Closed => {
-                *endpoint = Endpoint { generation: endpoint.generation.wrapping_add(1), forced: endpoint.forced, ..Endpoint::default() };
-            }
-            Event::Forced(forced) => {
-                endpoint.generation = endpoint.generation.wrapping_add(1);
-                endpoint.forced = *forced;
-            }
-            Event::Attempted { keep } => session.attempts.take(at, *keep),
-            Event::Succeeded => session.attempts.clear(),
-            Event::Admitted { generation } => session.admitted = Some(*generation),
+        if event.is_of_caller() {
+            state.session.apply(event, at);
+        } else {
+            state.endpoint.apply(event, at);
         }
     }
 
     fn part(event: &Event) -> usize {
-        match event {
-            Event::Announced
-            | Event::Leased { .. }
-            | Event::Failed { .. }
-            | Event::Sampled { .. }
-            | Event::Tripped { .. }
-            | Event::Closed
-            | Event::Forced(_) => 0,
-            Event::Attempted { .. } | Event::Succeeded | Event::Admitted { .. } => 1,
-        }
+        usize::from(event.is_of_caller())
     }
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let settings = &section.for_subject(subject).settings;
+        let settings = &section.for_subject(subject).settings.circuit;
         let (cap, window) = (settings.max_attempts_per_session, settings.session_window);
-        vec![count_outlook(GuardName::ApiCircuit, Reason::SessionRetryCeiling, subject, &state.session.attempts, cap, window, now)]
+        vec![count_outlook(GuardName::ApiCircuit, Reason::SessionRetryCeiling, subject, state.session.attempts(), cap, window, now)]
     }
-}
-
-/// What a check would meet at the endpoint.
-enum Gate {
-    Passing,
-    /// A probe may be leased.
-    Testing,
-    Refusing {
-        phase: &'static str,
-        until: Option<Timestamp>,
-        just_tripped: Option<(u32, Span)>,
-        forced: bool,
-    },
-}
-
-impl Endpoint {
-    fn gate(&self, settings: &Settings, now: Timestamp) -> Gate {
-        match (self.forced, &self.phase) {
-            (Some(Forced::Open), _) => Gate::Refusing { phase: "open", until: None, just_tripped: None, forced: true },
-            (Some(Forced::Closed), _) | (None, Phase::Closed) => Gate::Passing,
-            (None, Phase::Open { since, until, failures, announced }) => {
-                if now >= *until {
-                    return Gate::Testing;
-                }
-                let length = Span::from_millis(until.millis_since(*since).max(0) as u64);
-                Gate::Refusing {
-                    phase: "open",
-                    until: Some(*until),
-                    just_tripped: (!announced).then_some((*failures, length)),
-                    forced: false,
-                }
-            }
-            (None, Phase::HalfOpen { leases }) => {
-                let out: Vec<Timestamp> = leases.iter().map(|lease| lease.expires).filter(|expires| now < *expires).collect();
-                if (out.len() as u32) < settings.probes {
-                    return Gate::Testing;
-                }
-                Gate::Refusing { phase: "half_open", until: out.into_iter().min(), just_tripped: None, forced: false }
-            }
-        }
-    }
-
-    fn phase_name(&self) -> &'static str {
-        match (self.forced, &self.phase) {
-            (Some(Forced::Open), _) | (None, Phase::Open { .. }) => "open",
-            (Some(Forced::Closed), _) | (None, Phase::Closed) => "closed",
-            (None, Phase::HalfOpen { .. }) => "half_open",
-        }
-    }
-
-    /// Whether the latest calls in the window are bad enough, with this one included.
-    fn rate_reached(&self, settings: &Settings, failed: bool, slow: bool, now: Timestamp) -> bool {
-        if !settings.looks_at_rates() {
-            return false;
-        }
-        let recent: Vec<&Sample> = self.samples.iter().filter(|sample| now.still_counts(sample.at, settings.failure_window)).collect();
-        let calls = recent.len() + 1;
-        let share = |count: usize| count as f64 / calls as f64;
-        let failures = recent.iter().filter(|sample| sample.failed).count() + usize::from(failed);
-        let slow_calls = recent.iter().filter(|sample| sample.slow).count() + usize::from(slow);
-        calls >= settings.min_calls as usize
-            && ((settings.failure_rate > 0.0 && share(failures) >= settings.failure_rate)
-                || (settings.slow_rate > 0.0 && share(slow_calls) >= settings.slow_rate))
-    }
-}
-
-fn session_hash(session_id: &str) -> u64 {
-    xxh3_64(session_id.as_bytes())
 }
 
 fn places<'a>(endpoint_key: &'a str, session_id: &'a str) -> Vec<Place<'a>> {
@@ -461,13 +197,6 @@ pub struct CheckRequest {
 }
 
 #[derive(Debug)]
-pub enum Block {
-    JustTripped { failures: u32, recovery: Span, until: Timestamp },
-    Open { phase: &'static str, until: Option<Timestamp>, forced: bool },
-    SessionCeiling { attempts: u32 },
-}
-
-#[derive(Debug)]
 pub struct Pass {
     attempt: u32,
     recent_failures: u32,
@@ -477,7 +206,7 @@ pub struct Pass {
 
 impl Check for CheckRequest {
     type Guard = ApiCircuit;
-    type Block = Block;
+    type Block = Refusal;
     type Pass = Pass;
 
     fn route(&self) -> &'static Route {
@@ -501,94 +230,43 @@ impl Check for CheckRequest {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let now = moment.now;
-        let State { endpoint, session } = state;
-        let mut findings = Vec::new();
-        let gate = endpoint.gate(settings, now);
-        let probe = matches!(gate, Gate::Testing);
-        if let Gate::Refusing { phase, until, just_tripped, forced } = gate {
-            findings.push(match (just_tripped, until) {
-                (Some((failures, recovery)), Some(until)) => {
-                    let mut finding =
-                        Finding::new(Reason::CircuitJustTripped, Block::JustTripped { failures, recovery, until }, Some(until));
-                    finding.events.push(Event::Announced);
-                    finding
-                }
-                _ => Finding::new(Reason::CircuitOpen, Block::Open { phase, until, forced }, until),
-            });
+        let ruling = state.endpoint.check(&state.session, &self.session_id, moment.decision_id, &settings.circuit, moment.now);
+        let finding = |refusal: Refusal| {
+            let mut finding = Finding::new(refusal.reason(), refusal, refusal.clears_at());
+            if matches!(refusal, Refusal::JustTripped { .. }) {
+                finding.events.push(Event::Announced);
+            }
+            finding
+        };
+        Ruling {
+            findings: ruling.refusals.into_iter().map(finding).collect(),
+            pass: Pass { attempt: ruling.attempt, recent_failures: ruling.recent_failures, permit: ruling.permit, probe: ruling.is_probe },
+            events: ruling.events,
         }
-        let attempts = session.attempts.count(now, settings.session_window);
-        if attempts >= settings.max_attempts_per_session {
-            let frees_at = session.attempts.frees_at(settings.session_window, settings.max_attempts_per_session);
-            findings.push(Finding::new(Reason::SessionRetryCeiling, Block::SessionCeiling { attempts }, frees_at));
-        }
-        let leaves_open = probe && matches!(endpoint.phase, Phase::Open { .. });
-        let generation = if leaves_open { endpoint.generation.wrapping_add(1) } else { endpoint.generation };
-        let permit = format!("{generation}-{}", moment.decision_id);
-        let mut events = Vec::new();
-        if probe {
-            events.push(Event::Leased {
-                permit: permit.clone(),
-                session: session_hash(&self.session_id),
-                expires: now.plus(settings.probe_timeout),
-            });
-        }
-        if session.admitted != Some(generation) {
-            events.push(Event::Admitted { generation });
-        }
-        let recent_failures = endpoint.failures.count(now, settings.failure_window);
-        Ruling { findings, pass: Pass { attempt: attempts + 1, recent_failures, permit, probe }, events }
     }
 
-    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
-        let endpoint = &self.endpoint_key;
-        let facts = Facts::new().with("endpoint_key", endpoint.clone());
-        match block {
-            Block::JustTripped { failures, recovery, until } => (
-                facts
-                    .with("phase", "open")
-                    .with("recent_failures", *failures)
-                    .with("failure_window_seconds", settings.failure_window.as_seconds())
-                    .with("recovery_seconds", recovery.as_seconds())
-                    .with("recovery_seconds_remaining", moment.now.seconds_until(*until)),
-                format!(
-                    "'{endpoint}' failed {} in {} over all sessions (threshold {}), so the circuit is open for {recovery}. Do not retry; answer that the service is not available right now.",
-                    times(*failures),
-                    settings.failure_window,
-                    settings.failure_threshold
-                ),
-            ),
-            Block::Open { phase, until, forced } => {
-                let seconds = until.map(|until| moment.now.seconds_until(until));
-                let facts = facts.with("phase", *phase).with("forced", *forced);
-                let facts = match seconds {
-                    Some(seconds) => facts.with("recovery_seconds_remaining", seconds),
+    fn explain(&self, settings: &Settings, _state: &State, block: &Refusal, moment: Moment<'_>) -> (Facts, String) {
+        let settings = &settings.circuit;
+        let facts = Facts::new().with("endpoint_key", self.endpoint_key.clone());
+        let facts = match block {
+            Refusal::JustTripped { failures, recovery, until } => facts
+                .with("phase", "open")
+                .with("recent_failures", *failures)
+                .with("failure_window_seconds", settings.failure_window.as_seconds())
+                .with("recovery_seconds", recovery.as_seconds())
+                .with("recovery_seconds_remaining", moment.now.seconds_until(*until)),
+            Refusal::Open { phase, until, is_forced } => {
+                let facts = facts.with("phase", phase.code()).with("forced", *is_forced);
+                match until {
+                    Some(until) => facts.with("recovery_seconds_remaining", moment.now.seconds_until(*until)),
                     None => facts,
-                };
-                let message = match (forced, seconds, *phase) {
-                    (true, _, _) | (false, None, _) => format!(
-                        "An operator has opened the circuit of '{endpoint}'. Answer that the service is not available; it stays so until it is reset."
-                    ),
-                    (false, Some(seconds), "half_open") => format!(
-                        "The circuit of '{endpoint}' is being tested by another call (at most {} at a time); the next may go in {seconds} s. Answer that the service is not available right now.",
-                        settings.probes
-                    ),
-                    (false, Some(seconds), _) => format!(
-                        "The circuit of '{endpoint}' is open for another {seconds} s. Do not retry; answer that the service is not available right now."
-                    ),
-                };
-                (facts, message)
+                }
             }
-            Block::SessionCeiling { attempts } => (
-                facts.with("session_attempts", *attempts).with("ceiling", settings.max_attempts_per_session),
-                format!(
-                    "This session tried '{endpoint}' {} without success in the last {} (ceiling {}). Answer that the service is not available, or hand over to a person.",
-                    times(*attempts),
-                    settings.session_window,
-                    settings.max_attempts_per_session
-                ),
-            ),
-        }
+            Refusal::SessionCeiling { attempts, .. } => {
+                facts.with("session_attempts", *attempts).with("ceiling", settings.max_attempts_per_session)
+            }
+        };
+        (facts, block.message(&self.endpoint_key, settings, moment.now))
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
@@ -611,59 +289,6 @@ pub struct RecordRequest {
     pub status_code: Option<u64>,
     pub latency_ms: Option<u64>,
     pub permit_id: Option<String>,
-}
-
-impl RecordRequest {
-    /// The generation the call was admitted in, as far as that can be known.
-    fn admitted_in(&self, state: &State) -> u32 {
-        let from_permit =
-            self.permit_id.as_deref().and_then(|permit| permit.split_once('-')).and_then(|(generation, _)| generation.parse().ok());
-        from_permit.or(state.session.admitted).unwrap_or(state.endpoint.generation)
-    }
-
-    /// In half-open only a probe's result counts: named by its permit, or by its session where no permit is given.
-    fn is_probe(&self, leases: &[Lease]) -> bool {
-        let session = session_hash(&self.session_id);
-        leases.iter().any(|lease| match &self.permit_id {
-            Some(permit) => lease.permit == *permit,
-            None => lease.session == session,
-        })
-    }
-
-    fn events(&self, settings: &Settings, state: &State, now: Timestamp) -> Vec<Event> {
-        let endpoint = &state.endpoint;
-        let mut events = Vec::new();
-        let slow = settings.slow_call_ms > 0 && self.latency_ms.is_some_and(|latency| latency > u64::from(settings.slow_call_ms));
-        let is_old_news = self.admitted_in(state) != endpoint.generation;
-        let failures = endpoint.failures.count(now, settings.failure_window) + u32::from(self.failed);
-        let trip = |retrips: u32| Event::Tripped { until: now.plus(settings.recovery_after(retrips)), failures, retrips };
-        match &endpoint.phase {
-            Phase::Closed if !is_old_news => {
-                if self.failed {
-                    events.push(Event::Failed { keep: settings.failure_threshold });
-                }
-                if settings.looks_at_rates() {
-                    events.push(Event::Sampled { failed: self.failed, slow, keep: RATE_SAMPLE.max(settings.min_calls) });
-                }
-                let reached =
-                    (self.failed && failures >= settings.failure_threshold) || endpoint.rate_reached(settings, self.failed, slow, now);
-                if reached && endpoint.forced.is_none() {
-                    events.push(trip(0));
-                }
-            }
-            Phase::HalfOpen { leases } if !is_old_news && endpoint.forced.is_none() && self.is_probe(leases) => {
-                if self.failed {
-                    events.push(Event::Failed { keep: settings.failure_threshold });
-                    events.push(trip(endpoint.retrips.saturating_add(1)));
-                } else {
-                    events.push(Event::Closed);
-                }
-            }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } => {}
-        }
-        events.push(if self.failed { Event::Attempted { keep: settings.max_attempts_per_session } } else { Event::Succeeded });
-        events
-    }
 }
 
 impl Operation for RecordRequest {
@@ -697,35 +322,28 @@ impl Operation for RecordRequest {
     }
 
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        self.run_by(&policy.api_circuit, states, moment)
-    }
-}
-
-impl RecordRequest {
-    pub(crate) fn run_by(&self, section: &Section<Settings>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let settings = &section.for_subject(&self.endpoint_key).settings;
+        let settings = &policy.api_circuit.for_subject(&self.endpoint_key).settings.circuit;
         let state = State::load(states);
-        let events = self.events(settings, &state, moment.now);
-        let tripped = events.iter().any(|event| matches!(event, Event::Tripped { .. }));
-        let closed = events.iter().any(|event| matches!(event, Event::Closed));
-        let phase = if tripped {
-            "open"
-        } else if closed {
-            "closed"
-        } else {
-            state.endpoint.phase_name()
+        let result = CallResult {
+            session: &self.session_id,
+            is_failure: self.failed,
+            latency_ms: self.latency_ms,
+            permit: self.permit_id.as_deref(),
         };
-        let facts = Facts::new().with("endpoint_key", self.endpoint_key.clone()).with("phase", phase).with("tripped", tripped);
+        let events = state.endpoint.record(&state.session, &result, settings, moment.now);
+        let change = PhaseChange::of(&events);
+        let phase = change.map_or_else(|| state.endpoint.phase(), PhaseChange::phase);
+        let facts = Facts::new()
+            .with("endpoint_key", self.endpoint_key.clone())
+            .with("phase", phase.code())
+            .with("tripped", change == Some(PhaseChange::Tripped));
         Outcome {
             answer: recorded(GuardName::ApiCircuit, facts),
             changes: changes::<ApiCircuit>(state, events, moment.now),
-            notice: if tripped {
-                Some(Notice::CircuitTripped)
-            } else if closed {
-                Some(Notice::CircuitClosed)
-            } else {
-                None
-            },
+            notice: change.map(|change| match change {
+                PhaseChange::Tripped => Notice::CircuitTripped,
+                PhaseChange::Closed => Notice::CircuitClosed,
+            }),
             warnings: Vec::new(),
         }
     }
@@ -746,98 +364,26 @@ pub fn max_endpoints(policy: &Policy) -> u32 {
     policy.api_circuit.base().settings.max_endpoints
 }
 
-/// What an endpoint's state still says when nobody has asked for longer than any window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remains {
-    /// It never opened, and its failures are too old to count: nobody could tell that it is gone.
-    Nothing,
-    /// Its phase, or which results are old news because it was open before.
-    Phase,
-    /// Until it is taken back.
-    OperatorsWord,
-}
-
 pub fn remains(state: &[u8]) -> Remains {
-    match postcard::from_bytes::<Endpoint>(state) {
-        Ok(Endpoint { forced: Some(_), .. }) => Remains::OperatorsWord,
-        Ok(Endpoint { phase: Phase::Closed, generation: 0, .. }) => Remains::Nothing,
-        // One of a later version is not ours to forget early.
-        Ok(Endpoint { phase: Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. }, .. }) | Err(_) => Remains::Phase,
-    }
+    // One of a later version is not ours to forget early.
+    postcard::from_bytes::<Circuit>(state).map_or(Remains::Phase, |circuit| circuit.remains())
 }
 
-/// Whether an endpoint is as good as forgotten, or soon will be: nothing is left of it, and nothing in it counts.
+/// Whether an endpoint is as good as forgotten, or soon will be.
 pub fn is_over(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> bool {
-    let window = policy.api_circuit.for_subject(endpoint_key).settings.longest_window();
-    let endpoint: Endpoint = decode(Some(state));
-    remains(state) == Remains::Nothing
-        && endpoint.failures.count(now, window) == 0
-        && !endpoint.samples.iter().any(|sample| now.still_counts(sample.at, window))
-}
-
-/// What an operator does to an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
-    /// Refuse everything until reset.
-    Open,
-    /// Let everything pass until reset.
-    Close,
-    /// Back to closed and automatic, with nothing remembered.
-    Reset,
+    let settings = &policy.api_circuit.for_subject(endpoint_key).settings.circuit;
+    postcard::from_bytes::<Circuit>(state).is_ok_and(|circuit| circuit.is_over(settings, now))
 }
 
 /// Applies an operator's word to an endpoint's state.
 pub fn control(state: Option<&[u8]>, control: Control, now: Timestamp) -> Change {
-    let events = match control {
-        Control::Open => vec![Event::Forced(Some(Forced::Open))],
-        Control::Close => vec![Event::Forced(Some(Forced::Closed))],
-        Control::Reset => vec![Event::Forced(None), Event::Closed],
-    };
-    let mut changes = changes::<ApiCircuit>(State::load(&[state]), events, now);
+    let mut changes = changes::<ApiCircuit>(State::load(&[state]), control.events(), now);
     changes.remove(0)
 }
 
 /// An endpoint as operators see it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CircuitView {
-    pub phase: &'static str,
-    pub forced: Option<Forced>,
-    pub recent_failures: u32,
-    pub failure_threshold: u32,
-    pub failure_window: Span,
-    pub opened_at: Option<Timestamp>,
-    pub probe_at: Option<Timestamp>,
-    pub probes_out: u32,
-    pub retrips: u32,
-}
-
 pub fn view(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> CircuitView {
-    view_by(state, endpoint_key, &policy.api_circuit, now)
-}
-
-pub(crate) fn view_by(state: &[u8], endpoint_key: &str, section: &Section<Settings>, now: Timestamp) -> CircuitView {
-    let settings = &section.for_subject(endpoint_key).settings;
-    let endpoint: Endpoint = decode(Some(state));
-    let (opened_at, probe_at, probes_out) = match &endpoint.phase {
-        Phase::Closed => (None, None, 0),
-        Phase::Open { since, until, .. } => (Some(*since), Some(*until), 0),
-        Phase::HalfOpen { leases } => {
-            let out: Vec<Timestamp> = leases.iter().map(|lease| lease.expires).filter(|expires| now < *expires).collect();
-            (None, out.iter().min().copied(), out.len() as u32)
-        }
-    };
-    let recovered = endpoint.forced.is_none() && matches!(endpoint.phase, Phase::Open { until, .. } if now >= until);
-    CircuitView {
-        phase: if recovered { "half_open" } else { endpoint.phase_name() },
-        forced: endpoint.forced,
-        recent_failures: endpoint.failures.count(now, settings.failure_window),
-        failure_threshold: settings.failure_threshold,
-        failure_window: settings.failure_window,
-        opened_at,
-        probe_at,
-        probes_out,
-        retrips: endpoint.retrips,
-    }
+    decode::<Circuit>(Some(state)).view(&policy.api_circuit.for_subject(endpoint_key).settings.circuit, now)
 }
 
 #[cfg(test)]
@@ -1010,30 +556,6 @@ mod tests {
         let slow = |latency| RecordRequest { latency_ms: Some(latency), ..result("a", false) };
         assert_eq!(story.at(0).tells(&slow(500)), None);
         assert_eq!(story.at(0).tells(&slow(501)), Some(Notice::CircuitTripped));
-    }
-
-    #[test]
-    fn what_is_left_of_an_endpoint() {
-        let endpoint = |phase: Phase, forced: Option<Forced>| remains(&encode(&Endpoint { phase, forced, ..Endpoint::default() }));
-        let open = || Phase::Open { since: Timestamp::from_millis(0), until: Timestamp::from_millis(1), failures: 1, announced: true };
-        assert_eq!(endpoint(Phase::Closed, None), Remains::Nothing);
-        let recovered = Endpoint { generation: 3, ..Endpoint::default() };
-        assert_eq!(remains(&encode(&recovered)), Remains::Phase, "results from before are old news");
-        assert_eq!(endpoint(open(), None), Remains::Phase);
-        assert_eq!(endpoint(Phase::HalfOpen { leases: Vec::new() }, None), Remains::Phase);
-        for forced in [Forced::Open, Forced::Closed] {
-            assert_eq!(endpoint(open(), Some(forced)), Remains::OperatorsWord);
-            assert_eq!(endpoint(Phase::Closed, Some(forced)), Remains::OperatorsWord);
-        }
-    }
-
-    #[test]
-    fn an_endpoint_is_over_when_its_last_failure_is() {
-        let policy = Policy::default();
-        let mut endpoint = Endpoint::default();
-        endpoint.failures.take(Timestamp::from_millis(0), 10);
-        let is_over = |at: i64| is_over(&encode(&endpoint), "api", &policy, Timestamp::from_millis(at));
-        assert!(!is_over(3_599_999) && is_over(3_600_000));
     }
 
     #[test]

@@ -16,8 +16,9 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, Unit, number_of};
+use crate::limits::{lasting, within};
 use crate::money::NanoDollars;
-use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
 use crate::prices::{Prices, UnknownModel, Usage};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;

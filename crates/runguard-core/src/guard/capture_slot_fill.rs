@@ -11,8 +11,9 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::limits::{lasting, within};
 use crate::pattern::Pattern;
-use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};

@@ -9,8 +9,9 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::limits::{lasting, within};
 use crate::names::Names;
-use crate::policy::{GuardSettings, Policy, Section, Setting, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
 use crate::reason::{GuardName, Reason};
 use crate::text::StoreText;
 use crate::time::{Span, Timestamp};

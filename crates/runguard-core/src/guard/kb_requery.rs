@@ -11,7 +11,8 @@ use super::{
 use crate::answer::Facts;
 use crate::fingerprint::hex16;
 use crate::input::{Field, Kind};
-use crate::policy::{GuardSettings, Policy, Section, Setting, fraction, lasting, within};
+use crate::limits::{fraction, lasting, within};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
 use crate::reason::{GuardName, Reason};
 use crate::similarity::Gist;
 use crate::text::StoreText;

@@ -521,7 +521,7 @@ fn upstream_degrades(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
         if late < DEGRADE_LATE_MIN || late_rate < early_rate * DEGRADE_FACTOR || late <= early / DEGRADE_FACTOR as u64 {
             continue;
         }
-        let threshold = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.failure_threshold;
+        let threshold = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.circuit.failure_threshold;
         let draft = Draft {
             id: "upstream_degrades",
             guard,
@@ -938,7 +938,7 @@ fn endpoint_fails(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     let say = |endpoint: &Endpoint| {
         let rate = share(endpoint.failures, endpoint.calls);
         // Without a rate only a burst of failures opens the circuit; an upstream that fails steadily never does.
-        let by_rate = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.failure_rate > 0.0;
+        let by_rate = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.circuit.failure_rate > 0.0;
         let change = if by_rate { "its circuit looks at the rate already" } else { "let failure_rate open its circuit too" };
         let draft = Draft {
             id: "endpoint_fails",
@@ -973,7 +973,7 @@ fn endpoint_slow(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     let mut found = Vec::new();
     for endpoint in overview.endpoints.iter().filter(|endpoint| endpoint.calls >= ENDPOINT_CALLS_MIN && !is_rest(&endpoint.endpoint)) {
         let Some(mean) = endpoint.mean_ms.filter(|mean| *mean >= SLOW_MILLIS) else { continue };
-        let watched = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.slow_call_ms > 0;
+        let watched = facts.policy.api_circuit.for_subject(&endpoint.endpoint).settings.circuit.slow_call_ms > 0;
         let change = if watched {
             "Its circuit looks at slow calls already"
         } else {
@@ -1046,12 +1046,12 @@ fn caps(policy: &Policy) -> Vec<Cap> {
     /// Its patterns are compiled once.
     static STANDARD: LazyLock<Policy> = LazyLock::new(Policy::default);
     macro_rules! cap {
-        ($reason:ident, $section:ident, $key:ident, $path:literal) => {
+        ($reason:ident, $section:ident, $key:ident $(in $part:ident)?, $path:literal) => {
             Cap {
                 reason: Reason::$reason,
                 setting: concat!("guards.", $path, ".", stringify!($key)),
-                in_force: policy.$section.for_subject("").settings.$key,
-                default: STANDARD.$section.for_subject("").settings.$key,
+                in_force: policy.$section.for_subject("").settings.$($part.)?$key,
+                default: STANDARD.$section.for_subject("").settings.$($part.)?$key,
             }
         };
     }
@@ -1066,8 +1066,8 @@ fn caps(policy: &Policy) -> Vec<Cap> {
         cap!(SameActionFrequencySpiral, agent_action, max_same, "agent_action"),
         cap!(RepromptCeilingReached, no_match_reprompt, max_reprompts, "no_match_reprompt"),
         cap!(AttemptCeilingReached, capture_slot_fill, max_attempts, "capture_slot_fill"),
-        cap!(SessionRetryCeiling, api_circuit, max_attempts_per_session, "api_circuit"),
-        cap!(CircuitJustTripped, api_circuit, failure_threshold, "api_circuit"),
+        cap!(SessionRetryCeiling, api_circuit, max_attempts_per_session in circuit, "api_circuit"),
+        cap!(CircuitJustTripped, api_circuit, failure_threshold in circuit, "api_circuit"),
     ]
 }
 

@@ -40,7 +40,7 @@ async fn all(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         Some(endpoint_key) => {
             let tenant = auth::tenant_to_look_in(&caller, tenant.as_deref(), "an endpoint")?;
             let found = app.engine.circuit(&tenant, endpoint_key, now).await?;
-            CircuitPage::of(found.filter(|circuit| phase.as_deref().is_none_or(|phase| phase == circuit.view.phase)))
+            CircuitPage::of(found.filter(|circuit| phase.as_deref().is_none_or(|phase| phase == circuit.view.phase.code())))
         }
         None => app.engine.circuits(CircuitQuery { tenant, phase, after, limit }, now).await?,
     };
@@ -73,7 +73,7 @@ fn show(circuit: &Circuit, now: Timestamp) -> Value {
     json!({
         "endpoint_key": circuit.endpoint_key,
         "tenant": circuit.tenant,
-        "phase": view.phase,
+        "phase": view.phase.code(),
         "forced": view.forced.map(forced_name),
         "recent_failures": view.recent_failures,
         "failure_threshold": view.failure_threshold,

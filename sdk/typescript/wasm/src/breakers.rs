@@ -2,8 +2,8 @@
 
 use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, millis, overlaid, refuse, with_texts};
 use runguard_core::Span;
-use runguard_core::breaker::{BreakerSettings, CircuitBreaker, Permit, Phase};
-use serde::Serialize;
+use runguard_core::breaker::{CircuitBreaker, CircuitSettings, Permit, Phase};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -21,12 +21,26 @@ thread_local! {
     static BREAKERS: RefCell<Table<Breaker>> = const { RefCell::new(Table::new()) };
 }
 
+/// A breaker's settings with its name, as JavaScript sends them.
+#[derive(Serialize, Deserialize)]
+struct Named {
+    name: String,
+    #[serde(flatten)]
+    settings: CircuitSettings,
+}
+
+impl Default for Named {
+    fn default() -> Self {
+        Self { name: "default".to_owned(), settings: CircuitSettings::default() }
+    }
+}
+
 /// 0 and a reason in the output when the settings are refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn breaker_new(changes: usize) -> u32 {
     let made = with_texts([changes], |[changes]| {
-        let settings: BreakerSettings = overlaid(&BreakerSettings::default(), changes)?;
-        CircuitBreaker::new(settings).map_err(|bad| bad.to_string())
+        let named: Named = overlaid(&Named::default(), changes)?;
+        CircuitBreaker::new(named.name, named.settings).map_err(|bad| bad.to_string())
     });
     match made {
         Ok(breaker) => BREAKERS.with_borrow_mut(|breakers| breakers.add(Breaker { breaker, permits: BTreeMap::new(), last: 0 })),
