@@ -566,7 +566,7 @@ def measure_dashboard(options):
 
 def measure_core(_):
     """The pure decision of every guard, and the detectors, without server and store."""
-    run(["cargo", "bench", "-p", "runguard-core", "--bench", "decide", "--bench", "detect"], cwd=ROOT)
+    run(["cargo", "bench", "-p", "runguard-core", "-p", "runguard-guards", "--bench", "decide", "--bench", "detect"], cwd=ROOT)
     return {}
 
 

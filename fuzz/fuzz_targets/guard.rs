@@ -3,7 +3,7 @@
 
 use arbitrary::Unstructured;
 use libfuzzer_sys::fuzz_target;
-use runguard_core::Policy;
+use runguard_guards::Policy;
 use std::sync::LazyLock;
 
 static POLICY: LazyLock<Policy> = LazyLock::new(Policy::default);

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use runguard_core::policy::{Policy, Tree};
+use runguard_guards::policy::{Policy, Tree};
 use serde_json::{Value, json};
 
 fuzz_target!(|data: (&str, &str)| {

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use runguard_core::guard::ROUTES;
-use runguard_core::input::Input;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::Input;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, body)) = data.split_first() else { return };

@@ -2,8 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use runguard_core::guard::{outlook, replay};
-use runguard_core::{Policy, Timestamp};
+use runguard_guards::guard::{outlook, replay};
+use runguard_guards::Policy;
+use runguard_core::Timestamp;
 use std::sync::LazyLock;
 
 static POLICY: LazyLock<Policy> = LazyLock::new(Policy::default);

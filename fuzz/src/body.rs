@@ -3,7 +3,7 @@
 //! Used by the fuzz target and, as a property test, by the core's own tests.
 
 use arbitrary::{Result, Unstructured};
-use runguard_core::input::{Field, Kind};
+use runguard_guards::input::{Field, Kind};
 use serde_json::{Map, Value, json};
 
 /// Few names, so that requests meet: most rules need a history.

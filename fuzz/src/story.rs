@@ -1,11 +1,12 @@
 //! A few requests, one after the other, on states that are kept, and what must be true of every one of them.
 
 use arbitrary::Unstructured;
-use runguard_core::answer::{Envelope, Shape};
-use runguard_core::guard::{Moment, ROUTES, replay};
-use runguard_core::input::Input;
+use runguard_core::Timestamp;
 use runguard_core::text::StoreText;
-use runguard_core::{Policy, Timestamp};
+use runguard_guards::Policy;
+use runguard_guards::answer::{Envelope, Shape};
+use runguard_guards::guard::{Moment, ROUTES, replay};
+use runguard_guards::input::Input;
 use std::collections::BTreeMap;
 
 /// How many bodies were made, and how many of them were taken.
@@ -35,7 +36,7 @@ pub fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
             .iter()
             .map(|place| {
                 (
-                    place.scope == runguard_core::Scope::Endpoint,
+                    place.scope == runguard_guards::Scope::Endpoint,
                     place.name.to_owned(),
                     place.slot as u8,
                     place.kept_subject(store_text).into_owned(),

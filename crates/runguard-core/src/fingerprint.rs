@@ -101,7 +101,7 @@ fn hash(canonical: &str) -> u64 {
 }
 
 /// However a call without arguments is written, it is one call.
-pub(crate) fn as_arguments(canonical: &str) -> &str {
+pub fn as_arguments(canonical: &str) -> &str {
     if writer::is_empty(canonical) { "{}" } else { canonical }
 }
 

@@ -1,5 +1,5 @@
 //! The books of a budget, for all who keep one: in a process behind a lock ([`crate::budget`]), in a store as events
-//! ([`crate::guard::budget`]).
+//! (the guard `budget`).
 //!
 //! An [`Account`] is pure. It holds what was spent, what is set aside and how often each key was called; what happens to it is an
 //! [`Entry`]. A budget may draw on others (a parent, a team, a month): a question is asked of every account on its path, and is

@@ -34,6 +34,9 @@ const NUMBER: &str = "[number]";
 const SECRET: &str = "[secret]";
 
 /// How much of a text is kept.
+/// Longest text that is taken, in bytes: what is done to a text takes time that grows with it.
+pub const MAX_TEXT_BYTES: usize = 64 * 1024;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreText {

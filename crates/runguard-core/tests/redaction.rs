@@ -5,7 +5,7 @@
 //! 37 were left and 10 were changed, and the rules were widened by what that showed, so that it measures nothing new any more. The fourth was written after that, by another stranger, and nothing was widened for it.
 //! A string counts as removed only when no five letters or digits of the marked part are left.
 
-use runguard_core::input::MAX_TEXT_BYTES;
+use runguard_core::text::MAX_TEXT_BYTES;
 use runguard_core::text::redact;
 
 /// A line of the corpus: the text, and the marked parts of it.

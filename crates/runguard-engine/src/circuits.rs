@@ -6,9 +6,9 @@
 use crate::engine::{Engine, cell, label};
 use runguard_core::Timestamp;
 use runguard_core::breaker::Phase;
-use runguard_core::guard::api_circuit::{self, CircuitView};
-use runguard_core::guard::{Place, Scope, Slot};
 use runguard_core::text::StoreText;
+use runguard_guards::guard::api_circuit::{self, CircuitView};
+use runguard_guards::guard::{Place, Scope, Slot};
 use runguard_store::{Decided, Family, Labelled, StoreError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,14 +12,14 @@ use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
-use runguard_core::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
-use runguard_core::guard::api_circuit::{self, Control, Forced, Remains};
-use runguard_core::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
-use runguard_core::insight::Overview;
-use runguard_core::insight::digest::Range;
-use runguard_core::policy::Mode;
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
+use runguard_guards::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
+use runguard_guards::guard::api_circuit::{self, Control, Forced, Remains};
+use runguard_guards::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_guards::policy::Mode;
+use runguard_insight::insight::Overview;
+use runguard_insight::insight::digest::Range;
 use runguard_store::{
     Cell, Change, Decided, Embedded, Family, Keep, Key, LogRow, Names, OpenError, Options, Order, Role, Row, RowFilter, Rules, Standing,
     Store, StoreError, View, Written,

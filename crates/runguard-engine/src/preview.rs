@@ -16,16 +16,17 @@
 
 use crate::engine::{Engine, Outcome, label};
 use crate::settings::Settings;
-use runguard_core::answer::Value as Fact;
-use runguard_core::guard::{
+use runguard_core::text::{self, StoreText};
+use runguard_core::{GuardName, Reason, Span, Timestamp};
+use runguard_guards::Mode;
+use runguard_guards::answer::Value as Fact;
+use runguard_guards::guard::{
     self, Moment, Operation, Scope, action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery,
     no_match_reprompt, run_loop, stall, tool_call,
 };
-use runguard_core::input::Input;
-use runguard_core::pattern::{Pattern, Patterns};
-use runguard_core::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
-use runguard_core::text::{self, StoreText};
-use runguard_core::{GuardName, Mode, Reason, Span, Timestamp};
+use runguard_guards::input::Input;
+use runguard_guards::pattern::{Pattern, Patterns};
+use runguard_guards::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
 use runguard_store::{Deed, Family, Key, LogRow, Names, Order, RowFilter, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -8,9 +8,9 @@ mod secrets;
 pub use secrets::{shown_address, shown_receiver, shown_variable};
 
 use crate::alerts::AlertSettings;
-use runguard_core::insight::digest::Savings;
-use runguard_core::policy::{self, Policies, SettingsProblem, Tree, check_levels, merge, nest};
 use runguard_core::text::StoreText;
+use runguard_guards::policy::{self, Policies, SettingsProblem, Tree, check_levels, merge, nest};
+use runguard_insight::insight::digest::Savings;
 use runguard_store::Durability;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -566,7 +566,7 @@ fn default_tree() -> Tree {
         let mut table = section.defaults.clone();
         table.insert("mode".into(), "enforce".into());
         let rules: Tree = runguard_core::Reason::of(section.guard)
-            .filter(|reason| policy::default_rule_mode(*reason) != runguard_core::Mode::Enforce)
+            .filter(|reason| policy::default_rule_mode(*reason) != runguard_guards::Mode::Enforce)
             .map(|reason| (reason.code().to_owned(), serde_json::json!(policy::default_rule_mode(reason))))
             .collect();
         if !rules.is_empty() {
@@ -594,7 +594,7 @@ fn typed(tree: &Tree) -> Result<Settings, SettingsProblem> {
     let mut tables: HashMap<&str, &Tree> = HashMap::new();
     for (key, value) in tree {
         let Some(known) = TOP.into_iter().find(|known| known == key) else {
-            let hint = runguard_core::input::closest(key, TOP.into_iter())
+            let hint = runguard_guards::input::closest(key, TOP.into_iter())
                 .map_or_else(|| format!("known are {}", TOP.join(", ")), |near| format!("did you mean `{near}`?"));
             return Err(SettingsProblem::new(&[key], format!("unknown table; {hint}")));
         };

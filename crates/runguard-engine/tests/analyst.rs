@@ -3,15 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use runguard_core::Timestamp;
-use runguard_core::answer::Shape;
-use runguard_core::guard::ROUTES;
-use runguard_core::input::Input;
-use runguard_core::insight::digest::{HOUR_MILLIS, MOST_NAMES, OTHER, Range};
-use runguard_core::insight::{Filters, Overview};
 use runguard_engine::analyst::INSIGHT_FILE;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::Input;
+use runguard_insight::insight::digest::{HOUR_MILLIS, MOST_NAMES, OTHER, Range};
+use runguard_insight::insight::{Filters, Overview};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use proptest::prelude::*;
-use runguard_core::answer::Shape;
-use runguard_core::guard::ROUTES;
-use runguard_core::guard::api_circuit::{Control, Forced};
-use runguard_core::input::Input;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::{fingerprint, open_store};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Answered, Asked, Circuit, CircuitQuery, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::guard::api_circuit::{Control, Forced};
+use runguard_guards::input::Input;
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -6,15 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use runguard_core::answer::Shape;
-use runguard_core::guard::ROUTES;
-use runguard_core::guard::api_circuit::Control;
-use runguard_core::input::Input;
 use runguard_core::{GuardName, Timestamp};
 use runguard_engine::engine::open_store;
 use runguard_engine::preview::{Ask, PreviewError, Report, preview, preview_within};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Answered, Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::guard::api_circuit::Control;
+use runguard_guards::input::Input;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

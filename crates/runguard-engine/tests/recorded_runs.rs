@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use runguard_core::Timestamp;
-use runguard_core::answer::Shape;
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
-use runguard_core::guard::ROUTES;
-use runguard_core::input::Input;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::check_text;
 use runguard_engine::{Asked, Clock, Engine, EngineOptions, KeyRing};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::Input;
 use runguard_replay::format::{self, Format, OpenError};
 use runguard_replay::trace::{Detail, Kind, Run};
 use serde_json::{Value, json};

@@ -7,6 +7,7 @@
 //! one caller may have ([`load`]), and errors as callers see them ([`problem`]). So does when to ask others again
 //! ([`again`]). A service brings its routes and its words.
 
+pub mod address;
 pub mod again;
 pub mod body;
 mod connection;

@@ -6,7 +6,7 @@
 
 use runguard_core::Span;
 use runguard_core::money::NanoDollars;
-use runguard_core::policy::Tree;
+use runguard_guards::policy::Tree;
 use runguard_replay::evaluate::{Progress, Reading};
 use runguard_replay::replay::{Ask, By, files_of, replay};
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};

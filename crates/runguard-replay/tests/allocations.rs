@@ -2,7 +2,7 @@
 
 use runguard_core::Span;
 use runguard_core::money::NanoDollars;
-use runguard_core::policy::Tree;
+use runguard_guards::policy::Tree;
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};
 use runguard_replay::trace::{Kind, Place, Run, Step};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

@@ -7,12 +7,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use runguard_core::guard::{Notice, ROUTES, Route};
 use runguard_core::{GuardName, Reason};
 use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
 use runguard_engine::watch::{Refusals, Watched};
 use runguard_engine::{Answered, Outcome, PhaseCounts};
+use runguard_guards::guard::{Notice, ROUTES, Route};
 use runguard_store::StatRow;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,10 +3,10 @@
 //! written here once. A test drives the service against this document.
 
 use crate::routes::guards::BODY;
-use runguard_core::guard::{AnswerKind, ROUTES, Route, RouteKind};
-use runguard_core::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
+use runguard_guards::guard::{AnswerKind, ROUTES, Route, RouteKind};
+use runguard_guards::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use serde_json::{Map, Value, json};
 
 pub fn document() -> Value {

@@ -2,8 +2,8 @@
 
 use crate::streams::TooMany;
 use hyper::StatusCode;
-use runguard_core::input::{InputError, Problem as WrongField};
 use runguard_engine::{Caller, ClockError, EngineError, Role};
+use runguard_guards::input::{InputError, Problem as WrongField};
 use runguard_http::FieldProblem;
 use runguard_http::reply::Reply;
 use runguard_store::StoreError;

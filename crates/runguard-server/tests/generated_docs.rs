@@ -1,10 +1,11 @@
 //! The files under `docs/` that are made from the code must be what the code says. When this fails after a change that
 //! was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
 
-use runguard_core::guard::ROUTES;
-use runguard_core::input::{Keeping, Kind};
-use runguard_core::{GuardName, Reason, policy};
+use runguard_core::{GuardName, Reason};
 use runguard_engine::settings;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::{Keeping, Kind};
+use runguard_guards::policy;
 use std::path::Path;
 
 fn check(name: &str, content: &str) {

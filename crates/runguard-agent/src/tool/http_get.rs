@@ -15,7 +15,7 @@ use crate::provider::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, Url, redirect};
-use runguard_core::address::is_public;
+use runguard_http::address::is_public;
 use serde_json::{Value, json};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};

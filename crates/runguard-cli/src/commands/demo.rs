@@ -131,7 +131,7 @@ impl Demo {
             let name = name.trim();
             let known = SCENARIOS.iter().position(|scenario| scenario.name == name).ok_or_else(|| {
                 let names = || SCENARIOS.iter().map(|scenario| scenario.name);
-                let hint = runguard_core::input::closest(name, names()).map_or_else(
+                let hint = runguard_guards::input::closest(name, names()).map_or_else(
                     || format!("known are {}", names().collect::<Vec<_>>().join(", ")),
                     |near| format!("did you mean `{near}`?"),
                 );

@@ -5,9 +5,9 @@ use crate::output;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
-use runguard_core::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
 use runguard_core::money::NanoDollars;
 use runguard_core::text::grouped;
+use runguard_insight::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -120,7 +120,7 @@ impl Estimate {
         let Some(name) = &self.example else { return Ok(None) };
         let names = || EXAMPLES.iter().map(|example| example.name);
         EXAMPLES.iter().find(|example| example.name == name).map(Some).ok_or_else(|| {
-            let hint = runguard_core::input::closest(name, names())
+            let hint = runguard_guards::input::closest(name, names())
                 .map_or_else(|| format!("known are {}", names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean `{near}`?"));
             Failure::Usage(format!("--example: there is no example `{name}`; {hint}"))
         })

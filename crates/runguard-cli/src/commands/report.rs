@@ -6,7 +6,7 @@ use super::RangeArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use clap::Args;
-use runguard_core::insight::{Insight, Overview};
+use runguard_insight::insight::{Insight, Overview};
 use serde_json::Value;
 use std::io::Write;
 

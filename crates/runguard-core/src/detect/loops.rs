@@ -266,7 +266,7 @@ impl Trail {
     }
 
     /// The same for an event that has no name to show: the length of the pattern and how often it came.
-    pub(crate) fn record_hash(&mut self, settings: &LoopSettings, hash: u64) -> Option<(u32, u32)> {
+    pub fn record_hash(&mut self, settings: &LoopSettings, hash: u64) -> Option<(u32, u32)> {
         const ANY_TIME: Timestamp = Timestamp::from_millis(0);
         self.fit(settings);
         let found = self.count(settings, hash, ANY_TIME);
@@ -276,7 +276,7 @@ impl Trail {
 
     /// The round of at least two events that was made most often, from twice on, and how often; to be shown. One event again
     /// and again is no round.
-    pub(crate) fn repeated(&self) -> Option<(u32, u32)> {
+    pub fn repeated(&self) -> Option<(u32, u32)> {
         let alone = self.entries.first()?.run;
         let rounds = |(index, entry): (usize, &Entry)| {
             let period = index as u32 + 1;

@@ -223,7 +223,7 @@ impl Preset {
 
 impl StallSettings {
     /// Says nothing to anything.
-    pub(crate) const fn silent() -> Self {
+    pub const fn silent() -> Self {
         let never = Ladder::new(0, 0, 0);
         Self {
             identical: never,

@@ -155,14 +155,14 @@ impl Query {
 
 /// A call, read: what of it is compared. A log keeps it, so that a state can be rebuilt without the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub struct Call {
     tool: u64,
     arguments: u64,
     query: Option<Query>,
 }
 
 impl Call {
-    pub(crate) fn read(settings: &TrackerSettings, tool: &str, args: &Value) -> Result<Self, InvalidCall> {
+    pub fn read(settings: &TrackerSettings, tool: &str, args: &Value) -> Result<Self, InvalidCall> {
         if tool.is_empty() {
             return Err(InvalidCall::NoTool);
         }
@@ -178,7 +178,7 @@ impl Call {
     }
 
     /// As it may be kept. Without its letters a query is like another only if it has the same words.
-    pub(crate) fn kept(mut self, store_text: StoreText) -> Self {
+    pub fn kept(mut self, store_text: StoreText) -> Self {
         if let Some(query) = &mut self.query {
             match store_text {
                 StoreText::None => query.gist.forget_text(),
@@ -195,7 +195,7 @@ impl TurnCalls {
         Ok(self.skip_of(settings, tool, &Call::read(settings, tool, args)?))
     }
 
-    pub(crate) fn skip_of(&self, settings: &TrackerSettings, tool: &str, call: &Call) -> Option<Skip> {
+    pub fn skip_of(&self, settings: &TrackerSettings, tool: &str, call: &Call) -> Option<Skip> {
         let limit = settings.limit_of(tool);
         let calls = self.tools.iter().find(|calls| calls.tool == call.tool);
         let count = calls.map_or(0, |calls| calls.count);
@@ -219,7 +219,7 @@ impl TurnCalls {
         Ok(())
     }
 
-    pub(crate) fn count(&mut self, call: Call, limit: u32, outcome: CallOutcome) {
+    pub fn count(&mut self, call: Call, limit: u32, outcome: CallOutcome) {
         let mut calls = match self.tools.iter().position(|calls| calls.tool == call.tool) {
             Some(position) => self.tools.remove(position),
             None => ToolCalls { tool: call.tool, count: 0, completed: Vec::new(), queries: Vec::new() },
@@ -237,7 +237,7 @@ impl TurnCalls {
     }
 
     /// A call that was counted as completed turns out to have failed: it may be tried again, up to the limit.
-    pub(crate) fn fail(&mut self, call: &Call) {
+    pub fn fail(&mut self, call: &Call) {
         if let Some(calls) = self.tools.iter_mut().find(|calls| calls.tool == call.tool) {
             calls.completed.retain(|arguments| *arguments != call.arguments);
             calls.queries.retain(|query| !call.query.as_ref().is_some_and(|failed| query.is_same(failed)));

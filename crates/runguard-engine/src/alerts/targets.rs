@@ -7,10 +7,10 @@
 use crate::settings::shown_variable;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
-use runguard_core::address::is_public;
-use runguard_core::alert::{Alert, AlertState, Severity};
 use runguard_core::text::cut;
+use runguard_http::address::is_public;
 use runguard_http::again::retry_after;
+use runguard_insight::alert::{Alert, AlertState, Severity};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

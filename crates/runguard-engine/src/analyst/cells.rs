@@ -2,7 +2,7 @@
 
 use super::{Ended, Pace};
 use crate::erasure::Gone;
-use runguard_core::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
+use runguard_insight::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
 use runguard_store::TrustedTime;
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};

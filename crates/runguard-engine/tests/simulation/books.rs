@@ -7,11 +7,11 @@
 use crate::network::Taped;
 use crate::world::{CHILD_LIMIT, ERASABLE, Given, PARENT_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World, route};
 use runguard_core::Timestamp;
-use runguard_core::answer::{Envelope, Shape};
-use runguard_core::guard::{Moment, Place, Scope};
-use runguard_core::input::Input;
 use runguard_engine::Outcome;
 use runguard_engine::engine::RULES;
+use runguard_guards::answer::{Envelope, Shape};
+use runguard_guards::guard::{Moment, Place, Scope};
+use runguard_guards::input::Input;
 use runguard_store::cluster::EntryRow;
 use runguard_store::cluster::link::Put;
 use runguard_store::{LogRow, Memory, Order, RowFilter};

@@ -3,13 +3,13 @@
 use crate::books;
 use crate::chance::Chance;
 use crate::network::{BEGINNING, Life, Line, Network, Weather};
-use runguard_core::answer::Shape;
-use runguard_core::guard::api_circuit::Control;
-use runguard_core::guard::{ROUTES, Route};
-use runguard_core::input::Input;
 use runguard_engine::engine::{RULES, fingerprint};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::api_circuit::Control;
+use runguard_guards::guard::{ROUTES, Route};
+use runguard_guards::input::Input;
 use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, LogRow, Memory, Names, RETIRE_EVERY, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,10 +4,10 @@ use crate::steps::{FILTERS, Request, SESSIONS, SETTINGS, Sight, Step, TENANTS, h
 use crate::systems::{Servers, System, settings};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use runguard_core::Timestamp;
-use runguard_core::input::Input;
-use runguard_core::insight::digest::Range;
 use runguard_engine::engine::fingerprint;
 use runguard_engine::{Asked, CircuitQuery, Engine, Idempotency};
+use runguard_guards::input::Input;
+use runguard_insight::insight::digest::Range;
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! Many at the same time, on all nodes: every cap is reached and none is passed, and the log has each answer once.
 
 use crate::systems::{Servers, System, settings};
-use runguard_core::answer::Shape;
-use runguard_core::guard::ROUTES;
-use runguard_core::input::Input;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::fingerprint;
 use runguard_engine::{Answered, Asked, Engine, EngineError, Idempotency};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::Input;
 use runguard_store::{Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

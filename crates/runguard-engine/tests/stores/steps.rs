@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use runguard_core::GuardName;
-use runguard_core::answer::Shape;
-use runguard_core::guard::api_circuit::Control;
-use runguard_core::guard::{ROUTES, Route};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::api_circuit::Control;
+use runguard_guards::guard::{ROUTES, Route};
 use serde_json::{Value, json};
 
 pub(crate) const TENANTS: [&str; 2] = ["acme", "ключ"];

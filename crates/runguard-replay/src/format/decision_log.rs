@@ -12,7 +12,7 @@ use super::grouped::{Grouped, Open};
 use super::{OpenError, Out, Reader};
 use crate::trace::{Broken, Detail, Kind, MESSAGE, Names, Place, Run, Step, Texts, shown};
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
-use runguard_core::guard::stall::Event;
+use runguard_guards::guard::stall::Event;
 use rusqlite::{Connection, OpenFlags};
 use serde::Deserialize;
 use serde_json::Value;

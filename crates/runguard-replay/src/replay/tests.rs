@@ -5,8 +5,8 @@ use crate::rules::{Caps, Presets};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use runguard_core::money::NanoDollars;
-use runguard_core::policy::Tree;
 use runguard_core::{Span, Timestamp};
+use runguard_guards::policy::Tree;
 use std::collections::BTreeMap;
 
 const BY: [By; 3] = By::ALL;

@@ -10,10 +10,10 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_core::insight::Filters;
-use runguard_core::insight::advice::{self, Facts};
-use runguard_core::insight::digest::Range;
 use runguard_http::reply::{JSON, Reply, reply};
+use runguard_insight::insight::Filters;
+use runguard_insight::insight::advice::{self, Facts};
+use runguard_insight::insight::digest::Range;
 use serde_json::json;
 
 const HOUR_SECONDS: u64 = 3600;

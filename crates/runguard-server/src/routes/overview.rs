@@ -11,11 +11,11 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_core::insight::digest::Range;
-use runguard_core::insight::{Filters, Overview};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
 use runguard_http::reply::{JSON, Reply, reply};
+use runguard_insight::insight::digest::Range;
+use runguard_insight::insight::{Filters, Overview};
 use std::collections::HashMap;
 
 const MINUTE_SECONDS: u64 = 60;

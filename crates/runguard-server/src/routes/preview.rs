@@ -12,9 +12,9 @@ use crate::time;
 use axum::body::Bytes;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_core::input::{InputError, MAX_ID_CHARS};
 use runguard_core::{GuardName, Timestamp};
 use runguard_engine::preview::{Ask, Counts, PreviewError, Report, preview};
+use runguard_guards::input::{InputError, MAX_ID_CHARS};
 use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Map, Value, json};
 

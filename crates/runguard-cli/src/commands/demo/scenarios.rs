@@ -6,7 +6,7 @@
 //! difference of two sums over one list, and not a claim.
 
 use runguard_core::Reason;
-use runguard_core::guard::budget::MOST_RESERVATIONS;
+use runguard_guards::guard::budget::MOST_RESERVATIONS;
 use serde_json::{Map, Value, json};
 
 /// A step that is not refused is done; a refused one is left out.

@@ -6,11 +6,11 @@
 
 use super::scenarios::{Conversation, Dice, FLAKY_ENDPOINT, OUTAGE_ENDPOINT, SCENARIOS, Setting};
 use futures_util::future::join_all;
-use runguard_core::answer::Shape;
-use runguard_core::guard::ROUTES;
-use runguard_core::input::Input;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::{Asked, Caller, Engine, Outcome};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::Input;
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};

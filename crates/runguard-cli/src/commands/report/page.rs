@@ -6,8 +6,8 @@
 use crate::client::segment;
 use crate::commands::insights;
 use crate::output;
-use runguard_core::insight::{Endpoint, Insight, Overview, Severity, Topic};
 use runguard_core::text::grouped;
+use runguard_insight::insight::{Endpoint, Insight, Overview, Severity, Topic};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -348,7 +348,7 @@ fn reasons(overview: &Overview, links: &Links<'_>) -> String {
     let shown: Vec<_> =
         overview.reasons.iter().filter(|reason| reason.blocked.saturating_add(reason.would_block) > 0).take(MAX_ROWS).collect();
     let most = shown.iter().map(|reason| reason.blocked.saturating_add(reason.would_block)).max().unwrap_or(0);
-    let row = |reason: &&runguard_core::insight::ReasonCount| {
+    let row = |reason: &&runguard_insight::insight::ReasonCount| {
         let subjects: Vec<String> =
             reason.subjects.iter().take(3).map(|counted| format!("{} ({})", text(&counted.subject), grouped(counted.count))).collect();
         vec![
@@ -390,7 +390,7 @@ fn savings(overview: &Overview) -> String {
 }
 
 fn chains(overview: &Overview, links: &Links<'_>) -> String {
-    let row = |chain: &runguard_core::insight::Chain| {
+    let row = |chain: &runguard_insight::insight::Chain| {
         const MAX_BOTS: usize = 12;
         let mut bots: Vec<String> = chain.chain.iter().take(MAX_BOTS).map(|bot| text(bot)).collect();
         if chain.chain.len() > MAX_BOTS {
@@ -448,7 +448,7 @@ fn endpoints(overview: &Overview) -> String {
 
 fn actions(overview: &Overview) -> String {
     let most = overview.actions.iter().map(|action| action.runs).max().unwrap_or(0);
-    let row = |action: &runguard_core::insight::Action| {
+    let row = |action: &runguard_insight::insight::Action| {
         vec![text(&action.action), bar(&[("n", action.runs)], most), grouped(action.runs), grouped(action.blocked)]
     };
     let rows: Vec<Vec<String>> = overview.actions.iter().take(MAX_ROWS).map(row).collect();
@@ -456,7 +456,7 @@ fn actions(overview: &Overview) -> String {
 }
 
 fn budgets(overview: &Overview) -> String {
-    let row = |budget: &runguard_core::insight::BudgetSeen| {
+    let row = |budget: &runguard_insight::insight::BudgetSeen| {
         let limit = budget.limit_usd.map_or_else(|| "–".to_owned(), |limit| format!("{limit:.2}"));
         let tokens =
             budget.token_limit.map_or_else(|| grouped(budget.tokens), |limit| format!("{} of {}", grouped(budget.tokens), grouped(limit)));

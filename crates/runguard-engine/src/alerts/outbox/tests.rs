@@ -1,6 +1,6 @@
 use super::*;
 use runguard_core::Timestamp;
-use runguard_core::alert::{Severity, When};
+use runguard_insight::alert::{Severity, When};
 
 fn alert(number: usize, state: AlertState) -> Alert {
     Alert {
@@ -71,7 +71,7 @@ fn states_and_the_place_in_the_log_are_kept_with_the_alerts() {
     let mut story = Story::new();
     let rule = Rule { name: "trips".into(), when: When::CircuitTrip, ..Rule::default() };
     let mut state = State::default();
-    let row = runguard_core::alert::Row {
+    let row = runguard_insight::alert::Row {
         at: Timestamp::from_millis(5),
         id: "1",
         tenant: "t",

@@ -1,8 +1,8 @@
 use super::*;
-use runguard_core::Policy;
-use runguard_core::insight::advice::{Facts, advise};
-use runguard_core::insight::digest::Savings;
-use runguard_core::insight::{
+use runguard_guards::Policy;
+use runguard_insight::insight::advice::{Facts, advise};
+use runguard_insight::insight::digest::Savings;
+use runguard_insight::insight::{
     Action, BudgetSeen, Chain, Counted, Entity, Handoffs, Outcomes, ReasonCount, Saves, Series, SubjectCount, Totals,
 };
 

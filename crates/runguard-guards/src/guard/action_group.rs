@@ -1,0 +1,334 @@
+//! Stops an action that has failed for good: the same call, again, after it failed twice in a row.
+//!
+//! For handlers that run once a call and keep nothing between calls (AWS Lambda action groups). Failures are counted,
+//! not calls: asking a healthy action for news is fine.
+
+use super::{
+    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot,
+    Stored, changes, operation_of_check, recorded, says, stored_in_one_part, times,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Input, Kind};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::fingerprint;
+use runguard_core::limits::within;
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::{StoreText, redact};
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use xxhash_rust::xxh3::xxh3_64;
+
+macro_rules! call_fields {
+    ($($more:expr),*) => {
+        &[
+            Field::required("session_id", Kind::Id, "The agent's session.", "\"session-1\""),
+            Field::required("action_group", Kind::Id, "The action group.", "\"orders\""),
+            Field::optional("api_path", Kind::Text, "The API path, for groups with an API schema.", "\"/orders/{id}\""),
+            Field::optional("http_method", Kind::Name, "Its method.", "\"GET\""),
+            Field::optional("function", Kind::Name, "The function, for groups with function details.", "\"get_order\""),
+            Field::optional("parameters", Kind::Any, "The parameters of the call.", "[{\"name\":\"id\",\"type\":\"string\",\"value\":\"7\"}]"),
+            Field::optional("request_body", Kind::Any, "The body of the call.", "{}"),
+            $($more),*
+        ]
+    };
+}
+
+pub static ROUTE: Route = Route {
+    path: "/guard/action-group",
+    guard: GuardName::ActionGroup,
+    kind: RouteKind::Check,
+    summary: "May this action be run, or has the same call failed for good?",
+    fields: call_fields!(),
+    answers: &[ACTION, FAILURES, MAX_FAILURES, RETRYABLE],
+    reasons: &[Reason::PermanentFailure],
+    read: |input| Box::new(Request(Call::read(input))),
+};
+
+pub static RESULT_ROUTE: Route = Route {
+    path: "/guard/action-group/result",
+    guard: GuardName::ActionGroup,
+    kind: RouteKind::Record,
+    summary: "Whether the action succeeded.",
+    fields: call_fields!(Field::required("failed", Kind::Flag, "Whether it failed.", "true")),
+    answers: &[ACTION, FAILURES],
+    reasons: &[],
+    read: |input| Box::new(ResultRequest { failed: input.flag("failed"), call: Call::read(input) }),
+};
+
+const ACTION: AnswerField =
+    says("action", AnswerKind::Text, "The action: its group with function, or with method and path, as it is kept in the log.");
+const FAILURES: AnswerField = says("failures", AnswerKind::Whole, "Failures of this very call in a row.");
+const MAX_FAILURES: AnswerField = says("max_failures", AnswerKind::Whole, "Refused: failures after which it is not run again.");
+const RETRYABLE: AnswerField = says("retryable", AnswerKind::Flag, "Refused: false.");
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub max_failures: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_failures: 2 }
+    }
+}
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::ActionGroup;
+    const SECTION: &'static [&'static str] = &["action_group"];
+    const SUBJECTS: &'static str = "actions";
+    const SETTINGS: &'static [Setting] =
+        &[Setting { key: "max_failures", about: "Failures of the same call in a row after which it is not run again." }];
+
+    fn longest_window(&self) -> Span {
+        Span::ZERO
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("max_failures", self.max_failures, 1..=100)
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The newest call.
+    call: u64,
+    /// How often in a row it failed.
+    failures: u32,
+}
+stored_in_one_part!(State);
+
+impl State {
+    fn failures_of(&self, call: u64) -> u32 {
+        if self.call == call { self.failures } else { 0 }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    Called { call: u64 },
+    Resulted { call: u64, failed: bool },
+}
+
+#[derive(Debug)]
+pub struct ActionGroup;
+
+impl Guard for ActionGroup {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.action_group
+    }
+
+    fn apply(state: &mut State, event: &Event, _at: Timestamp) {
+        let (Event::Called { call } | Event::Resulted { call, .. }) = *event;
+        if state.call != call {
+            *state = State { call, failures: 0 };
+        }
+        if let Event::Resulted { failed, .. } = event {
+            state.failures = if *failed { state.failures.saturating_add(1) } else { 0 };
+        }
+    }
+
+    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
+        // It depends on the call that comes.
+        Vec::new()
+    }
+}
+
+/// What is the same when a call is made again.
+#[derive(Debug)]
+struct Call {
+    session_id: String,
+    action: String,
+    /// Where the path begins in the action. It may name whom the call is about.
+    path_at: usize,
+    identity: u64,
+}
+
+impl Call {
+    fn read(input: &Input<'_>) -> Self {
+        let part = |name: &str| runguard_core::text::cut(&input.text(name), 256).to_owned();
+        let function = part("function");
+        let path = if function.is_empty() { part("api_path").trim().to_owned() } else { String::new() };
+        let name = if function.is_empty() { format!("{} {path}", part("http_method")).trim().to_owned() } else { function };
+        let action = if name.is_empty() { part("action_group") } else { format!("{}::{name}", part("action_group")) };
+        let path_at = action.len() - path.len();
+        let json = |name: &str| input.json(name).map(fingerprint::of_json).unwrap_or_default();
+        let identity = xxh3_64(format!("{action}\0{}\0{}", json("parameters"), json("request_body")).as_bytes());
+        Self { session_id: input.text("session_id"), action, path_at, identity }
+    }
+
+    fn kept_action(&self, store_text: StoreText) -> Cow<'_, str> {
+        let (before, path) = self.action.split_at(self.path_at);
+        match (path.is_empty(), store_text) {
+            (true, _) | (false, StoreText::Full) => Cow::Borrowed(&self.action),
+            (false, StoreText::Redacted) => Cow::Owned(format!("{before}{}", redact(path))),
+            (false, StoreText::None) => Cow::Owned(format!("{before}{}", store_text.keep_name(path))),
+        }
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::ActionGroup, "")]
+    }
+}
+
+#[derive(Debug)]
+pub struct Request(Call);
+
+#[derive(Debug)]
+pub struct Block {
+    failures: u32,
+}
+
+impl Check for Request {
+    type Guard = ActionGroup;
+    type Block = Block;
+    type Pass = u32;
+
+    fn route(&self) -> &'static Route {
+        &ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.0.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.0.action
+    }
+
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        self.0.kept_action(store_text)
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        self.0.places()
+    }
+
+    fn input(&self, _store_text: StoreText) -> Facts {
+        Facts::new().with("call", fingerprint::hex16(&self.0.identity.to_be_bytes()))
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+        let failures = state.failures_of(self.0.identity);
+        let findings = if failures >= settings.max_failures {
+            vec![Finding::new(Reason::PermanentFailure, Block { failures }, None)]
+        } else {
+            Vec::new()
+        };
+        Ruling { findings, pass: failures, events: vec![Event::Called { call: self.0.identity }] }
+    }
+
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+        let action = self.0.kept_action(moment.store_text);
+        let facts = Facts::new()
+            .with("action", action.clone().into_owned())
+            .with("failures", block.failures)
+            .with("max_failures", settings.max_failures)
+            .with("retryable", false);
+        let message = format!(
+            "Action '{action}' failed {} in a row with the same parameters (ceiling {}). It will fail again: do not retry it, report the failure to the user.",
+            times(block.failures),
+            settings.max_failures
+        );
+        (facts, message)
+    }
+
+    fn pass(&self, failures: u32, moment: Moment<'_>) -> Facts {
+        Facts::new().with("action", self.0.kept_action(moment.store_text).into_owned()).with("failures", failures)
+    }
+}
+operation_of_check!(Request);
+
+#[derive(Debug)]
+pub struct ResultRequest {
+    call: Call,
+    failed: bool,
+}
+
+impl Operation for ResultRequest {
+    fn route(&self) -> &'static Route {
+        &RESULT_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.call.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.call.action
+    }
+
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        self.call.kept_action(store_text)
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        self.call.places()
+    }
+
+    fn input(&self, _store_text: StoreText) -> Facts {
+        Facts::new().with("failed", self.failed)
+    }
+
+    fn run(&self, _policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+        let state = State::load(states);
+        let failures = if self.failed { state.failures_of(self.call.identity).saturating_add(1) } else { 0 };
+        let events = vec![Event::Resulted { call: self.call.identity, failed: self.failed }];
+        Outcome {
+            answer: recorded(
+                GuardName::ActionGroup,
+                Facts::new().with("action", self.call.kept_action(moment.store_text).into_owned()).with("failures", failures),
+            ),
+            changes: changes::<ActionGroup>(state, events, moment.now),
+            notice: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::properties::{Story, operation};
+    use serde_json::json;
+
+    fn call(path: &str, id: &str, failed: Option<bool>) -> Box<dyn Operation> {
+        let mut body = json!({"session_id": "s", "action_group": "orders", "function": "get", "parameters": [{"name": "id", "value": id}]});
+        if let Some(failed) = failed {
+            body["failed"] = failed.into();
+        }
+        operation(path, body)
+    }
+
+    fn run(story: &mut Story, id: &str, failed: bool) {
+        assert!(story.at(0).allows(&*call("/guard/action-group", id, None)));
+        story.run(&*call("/guard/action-group/result", id, Some(failed)));
+    }
+
+    #[test]
+    fn the_third_call_after_two_failures_is_refused() {
+        let mut story = Story::default();
+        run(&mut story, "7", true);
+        run(&mut story, "7", true);
+        assert_eq!(story.at(0).refuses(&*call("/guard/action-group", "7", None)), Reason::PermanentFailure);
+        assert!(story.at(0).allows(&*call("/guard/action-group", "8", None)), "another order");
+        assert!(story.at(0).allows(&*call("/guard/action-group", "7", None)), "no longer in a row");
+    }
+
+    #[test]
+    fn calls_that_succeed_are_never_counted() {
+        let mut story = Story::default();
+        for _ in 0..20 {
+            run(&mut story, "7", false);
+        }
+        run(&mut story, "7", true);
+        run(&mut story, "7", false);
+        run(&mut story, "7", true);
+        assert!(story.at(0).allows(&*call("/guard/action-group", "7", None)));
+    }
+}

@@ -1,0 +1,313 @@
+//! Stops an AI Task that is run again although its output cannot become valid.
+//!
+//! Two things are worth knowing before a retry: whether the message contains what the task should extract at all (if
+//! not, no number of model calls will find it, so this is asked first and costs no retry), and how often it was tried.
+
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
+    says, stored_in_one_part, times,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Kind};
+use crate::pattern::Pattern;
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
+use runguard_core::limits::{lasting, within};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use runguard_core::window::Slots;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub static ROUTE: Route = Route {
+    path: "/guard/ai-task-retry",
+    guard: GuardName::AiTaskRetry,
+    kind: RouteKind::Check,
+    summary: "May this AI Task be run again after its output failed validation?",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The conversation.", "\"conv-1\""),
+        Field::required("task_name", Kind::Id, "The AI Task.", "\"extract_order_number\""),
+        Field::optional("user_message", Kind::Text, "The message the task works on.", "\"where is my package\""),
+        Field::optional("validation_error", Kind::Text, "Why the last output was refused.", "\"no match for ORD-########\""),
+    ],
+    answers: &[
+        says("task_name", AnswerKind::Text, "The task asked about."),
+        says("attempt_number", AnswerKind::Whole, "Allowed: which retry this is."),
+        says("remaining_retries", AnswerKind::Whole, "Allowed: how many are left after it."),
+        says("validation_error", AnswerKind::Text, "Signal missing: the error, as it is kept in the log."),
+        says("retries_in_window", AnswerKind::Whole, "Cap reached: retries counted."),
+        says("cap", AnswerKind::Whole, "Cap reached: retries allowed."),
+    ],
+    reasons: &[Reason::InputMissingPrerequisiteSignal, Reason::RetryCapReached],
+    read: |input| {
+        Box::new(Request {
+            session_id: input.text("session_id"),
+            task_name: input.text("task_name"),
+            user_message: input.text("user_message"),
+            validation_error: input.text("validation_error"),
+        })
+    },
+};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub max_retries: u32,
+    pub window: Span,
+    pub patterns: BTreeMap<String, Pattern>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let patterns = BUILT_IN.iter().map(|(task, pattern)| ((*task).to_owned(), Pattern::of(pattern))).collect();
+        Self { max_retries: 2, window: Span::from_seconds(3600), patterns }
+    }
+}
+
+const BUILT_IN: &[(&str, &str)] = &[
+    ("extract_order_number", ORDER_NUMBER),
+    ("extract_date", DATE),
+    ("extract_amount", r"[$€£]\s*\d|\d\s*(?:dollar|usd|cent|eur|pound|gbp|[$€£])"),
+];
+
+/// A number of five digits and more behind "order", "ORD" or "#". The sign needs no word boundary before it.
+pub(super) const ORDER_NUMBER: &str = r"(?:\bord(?:er)?(?:\s*(?:number|no\.?|nr\.?|id|is|[#:-]))*|#)\s*-?\d{5,}";
+
+/// 6/21/2026, 2026-06-21, 21.06.2026, June 21, 21st of June.
+pub(super) const DATE: &str = concat!(
+    r"\b\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}\b|\b\d{4}-\d{1,2}-\d{1,2}\b",
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*\.?\s+\d{1,2}",
+    r"|\b\d{1,2}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+);
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::AiTaskRetry;
+    const SECTION: &'static [&'static str] = &["ai_task_retry"];
+    const SUBJECTS: &'static str = "tasks";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "max_retries", about: "Retries of one task in one session within the window." },
+        Setting { key: "window", about: "Seconds (3600) or with a unit (\"1h\")." },
+        Setting {
+            key: "patterns",
+            about: "What a task's message must contain for a retry to make sense, as a regular expression; \"\" switches a built-in one off.",
+        },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("max_retries", self.max_retries, 0..=1000)?;
+        lasting("window", self.window)
+    }
+
+    fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        self.patterns.iter_mut().try_for_each(|(task, pattern)| visit(&["patterns", task], pattern))
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    retries: Slots,
+}
+stored_in_one_part!(State);
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    Retried { keep: u32 },
+}
+
+#[derive(Debug)]
+pub struct AiTaskRetry;
+
+impl Guard for AiTaskRetry {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.ai_task_retry
+    }
+
+    fn apply(state: &mut State, event: &Event, at: Timestamp) {
+        match event {
+            Event::Retried { keep } => state.retries.take(at, *keep),
+        }
+    }
+
+    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+        let settings = &section.for_subject(subject).settings;
+        vec![count_outlook(
+            GuardName::AiTaskRetry,
+            Reason::RetryCapReached,
+            subject,
+            &state.retries,
+            settings.max_retries,
+            settings.window,
+            now,
+        )]
+    }
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub session_id: String,
+    pub task_name: String,
+    pub user_message: String,
+    pub validation_error: String,
+}
+
+#[derive(Debug)]
+pub enum Block {
+    SignalMissing,
+    CapReached { retries: u32 },
+}
+
+#[derive(Debug)]
+pub struct Pass {
+    attempt: u32,
+    remaining: u32,
+}
+
+impl Check for Request {
+    type Guard = AiTaskRetry;
+    type Block = Block;
+    type Pass = Pass;
+
+    fn route(&self) -> &'static Route {
+        &ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.task_name
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::AiTaskRetry, &self.task_name)]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new()
+            .with_text("user_message", store_text.keep(&self.user_message, 500))
+            .with_text("validation_error", store_text.keep(&self.validation_error, 500))
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let mut findings = Vec::new();
+        if settings.patterns.get(&self.task_name).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(&self.user_message)) {
+            findings.push(Finding::new(Reason::InputMissingPrerequisiteSignal, Block::SignalMissing, None));
+        }
+        let retries = state.retries.count(moment.now, settings.window);
+        if retries >= settings.max_retries {
+            let frees_at = state.retries.frees_at(settings.window, settings.max_retries);
+            findings.push(Finding::new(Reason::RetryCapReached, Block::CapReached { retries }, frees_at));
+        }
+        let attempt = retries + 1;
+        Ruling {
+            findings,
+            pass: Pass { attempt, remaining: settings.max_retries.saturating_sub(attempt) },
+            events: vec![Event::Retried { keep: settings.max_retries }],
+        }
+    }
+
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+        let task = &self.task_name;
+        let facts = Facts::new().with("task_name", task.clone());
+        match block {
+            Block::SignalMissing => (
+                facts.with("validation_error", moment.store_text.keep(&self.validation_error, 500)),
+                format!(
+                    "The message does not contain what task '{task}' should extract, so another model call cannot find it. Ask the user for the value instead of retrying."
+                ),
+            ),
+            Block::CapReached { retries } => (
+                facts.with("retries_in_window", *retries).with("cap", settings.max_retries),
+                format!(
+                    "Task '{task}' was already retried {} in the last {} (cap {}). Go to a fallback that asks for the value in a fixed form, or to a person.",
+                    times(*retries),
+                    settings.window,
+                    settings.max_retries
+                ),
+            ),
+        }
+    }
+
+    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
+        Facts::new()
+            .with("task_name", self.task_name.clone())
+            .with("attempt_number", pass.attempt)
+            .with("remaining_retries", pass.remaining)
+    }
+}
+operation_of_check!(Request);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::properties::{Story, ask};
+
+    fn request(message: &str) -> Request {
+        Request {
+            session_id: "s".into(),
+            task_name: "extract_order_number".into(),
+            user_message: message.into(),
+            validation_error: String::new(),
+        }
+    }
+
+    #[test]
+    fn two_retries_then_no_more_until_the_first_is_an_hour_old() {
+        let mut story = Story::default();
+        let retry = request("it is #12345678");
+        assert!(story.at(0).allows(&retry));
+        assert!(story.at(1_000).allows(&retry));
+        assert_eq!(story.at(2_000).refuses(&retry), Reason::RetryCapReached);
+        assert_eq!(story.retry_after_seconds(), Some(3598));
+        assert_eq!(story.at(3_599_999).refuses(&retry), Reason::RetryCapReached);
+        assert!(story.at(3_600_000).allows(&retry));
+        assert_eq!(story.at(3_600_000).refuses(&retry), Reason::RetryCapReached);
+    }
+
+    #[test]
+    fn what_is_not_in_the_message_is_not_tried_and_takes_no_retry() {
+        let mut story = Story::default();
+        for _ in 0..5 {
+            assert_eq!(story.at(0).refuses(&request("where is my package")), Reason::InputMissingPrerequisiteSignal);
+            assert_eq!(story.retry_after_seconds(), None, "time does not put a number into the message");
+        }
+        assert!(story.at(0).allows(&request("ORD-12345678")));
+    }
+
+    #[test]
+    fn built_in_patterns_know_their_own_examples() {
+        let found = |task: &str, message: &str| Settings::default().patterns[task].is_in(message);
+        for message in
+            ["my order ORD-12345678 is delayed", "#12345678", "order 55555", "it's (#98765)", "order number is 1234567", "Order #12345"]
+        {
+            assert!(found("extract_order_number", message), "{message}");
+        }
+        for message in ["I haven't received my package yet", "order 12", "border 12345", "12345678"] {
+            assert!(!found("extract_order_number", message), "{message}");
+        }
+        for message in ["on 6/21/2026", "June 21", "2026-06-21", "21st of June"] {
+            assert!(found("extract_date", message), "{message}");
+        }
+        assert!(!found("extract_date", "some day soon"));
+        for message in ["$ 5", "12 dollars", "30 cents", "€5", "7 USD"] {
+            assert!(found("extract_amount", message), "{message}");
+        }
+        assert!(!found("extract_amount", "a lot of money"));
+    }
+
+    #[test]
+    fn an_empty_pattern_switches_the_built_in_one_off() {
+        let mut settings = Settings::default();
+        settings.patterns.insert("extract_order_number".into(), Pattern::of(""));
+        assert!(ask(&request("nothing"), &settings, &State::default(), 0).findings.is_empty());
+    }
+}

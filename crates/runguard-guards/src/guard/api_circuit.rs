@@ -1,0 +1,585 @@
+//! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
+
+use super::{
+    AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Scope, Slot, Stored, changes, count_outlook, decode, encode, operation_of_check, recorded, says,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Kind};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Refusal};
+pub use runguard_core::breaker::circuit::{CircuitView, Control, Event, Forced, PhaseChange, Remains};
+use runguard_core::limits::{Invalid, within};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+pub static CHECK_ROUTE: Route = Route {
+    path: "/guard/api-circuit/check",
+    guard: GuardName::ApiCircuit,
+    kind: RouteKind::Check,
+    summary: "May this session call the endpoint?",
+    fields: &[
+        Field::required("endpoint_key", Kind::Id, "The upstream API.", "\"order-management-api\""),
+        Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
+    ],
+    answers: &[
+        says("endpoint_key", AnswerKind::Text, "The endpoint asked about."),
+        says("session_attempt_number", AnswerKind::Whole, "Allowed: which attempt since the session's last success this is."),
+        says("recent_failures_in_window", AnswerKind::Whole, "Allowed: failures of all sessions in the window."),
+        says("permit_id", AnswerKind::Text, "Allowed: give it back with the result."),
+        says("probe", AnswerKind::Flag, "Allowed: this call tests whether the endpoint has recovered."),
+        says("phase", AnswerKind::Text, "Refused: open or half_open."),
+        says("forced", AnswerKind::Flag, "Refused: an operator opened the circuit."),
+        says("recent_failures", AnswerKind::Whole, "Just tripped: failures counted."),
+        says("failure_window_seconds", AnswerKind::Whole, "Just tripped: the window they were counted in."),
+        says("recovery_seconds", AnswerKind::Whole, "Just tripped: how long it stays open."),
+        says("recovery_seconds_remaining", AnswerKind::Whole, "Refused: seconds until the next probe."),
+        says("session_attempts", AnswerKind::Whole, "Session ceiling: attempts counted."),
+        says("ceiling", AnswerKind::Whole, "Session ceiling: attempts allowed."),
+    ],
+    reasons: &[Reason::CircuitJustTripped, Reason::CircuitOpen, Reason::SessionRetryCeiling],
+    read: |input| Box::new(CheckRequest { endpoint_key: input.text("endpoint_key"), session_id: input.text("session_id") }),
+};
+
+pub static RECORD_ROUTE: Route = Route {
+    path: "/guard/api-circuit/record",
+    guard: GuardName::ApiCircuit,
+    kind: RouteKind::Record,
+    summary: "How a call to the endpoint ended.",
+    fields: &[
+        Field::required("endpoint_key", Kind::Id, "The upstream API.", "\"order-management-api\""),
+        Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
+        Field::required("outcome", Kind::OneOf(&["success", "failure"]), "How it ended.", "\"failure\""),
+        Field::optional("attempt", Kind::Whole(1), "Which attempt of the session it was.", "1"),
+        Field::optional("status_code", Kind::Whole(0), "The HTTP status.", "503"),
+        Field::optional("latency_ms", Kind::Whole(0), "How long it took.", "840"),
+        Field::optional("permit_id", Kind::Hash, "The permit the check gave.", "\"0-01JF8Z6Q0V3N1W2X4Y5Z6A7B8C\""),
+    ],
+    answers: &[
+        says("endpoint_key", AnswerKind::Text, "The endpoint."),
+        says("phase", AnswerKind::Text, "closed, open or half_open after this result."),
+        says("tripped", AnswerKind::Flag, "Whether this result opened the circuit."),
+        says("watched", AnswerKind::Flag, "False: the tenant has as many endpoints as it may, and this one is not among them."),
+    ],
+    reasons: &[],
+    read: |input| {
+        Box::new(RecordRequest {
+            endpoint_key: input.text("endpoint_key"),
+            session_id: input.text("session_id"),
+            failed: input.text("outcome") == "failure",
+            attempt: input.whole("attempt").unwrap_or(1),
+            status_code: input.whole("status_code"),
+            latency_ms: input.whole("latency_ms"),
+            permit_id: input.optional_text("permit_id").filter(|permit| !permit.is_empty()),
+        })
+    },
+};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    #[serde(flatten)]
+    pub circuit: CircuitSettings,
+    pub max_endpoints: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { circuit: CircuitSettings::default(), max_endpoints: 10_000 }
+    }
+}
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::ApiCircuit;
+    const SECTION: &'static [&'static str] = &["api_circuit"];
+    const SUBJECTS: &'static str = "endpoints";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "max_attempts_per_session", about: "Recorded attempts of one session since its last success." },
+        Setting { key: "session_window", about: "How long a session's attempts count." },
+        Setting { key: "failure_threshold", about: "Failures of all sessions in the failure window that open the circuit." },
+        Setting { key: "failure_window", about: "Seconds (60) or with a unit (\"1m\")." },
+        Setting { key: "failure_rate", about: "Share of failures among at least min_calls calls that opens it too; 0 is off." },
+        Setting { key: "slow_call_ms", about: "A call that takes longer is slow; 0 is off." },
+        Setting { key: "slow_rate", about: "Share of slow calls among at least min_calls calls that opens it too; 0 is off." },
+        Setting { key: "min_calls", about: "Calls in the failure window before a rate is looked at." },
+        Setting { key: "recovery", about: "How long the circuit stays open before a probe." },
+        Setting { key: "recovery_backoff", about: "Factor for each time a probe fails, up to 10 minutes." },
+        Setting { key: "probes", about: "Calls that may test a half-open circuit at the same time." },
+        Setting { key: "probe_timeout", about: "A probe that has not reported by then is given to another." },
+        Setting {
+            key: "max_endpoints",
+            about: "Endpoints with failures that are remembered for a tenant. Results of further ones are taken and not counted, with a warning, until others are forgotten: one that never opened is when its windows are over.",
+        },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.circuit.longest_window()
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        within("max_endpoints", self.max_endpoints, 1..=1_000_000)?;
+        self.circuit.check()
+    }
+}
+
+/// The endpoint (shared) and the session's part at it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct State {
+    endpoint: Circuit,
+    session: Caller,
+}
+
+impl Stored for State {
+    fn load(parts: &[Option<&[u8]>]) -> Self {
+        Self { endpoint: decode(parts.first().copied().flatten()), session: decode(parts.get(1).copied().flatten()) }
+    }
+
+    fn save(&self, part: usize) -> Vec<u8> {
+        if part == 0 { encode(&self.endpoint) } else { encode(&self.session) }
+    }
+}
+
+#[derive(Debug)]
+pub struct ApiCircuit;
+
+impl Guard for ApiCircuit {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.api_circuit
+    }
+
+    fn apply(state: &mut State, event: &Event, at: Timestamp) {
+        if event.is_of_caller() {
+            state.session.apply(event, at);
+        } else {
+            state.endpoint.apply(event, at);
+        }
+    }
+
+    fn part(event: &Event) -> usize {
+        usize::from(event.is_of_caller())
+    }
+
+    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+        let settings = &section.for_subject(subject).settings.circuit;
+        let (cap, window) = (settings.max_attempts_per_session, settings.session_window);
+        vec![count_outlook(GuardName::ApiCircuit, Reason::SessionRetryCeiling, subject, state.session.attempts(), cap, window, now)]
+    }
+}
+
+fn places<'a>(endpoint_key: &'a str, session_id: &'a str) -> Vec<Place<'a>> {
+    vec![endpoint_place(endpoint_key), Place::in_session(session_id, Slot::CircuitSession, endpoint_key)]
+}
+
+/// Whether a permit has the form of those the check gives: a generation and a decision.
+fn is_permit(permit: &str) -> bool {
+    permit.split_once('-').is_some_and(|(generation, decision)| {
+        generation.parse::<u32>().is_ok()
+            && decision.len() == 26
+            && decision.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit())
+    })
+}
+
+/// Where an endpoint's phase is kept.
+pub fn endpoint_place(endpoint_key: &str) -> Place<'_> {
+    Place { scope: Scope::Endpoint, name: endpoint_key, slot: Slot::CircuitEndpoint, subject: endpoint_key }
+}
+
+#[derive(Debug)]
+pub struct CheckRequest {
+    pub endpoint_key: String,
+    pub session_id: String,
+}
+
+#[derive(Debug)]
+pub struct Pass {
+    attempt: u32,
+    recent_failures: u32,
+    permit: String,
+    probe: bool,
+}
+
+impl Check for CheckRequest {
+    type Guard = ApiCircuit;
+    type Block = Refusal;
+    type Pass = Pass;
+
+    fn route(&self) -> &'static Route {
+        &CHECK_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.endpoint_key
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        places(&self.endpoint_key, &self.session_id)
+    }
+
+    fn input(&self, _store_text: StoreText) -> Facts {
+        Facts::new()
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let ruling = state.endpoint.check(&state.session, &self.session_id, moment.decision_id, &settings.circuit, moment.now);
+        let finding = |refusal: Refusal| {
+            let mut finding = Finding::new(refusal.reason(), refusal, refusal.clears_at());
+            if matches!(refusal, Refusal::JustTripped { .. }) {
+                finding.events.push(Event::Announced);
+            }
+            finding
+        };
+        Ruling {
+            findings: ruling.refusals.into_iter().map(finding).collect(),
+            pass: Pass { attempt: ruling.attempt, recent_failures: ruling.recent_failures, permit: ruling.permit, probe: ruling.is_probe },
+            events: ruling.events,
+        }
+    }
+
+    fn explain(&self, settings: &Settings, _state: &State, block: &Refusal, moment: Moment<'_>) -> (Facts, String) {
+        let settings = &settings.circuit;
+        let facts = Facts::new().with("endpoint_key", self.endpoint_key.clone());
+        let facts = match block {
+            Refusal::JustTripped { failures, recovery, until } => facts
+                .with("phase", "open")
+                .with("recent_failures", *failures)
+                .with("failure_window_seconds", settings.failure_window.as_seconds())
+                .with("recovery_seconds", recovery.as_seconds())
+                .with("recovery_seconds_remaining", moment.now.seconds_until(*until)),
+            Refusal::Open { phase, until, is_forced } => {
+                let facts = facts.with("phase", phase.code()).with("forced", *is_forced);
+                match until {
+                    Some(until) => facts.with("recovery_seconds_remaining", moment.now.seconds_until(*until)),
+                    None => facts,
+                }
+            }
+            Refusal::SessionCeiling { attempts, .. } => {
+                facts.with("session_attempts", *attempts).with("ceiling", settings.max_attempts_per_session)
+            }
+        };
+        (facts, block.message(&self.endpoint_key, settings, moment.now))
+    }
+
+    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
+        Facts::new()
+            .with("endpoint_key", self.endpoint_key.clone())
+            .with("session_attempt_number", pass.attempt)
+            .with("recent_failures_in_window", pass.recent_failures)
+            .with("permit_id", pass.permit)
+            .with("probe", pass.probe)
+    }
+}
+operation_of_check!(CheckRequest);
+
+#[derive(Debug)]
+pub struct RecordRequest {
+    pub endpoint_key: String,
+    pub session_id: String,
+    pub failed: bool,
+    pub attempt: u64,
+    pub status_code: Option<u64>,
+    pub latency_ms: Option<u64>,
+    pub permit_id: Option<String>,
+}
+
+impl Operation for RecordRequest {
+    fn route(&self) -> &'static Route {
+        &RECORD_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.endpoint_key
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        places(&self.endpoint_key, &self.session_id)
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        let kept = |permit: &String| {
+            let kept = if is_permit(permit) { Cow::Borrowed(permit.as_str()) } else { store_text.keep_name(permit) };
+            runguard_core::text::cut(&kept, 64).to_owned()
+        };
+        Facts::new()
+            .with("outcome", if self.failed { "failure" } else { "success" })
+            .with("attempt", self.attempt)
+            .with("status_code", self.status_code)
+            .with("latency_ms", self.latency_ms)
+            .with("permit_id", self.permit_id.as_ref().map(kept))
+    }
+
+    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+        let settings = &policy.api_circuit.for_subject(&self.endpoint_key).settings.circuit;
+        let state = State::load(states);
+        let result = CallResult {
+            session: &self.session_id,
+            is_failure: self.failed,
+            latency_ms: self.latency_ms,
+            permit: self.permit_id.as_deref(),
+        };
+        let events = state.endpoint.record(&state.session, &result, settings, moment.now);
+        let change = PhaseChange::of(&events);
+        let phase = change.map_or_else(|| state.endpoint.phase(), PhaseChange::phase);
+        let facts = Facts::new()
+            .with("endpoint_key", self.endpoint_key.clone())
+            .with("phase", phase.code())
+            .with("tripped", change == Some(PhaseChange::Tripped));
+        Outcome {
+            answer: recorded(GuardName::ApiCircuit, facts),
+            changes: changes::<ApiCircuit>(state, events, moment.now),
+            notice: change.map(|change| match change {
+                PhaseChange::Tripped => Notice::CircuitTripped,
+                PhaseChange::Closed => Notice::CircuitClosed,
+            }),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// The result of a call to an endpoint that is not remembered, because there are too many: of the outcome stays what concerns the
+/// session.
+pub fn unwatched(outcome: &mut Outcome) {
+    outcome.changes.retain(|change| change.place != 0);
+    outcome.notice = None;
+    let endpoint_key = outcome.answer.facts.get("endpoint_key").cloned();
+    let facts = endpoint_key.into_iter().fold(Facts::new(), |facts, endpoint_key| facts.with("endpoint_key", endpoint_key));
+    outcome.answer.facts = facts.with("phase", "closed").with("tripped", false).with("watched", false);
+}
+
+/// How many endpoints of a tenant are remembered.
+pub fn max_endpoints(policy: &Policy) -> u32 {
+    policy.api_circuit.base().settings.max_endpoints
+}
+
+pub fn remains(state: &[u8]) -> Remains {
+    // One of a later version is not ours to forget early.
+    postcard::from_bytes::<Circuit>(state).map_or(Remains::Phase, |circuit| circuit.remains())
+}
+
+/// Whether an endpoint is as good as forgotten, or soon will be.
+pub fn is_over(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> bool {
+    let settings = &policy.api_circuit.for_subject(endpoint_key).settings.circuit;
+    postcard::from_bytes::<Circuit>(state).is_ok_and(|circuit| circuit.is_over(settings, now))
+}
+
+/// Applies an operator's word to an endpoint's state.
+pub fn control(state: Option<&[u8]>, control: Control, now: Timestamp) -> Change {
+    let mut changes = changes::<ApiCircuit>(State::load(&[state]), control.events(), now);
+    changes.remove(0)
+}
+
+/// An endpoint as operators see it.
+pub fn view(state: &[u8], endpoint_key: &str, policy: &Policy, now: Timestamp) -> CircuitView {
+    decode::<Circuit>(Some(state)).view(&policy.api_circuit.for_subject(endpoint_key).settings.circuit, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Value;
+    use crate::guard::properties::Story;
+    use serde_json::json;
+
+    fn check(session: &str) -> CheckRequest {
+        CheckRequest { endpoint_key: "api".into(), session_id: session.into() }
+    }
+
+    fn result(session: &str, failed: bool) -> RecordRequest {
+        RecordRequest {
+            endpoint_key: "api".into(),
+            session_id: session.into(),
+            failed,
+            attempt: 1,
+            status_code: None,
+            latency_ms: None,
+            permit_id: None,
+        }
+    }
+
+    fn permitted(session: &str, failed: bool, permit: &str) -> RecordRequest {
+        RecordRequest { permit_id: Some(permit.into()), ..result(session, failed) }
+    }
+
+    fn text(value: Option<Value>) -> String {
+        match value {
+            Some(Value::Text(text)) => text.into_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Ten failures of ten sessions at second 0.
+    fn tripped() -> Story {
+        let mut story = Story::default();
+        for number in 0..10 {
+            assert!(story.at(0).allows(&check(&format!("s{number}"))));
+        }
+        for number in 0..9 {
+            assert_eq!(story.at(0).tells(&result(&format!("s{number}"), true)), None);
+        }
+        assert_eq!(story.at(0).tells(&result("s9", true)), Some(Notice::CircuitTripped));
+        story
+    }
+
+    #[test]
+    fn the_first_refusal_says_it_just_tripped_and_the_rest_that_it_is_open() {
+        let mut story = tripped();
+        assert_eq!(story.at(1_000).refuses(&check("a")), Reason::CircuitJustTripped);
+        assert_eq!(story.fact("recent_failures"), Some(Value::Int(10)));
+        assert_eq!(story.fact("failure_window_seconds"), Some(Value::Int(60)));
+        assert_eq!(story.fact("recovery_seconds"), Some(Value::Int(45)));
+        assert_eq!(story.retry_after_seconds(), Some(44));
+        assert_eq!(story.at(1_001).refuses(&check("b")), Reason::CircuitOpen);
+        assert_eq!(story.fact("recovery_seconds_remaining"), Some(Value::Int(44)), "rounded up");
+        assert_eq!(story.at(44_999).refuses(&check("b")), Reason::CircuitOpen);
+    }
+
+    #[test]
+    fn one_probe_goes_and_its_success_closes_and_forgets() {
+        let mut story = tripped();
+        assert!(story.at(45_000).allows(&check("p")));
+        assert_eq!(story.fact("probe"), Some(Value::Bool(true)));
+        let permit = text(story.fact("permit_id"));
+        assert_eq!(story.at(46_000).refuses(&check("q")), Reason::CircuitOpen);
+        assert_eq!(story.fact("phase"), Some(Value::from("half_open")));
+        assert_eq!(story.retry_after_seconds(), Some(29), "when the probe's lease ends");
+        assert_eq!(story.at(47_000).tells(&permitted("p", false, &permit)), Some(Notice::CircuitClosed));
+        assert!(story.at(47_000).allows(&check("q")));
+        assert_eq!(story.fact("recent_failures_in_window"), Some(Value::Int(0)));
+        for number in 0..9 {
+            story.at(48_000).tells(&result(&format!("n{number}"), true));
+        }
+        assert!(story.at(48_000).allows(&check("q")), "nine new failures do not trip: the old ten are forgotten");
+    }
+
+    #[test]
+    fn a_failed_probe_opens_again_and_a_silent_one_frees_its_lease() {
+        let mut story = tripped();
+        assert!(story.at(45_000).allows(&check("p")));
+        let permit = text(story.fact("permit_id"));
+        assert_eq!(story.at(46_000).tells(&permitted("p", true, &permit)), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(46_500).refuses(&check("q")), Reason::CircuitJustTripped);
+        assert!(story.at(91_000).allows(&check("q")), "45 s after the failed probe");
+        assert_eq!(story.at(120_999).refuses(&check("r")), Reason::CircuitOpen);
+        assert!(story.at(121_000).allows(&check("r")), "the silent probe's lease ended after 30 s");
+        assert_eq!(story.fact("probe"), Some(Value::Bool(true)));
+    }
+
+    #[test]
+    fn old_news_moves_nothing() {
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&check("late")));
+        let old = text(story.fact("permit_id"));
+        for number in 0..10 {
+            story.at(0).tells(&result(&format!("s{number}"), true));
+        }
+        assert!(story.at(45_000).allows(&check("p")));
+        assert_eq!(story.at(46_000).tells(&permitted("late", false, &old)), None, "a success from before the trip does not close");
+        assert_eq!(story.at(46_000).tells(&result("late", true)), None, "nor does a failure of a session without the probe open");
+        assert_eq!(story.at(46_000).tells(&result("p", false)), Some(Notice::CircuitClosed), "the probe is known by its session too");
+        for _ in 0..12 {
+            assert_eq!(
+                story.at(47_000).tells(&permitted("late", true, &old)),
+                None,
+                "old failures do not count against the closed circuit"
+            );
+        }
+    }
+
+    #[test]
+    fn a_session_has_three_attempts_since_its_last_success() {
+        let mut story = Story::default();
+        for _ in 0..5 {
+            assert!(story.at(0).allows(&check("s")));
+            story.at(0).tells(&result("s", false));
+        }
+        for attempt in 1..=3 {
+            assert!(story.at(1_000).allows(&check("s")));
+            assert_eq!(story.fact("session_attempt_number"), Some(Value::Int(attempt)));
+            story.at(1_000).tells(&result("s", true));
+        }
+        assert_eq!(story.at(2_000).refuses(&check("s")), Reason::SessionRetryCeiling);
+        assert_eq!(story.retry_after_seconds(), Some(3599));
+        assert!(story.at(2_000).allows(&check("t")));
+        story.at(2_000).tells(&result("s", false));
+        assert!(story.at(2_000).allows(&check("s")), "a success starts anew");
+    }
+
+    #[test]
+    fn a_session_at_its_ceiling_does_not_use_up_the_probe() {
+        let mut story = tripped();
+        for _ in 0..2 {
+            story.at(0).tells(&result("s0", true));
+        }
+        assert_eq!(story.at(45_000).refuses(&check("s0")), Reason::SessionRetryCeiling);
+        assert!(story.at(45_000).allows(&check("p")));
+        assert_eq!(story.fact("probe"), Some(Value::Bool(true)));
+    }
+
+    #[test]
+    fn rates_and_backoff() {
+        let mut story = Story::with_settings_of(
+            &["api_circuit"],
+            json!({"failure_rate": 0.5, "min_calls": 4, "recovery": 100, "recovery_backoff": 3, "max_attempts_per_session": 100}),
+        );
+        assert_eq!(story.at(0).tells(&result("a", false)), None);
+        assert_eq!(story.at(0).tells(&result("a", true)), None);
+        assert_eq!(story.at(0).tells(&result("a", false)), None);
+        assert_eq!(story.at(0).tells(&result("a", true)), Some(Notice::CircuitTripped), "2 of 4");
+        assert_eq!(story.at(0).refuses(&check("b")), Reason::CircuitJustTripped);
+        assert_eq!(story.fact("recovery_seconds"), Some(Value::Int(100)));
+        assert!(story.at(100_000).allows(&check("b")));
+        assert_eq!(story.at(100_000).tells(&result("b", true)), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(100_000).refuses(&check("c")), Reason::CircuitJustTripped);
+        assert_eq!(story.fact("recovery_seconds"), Some(Value::Int(300)));
+        assert!(story.at(400_000).allows(&check("c")));
+        assert_eq!(story.at(400_000).tells(&result("c", true)), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(400_000).refuses(&check("d")), Reason::CircuitJustTripped);
+        assert_eq!(story.fact("recovery_seconds"), Some(Value::Int(600)), "never longer than ten minutes");
+    }
+
+    #[test]
+    fn slow_calls_trip_too() {
+        let mut story = Story::with_settings_of(&["api_circuit"], json!({"slow_call_ms": 500, "slow_rate": 0.5, "min_calls": 2}));
+        let slow = |latency| RecordRequest { latency_ms: Some(latency), ..result("a", false) };
+        assert_eq!(story.at(0).tells(&slow(500)), None);
+        assert_eq!(story.at(0).tells(&slow(501)), Some(Notice::CircuitTripped));
+    }
+
+    #[test]
+    fn a_result_for_an_endpoint_that_is_not_remembered_counts_for_the_session_alone() {
+        let policy = Policy::default();
+        let moment = Moment { now: Timestamp::from_millis(0), decision_id: "d", store_text: StoreText::Full };
+        let mut outcome = result("s", true).run(&policy, &[None, None], moment);
+        assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [0, 1]);
+        unwatched(&mut outcome);
+        assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [1]);
+        assert_eq!(outcome.answer.facts.get("watched"), Some(&Value::Bool(false)));
+        assert_eq!(outcome.answer.facts.get("phase"), Some(&Value::from("closed")));
+    }
+
+    #[test]
+    fn an_operator_can_force_and_reset() {
+        let mut story = tripped();
+        story.force("api", Control::Close, 1_000);
+        assert!(story.at(1_000).allows(&check("a")));
+        story.force("api", Control::Open, 2_000);
+        assert_eq!(story.at(3_000).refuses(&check("a")), Reason::CircuitOpen);
+        assert_eq!(story.retry_after_seconds(), None, "time does not undo an operator");
+        assert_eq!(story.at(99_000_000).refuses(&check("a")), Reason::CircuitOpen);
+        story.force("api", Control::Reset, 99_000_000);
+        assert!(story.at(99_000_000).allows(&check("a")));
+    }
+}

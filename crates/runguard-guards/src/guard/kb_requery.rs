@@ -1,0 +1,760 @@
+//! Stops a flow that puts the same question to the knowledge base again and again.
+//!
+//! One guard, two doors. Botpress flows name the topic and tell the last confidence with the question, so the check
+//! counts. Voiceflow flows learn confidence and chunks only afterwards, so the record counts, and the topic is found
+//! from the query's words: a rephrased question is the same question. The doors share no counters.
+
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored,
+    changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Kind};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::fingerprint::hex16;
+use runguard_core::limits::{fraction, lasting, within};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::similarity::Gist;
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+// ---------------------------------------------------------------------------------------------- Botpress door
+
+pub static BOTPRESS_ROUTE: Route = Route {
+    path: "/guard/kb-requery",
+    guard: GuardName::KbRequery,
+    kind: RouteKind::Check,
+    summary: "May the knowledge base be asked again? (The check counts.)",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The conversation.", "\"conv-1\""),
+        Field::required("topic_hash", Kind::Label, "A stable name of the question.", "\"refund-policy\""),
+        Field::optional("query_text", Kind::Text, "The query.", "\"how do refunds work\""),
+        Field::optional("last_confidence", Kind::Fraction, "Confidence of the last answer; 0 when there was none.", "0.4"),
+    ],
+    answers: &[
+        says("topic_hash", AnswerKind::Text, "The topic asked about, as it is kept in the log."),
+        says("queries_used", AnswerKind::Whole, "Allowed: queries counted, this one included."),
+        says("queries_remaining", AnswerKind::Whole, "Allowed: queries left."),
+        says("last_confidence", AnswerKind::Number, "Already met: the confidence given."),
+        says("threshold", AnswerKind::Number, "Already met: the confidence that is enough."),
+        says("queries_in_window", AnswerKind::Whole, "Cap: queries counted."),
+        says("cap", AnswerKind::Whole, "Cap: queries allowed."),
+        says("best_confidence_seen", AnswerKind::Number, "Cap: the highest confidence seen for the topic."),
+    ],
+    reasons: &[Reason::ConfidenceAlreadyMet, Reason::KbRequeryCapReached],
+    read: |input| {
+        Box::new(BotpressRequest {
+            session_id: input.text("session_id"),
+            topic_hash: input.text("topic_hash"),
+            query_text: input.text("query_text"),
+            last_confidence: input.fraction("last_confidence").unwrap_or(0.0),
+        })
+    },
+};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BotpressSettings {
+    pub max_queries: u32,
+    pub window: Span,
+    pub confidence_threshold: f64,
+}
+
+impl Default for BotpressSettings {
+    fn default() -> Self {
+        Self { max_queries: 2, window: Span::from_seconds(900), confidence_threshold: 0.75 }
+    }
+}
+
+impl GuardSettings for BotpressSettings {
+    const GUARD: GuardName = GuardName::KbRequery;
+    const SECTION: &'static [&'static str] = &["kb_requery", "botpress"];
+    const SUBJECTS: &'static str = "topics";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "max_queries", about: "Queries on one topic in one session within the window." },
+        Setting { key: "window", about: "Seconds (900) or with a unit (\"15m\")." },
+        Setting { key: "confidence_threshold", about: "From here on the last answer is good enough." },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("max_queries", self.max_queries, 0..=1000)?;
+        lasting("window", self.window)?;
+        fraction("confidence_threshold", self.confidence_threshold)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Seen {
+    at: Timestamp,
+    confidence: f64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BotpressState {
+    queries: Vec<Seen>,
+    /// The highest confidence told, by a refused request too.
+    best: Option<Seen>,
+}
+stored_in_one_part!(BotpressState);
+
+impl BotpressState {
+    fn in_window(&self, now: Timestamp, window: Span) -> impl Iterator<Item = &Seen> {
+        self.queries.iter().filter(move |seen| now.still_counts(seen.at, window))
+    }
+
+    fn best(&self, now: Timestamp, window: Span) -> f64 {
+        self.in_window(now, window)
+            .chain(self.best.iter().filter(|best| now.still_counts(best.at, window)))
+            .map(|seen| seen.confidence)
+            .fold(0.0, f64::max)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum BotpressEvent {
+    Queried { confidence: f64, keep: u32 },
+    BestSeen { confidence: f64 },
+}
+
+#[derive(Debug)]
+pub struct Botpress;
+
+impl Guard for Botpress {
+    type Settings = BotpressSettings;
+    type State = BotpressState;
+    type Event = BotpressEvent;
+
+    fn section(policy: &Policy) -> &Section<BotpressSettings> {
+        &policy.kb_botpress
+    }
+
+    fn apply(state: &mut BotpressState, event: &BotpressEvent, at: Timestamp) {
+        match event {
+            BotpressEvent::Queried { confidence, keep } => {
+                state.queries.push(Seen { at, confidence: *confidence });
+                while state.queries.len() > (*keep).max(1) as usize {
+                    forget_earliest(&mut state.queries, |seen| seen.at);
+                }
+            }
+            BotpressEvent::BestSeen { confidence } => state.best = Some(Seen { at, confidence: *confidence }),
+        }
+    }
+
+    fn outlook(section: &Section<BotpressSettings>, subject: &str, state: &BotpressState, now: Timestamp) -> Vec<Outlook> {
+        let settings = &section.for_subject(subject).settings;
+        let times: Vec<Timestamp> = state.in_window(now, settings.window).map(|seen| seen.at).collect();
+        vec![topic_outlook(Reason::KbRequeryCapReached, subject, times, settings.max_queries, settings.window)]
+    }
+}
+
+fn topic_outlook(reason: Reason, subject: &str, times: Vec<Timestamp>, ceiling: u32, window: Span) -> Outlook {
+    let used = times.len() as u32;
+    let full = used >= ceiling;
+    let retry_at = if full { falls_below(times, ceiling, window) } else { None };
+    Outlook { guard: GuardName::KbRequery, subject: subject.to_owned(), used, ceiling, window, reason: full.then_some(reason), retry_at }
+}
+
+#[derive(Debug)]
+pub struct BotpressRequest {
+    pub session_id: String,
+    pub topic_hash: String,
+    pub query_text: String,
+    pub last_confidence: f64,
+}
+
+#[derive(Debug)]
+pub enum BotpressBlock {
+    AlreadyMet,
+    CapReached { queries: u32, best: f64 },
+}
+
+#[derive(Debug)]
+pub struct Pass {
+    number: u32,
+    remaining: u32,
+    topic: Option<Matched>,
+}
+
+impl Check for BotpressRequest {
+    type Guard = Botpress;
+    type Block = BotpressBlock;
+    type Pass = Pass;
+
+    fn route(&self) -> &'static Route {
+        &BOTPRESS_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.topic_hash
+    }
+
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        store_text.keep_name(&self.topic_hash)
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::KbBotpress, &self.topic_hash)]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new().with_text("query_text", store_text.keep(&self.query_text, 500)).with("last_confidence", self.last_confidence)
+    }
+
+    fn decide(&self, settings: &BotpressSettings, state: &BotpressState, moment: Moment<'_>) -> RulingOf<Self> {
+        let best_before = state.best(moment.now, settings.window);
+        // A refusal takes no slot, but what it tells of the topic is worth keeping.
+        let refused = |reason, block, clears_at| {
+            let mut finding = Finding::new(reason, block, clears_at);
+            if self.last_confidence > best_before {
+                finding.events.push(BotpressEvent::BestSeen { confidence: self.last_confidence });
+            }
+            finding
+        };
+        let mut findings = Vec::new();
+        if self.last_confidence >= settings.confidence_threshold {
+            findings.push(refused(Reason::ConfidenceAlreadyMet, BotpressBlock::AlreadyMet, None));
+        }
+        let times: Vec<Timestamp> = state.in_window(moment.now, settings.window).map(|seen| seen.at).collect();
+        let queries = times.len() as u32;
+        if queries >= settings.max_queries {
+            let block = BotpressBlock::CapReached { queries, best: best_before.max(self.last_confidence) };
+            findings.push(refused(Reason::KbRequeryCapReached, block, falls_below(times, settings.max_queries, settings.window)));
+        }
+        Ruling {
+            findings,
+            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic: None },
+            events: vec![BotpressEvent::Queried { confidence: self.last_confidence, keep: settings.max_queries }],
+        }
+    }
+
+    fn explain(&self, settings: &BotpressSettings, _state: &BotpressState, block: &BotpressBlock, moment: Moment<'_>) -> (Facts, String) {
+        let facts = Facts::new().with("topic_hash", moment.store_text.keep_name(&self.topic_hash).into_owned());
+        match block {
+            BotpressBlock::AlreadyMet => (
+                facts.with("last_confidence", self.last_confidence).with("threshold", settings.confidence_threshold),
+                format!(
+                    "The last answer's confidence {:.2} already meets the threshold {:.2}: use it. The loop should have ended before it asked here.",
+                    self.last_confidence, settings.confidence_threshold
+                ),
+            ),
+            BotpressBlock::CapReached { queries, best } => (
+                facts.with("queries_in_window", *queries).with("cap", settings.max_queries).with("best_confidence_seen", *best),
+                format!(
+                    "The knowledge base was asked {} about this topic in the last {} (cap {}); the best confidence was {best:.2} of {:.2}. Give the best answer with a caveat, or hand over to a person.",
+                    times(*queries),
+                    settings.window,
+                    settings.max_queries,
+                    settings.confidence_threshold
+                ),
+            ),
+        }
+    }
+
+    fn pass(&self, pass: Pass, moment: Moment<'_>) -> Facts {
+        Facts::new()
+            .with("topic_hash", moment.store_text.keep_name(&self.topic_hash).into_owned())
+            .with("queries_used", pass.number)
+            .with("queries_remaining", pass.remaining)
+    }
+}
+operation_of_check!(BotpressRequest);
+
+// --------------------------------------------------------------------------------------------- Voiceflow door
+
+pub static CHECK_ROUTE: Route = Route {
+    path: "/guard/kb-requery/check",
+    guard: GuardName::KbRequery,
+    kind: RouteKind::Check,
+    summary: "May the knowledge base be asked? (The record counts.)",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
+        Field::required("query", Kind::Text, "The query.", "\"how do refunds work\""),
+        Field::optional(
+            "prior_confidence",
+            Kind::Fraction,
+            "Confidence of the last answer; without it the last recorded one counts.",
+            "0.4",
+        ),
+    ],
+    answers: &[
+        says("topic_hash", AnswerKind::Text, "The topic the query belongs to."),
+        says("matched_query", AnswerKind::Text, "The earlier query of that topic, as it is kept in the log."),
+        says("query_number", AnswerKind::Whole, "Allowed: which query on the topic this is."),
+        says("remaining_queries", AnswerKind::Whole, "Allowed: queries left after it."),
+        says("queries_in_window", AnswerKind::Whole, "Cap: queries recorded."),
+        says("cap", AnswerKind::Whole, "Cap: queries allowed."),
+        says("best_confidence_seen", AnswerKind::Number, "Cap: the highest confidence seen for the topic."),
+        says("prior_confidence", AnswerKind::Number, "Low confidence: the confidence that counted."),
+        says("threshold", AnswerKind::Number, "Low confidence: below this no second query."),
+    ],
+    reasons: &[Reason::KbQueryCapReached, Reason::LowConfidenceReQueryBlocked],
+    read: |input| {
+        let query = input.text("query");
+        Box::new(CheckRequest {
+            session_id: input.text("session_id"),
+            topic_hash: topic_hash(&query),
+            query,
+            prior_confidence: input.fraction("prior_confidence"),
+        })
+    },
+};
+
+pub static RECORD_ROUTE: Route = Route {
+    path: "/guard/kb-requery/record",
+    guard: GuardName::KbRequery,
+    kind: RouteKind::Record,
+    summary: "What a knowledge base query gave. This counts.",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
+        Field::required("query", Kind::Text, "The query that was made.", "\"how do refunds work\""),
+        Field::required("confidence_score", Kind::Fraction, "Confidence of the answer.", "0.4"),
+        Field::optional(
+            "retrieved_chunks",
+            Kind::Whole(0),
+            "Chunks found; 0 is a retrieval failure, after which a second try is fair.",
+            "3",
+        ),
+    ],
+    answers: &[says("topic_hash", AnswerKind::Text, "The topic the query belongs to.")],
+    reasons: &[],
+    read: |input| {
+        let query = input.text("query");
+        Box::new(RecordRequest {
+            session_id: input.text("session_id"),
+            topic_hash: topic_hash(&query),
+            query,
+            confidence: input.fraction("confidence_score").unwrap_or(0.0),
+            chunks: input.whole("retrieved_chunks"),
+        })
+    },
+};
+
+/// Whether a rephrased query belongs to the topic of the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TopicMatch {
+    #[default]
+    Similar,
+    Exact,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VoiceflowSettings {
+    pub max_queries: u32,
+    pub window: Span,
+    pub low_confidence: f64,
+    pub topic_match: TopicMatch,
+}
+
+impl Default for VoiceflowSettings {
+    fn default() -> Self {
+        Self { max_queries: 2, window: Span::from_seconds(3600), low_confidence: 0.5, topic_match: TopicMatch::default() }
+    }
+}
+
+impl GuardSettings for VoiceflowSettings {
+    const GUARD: GuardName = GuardName::KbRequery;
+    const SECTION: &'static [&'static str] = &["kb_requery", "voiceflow"];
+    const SUBJECTS: &'static str = "topics";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "max_queries", about: "Recorded queries on one topic in one session within the window." },
+        Setting { key: "window", about: "Seconds (3600) or with a unit (\"1h\")." },
+        Setting { key: "low_confidence", about: "Below this the topic is not documented: no second query." },
+        Setting { key: "topic_match", about: "\"similar\": a rephrased query is the same topic; \"exact\": only the same words." },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("max_queries", self.max_queries, 0..=1000)?;
+        lasting("window", self.window)?;
+        fraction("low_confidence", self.low_confidence)
+    }
+}
+
+/// The first 16 hex digits of SHA-256 over the query lowercased, white space folded, cut to 128 characters.
+pub fn topic_hash(query: &str) -> String {
+    let folded = query.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    hex16(runguard_core::text::cut(&folded, 128).as_bytes())
+}
+
+/// Topics kept for one session. At the bound the one asked about longest ago is forgotten.
+const MAX_TOPICS: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Query {
+    at: Timestamp,
+    confidence: f64,
+    chunks: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Topic {
+    hash: String,
+    gist: Gist,
+    /// The first query, as it may be kept.
+    query: String,
+    queries: Vec<Query>,
+}
+
+impl Topic {
+    fn in_window(&self, now: Timestamp, window: Span) -> Vec<Query> {
+        self.queries.iter().filter(|query| now.still_counts(query.at, window)).copied().collect()
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VoiceflowState {
+    topics: Vec<Topic>,
+}
+stored_in_one_part!(VoiceflowState);
+
+impl VoiceflowState {
+    /// The topic a query belongs to: the same words first, then the same question in other words.
+    fn topic_of(&self, hash: &str, query: &str, settings: &VoiceflowSettings, now: Timestamp) -> Option<&Topic> {
+        let is_live = |topic: &&Topic| topic.queries.iter().any(|query| now.still_counts(query.at, settings.window));
+        if let Some(exact) = self.topics.iter().filter(is_live).find(|topic| topic.hash == hash) {
+            return Some(exact);
+        }
+        if settings.topic_match == TopicMatch::Exact || self.topics.is_empty() {
+            return None;
+        }
+        let gist = Gist::of(query);
+        self.topics.iter().filter(is_live).find(|topic| topic.gist.is_similar(&gist))
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum VoiceflowEvent {
+    Recorded {
+        topic: String,
+        confidence: f64,
+        chunks: Option<u64>,
+        keep: u32,
+    },
+    /// The first query on a topic.
+    Opened {
+        topic: String,
+        gist: Gist,
+        query: String,
+    },
+}
+
+#[derive(Debug)]
+pub struct Voiceflow;
+
+impl Guard for Voiceflow {
+    type Settings = VoiceflowSettings;
+    type State = VoiceflowState;
+    type Event = VoiceflowEvent;
+
+    fn section(policy: &Policy) -> &Section<VoiceflowSettings> {
+        &policy.kb_voiceflow
+    }
+
+    fn apply(state: &mut VoiceflowState, event: &VoiceflowEvent, at: Timestamp) {
+        match event {
+            VoiceflowEvent::Opened { topic, gist, query } => {
+                state.topics.retain(|known| known.hash != *topic);
+                if state.topics.len() >= MAX_TOPICS {
+                    forget_earliest(&mut state.topics, |topic| topic.queries.iter().map(|query| query.at).max().unwrap_or_default());
+                }
+                state.topics.push(Topic { hash: topic.clone(), gist: gist.clone(), query: query.clone(), queries: Vec::new() });
+            }
+            VoiceflowEvent::Recorded { topic, confidence, chunks, keep } => {
+                let Some(topic) = state.topics.iter_mut().find(|known| known.hash == *topic) else { return };
+                topic.queries.push(Query { at, confidence: *confidence, chunks: *chunks });
+                while topic.queries.len() > (*keep).max(1) as usize {
+                    forget_earliest(&mut topic.queries, |query| query.at);
+                }
+            }
+        }
+    }
+
+    fn outlook(section: &Section<VoiceflowSettings>, _subject: &str, state: &VoiceflowState, now: Timestamp) -> Vec<Outlook> {
+        let outlook = |topic: &Topic| {
+            let settings = &section.for_subject(&topic.hash).settings;
+            let times = topic.in_window(now, settings.window).iter().map(|query| query.at).collect();
+            topic_outlook(Reason::KbQueryCapReached, &topic.hash, times, settings.max_queries, settings.window)
+        };
+        state.topics.iter().map(outlook).collect()
+    }
+}
+
+#[derive(Debug)]
+pub struct CheckRequest {
+    pub session_id: String,
+    pub query: String,
+    pub topic_hash: String,
+    pub prior_confidence: Option<f64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Matched {
+    hash: String,
+    query: String,
+}
+
+#[derive(Debug)]
+pub enum CheckBlock {
+    CapReached { topic: Option<Matched>, queries: u32, best: f64 },
+    LowConfidence { topic: Option<Matched>, prior: f64 },
+}
+
+impl CheckRequest {
+    fn topic_facts(&self, topic: Option<Matched>) -> Facts {
+        match topic {
+            Some(topic) => Facts::new().with("topic_hash", topic.hash).with_text("matched_query", topic.query),
+            None => Facts::new().with("topic_hash", self.topic_hash.clone()),
+        }
+    }
+}
+
+impl Check for CheckRequest {
+    type Guard = Voiceflow;
+    type Block = CheckBlock;
+    type Pass = Pass;
+
+    fn route(&self) -> &'static Route {
+        &CHECK_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.topic_hash
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new().with_text("query", store_text.keep(&self.query, 300)).with("prior_confidence", self.prior_confidence)
+    }
+
+    fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
+        let found = state.topic_of(&self.topic_hash, &self.query, settings, moment.now);
+        let recorded = found.map(|topic| topic.in_window(moment.now, settings.window)).unwrap_or_default();
+        let topic = found.map(|topic| Matched { hash: topic.hash.clone(), query: topic.query.clone() });
+        let queries = recorded.len() as u32;
+        let mut findings = Vec::new();
+        if queries >= settings.max_queries {
+            let best = recorded.iter().map(|query| query.confidence).chain(self.prior_confidence).fold(0.0, f64::max);
+            let clears_at = falls_below(recorded.iter().map(|query| query.at).collect(), settings.max_queries, settings.window);
+            findings.push(Finding::new(
+                Reason::KbQueryCapReached,
+                CheckBlock::CapReached { topic: topic.clone(), queries, best },
+                clears_at,
+            ));
+        }
+        if let Some(last) = recorded.last() {
+            let prior = self.prior_confidence.unwrap_or(last.confidence);
+            let retrieval_failed = last.chunks == Some(0);
+            if prior < settings.low_confidence && !retrieval_failed {
+                let clears_at = recorded.iter().map(|query| query.at).max().map(|at| at.plus(settings.window));
+                findings.push(Finding::new(
+                    Reason::LowConfidenceReQueryBlocked,
+                    CheckBlock::LowConfidence { topic: topic.clone(), prior },
+                    clears_at,
+                ));
+            }
+        }
+        Ruling {
+            findings,
+            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic },
+            events: Vec::new(),
+        }
+    }
+
+    fn explain(&self, settings: &VoiceflowSettings, _state: &VoiceflowState, block: &CheckBlock, _moment: Moment<'_>) -> (Facts, String) {
+        match block {
+            CheckBlock::CapReached { topic, queries, best } => (
+                self.topic_facts(topic.clone())
+                    .with("queries_in_window", *queries)
+                    .with("cap", settings.max_queries)
+                    .with("best_confidence_seen", *best),
+                format!(
+                    "The knowledge base was asked {} about this topic in the last {} (cap {}); the best confidence was {best:.2}. {}",
+                    times(*queries),
+                    settings.window,
+                    settings.max_queries,
+                    if *best < settings.low_confidence {
+                        "The topic is not documented: add it, and hand over to a person."
+                    } else {
+                        "An earlier answer was good enough: use that one."
+                    }
+                ),
+            ),
+            CheckBlock::LowConfidence { topic, prior } => (
+                self.topic_facts(topic.clone()).with("prior_confidence", *prior).with("threshold", settings.low_confidence),
+                format!(
+                    "The last answer on this topic had confidence {prior:.2}, below {:.2}: the knowledge base does not cover it, and rephrasing will not help. Use a fallback answer, or hand over to a person.",
+                    settings.low_confidence
+                ),
+            ),
+        }
+    }
+
+    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
+        self.topic_facts(pass.topic).with("query_number", pass.number).with("remaining_queries", pass.remaining)
+    }
+}
+operation_of_check!(CheckRequest);
+
+#[derive(Debug)]
+pub struct RecordRequest {
+    pub session_id: String,
+    pub query: String,
+    pub topic_hash: String,
+    pub confidence: f64,
+    pub chunks: Option<u64>,
+}
+
+impl Operation for RecordRequest {
+    fn route(&self) -> &'static Route {
+        &RECORD_ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.topic_hash
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new()
+            .with_text("query", store_text.keep(&self.query, 300))
+            .with("confidence_score", self.confidence)
+            .with("retrieved_chunks", self.chunks)
+    }
+
+    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+        let settings = &policy.kb_voiceflow.for_subject(&self.topic_hash).settings;
+        let state = VoiceflowState::load(states);
+        let mut events = Vec::with_capacity(2);
+        let topic = if let Some(topic) = state.topic_of(&self.topic_hash, &self.query, settings, moment.now) {
+            topic.hash.clone()
+        } else {
+            let mut gist = Gist::of(&self.query);
+            if moment.store_text == StoreText::None {
+                gist.forget_text();
+            }
+            events.push(VoiceflowEvent::Opened { topic: self.topic_hash.clone(), gist, query: moment.store_text.keep(&self.query, 300) });
+            self.topic_hash.clone()
+        };
+        events.push(VoiceflowEvent::Recorded {
+            topic: topic.clone(),
+            confidence: self.confidence,
+            chunks: self.chunks,
+            keep: settings.max_queries,
+        });
+        Outcome {
+            answer: recorded(GuardName::KbRequery, Facts::new().with("topic_hash", topic)),
+            changes: changes::<Voiceflow>(state, events, moment.now),
+            notice: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Value;
+    use crate::guard::properties::Story;
+    use serde_json::json;
+
+    fn botpress(confidence: f64) -> BotpressRequest {
+        BotpressRequest { session_id: "s".into(), topic_hash: "t".into(), query_text: String::new(), last_confidence: confidence }
+    }
+
+    fn check(query: &str, prior: Option<f64>) -> CheckRequest {
+        CheckRequest { session_id: "s".into(), query: query.into(), topic_hash: topic_hash(query), prior_confidence: prior }
+    }
+
+    fn record(query: &str, confidence: f64, chunks: Option<u64>) -> RecordRequest {
+        RecordRequest { session_id: "s".into(), query: query.into(), topic_hash: topic_hash(query), confidence, chunks }
+    }
+
+    #[test]
+    fn two_queries_and_the_best_confidence_is_the_highest_seen() {
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&botpress(0.5)));
+        assert!(story.at(1_000).allows(&botpress(0.3)));
+        assert_eq!(story.at(2_000).refuses(&botpress(0.1)), Reason::KbRequeryCapReached);
+        assert_eq!(story.fact("best_confidence_seen"), Some(Value::Number(0.5)));
+        assert_eq!(story.at(3_000).refuses(&botpress(0.6)), Reason::KbRequeryCapReached);
+        assert_eq!(story.fact("best_confidence_seen"), Some(Value::Number(0.6)), "the refused request's own counts");
+        assert_eq!(story.at(4_000).refuses(&botpress(0.2)), Reason::KbRequeryCapReached);
+        assert_eq!(story.fact("best_confidence_seen"), Some(Value::Number(0.6)), "and is remembered");
+        assert_eq!(story.retry_after_seconds(), Some(896));
+        assert!(story.at(900_000).allows(&botpress(0.1)));
+    }
+
+    #[test]
+    fn a_good_answer_needs_no_second_query() {
+        let mut story = Story::default();
+        assert_eq!(story.at(0).refuses(&botpress(0.75)), Reason::ConfidenceAlreadyMet);
+        assert_eq!(story.retry_after_seconds(), None);
+        assert!(story.at(0).allows(&botpress(0.7499)));
+    }
+
+    #[test]
+    fn the_topic_hash_is_the_documented_one() {
+        // sha256("how do refunds work")[:16] by another implementation.
+        assert_eq!(topic_hash("  How do\tREFUNDS  work "), topic_hash("how do refunds work"));
+        assert_eq!(topic_hash("hello"), "2cf24dba5fb0a30e");
+        assert_eq!(topic_hash(&"x".repeat(128)), topic_hash(&"x".repeat(300)));
+    }
+
+    #[test]
+    fn a_poor_first_answer_ends_the_topic_unless_nothing_was_retrieved() {
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&check("how do refunds work", None)));
+        story.at(0).tells(&record("how do refunds work", 0.3, Some(4)));
+        assert_eq!(story.at(1_000).refuses(&check("how do the refunds work?", None)), Reason::LowConfidenceReQueryBlocked);
+        assert_eq!(story.fact("matched_query"), Some(Value::from("how do refunds work".to_string())));
+        assert_eq!(story.fact("topic_hash"), Some(Value::from(topic_hash("how do refunds work"))));
+        assert_eq!(story.retry_after_seconds(), Some(3599));
+        assert!(story.at(1_000).allows(&check("where is your shop", None)), "another topic");
+        assert!(story.at(1_000).allows(&check("how do refunds work", Some(0.8))), "the caller's confidence outranks the recorded one");
+
+        let mut story = Story::default();
+        story.at(0).tells(&record("store hours", 0.0, Some(0)));
+        assert!(story.at(1_000).allows(&check("store hours", None)), "a retrieval failure: a second try is fair");
+        assert!(story.at(1_000).allows(&check("store hours", Some(0.0))), "also when the caller says the confidence");
+        story.at(1_000).tells(&record("store hours", 0.2, Some(3)));
+        assert_eq!(story.at(2_000).refuses(&check("store hours", None)), Reason::KbQueryCapReached, "the cap comes first");
+        assert!(story.message().contains("not documented"));
+    }
+
+    #[test]
+    fn exact_topics_compare_words_only() {
+        let mut story = Story::with_settings_of(&["kb_requery", "voiceflow"], json!({"topic_match": "exact"}));
+        story.at(0).tells(&record("how do refunds work", 0.3, Some(4)));
+        assert!(story.at(0).allows(&check("how do the refunds work", None)));
+        assert_eq!(story.at(0).refuses(&check("How do refunds  work", None)), Reason::LowConfidenceReQueryBlocked);
+    }
+}

@@ -1,0 +1,280 @@
+//! Stops a step that asks the user again and again, each time with a generated sentence.
+//!
+//! If the utterance cannot contain what the step captures, another generated clarification will not put it there: a
+//! fixed prompt that shows the format is better and costs nothing. Otherwise a few reprompts are fair.
+
+use super::ai_task_retry::{DATE, ORDER_NUMBER};
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
+    says, stored_in_one_part, times,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Kind};
+use crate::pattern::Pattern;
+use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
+use runguard_core::limits::{lasting, within};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use runguard_core::window::Slots;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub static ROUTE: Route = Route {
+    path: "/guard/no-match-reprompt",
+    guard: GuardName::NoMatchReprompt,
+    kind: RouteKind::Check,
+    summary: "May the user be asked again with a generated reprompt?",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The conversation.", "\"user-1\""),
+        Field::required("step_id", Kind::Id, "The step whose No Match or No Reply path this is.", "\"capture_email\""),
+        Field::optional("user_utterance", Kind::Text, "What the user said; a No Reply has none.", "\"it is john at example dot com\""),
+    ],
+    answers: &[
+        says("step_id", AnswerKind::Text, "The step asked about."),
+        says("attempt_number", AnswerKind::Whole, "Allowed: which reprompt this is."),
+        says("remaining_reprompts", AnswerKind::Whole, "Allowed: how many are left after it."),
+        says("user_utterance", AnswerKind::Text, "Signal absent: the utterance, as it is kept in the log."),
+        says("attempts_in_window", AnswerKind::Whole, "Ceiling reached: reprompts counted."),
+        says("ceiling", AnswerKind::Whole, "Ceiling reached: reprompts allowed."),
+    ],
+    reasons: &[Reason::EntitySignalAbsent, Reason::RepromptCeilingReached],
+    read: |input| {
+        Box::new(Request {
+            session_id: input.text("session_id"),
+            step_id: input.text("step_id"),
+            user_utterance: input.text("user_utterance"),
+        })
+    },
+};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub max_reprompts: u32,
+    pub window: Span,
+    pub patterns: BTreeMap<String, Pattern>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let order_id = format!(r"{ORDER_NUMBER}|\b\d{{6,}}\b");
+        let built_in = [
+            ("capture_email", r"@|\bat\s+\w+\s+dot\b|\bat\s+\w+\.|\w+\.\w{2,}"),
+            ("capture_order_id", &order_id),
+            ("capture_phone", r"\b\d[\d\s\-().]{7,}\d\b"),
+            ("capture_date", DATE),
+            ("capture_zip", r"\b\d{5}(?:[-\s]\d{4})?\b"),
+        ];
+        let patterns = built_in.into_iter().map(|(step, pattern)| (step.to_owned(), Pattern::of(pattern))).collect();
+        Self { max_reprompts: 3, window: Span::from_seconds(3600), patterns }
+    }
+}
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::NoMatchReprompt;
+    const SECTION: &'static [&'static str] = &["no_match_reprompt"];
+    const SUBJECTS: &'static str = "steps";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "max_reprompts", about: "Reprompts of one step in one session within the window." },
+        Setting { key: "window", about: "Seconds (3600) or with a unit (\"1h\")." },
+        Setting {
+            key: "patterns",
+            about: "What the utterance must contain for another prompt to make sense, per step; \"\" switches a built-in one off.",
+        },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("max_reprompts", self.max_reprompts, 0..=1000)?;
+        lasting("window", self.window)
+    }
+
+    fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        self.patterns.iter_mut().try_for_each(|(step, pattern)| visit(&["patterns", step], pattern))
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    reprompts: Slots,
+}
+stored_in_one_part!(State);
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    Reprompted { keep: u32 },
+}
+
+#[derive(Debug)]
+pub struct NoMatchReprompt;
+
+impl Guard for NoMatchReprompt {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.no_match_reprompt
+    }
+
+    fn apply(state: &mut State, event: &Event, at: Timestamp) {
+        match event {
+            Event::Reprompted { keep } => state.reprompts.take(at, *keep),
+        }
+    }
+
+    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+        let settings = &section.for_subject(subject).settings;
+        vec![count_outlook(
+            GuardName::NoMatchReprompt,
+            Reason::RepromptCeilingReached,
+            subject,
+            &state.reprompts,
+            settings.max_reprompts,
+            settings.window,
+            now,
+        )]
+    }
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub session_id: String,
+    pub step_id: String,
+    pub user_utterance: String,
+}
+
+#[derive(Debug)]
+pub enum Block {
+    SignalAbsent,
+    CeilingReached { attempts: u32 },
+}
+
+#[derive(Debug)]
+pub struct Pass {
+    attempt: u32,
+    remaining: u32,
+}
+
+impl Check for Request {
+    type Guard = NoMatchReprompt;
+    type Block = Block;
+    type Pass = Pass;
+
+    fn route(&self) -> &'static Route {
+        &ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.step_id
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::NoMatchReprompt, &self.step_id)]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new().with_text("user_utterance", store_text.keep(&self.user_utterance, 500))
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let mut findings = Vec::new();
+        if settings.patterns.get(&self.step_id).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(&self.user_utterance)) {
+            findings.push(Finding::new(Reason::EntitySignalAbsent, Block::SignalAbsent, None));
+        }
+        let attempts = state.reprompts.count(moment.now, settings.window);
+        if attempts >= settings.max_reprompts {
+            let frees_at = state.reprompts.frees_at(settings.window, settings.max_reprompts);
+            findings.push(Finding::new(Reason::RepromptCeilingReached, Block::CeilingReached { attempts }, frees_at));
+        }
+        Ruling {
+            findings,
+            pass: Pass { attempt: attempts + 1, remaining: settings.max_reprompts.saturating_sub(attempts + 1) },
+            events: vec![Event::Reprompted { keep: settings.max_reprompts }],
+        }
+    }
+
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+        let step = &self.step_id;
+        let facts = Facts::new().with("step_id", step.clone());
+        match block {
+            Block::SignalAbsent => (
+                facts.with("user_utterance", moment.store_text.keep(&self.user_utterance, 500)),
+                format!(
+                    "What the user said contains nothing that step '{step}' could capture, and a generated reprompt will not change that. Show a fixed prompt with the format you need."
+                ),
+            ),
+            Block::CeilingReached { attempts } => (
+                facts.with("attempts_in_window", *attempts).with("ceiling", settings.max_reprompts),
+                format!(
+                    "Step '{step}' has already reprompted {} in the last {} (ceiling {}). Go to a fixed fallback or to a person.",
+                    times(*attempts),
+                    settings.window,
+                    settings.max_reprompts
+                ),
+            ),
+        }
+    }
+
+    fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
+        Facts::new().with("step_id", self.step_id.clone()).with("attempt_number", pass.attempt).with("remaining_reprompts", pass.remaining)
+    }
+}
+operation_of_check!(Request);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::properties::Story;
+
+    fn request(step: &str, utterance: &str) -> Request {
+        Request { session_id: "s".into(), step_id: step.into(), user_utterance: utterance.into() }
+    }
+
+    #[test]
+    fn three_reprompts_then_a_fallback() {
+        let mut story = Story::default();
+        let again = request("choose_plan", "hm");
+        for second in 0..3 {
+            assert!(story.at(second * 1000).allows(&again));
+        }
+        assert_eq!(story.at(3_000).refuses(&again), Reason::RepromptCeilingReached);
+        assert_eq!(story.retry_after_seconds(), Some(3597));
+        assert!(story.at(3_600_000).allows(&again));
+    }
+
+    #[test]
+    fn an_utterance_without_the_entity_takes_no_slot() {
+        let mut story = Story::default();
+        for _ in 0..4 {
+            assert_eq!(story.at(0).refuses(&request("capture_email", "I have none")), Reason::EntitySignalAbsent);
+        }
+        assert_eq!(story.at(0).refuses(&request("capture_email", "")), Reason::EntitySignalAbsent, "a No Reply has no utterance");
+        assert!(story.at(0).allows(&request("capture_email", "john at example dot com")));
+    }
+
+    #[test]
+    fn built_in_patterns_know_their_own_examples() {
+        let settings = Settings::default();
+        assert_eq!(settings.patterns.len(), 5);
+        for (step, yes, no) in [
+            ("capture_email", "user@domain.com", "no idea"),
+            ("capture_order_id", "#12345678", "the blue one"),
+            ("capture_order_id", "123456", "12345"),
+            ("capture_phone", "555-867-5309", "five five five"),
+            ("capture_date", "12/24/2026", "soon"),
+            ("capture_zip", "94103-1234", "941"),
+        ] {
+            assert!(settings.patterns[step].is_in(yes), "{step} {yes}");
+            assert!(!settings.patterns[step].is_in(no), "{step} {no}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Stops a run whose newest calls are several copies of one short pattern.
+//!
+//! The loop detector of the SDKs behind a door, for callers without one and for runs spread over several processes. It
+//! looks at calls only; what the calls gave is the business of [`super::stall`]. A caller may bring its own thresholds:
+//! the detector object that it stands for has them.
+
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest,
+    operation_of_check, says, stored_in_one_part,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Input, Kind};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::loops::{LoopDetected, LoopKind, LoopSettings, MAX_CYCLE_LEN, Trail};
+use runguard_core::fingerprint;
+use runguard_core::limits::within;
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+const FIELDS: &[Field] = &[
+    Field::required("session_id", Kind::Id, "The run.", "\"run-1\""),
+    Field::required("tool", Kind::Id, "The call: a tool's name, or a signature of your own.", "\"search\""),
+    Field::optional("args", Kind::Any, "Its arguments: calls with other arguments are other calls.", "{\"q\":\"refunds\"}"),
+    Field::optional("repeats", Kind::Whole(2), "Copies of a pattern that make a loop; as set if left out.", "3"),
+    Field::optional("max_cycle_len", Kind::Whole(1), "Longest pattern looked for, up to 32.", "4"),
+    Field::optional("window_seconds", Kind::Whole(0), "Only calls this young count; 0: all.", "3600"),
+    Field::optional("max_calls", Kind::Whole(0), "Calls of one kind within the window, whatever their order; 0: any number.", "2"),
+];
+
+pub static ROUTE: Route = Route {
+    path: "/guard/loop",
+    guard: GuardName::Loop,
+    kind: RouteKind::Check,
+    summary: "May this call be made, or does it complete a loop? An allowed call is counted.",
+    fields: FIELDS,
+    answers: ANSWERS,
+    reasons: REASONS,
+    read: |input| Box::new(Request::read(input, true)),
+};
+
+pub static CHECK_ROUTE: Route = Route {
+    path: "/guard/loop/check",
+    guard: GuardName::Loop,
+    kind: RouteKind::Check,
+    summary: "Would this call complete a loop? Nothing is counted.",
+    fields: FIELDS,
+    answers: ANSWERS,
+    reasons: REASONS,
+    read: |input| Box::new(Request::read(input, false)),
+};
+
+const ANSWERS: &[super::AnswerField] = &[
+    says("tool", AnswerKind::Text, "The call asked about."),
+    says("pattern", AnswerKind::List, "Refused: one round of the loop, oldest call first."),
+    says("repeats", AnswerKind::Whole, "Refused: rounds, this call included."),
+    says("cycle_len", AnswerKind::Whole, "Refused: calls in one round."),
+    says("max_calls", AnswerKind::Whole, "Ceiling: calls allowed."),
+    says("calls_in_window", AnswerKind::Whole, "Ceiling: calls counted."),
+];
+const REASONS: &[Reason] = &[Reason::CallCeiling, Reason::LoopDetected];
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub repeats: u32,
+    pub max_cycle_len: u32,
+    pub window: Span,
+    pub max_calls: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let LoopSettings { repeats, max_cycle_len, .. } = LoopSettings::default();
+        Self { repeats, max_cycle_len, window: Span::ZERO, max_calls: 0 }
+    }
+}
+
+impl Settings {
+    /// As the detector has them: 0 is none.
+    pub fn thresholds(&self) -> LoopSettings {
+        LoopSettings {
+            repeats: self.repeats,
+            max_cycle_len: self.max_cycle_len,
+            window: (self.window != Span::ZERO).then_some(self.window),
+            max_calls: (self.max_calls > 0).then_some(self.max_calls),
+        }
+    }
+}
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::Loop;
+    const SECTION: &'static [&'static str] = &["loop"];
+    const SUBJECTS: &'static str = "tools";
+    const SETTINGS: &'static [Setting] = &[
+        Setting { key: "repeats", about: "Copies of a pattern of calls that make a loop." },
+        Setting { key: "max_cycle_len", about: "Longest pattern that is looked for." },
+        Setting { key: "window", about: "Only calls this young count; 0 for all of the run." },
+        Setting { key: "max_calls", about: "Calls of one kind within the window, whatever their order; 0 for any number." },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.window
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        within("repeats", self.repeats, 2..=100)?;
+        within("max_cycle_len", self.max_cycle_len, 1..=MAX_CYCLE_LEN)?;
+        within("max_calls", self.max_calls, 0..=MOST_CALLS as u32)
+    }
+}
+
+/// Calls kept for the ceiling. Beyond it the earliest is forgotten.
+const MOST_CALLS: usize = 256;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    trail: Option<Trail>,
+    calls: Vec<(u64, Timestamp)>,
+}
+stored_in_one_part!(State);
+
+impl State {
+    /// Takes a call of a recorded run, and says what refuses it; who replays a run goes on only while nothing does.
+    pub fn call(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<Reason> {
+        if let Some(max_calls) = settings.max_calls
+            && self.calls_of(xxh3_64(call.as_bytes()), settings.window, at).len() as u32 >= max_calls
+        {
+            return Some(Reason::CallCeiling);
+        }
+        self.take(settings, call, at).map(|_| Reason::LoopDetected)
+    }
+
+    /// Another run begins. What was asked of memory is kept.
+    pub fn clear(&mut self) {
+        self.calls.clear();
+        if let Some(trail) = &mut self.trail {
+            trail.clear();
+        }
+    }
+
+    fn take(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<LoopDetected> {
+        let found = self.trail.get_or_insert_with(|| Trail::new(settings)).record(settings, call, at);
+        if settings.max_calls.is_some() {
+            self.calls.push((xxh3_64(call.as_bytes()), at));
+            if self.calls.len() > MOST_CALLS {
+                forget_earliest(&mut self.calls, |(_, at)| *at);
+            }
+        }
+        found
+    }
+
+    fn calls_of(&self, call: u64, window: Option<Span>, now: Timestamp) -> Vec<Timestamp> {
+        let counts = |at: &Timestamp| window.is_none_or(|window| now.still_counts(*at, window));
+        self.calls.iter().filter(|(other, _)| *other == call).map(|(_, at)| *at).filter(counts).collect()
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    Called { call: String, repeats: u32, max_cycle_len: u32, window_millis: Option<u64>, max_calls: Option<u32> },
+}
+
+#[derive(Debug)]
+pub struct RunLoop;
+
+impl Guard for RunLoop {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.run_loop
+    }
+
+    fn apply(state: &mut State, event: &Event, at: Timestamp) {
+        let Event::Called { call, repeats, max_cycle_len, window_millis, max_calls } = event;
+        let settings = LoopSettings {
+            repeats: *repeats,
+            max_cycle_len: *max_cycle_len,
+            window: window_millis.map(Span::from_millis),
+            max_calls: *max_calls,
+        };
+        if settings.check().is_err() {
+            return;
+        }
+        state.take(&settings, call, at);
+    }
+
+    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
+        // What comes next decides whether it is a loop: there is nothing to say beforehand.
+        Vec::new()
+    }
+}
+
+#[derive(Debug)]
+pub struct Request {
+    pub session_id: String,
+    pub tool: String,
+    /// The tool with its arguments.
+    call: String,
+    repeats: Option<u64>,
+    max_cycle_len: Option<u64>,
+    window_seconds: Option<u64>,
+    max_calls: Option<u64>,
+    counts: bool,
+}
+
+#[derive(Debug)]
+pub enum Block {
+    Loop(LoopDetected),
+    Ceiling { calls: u32, max_calls: u32 },
+}
+
+impl Request {
+    fn read(input: &Input<'_>, counts: bool) -> Self {
+        let tool = input.text("tool");
+        let args = input.json("args").map(fingerprint::of_json).unwrap_or_default();
+        Self {
+            session_id: input.text("session_id"),
+            call: if args.is_empty() { tool.clone() } else { format!("{tool}({args})") },
+            tool,
+            repeats: input.whole("repeats"),
+            max_cycle_len: input.whole("max_cycle_len"),
+            window_seconds: input.whole("window_seconds"),
+            max_calls: input.whole("max_calls"),
+            counts,
+        }
+    }
+
+    fn settings(&self, settings: &Settings) -> LoopSettings {
+        let own = |given: Option<u64>, set: u32, most: u32| given.map_or(set, |given| given.min(u64::from(most)) as u32);
+        let window = self.window_seconds.map_or(settings.window, |seconds| Span::from_seconds(seconds.min(10 * 365 * 24 * 3600)));
+        let max_calls = own(self.max_calls, settings.max_calls, MOST_CALLS as u32);
+        LoopSettings {
+            repeats: own(self.repeats, settings.repeats, 100),
+            max_cycle_len: own(self.max_cycle_len, settings.max_cycle_len, MAX_CYCLE_LEN),
+            window: (window != Span::ZERO).then_some(window),
+            max_calls: (max_calls > 0).then_some(max_calls),
+        }
+    }
+}
+
+impl Check for Request {
+    type Guard = RunLoop;
+    type Block = Block;
+    type Pass = ();
+
+    fn route(&self) -> &'static Route {
+        if self.counts { &ROUTE } else { &CHECK_ROUTE }
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.tool
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::Loop, "")]
+    }
+
+    fn input(&self, _store_text: StoreText) -> Facts {
+        Facts::new().with("call", runguard_core::text::cut(&self.call, 300).to_owned())
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let settings = self.settings(settings);
+        let mut findings = Vec::new();
+        if let Some(max_calls) = settings.max_calls {
+            let calls = state.calls_of(xxh3_64(self.call.as_bytes()), settings.window, moment.now);
+            if calls.len() as u32 >= max_calls {
+                let block = Block::Ceiling { calls: calls.len() as u32, max_calls };
+                let clears_at = settings.window.and_then(|window| falls_below(calls, max_calls, window));
+                findings.push(Finding::new(Reason::CallCeiling, block, clears_at));
+            }
+        }
+        if let Some(trail) = &state.trail
+            && let Some(found) = trail.check(&settings, &self.call, moment.now)
+        {
+            let clears_at = trail.clears_at(&settings, &self.call, moment.now);
+            findings.push(Finding::new(Reason::LoopDetected, Block::Loop(found), clears_at));
+        }
+        let LoopSettings { repeats, max_cycle_len, window, max_calls } = settings;
+        let called =
+            || Event::Called { call: self.call.clone(), repeats, max_cycle_len, window_millis: window.map(Span::as_millis), max_calls };
+        let events = if self.counts { vec![called()] } else { Vec::new() };
+        Ruling { findings, pass: (), events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
+        let facts = Facts::new().with("tool", self.tool.clone());
+        match block {
+            Block::Loop(found) => (
+                facts.with("pattern", found.pattern.clone()).with("repeats", found.repeats).with("cycle_len", found.cycle_len()),
+                found.to_string(),
+            ),
+            Block::Ceiling { calls, max_calls } => {
+                let found =
+                    LoopDetected { pattern: vec![self.call.clone()], repeats: *calls, kind: LoopKind::Ceiling { max_calls: *max_calls } };
+                (facts.with("calls_in_window", *calls).with("max_calls", *max_calls), found.to_string())
+            }
+        }
+    }
+
+    fn pass(&self, (): (), _moment: Moment<'_>) -> Facts {
+        Facts::new().with("tool", self.tool.clone())
+    }
+}
+operation_of_check!(Request);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::properties::{Story, operation};
+    use serde_json::json;
+
+    #[test]
+    fn the_third_equal_call_is_refused_and_takes_no_slot() {
+        let mut story = Story::default();
+        let search = operation("/guard/loop", json!({"session_id": "s", "tool": "search", "args": {"q": "a", "n": 1}}));
+        let other = operation("/guard/loop", json!({"session_id": "s", "tool": "search", "args": {"q": "b"}}));
+        assert!(story.at(0).allows(&*search) && story.at(1).allows(&*search));
+        for time in 2..5 {
+            assert_eq!(story.at(time).refuses(&*search), Reason::LoopDetected);
+        }
+        assert_eq!(story.retry_after_seconds(), None, "time does not help");
+        assert!(story.at(6).allows(&*other), "other arguments are another call");
+        assert!(story.at(7).allows(&*search));
+    }
+
+    #[test]
+    fn a_replayed_call_is_refused_where_the_guard_refuses_it() {
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        let refused = |settings: &Settings, calls: &str| {
+            let mut state = State::default();
+            state.call(&settings.thresholds(), "another run", at(0));
+            state.clear();
+            calls.char_indices().find_map(|(index, call)| {
+                let reason = state.call(&settings.thresholds(), &call.to_string(), at(index as i64))?;
+                Some((index, reason))
+            })
+        };
+        assert_eq!(refused(&Settings::default(), "abcaaa"), Some((5, Reason::LoopDetected)));
+        assert_eq!(refused(&Settings::default(), "abababc"), Some((5, Reason::LoopDetected)));
+        assert_eq!(refused(&Settings::default(), "abcdabcd"), None);
+        let few = Settings { max_calls: 2, ..Settings::default() };
+        assert_eq!(refused(&few, "abaca"), Some((4, Reason::CallCeiling)));
+        assert_eq!(refused(&Settings { window: Span::from_seconds(4), ..few }, "abaca"), None, "the first is too old to count");
+        assert_eq!(refused(&Settings { window: Span::from_seconds(2), ..Settings::default() }, "xaaa"), None);
+    }
+
+    #[test]
+    fn asking_counts_nothing() {
+        let mut story = Story::default();
+        let check = operation("/guard/loop/check", json!({"session_id": "s", "tool": "search"}));
+        for _ in 0..10 {
+            assert!(story.at(0).allows(&*check));
+        }
+        let call = operation("/guard/loop", json!({"session_id": "s", "tool": "search"}));
+        assert!(story.at(0).allows(&*call) && story.at(0).allows(&*call));
+        assert_eq!(story.at(0).refuses(&*check), Reason::LoopDetected);
+    }
+
+    #[test]
+    fn a_caller_brings_its_own_thresholds_and_the_retry_time_is_true() {
+        let mut story = Story::default();
+        let call = operation("/guard/loop", json!({"session_id": "s", "tool": "refunds", "window_seconds": 3600, "max_calls": 2}));
+        assert!(story.at(0).allows(&*call) && story.at(10_000).allows(&*call));
+        assert_eq!(story.at(20_000).refuses(&*call), Reason::CallCeiling);
+        assert_eq!(story.retry_after_seconds(), Some(3580));
+        assert_eq!(story.at(3_599_999).refuses(&*call), Reason::CallCeiling);
+        assert!(story.at(3_600_000).allows(&*call));
+    }
+}

@@ -1,0 +1,345 @@
+//! Stops a run that gets nowhere, by what its calls gave: the stall detector behind a door.
+//!
+//! The caller tells each call with its result and hears how far the ladder has been climbed: go on, *steer* (give the
+//! model the nudge), or refused: *block* (do not make this call again) and *stop* (end the run). A pair that is refused
+//! has happened all the same, so it counts.
+
+use super::{
+    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, operation_of_check, says,
+    stored_in_one_part,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Input, Kind};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::stall::{
+    Ladder, Rung, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
+};
+use runguard_core::fingerprint;
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub static ROUTE: Route = Route {
+    path: "/guard/stall",
+    guard: GuardName::Stall,
+    kind: RouteKind::Check,
+    summary: "This call gave this result: does the run still make progress?",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The run.", "\"run-1\""),
+        Field::optional("tool", Kind::Name, "The tool that was called; left out for a message without a call.", "\"read_file\""),
+        Field::optional("args", Kind::Any, "Its arguments.", "{\"path\":\"a.txt\"}"),
+        Field::optional("args_hash", Kind::Hash, "A hash of the arguments, instead of them.", "\"9f2c\""),
+        Field::optional("result", Kind::Any, "What it gave.", "\"3 lines\""),
+        Field::optional("result_hash", Kind::Hash, "A hash of the result, instead of it.", "\"77ab\""),
+        Field::optional("error", Kind::Text, "The error, when it failed.", "\"no such file\""),
+        Field::optional("round", Kind::Id, "The model's turn: the same call twice in one turn is one.", "\"7\""),
+        Field::optional("message", Kind::Text, "What the model said without calling anything.", "\"Let me think.\""),
+        Field::optional("new_turn", Kind::Flag, "A person has spoken: everything starts anew.", "false"),
+    ],
+    answers: &[
+        says("rung", AnswerKind::Text, "go_on, observe, steer, block or stop."),
+        says("rule", AnswerKind::Text, "Which sign was seen."),
+        says("count", AnswerKind::Whole, "What it counted."),
+        says("nudge", AnswerKind::Text, "A sentence for the model."),
+    ],
+    reasons: &[Reason::StalledIdentical, Reason::StalledCycle, Reason::StalledNoNews, Reason::StalledSameError, Reason::StalledMessages],
+    read: |input| Box::new(Request::read(input)),
+};
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Settings(pub StallSettings);
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::Stall;
+    const SECTION: &'static [&'static str] = &["stall"];
+    const SUBJECTS: &'static str = "tools";
+    const SETTINGS: &'static [Setting] = &[
+        Setting {
+            key: "identical",
+            about: "The same call with the same result in a row: from how many on to steer, block, stop (0: never).",
+        },
+        Setting { key: "cycle", about: "The same round of calls and results: rounds that steer, block, stop." },
+        Setting { key: "cycle_max_period", about: "Longest round that is looked for." },
+        Setting { key: "novelty_window", about: "Latest calls that are looked at for something new; 0 switches it off." },
+        Setting { key: "novelty_max_new", about: "At most this many new ones among them are a stall." },
+        Setting { key: "novelty_rung", about: "What happens then: observe, steer, block or stop." },
+        Setting { key: "same_error", about: "The same error in a row, whatever the arguments." },
+        Setting { key: "messages", about: "The same message in a row, or rounds of two alternating ones." },
+        Setting { key: "polling", about: "Tools that wait for something; their repeats do not count." },
+        Setting { key: "mutating", about: "Tools that change the world; after a success, trying again is a new experiment." },
+        Setting { key: "highest", about: "The highest rung: observe watches and never interferes." },
+    ];
+
+    fn longest_window(&self) -> Span {
+        Span::ZERO
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        self.0.check().map_err(|bad| (bad.name, bad.problem))
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    run: StallState,
+}
+stored_in_one_part!(State);
+
+/// A call, as far as the state goes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Seen {
+    pub tool: String,
+    pub args: u64,
+    pub result: Option<u64>,
+    pub error: Option<u64>,
+    round: Option<u64>,
+    /// What of the settings decides how the state changes.
+    polling: bool,
+    mutating: bool,
+    cycle: Ladder,
+    cycle_max_period: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Event {
+    Called(Seen),
+    Said { text: u64, messages: Ladder },
+    UserSpoke,
+}
+
+impl Event {
+    /// Applies it, and gives the verdict by these settings.
+    fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
+        match self {
+            Self::Called(seen) => {
+                let Seen { tool, args, result, error, round, .. } = seen;
+                state.observe(settings, Step { tool, args: *args, result: *result, error: *error, round: *round })
+            }
+            Self::Said { text, .. } => state.message(settings, *text),
+            Self::UserSpoke => {
+                *state = StallState::default();
+                Verdict::default()
+            }
+        }
+    }
+
+    /// Settings that change a state as those did under which the event was made.
+    fn settings(&self) -> StallSettings {
+        let only = |tool: &str, applies: bool| if applies { vec![tool.to_owned()] } else { Vec::new() };
+        match self {
+            Self::Called(seen) => StallSettings {
+                polling: only(&seen.tool, seen.polling),
+                mutating: only(&seen.tool, seen.mutating),
+                cycle: seen.cycle,
+                cycle_max_period: seen.cycle_max_period,
+                ..StallSettings::silent()
+            },
+            Self::Said { messages, .. } => StallSettings { messages: *messages, ..StallSettings::silent() },
+            Self::UserSpoke => StallSettings::silent(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Stall;
+
+impl Guard for Stall {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.stall
+    }
+
+    fn apply(state: &mut State, event: &Event, _at: Timestamp) {
+        event.happen(&event.settings(), &mut state.run);
+    }
+
+    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
+        // What the next call gives decides: there is nothing to say beforehand.
+        Vec::new()
+    }
+}
+
+#[derive(Debug)]
+enum What {
+    Call { args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64> },
+    Message(u64),
+    UserMessage,
+}
+
+#[derive(Debug)]
+pub struct Request {
+    session_id: String,
+    tool: String,
+    what: What,
+    error: String,
+}
+
+impl Request {
+    fn read(input: &Input<'_>) -> Self {
+        let tool = input.text("tool");
+        let error = input.text("error");
+        let text_or = |name: &str| input.optional_text(name).filter(|text| !text.is_empty()).map(|text| xxh3_64(text.as_bytes()));
+        let what = if input.flag("new_turn") {
+            What::UserMessage
+        } else if tool.trim().is_empty() {
+            What::Message(result_fingerprint(&input.text("message")))
+        } else {
+            let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
+            let result = text_or("result_hash").or_else(|| input.json("result").map(|result| result_fingerprint(result.get())));
+            let error = (!error.is_empty()).then(|| error_fingerprint(&error));
+            What::Call { args: args.unwrap_or(0), result, error, round: text_or("round") }
+        };
+        Self { session_id: input.text("session_id"), tool: runguard_core::text::cut(&tool, 256).to_owned(), what, error }
+    }
+
+    fn event(&self, settings: &StallSettings) -> Event {
+        let is_one_of = |tools: &[String]| tools.contains(&self.tool);
+        match self.what {
+            What::Call { args, result, error, round } => Event::Called(Seen {
+                tool: self.tool.clone(),
+                args,
+                result,
+                error,
+                round,
+                polling: is_one_of(&settings.polling),
+                mutating: is_one_of(&settings.mutating),
+                cycle: settings.cycle,
+                cycle_max_period: settings.cycle_max_period,
+            }),
+            What::Message(text) => Event::Said { text, messages: settings.messages },
+            What::UserMessage => Event::UserSpoke,
+        }
+    }
+}
+
+/// The request that events of the log tell of.
+pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn super::Operation>> {
+    let events: Vec<Event> = postcard::from_bytes(events).ok()?;
+    let what = match events.first()? {
+        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args: *args, result: *result, error: *error, round: *round },
+        Event::Said { text, .. } => What::Message(*text),
+        Event::UserSpoke => What::UserMessage,
+    };
+    Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
+}
+
+/// What a rule of the detector is called in answers and in the log.
+pub fn reason(rule: StallRule) -> Reason {
+    match rule {
+        StallRule::Identical => Reason::StalledIdentical,
+        StallRule::Cycle => Reason::StalledCycle,
+        StallRule::Novelty => Reason::StalledNoNews,
+        StallRule::SameError => Reason::StalledSameError,
+        StallRule::Messages => Reason::StalledMessages,
+    }
+}
+
+impl Check for Request {
+    type Guard = Stall;
+    type Block = Verdict;
+    type Pass = Verdict;
+
+    fn route(&self) -> &'static Route {
+        &ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.tool
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, Slot::Stall, "")]
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Facts::new().with_text("error", store_text.keep(&self.error, 300))
+    }
+
+    fn decide(&self, Settings(settings): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+        let event = self.event(settings);
+        let verdict = event.happen(settings, &mut state.run.clone());
+        let findings = match verdict.rule.filter(|_| verdict.rung >= Rung::Block) {
+            Some(rule) => vec![Finding { events: vec![event.clone()], ..Finding::new(reason(rule), verdict, None) }],
+            None => Vec::new(),
+        };
+        Ruling { findings, pass: verdict, events: vec![event] }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {
+        let mut message = String::with_capacity(160);
+        // Writing to a string cannot fail.
+        let _ = write!(message, "The run makes no progress: {verdict}. ");
+        message.push_str(match verdict.rung {
+            Rung::Stop => "End it, and tell the user what was found so far.",
+            Rung::Block | Rung::Steer | Rung::Observe | Rung::GoOn => "Do not make this call again; give the model the nudge.",
+        });
+        (self.facts(*verdict), message)
+    }
+
+    fn pass(&self, verdict: Verdict, _moment: Moment<'_>) -> Facts {
+        self.facts(verdict)
+    }
+}
+operation_of_check!(Request);
+
+impl Request {
+    fn facts(&self, verdict: Verdict) -> Facts {
+        let facts = Facts::new().with("rung", verdict.rung.code());
+        match verdict.rule {
+            Some(rule) => facts.with("rule", rule.code()).with("count", verdict.count).with("nudge", verdict.nudge(&self.tool)),
+            None => facts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Value;
+    use crate::guard::properties::{Story, operation};
+    use serde_json::json;
+
+    #[test]
+    fn the_third_equal_pair_is_told_and_the_fourth_refused() {
+        let mut story = Story::default();
+        let pair = operation("/guard/stall", json!({"session_id": "s", "tool": "read", "args": {"path": "a"}, "result": "3 lines"}));
+        assert!(story.at(0).allows(&*pair) && story.at(0).allows(&*pair) && story.at(0).allows(&*pair));
+        assert_eq!(story.fact("rung"), Some(Value::from("steer")));
+        assert_eq!(story.at(0).refuses(&*pair), Reason::StalledIdentical);
+        let other = operation("/guard/stall", json!({"session_id": "s", "tool": "read", "args": {"path": "a"}, "result": "4 lines"}));
+        assert!(story.at(0).allows(&*other), "another result is news");
+    }
+
+    #[test]
+    fn a_person_starts_it_anew() {
+        let mut story = Story::default();
+        let pair = operation("/guard/stall", json!({"session_id": "s", "tool": "read", "args": 1, "result": 1}));
+        for _ in 0..3 {
+            story.run(&*pair);
+        }
+        story.run(&*operation("/guard/stall", json!({"session_id": "s", "new_turn": true})));
+        assert!(story.at(0).allows(&*pair));
+        assert_eq!(story.fact("rung"), Some(Value::from("go_on")));
+    }
+
+    #[test]
+    fn repeated_messages_are_refused() {
+        let mut story = Story::default();
+        let message = operation("/guard/stall", json!({"session_id": "s", "message": "Let me think."}));
+        for _ in 0..2 {
+            assert!(story.at(0).allows(&*message));
+        }
+        assert_eq!(story.at(0).refuses(&*message), Reason::StalledMessages);
+    }
+}

@@ -1,0 +1,510 @@
+//! Reads a request body against a table of fields.
+//!
+//! The table of a route is written once and serves four times: it validates, it names unknown fields, it is the
+//! OpenAPI schema, and it is the documentation. All problems are collected, so a caller mends them in one go.
+
+use runguard_core::money::NanoDollars;
+pub use runguard_core::text::MAX_TEXT_BYTES;
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// Longest identifier, in characters.
+pub const MAX_ID_CHARS: usize = 256;
+/// Deepest nesting of a JSON value.
+pub const MAX_DEPTH: usize = 64;
+/// Unknown fields named one by one; the rest are only counted.
+const MAX_WARNINGS: usize = 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A name: 1 to 256 characters, not blank.
+    Id,
+    /// A name that may be empty, up to 64 KiB.
+    Name,
+    /// A name as [`Kind::Id`] that the caller makes of what a user said.
+    Label,
+    /// Free text, up to 64 KiB. Null counts as empty.
+    Text,
+    /// A hash the caller makes of what a user said, up to 64 KiB.
+    Hash,
+    /// A number from 0 to 1.
+    Fraction,
+    /// A whole number of at least this.
+    Whole(u64),
+    /// An amount of money of at least 0: a number, or a decimal number as text.
+    Dollars,
+    Flag,
+    OneOf(&'static [&'static str]),
+    /// Any JSON value, nested at most 64 deep.
+    Any,
+}
+
+/// What is kept of a field, in the log and in states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// A name, a number or a choice: kept as it is.
+    AsItIs,
+    /// What people said: cut, and kept as `store_text` says.
+    AsStoreTextSays,
+    /// What tells things apart and may hold what people said: as it is, or its digest, as `store_text` says.
+    AsNameOrDigest,
+    /// Only what it is compared by: a hash, and for a search its words as `store_text` says.
+    AsDigest,
+}
+
+impl Keeping {
+    pub const ALL: [Self; 4] = [Self::AsItIs, Self::AsStoreTextSays, Self::AsNameOrDigest, Self::AsDigest];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::AsItIs => "as it is",
+            Self::AsStoreTextSays => "as store_text says",
+            Self::AsNameOrDigest => "name or digest",
+            Self::AsDigest => "digest",
+        }
+    }
+
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::AsItIs => "A name, a number or a choice, kept whatever `store_text` says: choose names that are nobody's words.",
+            Self::AsStoreTextSays => {
+                "What people said. `full`: cut to a length; `redacted`: without what is personal or secret; `none`: nothing, or a digest where things are told apart by it."
+            }
+            Self::AsNameOrDigest => {
+                "A name or hash you make of what people said. `full`: as it is; `redacted`: its digest if something in it would be redacted; `none`: always its digest."
+            }
+            Self::AsDigest => {
+                "Never kept. What is compared is a hash of it; of a search, its words too: redacted, and with `none` not at all."
+            }
+        }
+    }
+}
+
+impl Kind {
+    pub const fn keeping(self) -> Keeping {
+        match self {
+            Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) => Keeping::AsItIs,
+            Self::Text => Keeping::AsStoreTextSays,
+            Self::Label | Self::Hash => Keeping::AsNameOrDigest,
+            Self::Any => Keeping::AsDigest,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub required: bool,
+    pub about: &'static str,
+    /// An example value, as JSON.
+    pub example: &'static str,
+}
+
+impl Field {
+    pub const fn required(name: &'static str, kind: Kind, about: &'static str, example: &'static str) -> Self {
+        Self { name, kind, required: true, about, example }
+    }
+
+    pub const fn optional(name: &'static str, kind: Kind, about: &'static str, example: &'static str) -> Self {
+        Self { name, kind, required: false, about, example }
+    }
+}
+
+/// Every guard route takes this one as well.
+pub const REQUEST_ID: Field =
+    Field::optional("request_id", Kind::Id, "Idempotency key, for callers that cannot send the Idempotency-Key header.", "\"turn-42\"");
+
+/// What is wrong with one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub field: String,
+    pub problem: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputError {
+    /// Not JSON, or not an object: there are no fields to speak of.
+    NotAnObject(String),
+    Fields(Vec<Problem>),
+}
+
+#[derive(Debug, Clone)]
+enum Parsed<'a> {
+    Text(Cow<'a, str>),
+    Number(f64),
+    Whole(u64),
+    Dollars(NanoDollars),
+    Flag(bool),
+    Json(&'a RawValue),
+}
+
+/// The fields of one request, checked.
+#[derive(Debug)]
+pub struct Input<'a> {
+    values: Vec<(&'static str, Parsed<'a>)>,
+    pub warnings: Vec<String>,
+}
+
+impl<'a> Input<'a> {
+    pub fn read(body: &'a [u8], fields: &'static [Field]) -> Result<Self, InputError> {
+        let text = std::str::from_utf8(body).map_err(|_| InputError::NotAnObject("the body is not UTF-8 text".into()))?;
+        let Object(members) = serde_json::from_str(text).map_err(|error| InputError::NotAnObject(not_an_object(text, &error)))?;
+        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new() };
+        let mut problems = Vec::new();
+        let mut unknown = 0_usize;
+        for (name, raw) in members {
+            let Some(field) = fields.iter().chain([&REQUEST_ID]).find(|field| field.name == name) else {
+                unknown += 1;
+                if unknown <= MAX_WARNINGS {
+                    input.warnings.push(unknown_field(&name, fields));
+                }
+                continue;
+            };
+            // The last of several members with one name wins, as in every common JSON reader.
+            input.values.retain(|(known, _)| *known != field.name);
+            problems.retain(|problem: &Problem| problem.field != field.name);
+            match read_value(field, raw) {
+                Ok(Some(value)) => input.values.push((field.name, value)),
+                Ok(None) => {}
+                Err(problem) => problems.push(Problem { field: field.name.into(), problem }),
+            }
+        }
+        if unknown > MAX_WARNINGS {
+            input.warnings.push(format!("and {} more unknown fields", unknown - MAX_WARNINGS));
+        }
+        for field in fields.iter().filter(|field| field.required) {
+            let is_there = input.find(field.name).is_some() || problems.iter().any(|problem| problem.field == field.name);
+            if !is_there {
+                problems.push(Problem { field: field.name.into(), problem: format!("is required: {}", field.about) });
+            }
+        }
+        if problems.is_empty() { Ok(input) } else { Err(InputError::Fields(problems)) }
+    }
+
+    fn find(&self, name: &str) -> Option<&Parsed<'a>> {
+        self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// A text or id; empty when absent.
+    pub fn text(&self, name: &str) -> String {
+        self.optional_text(name).unwrap_or_default()
+    }
+
+    pub fn optional_text(&self, name: &str) -> Option<String> {
+        match self.find(name) {
+            Some(Parsed::Text(text)) => Some(text.as_ref().to_owned()),
+            _ => None,
+        }
+    }
+
+    pub fn fraction(&self, name: &str) -> Option<f64> {
+        match self.find(name) {
+            Some(Parsed::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn whole(&self, name: &str) -> Option<u64> {
+        match self.find(name) {
+            Some(Parsed::Whole(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub fn dollars(&self, name: &str) -> Option<NanoDollars> {
+        match self.find(name) {
+            Some(Parsed::Dollars(amount)) => Some(*amount),
+            _ => None,
+        }
+    }
+
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.find(name), Some(Parsed::Flag(true)))
+    }
+
+    pub fn json(&self, name: &str) -> Option<&'a RawValue> {
+        match self.find(name) {
+            Some(Parsed::Json(raw)) => Some(raw),
+            _ => None,
+        }
+    }
+}
+
+/// The members of an object, values unread.
+struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members<'a>(std::marker::PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for Members<'a> {
+            type Value = Object<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'a>, A::Error> {
+                let mut members = Vec::with_capacity(8);
+                while let Some(Name(name)) = map.next_key()? {
+                    members.push((name, map.next_value()?));
+                }
+                Ok(Object(members))
+            }
+        }
+        deserializer.deserialize_map(Members(std::marker::PhantomData))
+    }
+}
+
+/// A member's name, borrowed where it has no escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor<'a>(std::marker::PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for NameVisitor<'a> {
+            type Value = Name<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a member name")
+            }
+
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'a>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Name<'a>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(NameVisitor(std::marker::PhantomData))
+    }
+}
+
+fn not_an_object(text: &str, error: &serde_json::Error) -> String {
+    if text.trim().is_empty() {
+        return "the body is empty; send a JSON object".into();
+    }
+    if error.is_data() {
+        return "the body is JSON, but not an object".into();
+    }
+    // The position helps; the text around it might be private.
+    let kind = if error.is_eof() { "it ends too early" } else { "syntax error" };
+    format!("the body is not JSON: {kind} at line {}, column {}", error.line(), error.column())
+}
+
+fn unknown_field(name: &str, fields: &[Field]) -> String {
+    let shown: String = name.chars().take(64).collect();
+    match closest(name, fields.iter().map(|field| field.name)) {
+        Some(known) => format!("unknown field '{shown}' was ignored; did you mean '{known}'?"),
+        None => format!("unknown field '{shown}' was ignored"),
+    }
+}
+
+/// The known name nearest to a mistyped one, if it is near enough to be worth naming.
+pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // What is that long is no slip of the finger, and would take its time.
+    if name.len() > 64 {
+        return None;
+    }
+    let (distance, best) =
+        known.map(|candidate| (strsim::levenshtein(name, candidate), candidate)).min_by_key(|(distance, _)| *distance)?;
+    (distance <= 2 || distance * 3 <= best.len()).then_some(best)
+}
+
+fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>, String> {
+    let text = raw.get();
+    if text == "null" {
+        // An optional value that is null is absent: low-code tools send what they have not set as null.
+        return if field.required { Err("is required and must not be null".into()) } else { Ok(None) };
+    }
+    let value = match field.kind {
+        Kind::Id | Kind::Label => {
+            let id = string(text)?;
+            if id.trim().is_empty() {
+                return Err("must not be empty".into());
+            }
+            let chars = if id.len() > MAX_ID_CHARS { id.chars().count() } else { 0 };
+            if chars > MAX_ID_CHARS {
+                return Err(format!("is {chars} characters long; at most {MAX_ID_CHARS} are taken"));
+            }
+            Parsed::Text(id)
+        }
+        Kind::Text | Kind::Name | Kind::Hash => {
+            let value = string(text)?;
+            if value.len() > MAX_TEXT_BYTES {
+                return Err(format!("is {} bytes long; at most {MAX_TEXT_BYTES} are taken", value.len()));
+            }
+            if field.required && value.trim().is_empty() {
+                return Err("must not be empty".into());
+            }
+            Parsed::Text(value)
+        }
+        Kind::Fraction => {
+            let number = number(text).ok_or("must be a number from 0 to 1")?;
+            if !(0.0..=1.0).contains(&number) {
+                return Err("must be from 0 to 1".into());
+            }
+            Parsed::Number(number)
+        }
+        Kind::Whole(at_least) => {
+            let number = number(text).filter(|number| number.fract() == 0.0).ok_or("must be a whole number")?;
+            if number < at_least as f64 || number > 9_007_199_254_740_991.0 {
+                return Err(format!("must be a whole number of at least {at_least}"));
+            }
+            Parsed::Whole(number as u64)
+        }
+        Kind::Dollars => Parsed::Dollars(dollars(text)?),
+        Kind::Flag => match text {
+            "true" => Parsed::Flag(true),
+            "false" => Parsed::Flag(false),
+            _ => return Err("must be true or false".into()),
+        },
+        Kind::OneOf(choices) => {
+            let value = string(text)?;
+            if !choices.contains(&value.as_ref()) {
+                return Err(format!("must be one of {}", choices.join(", ")));
+            }
+            Parsed::Text(value)
+        }
+        Kind::Any => {
+            if depth(text) > MAX_DEPTH {
+                return Err(format!("is nested deeper than {MAX_DEPTH} levels"));
+            }
+            Parsed::Json(raw)
+        }
+    };
+    Ok(Some(value))
+}
+
+fn dollars(text: &str) -> Result<NanoDollars, String> {
+    if text.starts_with('"') {
+        return NanoDollars::parse(&string(text)?).map_err(|error| error.to_string());
+    }
+    let number = number(text).ok_or("must be an amount of dollars, such as 0.25")?;
+    // The digits as they stand; a number in another form (1e-3) by its value.
+    NanoDollars::parse(text).or_else(|_| NanoDollars::from_dollars(number)).map_err(|error| error.to_string())
+}
+
+fn string(text: &str) -> Result<Cow<'_, str>, String> {
+    if !text.starts_with('"') {
+        return Err("must be a string".into());
+    }
+    let inside = &text[1..text.len() - 1];
+    if !inside.contains('\\') {
+        return Ok(Cow::Borrowed(inside));
+    }
+    serde_json::from_str::<String>(text).map(Cow::Owned).map_err(|_| "contains an escape that is no character".into())
+}
+
+fn number(text: &str) -> Option<f64> {
+    let first = *text.as_bytes().first()?;
+    if !(first == b'-' || first.is_ascii_digit()) {
+        return None;
+    }
+    text.parse::<f64>().ok().filter(|number| number.is_finite())
+}
+
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    static FIELDS: &[Field] = &[
+        Field::required("session_id", Kind::Id, "the session", "\"s\""),
+        Field::optional("note", Kind::Text, "a note", "\"n\""),
+        Field::optional("share", Kind::Fraction, "a share", "0.5"),
+        Field::optional("count", Kind::Whole(1), "a count", "1"),
+        Field::optional("error", Kind::Flag, "a flag", "true"),
+        Field::optional("outcome", Kind::OneOf(&["success", "failure"]), "an outcome", "\"success\""),
+        Field::optional("params", Kind::Any, "anything", "{}"),
+    ];
+
+    fn problem(body: &str) -> Vec<(String, String)> {
+        match Input::read(body.as_bytes(), FIELDS) {
+            Err(InputError::Fields(problems)) => problems.into_iter().map(|problem| (problem.field, problem.problem)).collect(),
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn good_fields_are_read_and_unknown_ones_named() {
+        let input =
+            Input::read(br#"{"session_id":"a\u00e4","note":null,"share":1,"count":3.0,"error":true,"sesion_id":1,"zzz":{}}"#, FIELDS)
+                .unwrap();
+        assert_eq!(input.text("session_id"), "aä");
+        assert_eq!(input.text("note"), "");
+        assert_eq!(input.fraction("share"), Some(1.0));
+        assert_eq!(input.whole("count"), Some(3));
+        assert!(input.flag("error"));
+        assert_eq!(input.warnings.len(), 2);
+        assert!(input.warnings[0].contains("did you mean 'session_id'"), "{:?}", input.warnings);
+    }
+
+    #[test]
+    fn every_problem_is_named_at_once() {
+        let problems = problem(r#"{"note":5,"share":1.5,"count":0,"error":"true","outcome":"maybe"}"#);
+        let fields: Vec<&str> = problems.iter().map(|(field, _)| field.as_str()).collect();
+        assert_eq!(fields, ["note", "share", "count", "error", "outcome", "session_id"]);
+    }
+
+    #[test]
+    fn required_ids_are_strings_of_1_to_256_characters() {
+        for bad in ["null", "\"\"", "\"  \"", "7", "[\"a\"]", "{}", "true", &format!("\"{}\"", "ä".repeat(257)), "\"\\ud800\""] {
+            assert_eq!(problem(&format!("{{\"session_id\":{bad}}}"))[0].0, "session_id", "{bad}");
+        }
+        let longest = format!("{{\"session_id\":\"{}\"}}", "ä".repeat(256));
+        assert!(Input::read(longest.as_bytes(), FIELDS).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_object_has_no_fields() {
+        for body in ["", "  ", "[]", "\"x\"", "1", "null", "{", "{\"a\":}", "{\"session_id\":\"a\"}x", "{'a':1}"] {
+            assert!(matches!(Input::read(body.as_bytes(), FIELDS), Err(InputError::NotAnObject(_))), "{body}");
+        }
+        assert!(matches!(Input::read(b"{\"session_id\":\"\xff\"}", FIELDS), Err(InputError::NotAnObject(_))));
+    }
+
+    #[test]
+    fn nesting_and_length_are_bounded() {
+        let deep = format!("{{\"session_id\":\"a\",\"params\":{}1{}}}", "[".repeat(65), "]".repeat(65));
+        assert!(problem(&deep)[0].1.contains("nested"));
+        let very_deep = format!("{{\"session_id\":\"a\",\"x\":{}", "[".repeat(500_000));
+        assert!(matches!(Input::read(very_deep.as_bytes(), FIELDS), Err(InputError::NotAnObject(_))));
+        let long = format!("{{\"session_id\":\"a\",\"note\":\"{}\"}}", "x".repeat(MAX_TEXT_BYTES + 1));
+        assert!(problem(&long)[0].1.contains("bytes"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Input::read(&body, FIELDS);
+        }
+
+        #[test]
+        fn no_near_json_makes_it_panic(body in r#"\{("session_id"|"note"|"params"|"count"): ?("[a-z\\u0-9]*"|[0-9.eE+-]{0,6}|\[\{*\}*\]|null|true),?.{0,10}\}"#) {
+            let _ = Input::read(body.as_bytes(), FIELDS);
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! Which thresholds and modes are in force for a guard, a subject and a tenant.
+//!
+//! Settings arrive as a tree (from TOML, the environment, flags). Layers are merged as trees, and only the merged
+//! tree becomes types; so an override says only what differs, and every key has one definition: the field of the
+//! guard's own `Settings`.
+//!
+//! There may be ten thousand tenants, and most of them change a number or two. What a tenant does not change it shares with
+//! all others: guards it does not name, patterns, and everything when another tenant asks for the same.
+
+mod tree;
+
+pub use tree::{MOST_LEVELS, Tree, check_levels, merge, nest, unfold};
+
+use crate::guard::{
+    action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop,
+    stall, tool_call,
+};
+use crate::input::closest;
+use crate::pattern::{Pattern, Patterns};
+use runguard_core::reason::{GuardName, Reason};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a guard's or a rule's refusal does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Not looked at.
+    Off,
+    /// Decided and logged, but allowed.
+    Observe,
+    #[default]
+    Enforce,
+}
+
+/// Where in the tree something is wrong, and what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsProblem {
+    pub path: Vec<String>,
+    pub problem: String,
+}
+
+impl SettingsProblem {
+    pub fn new(path: &[&str], problem: impl Into<String>) -> Self {
+        Self { path: path.iter().map(|&part| part.to_owned()).collect(), problem: problem.into() }
+    }
+}
+
+/// A settings key, for the example file and the documentation.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub key: &'static str,
+    pub about: &'static str,
+}
+
+/// The thresholds of one guard (or of one door of it).
+pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send + Sync + 'static {
+    const GUARD: GuardName;
+    /// Path below `[guards]`.
+    const SECTION: &'static [&'static str];
+    /// The table of overrides, and what its keys name: `tasks`, `bots`, `endpoints`…
+    const SUBJECTS: &'static str;
+    const SETTINGS: &'static [Setting];
+    /// How long an event can matter: states must live at least that long.
+    fn longest_window(&self) -> runguard_core::time::Span;
+    /// Values that type-check and still make no sense.
+    fn check(&self) -> Result<(), (&'static str, String)>;
+    /// Shows every pattern with its path below the section.
+    fn each_pattern(&mut self, _visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+        Ok(())
+    }
+}
+
+/// What is done with a pattern of the settings: its path, and itself.
+pub type VisitPattern<'a> = dyn FnMut(&[&str], &mut Pattern) -> Result<(), SettingsProblem> + 'a;
+
+/// The thresholds with their modes.
+#[derive(Debug, Clone)]
+pub struct Rulebook<S> {
+    pub mode: Mode,
+    rules: [Mode; Reason::ALL.len()],
+    pub settings: S,
+}
+
+impl<S> Rulebook<S> {
+    /// A rule is never stricter than its guard.
+    pub fn mode_of(&self, reason: Reason) -> Mode {
+        self.mode.min(self.rules[reason.index()])
+    }
+}
+
+/// The base of a guard and its overrides by subject.
+#[derive(Debug, Clone)]
+pub struct Section<S> {
+    base: Rulebook<S>,
+    subjects: HashMap<String, Rulebook<S>>,
+}
+
+impl<S: GuardSettings> Section<S> {
+    fn longest_window(&self) -> runguard_core::time::Span {
+        let own = self.base.settings.longest_window();
+        self.subjects.values().map(|book| book.settings.longest_window()).fold(own, std::cmp::Ord::max)
+    }
+}
+
+impl<S> Section<S> {
+    /// For what is no subject's own.
+    pub fn base(&self) -> &Rulebook<S> {
+        &self.base
+    }
+
+    pub fn for_subject(&self, subject: &str) -> &Rulebook<S> {
+        if self.subjects.is_empty() {
+            return &self.base;
+        }
+        self.subjects.get(subject).unwrap_or(&self.base)
+    }
+}
+
+macro_rules! sections {
+    ($($field:ident: $settings:ty),+ $(,)?) => {
+        /// Everything one tenant's guards go by.
+        #[derive(Debug, Clone)]
+        pub struct Policy { $(pub $field: Arc<Section<$settings>>),+ }
+
+        impl Policy {
+            /// `guards` is the merged `[guards]` tree; `path` is where it stands, for error messages.
+            pub fn build(guards: &Tree, path: &[&str]) -> Result<Self, SettingsProblem> {
+                Self::build_with(guards, path, &mut Patterns::default())
+            }
+
+            /// The same with patterns that may be compiled already.
+            pub fn build_with(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+                check_guard_names(guards, path)?;
+                Ok(Self { $($field: Arc::new(build_section(guards, path, patterns)?)),+ })
+            }
+
+            /// This policy, made of `guards`, with `over` laid onto them. Guards that `over` does not name are shared.
+            pub fn overridden(&self, guards: &Tree, over: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+                check_guard_names(over, path)?;
+                let mut changed = Tree::from_iter(guards.iter().filter(|(guard, _)| over.contains_key(*guard)).map(|(guard, table)| (guard.clone(), table.clone())));
+                merge(&mut changed, over);
+                let names = |section: &[&str]| section.first().is_some_and(|guard| over.contains_key(*guard));
+                Ok(Self {
+                    $($field: if names(<$settings>::SECTION) { Arc::new(build_section(&changed, path, patterns)?) } else { self.$field.clone() }),+
+                })
+            }
+
+            /// The longest window any guard counts in.
+            pub fn longest_window(&self) -> runguard_core::time::Span {
+                [$(self.$field.longest_window()),+].into_iter().fold(runguard_core::time::Span::ZERO, std::cmp::Ord::max)
+            }
+        }
+
+        /// Every section, for the example file and the documentation: path, subjects, keys, defaults.
+        pub fn sections() -> Vec<SectionInfo> {
+            vec![$(SectionInfo::of::<$settings>()),+]
+        }
+    };
+}
+
+sections! {
+    ai_task_retry: ai_task_retry::Settings,
+    handoff: handoff::Settings,
+    kb_botpress: kb_requery::BotpressSettings,
+    kb_voiceflow: kb_requery::VoiceflowSettings,
+    agent_action: agent_action::Settings,
+    no_match_reprompt: no_match_reprompt::Settings,
+    capture_slot_fill: capture_slot_fill::Settings,
+    api_circuit: api_circuit::Settings,
+    run_loop: run_loop::Settings,
+    stall: stall::Settings,
+    budget: budget::Settings,
+    tool_call: tool_call::Settings,
+    action_group: action_group::Settings,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::build(&Tree::new(), &["guards"]).unwrap_or_else(|problem| unreachable!("the defaults are valid: {problem:?}"))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct SectionInfo {
+    pub guard: GuardName,
+    pub path: &'static [&'static str],
+    pub subjects: &'static str,
+    pub settings: &'static [Setting],
+    pub defaults: Tree,
+}
+
+impl SectionInfo {
+    fn of<S: GuardSettings>() -> Self {
+        Self { guard: S::GUARD, path: S::SECTION, subjects: S::SUBJECTS, settings: S::SETTINGS, defaults: to_tree(&S::default()) }
+    }
+}
+
+/// The policies of all tenants.
+#[derive(Debug, Clone)]
+pub struct Policies {
+    base: Arc<Policy>,
+    tenants: HashMap<String, Arc<Policy>>,
+    patterns: Patterns,
+}
+
+impl Policies {
+    /// `guards` and `tenants` are the trees of the same names in the settings.
+    pub fn build(guards: &Tree, tenants: &Tree) -> Result<Self, SettingsProblem> {
+        let mut patterns = Patterns::default();
+        let base = Arc::new(Policy::build_with(guards, &["guards"], &mut patterns)?);
+        let mut own = HashMap::new();
+        // Tenants of one plan have the same overrides, to the letter.
+        let mut plans: HashMap<String, Arc<Policy>> = HashMap::new();
+        for (name, value) in tenants {
+            let tenant = as_table(value, &["tenants", name])?;
+            if let Some(key) = tenant.keys().find(|key| *key != "guards") {
+                return Err(SettingsProblem::new(&["tenants", name, key], "is no key of a tenant; only a table `guards` may stand here"));
+            }
+            if let Some(guards_of_tenant) = tenant.get("guards") {
+                let path = ["tenants", name, "guards"];
+                let overrides = as_table(guards_of_tenant, &path)?;
+                let plan = guards_of_tenant.to_string();
+                let policy = match plans.get(&plan) {
+                    Some(policy) => policy.clone(),
+                    None => Arc::new(base.overridden(guards, overrides, &path, &mut patterns)?),
+                };
+                plans.insert(plan, policy.clone());
+                own.insert(name.clone(), policy);
+            }
+        }
+        Ok(Self { base, tenants: own, patterns })
+    }
+
+    /// Every pattern of every tenant.
+    pub fn patterns(&self) -> &Patterns {
+        &self.patterns
+    }
+
+    /// The longest window any guard of any tenant counts in.
+    pub fn longest_window(&self) -> runguard_core::time::Span {
+        self.tenants.values().map(|policy| policy.longest_window()).fold(self.base.longest_window(), std::cmp::Ord::max)
+    }
+
+    pub fn for_tenant(&self, tenant: &str) -> &Arc<Policy> {
+        self.tenants.get(tenant).unwrap_or(&self.base)
+    }
+}
+
+impl Policy {
+    /// How a reason counts for a guard's subject. A guard with two doors goes by the milder of them.
+    pub fn mode_of(&self, guard: GuardName, subject: &str, reason: Reason) -> Mode {
+        match guard {
+            GuardName::AiTaskRetry => self.ai_task_retry.for_subject(subject).mode_of(reason),
+            GuardName::Handoff => self.handoff.for_subject(subject).mode_of(reason),
+            GuardName::KbRequery => {
+                self.kb_botpress.for_subject(subject).mode_of(reason).min(self.kb_voiceflow.for_subject(subject).mode_of(reason))
+            }
+            GuardName::AgentAction => self.agent_action.for_subject(subject).mode_of(reason),
+            GuardName::NoMatchReprompt => self.no_match_reprompt.for_subject(subject).mode_of(reason),
+            GuardName::CaptureSlotFill => self.capture_slot_fill.for_subject(subject).mode_of(reason),
+            GuardName::ApiCircuit => self.api_circuit.for_subject(subject).mode_of(reason),
+            GuardName::Loop => self.run_loop.for_subject(subject).mode_of(reason),
+            GuardName::Stall => self.stall.for_subject(subject).mode_of(reason),
+            GuardName::Budget => self.budget.for_subject(subject).mode_of(reason),
+            GuardName::ToolCall => self.tool_call.for_subject(subject).mode_of(reason),
+            GuardName::ActionGroup => self.action_group.for_subject(subject).mode_of(reason),
+        }
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        let none = Tree::new();
+        Self::build(&none, &none).unwrap_or_else(|problem| unreachable!("the defaults are valid: {problem:?}"))
+    }
+}
+
+fn to_tree<S: Serialize>(settings: &S) -> Tree {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(tree)) => tree,
+        _ => Tree::new(),
+    }
+}
+
+fn as_table<'a>(value: &'a Value, path: &[&str]) -> Result<&'a Tree, SettingsProblem> {
+    value.as_object().ok_or_else(|| SettingsProblem::new(path, "must be a table"))
+}
+
+fn check_guard_names(guards: &Tree, path: &[&str]) -> Result<(), SettingsProblem> {
+    for key in guards.keys() {
+        if GuardName::from_code(key).is_none() {
+            return Err(unknown(path, key, GuardName::ALL.iter().map(|guard| guard.code()), "guard"));
+        }
+    }
+    Ok(())
+}
+
+fn unknown<'a>(path: &[&str], key: &str, known: impl Iterator<Item = &'a str> + Clone, what: &str) -> SettingsProblem {
+    let hint = match closest(key, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    SettingsProblem::new(&[path, &[key]].concat(), format!("unknown {what}; {hint}"))
+}
+
+const MODE: &str = "mode";
+const RULES: &str = "rules";
+
+/// The section of one guard alone: no other guard's patterns are compiled for it.
+pub(crate) fn build_section<S: GuardSettings>(
+    guards: &Tree,
+    path: &[&str],
+    patterns: &mut Patterns,
+) -> Result<Section<S>, SettingsProblem> {
+    let mut path = path.to_vec();
+    let mut tree = Tree::new();
+    let mut level = Some(guards);
+    // A door inherits mode and rules from the guard's own table.
+    for (depth, part) in S::SECTION.iter().enumerate() {
+        path.push(part);
+        let Some(value) = level.and_then(|level| level.get(*part)) else {
+            level = None;
+            continue;
+        };
+        let table = as_table(value, &path)?;
+        if depth + 1 < S::SECTION.len() {
+            check_guard_of_doors(table, &path)?;
+            for key in [MODE, RULES] {
+                if let Some(value) = table.get(key) {
+                    tree.insert(key.to_owned(), value.clone());
+                }
+            }
+        } else {
+            merge(&mut tree, table);
+        }
+        level = Some(table);
+    }
+    let subjects = tree.remove(S::SUBJECTS);
+    let base = build_rulebook::<S>(&tree, &path, patterns)?;
+    let mut overrides = HashMap::new();
+    if let Some(subjects) = subjects {
+        let subjects_path = [path.as_slice(), &[S::SUBJECTS]].concat();
+        for (name, value) in as_table(&subjects, &subjects_path)? {
+            let path = [subjects_path.as_slice(), &[name]].concat();
+            let own = as_table(value, &path)?;
+            let mut merged = tree.clone();
+            merge(&mut merged, own);
+            overrides.insert(name.clone(), build_rulebook(&merged, &path, patterns)?);
+        }
+    }
+    Ok(Section { base, subjects: overrides })
+}
+
+fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProblem> {
+    let known = [MODE, RULES, "botpress", "voiceflow"];
+    match table.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => Err(unknown(path, key, known.into_iter(), "key")),
+        None => Ok(()),
+    }
+}
+
+fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Rulebook<S>, SettingsProblem> {
+    let mut tree = tree.clone();
+    let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
+    let mut rules = default_rules();
+    if let Some(value) = tree.remove(RULES) {
+        let path = below(path, RULES);
+        let known: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
+        for (code, value) in as_table(&value, &path)? {
+            let reason = Reason::from_code(code).filter(|reason| reason.guard() == S::GUARD);
+            let reason = reason.ok_or_else(|| unknown(&path, code, known.iter().copied(), "rule"))?;
+            rules[reason.index()] = read(value, &below(&path, code))?;
+        }
+    }
+    let mut settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
+    settings.check().map_err(|(key, problem)| SettingsProblem::new(&below(path, key), problem))?;
+    settings.each_pattern(&mut |own_path, pattern| {
+        patterns.compile(pattern).map_err(|problem| SettingsProblem::new(&[path, own_path].concat(), problem))
+    })?;
+    Ok(Rulebook { mode, rules, settings })
+}
+
+fn below<'a>(path: &[&'a str], key: &'a str) -> Vec<&'a str> {
+    [path, &[key]].concat()
+}
+
+/// Lays a table onto the defaults of a type. `also` are keys that may stand there too, for the hint to a mistyped one.
+pub fn read_table<S: Serialize + DeserializeOwned + Default>(tree: &Tree, path: &[&str], also: &[&str]) -> Result<S, SettingsProblem> {
+    let defaults = to_tree(&S::default());
+    if let Some(key) = tree.keys().find(|key| !defaults.contains_key(*key)) {
+        let known: Vec<&str> = defaults.keys().map(String::as_str).chain(also.iter().copied()).collect();
+        return Err(unknown(path, key, known.iter().copied(), "key"));
+    }
+    let mut merged = defaults.clone();
+    merge(&mut merged, tree);
+    serde_json::from_value(Value::Object(merged)).map_err(|error| {
+        let named = tree.iter().find_map(|(key, value)| try_alone::<S>(&defaults, key, value, path).err());
+        named.unwrap_or_else(|| SettingsProblem::new(path, said(&error)))
+    })
+}
+
+/// Puts one key alone onto the defaults, so that a wrong value is known by its own name.
+fn try_alone<S: DeserializeOwned>(defaults: &Tree, key: &str, value: &Value, path: &[&str]) -> Result<(), SettingsProblem> {
+    let entries: Vec<(Vec<&str>, Value)> = match value {
+        Value::Object(entries) => entries
+            .iter()
+            .map(|(entry, value)| (vec![key, entry.as_str()], Value::Object(Tree::from_iter([(entry.clone(), value.clone())]))))
+            .collect(),
+        _ => vec![(vec![key], value.clone())],
+    };
+    for (entry_path, entry) in entries {
+        let mut tree = defaults.clone();
+        merge(&mut tree, &Tree::from_iter([(key.to_owned(), entry)]));
+        serde_json::from_value::<S>(Value::Object(tree))
+            .map_err(|error| SettingsProblem::new(&[path, &entry_path].concat(), said(&error)))?;
+    }
+    Ok(())
+}
+
+fn read<T: DeserializeOwned>(value: &Value, path: &[&str]) -> Result<T, SettingsProblem> {
+    serde_json::from_value(value.clone()).map_err(|error| SettingsProblem::new(path, said(&error)))
+}
+
+/// Why a value does not fit. A value that looks like an address or a login may hold a password, and is not repeated.
+fn said(error: &serde_json::Error) -> String {
+    let harmless = |word: &&str| !word.contains("://") && !word.contains(['@', '=']);
+    error.to_string().split(' ').map(|word| Some(word).filter(harmless).unwrap_or("…")).collect::<Vec<_>>().join(" ")
+}
+
+/// Two rules are hints of the seeds and not measured on everyone's traffic: they watch until a user enforces them.
+fn default_rules() -> [Mode; Reason::ALL.len()] {
+    let mut rules = [Mode::Enforce; Reason::ALL.len()];
+    rules[Reason::IdenticalCallSpiral.index()] = Mode::Observe;
+    rules[Reason::ActionCycle.index()] = Mode::Observe;
+    rules
+}
+
+/// The mode of a rule that nobody has set.
+pub fn default_rule_mode(reason: Reason) -> Mode {
+    default_rules()[reason.index()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn build(guards: Value) -> Result<Policy, SettingsProblem> {
+        Policy::build(guards.as_object().unwrap(), &["guards"])
+    }
+
+    #[test]
+    fn an_override_says_only_what_differs() {
+        let policy = build(json!({"ai_task_retry": {"max_retries": 5, "tasks": {"slow": {"window": "1m"}}}})).unwrap();
+        let slow = policy.ai_task_retry.for_subject("slow");
+        assert_eq!((slow.settings.max_retries, slow.settings.window.as_seconds()), (5, 60));
+        assert_eq!(policy.ai_task_retry.for_subject("other").settings.window.as_seconds(), 3600);
+    }
+
+    #[test]
+    fn a_tenant_overrides_the_file() {
+        let guards = json!({"handoff": {"max_handoffs": 4}});
+        let tenants = json!({"acme": {"guards": {"handoff": {"max_visits_per_bot": 1}}}});
+        let policies = Policies::build(guards.as_object().unwrap(), tenants.as_object().unwrap()).unwrap();
+        let acme = &policies.for_tenant("acme").handoff.for_subject("x").settings;
+        assert_eq!((acme.max_handoffs, acme.max_visits_per_bot), (4, 1));
+        assert_eq!(policies.for_tenant("other").handoff.for_subject("x").settings.max_visits_per_bot, 2);
+    }
+
+    #[test]
+    fn what_a_tenant_does_not_change_it_shares() {
+        let guards = json!({"ai_task_retry": {"patterns": {"own": "[a-z]+"}}});
+        let guards = guards.as_object().unwrap();
+        let alone = Policies::build(guards, &Tree::new()).unwrap();
+        let retries = |number: usize| json!({"guards": {"ai_task_retry": {"max_retries": number % 1000}}});
+        let tenants: Tree = (0..2000).map(|number| (format!("t{number}"), retries(number))).collect();
+        let policies = Policies::build(guards, &tenants).unwrap();
+        assert_eq!(policies.patterns().len(), alone.patterns().len(), "each pattern is compiled once");
+        let (one, other) = (policies.for_tenant("t1"), policies.for_tenant("t2"));
+        assert!(Arc::ptr_eq(&one.capture_slot_fill, &other.capture_slot_fill), "guards that are not named are shared");
+        assert!(Arc::ptr_eq(&one.kb_botpress, &policies.for_tenant("none").kb_botpress));
+        assert!(Arc::ptr_eq(one, policies.for_tenant("t1001")), "and everything, with the same overrides");
+        assert_eq!(
+            (one.ai_task_retry.for_subject("x").settings.max_retries, other.ai_task_retry.for_subject("x").settings.max_retries),
+            (1, 2)
+        );
+        assert!(!one.ai_task_retry.for_subject("x").settings.patterns["own"].is_in("1"));
+    }
+
+    /// What a tenant's policy is, whatever it shares: every section as it shows itself.
+    fn shown(policy: &Policy) -> String {
+        format!("{policy:?}")
+    }
+
+    /// Overrides of several guards that mean something.
+    fn overrides() -> impl proptest::strategy::Strategy<Value = Value> {
+        use proptest::prelude::*;
+        let handoff = prop_oneof![
+            (0_u32..9).prop_map(|cap| json!({"max_handoffs": cap + 1})),
+            Just(json!({"mode": "observe", "bots": {"b": {"max_handoffs": 3, "rules": {"cycle_detected": "off"}}}})),
+        ];
+        let retry = prop_oneof![
+            "[a-c]{1,2}".prop_map(|pattern| json!({"patterns": {"extract_date": pattern}})),
+            (0_u32..9).prop_map(|cap| json!({"max_retries": cap, "tasks": {"t": {"patterns": {"t": "x+"}}}})),
+        ];
+        let kb = prop_oneof![Just(json!({"mode": "off"})), Just(json!({"voiceflow": {"max_queries": 2}}))];
+        (prop::option::of(handoff), prop::option::of(retry), prop::option::of(kb)).prop_map(|(handoff, retry, kb)| {
+            let named = [("handoff", handoff), ("ai_task_retry", retry), ("kb_requery", kb)];
+            Value::Object(named.into_iter().filter_map(|(guard, table)| Some((guard.to_owned(), table?))).collect())
+        })
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
+
+        /// Sharing is not seen: a tenant's policy is what the merged tree alone would give.
+        #[test]
+        fn a_shared_policy_is_the_one_built_alone(base in overrides(), own in proptest::collection::vec(overrides(), 1..4)) {
+            let base = base.as_object().unwrap();
+            let tenants: Tree = own.iter().enumerate().map(|(number, own)| (number.to_string(), json!({ "guards": own }))).collect();
+            let policies = Policies::build(base, &tenants).unwrap();
+            for (number, own) in own.iter().enumerate() {
+                let mut merged = base.clone();
+                merge(&mut merged, own.as_object().unwrap());
+                let alone = Policy::build(&merged, &["guards"]).unwrap();
+                proptest::prop_assert_eq!(shown(policies.for_tenant(&number.to_string())), shown(&alone));
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_where_they_stand() {
+        for (guards, path, says) in [
+            (json!({"handof": {}}), "guards.handof", "did you mean `handoff`?"),
+            (json!({"handoff": {"max_handofs": 1}}), "guards.handoff.max_handofs", "did you mean `max_handoffs`?"),
+            (json!({"handoff": {"max_handoffs": "six"}}), "guards.handoff.max_handoffs", "expected u32"),
+            (json!({"handoff": {"max_handoffs": 100_000}}), "guards.handoff.max_handoffs", "must be from"),
+            (json!({"handoff": {"mode": "on"}}), "guards.handoff.mode", "enforce"),
+            (json!({"handoff": {"rules": {"cycle": "off"}}}), "guards.handoff.rules.cycle", "unknown rule"),
+            (json!({"handoff": {"bots": {"a": {"windows": 1}}}}), "guards.handoff.bots.a.windows", "did you mean `window`?"),
+            (json!({"ai_task_retry": {"patterns": {"t": "("}}}), "guards.ai_task_retry.patterns.t", "regular expression"),
+            (json!({"kb_requery": {"voiceflow": {"low_confidence": 2}}}), "guards.kb_requery.voiceflow.low_confidence", "from 0 to 1"),
+            (json!({"kb_requery": {"max_queries": 2}}), "guards.kb_requery.max_queries", "botpress"),
+            (json!({"ai_task_retry": {"window": "1y"}}), "guards.ai_task_retry.window", "unit of time"),
+        ] {
+            let problem = build(guards.clone()).unwrap_err();
+            assert_eq!(problem.path.join("."), path, "{guards}");
+            assert!(problem.problem.contains(says), "{guards}: {}", problem.problem);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_never_stricter_than_its_guard() {
+        let policy =
+            build(json!({"agent_action": {"mode": "observe", "rules": {"action_cycle": "enforce", "total_action_ceiling": "off"}}}))
+                .unwrap();
+        let book = policy.agent_action.for_subject("a");
+        assert_eq!(book.mode_of(Reason::ActionCycle), Mode::Observe);
+        assert_eq!(book.mode_of(Reason::TotalActionCeiling), Mode::Off);
+        let both = build(json!({"kb_requery": {"mode": "off"}})).unwrap();
+        assert_eq!(both.kb_botpress.for_subject("").mode, Mode::Off);
+        assert_eq!(both.kb_voiceflow.for_subject("").mode, Mode::Off);
+    }
+
+    #[test]
+    fn every_setting_is_documented_and_every_documented_setting_exists() {
+        for section in sections() {
+            let documented: Vec<&str> = section.settings.iter().map(|setting| setting.key).collect();
+            let there: Vec<&str> = section.defaults.keys().map(String::as_str).collect();
+            assert_eq!(documented, there, "{:?}", section.path);
+        }
+    }
+}

@@ -1,0 +1,724 @@
+//! Which rows of the log are worth telling somebody about.
+//!
+//! A rule looks at one row at a time and keeps a small state; what it says depends on the rows alone, and its clock is theirs.
+//! So a rule that is stopped after any row and goes on from its saved state says what it would have said anyway, and
+//! whoever saves the state together with the alerts neither loses one nor tells it twice.
+//!
+//! Every alert is a *latch*: it fires once, is silent while it lasts, and is resolved when it is over. After it has fired it
+//! does not fire again within the cool-down, however often the trouble comes and goes; trouble that outlasts the cool-down
+//! is told at the next row that shows it.
+
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::text::cut;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Things one rule keeps an eye on. Beyond it the one that was quiet the longest is forgotten; while all of them are in
+/// their cool-down, others are not looked at.
+const MOST_ENTRIES: usize = 1000;
+/// The most blocks a rule can count up to: their times are kept.
+const MOST_COUNTED: u32 = 1000;
+/// A window of a rate is counted in this many parts.
+const PARTS: i64 = 20;
+const MOST_THRESHOLDS: usize = 10;
+const MAX_NAME_CHARS: usize = 64;
+/// Of a name that callers give, in an alert.
+const MAX_SHOWN_CHARS: usize = 80;
+
+/// What a rule looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// A circuit opens; resolved when it closes.
+    CircuitTrip,
+    /// `count` blocks within `window`; resolved when a window passes without one.
+    Blocks,
+    /// More than `share` percent of at least `count` decisions within `window` are blocks.
+    BlockRate,
+    /// A budget's spending reaches a percentage of `at`.
+    Budget,
+    /// Answers are degraded, or come from a fallback; resolved when a window passes without one.
+    Fallback,
+}
+
+impl When {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::CircuitTrip => "circuit_trip",
+            Self::Blocks => "blocks",
+            Self::BlockRate => "block_rate",
+            Self::Budget => "budget",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
+/// The words of incident services, from the least to the most urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    Info,
+    Warning,
+    Error,
+    Critical,
+}
+
+impl Severity {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertState {
+    Firing,
+    Resolved,
+}
+
+impl AlertState {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Firing => "firing",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+/// What blocks are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dimension {
+    Tenant,
+    Guard,
+    Reason,
+    Subject,
+}
+
+/// A rule, as the settings have it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    pub name: String,
+    pub when: When,
+    /// Rows of this guard only; so for the other three.
+    pub guard: Option<String>,
+    pub reason: Option<String>,
+    pub tenant: Option<String>,
+    pub subject: Option<String>,
+    /// What is counted apart; empty for what suits the kind of rule.
+    pub per: Vec<Dimension>,
+    pub count: u32,
+    pub window: Span,
+    /// Percent.
+    pub share: f64,
+    /// Percent of a budget.
+    pub at: Vec<u8>,
+    pub cooldown: Span,
+    pub severity: Option<Severity>,
+    /// Names of targets; empty for all.
+    pub to: Vec<String>,
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            when: When::Blocks,
+            guard: None,
+            reason: None,
+            tenant: None,
+            subject: None,
+            per: Vec::new(),
+            count: 20,
+            window: Span::from_seconds(300),
+            share: 30.0,
+            at: vec![50, 80, 95, 100],
+            cooldown: Span::from_seconds(900),
+            severity: None,
+            to: Vec::new(),
+        }
+    }
+}
+
+/// What is watched for when the settings name a target and no rule.
+pub fn default_rules() -> Vec<Rule> {
+    [When::CircuitTrip, When::Blocks, When::Budget, When::Fallback]
+        .into_iter()
+        .map(|when| Rule { name: when.code().to_owned(), when, ..Rule::default() })
+        .collect()
+}
+
+/// One row of the log, as far as rules look at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    pub at: Timestamp,
+    pub id: &'a str,
+    pub tenant: &'a str,
+    pub guard: &'a str,
+    pub kind: &'a str,
+    pub session: &'a str,
+    pub subject: &'a str,
+    pub outcome: &'a str,
+    pub reason: Option<&'a str>,
+    /// JSON.
+    pub answer: &'a str,
+    /// JSON.
+    pub input: &'a str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    pub rule: String,
+    /// The same for everything that is told of one trouble, and of nothing else. Contains no text of users.
+    pub dedup_key: String,
+    pub state: AlertState,
+    pub severity: Severity,
+    pub at: Timestamp,
+    pub tenant: String,
+    pub guard: String,
+    pub reason: String,
+    pub subject: String,
+    pub session: String,
+    /// The row that showed it.
+    pub decision_id: String,
+    pub title: String,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+enum Position {
+    #[default]
+    Off,
+    /// On, but a higher threshold was told in its place.
+    Passed,
+    Firing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Latch {
+    position: Position,
+    told_at: Option<Timestamp>,
+}
+
+impl Latch {
+    fn is_cooling(&self, now: Timestamp, cooldown: Span) -> bool {
+        self.told_at.is_some_and(|told| now.still_counts(told, cooldown))
+    }
+
+    fn turn_on(&mut self, now: Timestamp, cooldown: Span) -> Option<AlertState> {
+        if self.position != Position::Off || self.is_cooling(now, cooldown) {
+            return None;
+        }
+        *self = Self { position: Position::Firing, told_at: Some(now) };
+        Some(AlertState::Firing)
+    }
+
+    fn turn_off(&mut self) -> Option<AlertState> {
+        let was_firing = self.position == Position::Firing;
+        self.position = Position::Off;
+        was_firing.then_some(AlertState::Resolved)
+    }
+}
+
+/// Decisions in one part of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    number: i64,
+    decisions: u32,
+    blocked: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    touched: Timestamp,
+    /// One; for a budget one a threshold.
+    latches: Vec<Latch>,
+    is_open: bool,
+    /// The newest blocks.
+    times: VecDeque<Timestamp>,
+    parts: VecDeque<Part>,
+    tenant: String,
+    guard: String,
+    reason: String,
+    subject: String,
+    session: String,
+    title: String,
+}
+
+impl Entry {
+    fn latch(&mut self) -> &mut Latch {
+        if self.latches.is_empty() {
+            self.latches.push(Latch::default());
+        }
+        &mut self.latches[0]
+    }
+
+    fn is_firing(&self) -> bool {
+        self.latches.iter().any(|latch| latch.position == Position::Firing)
+    }
+
+    /// The reason, the guard, the subject and the tenant, as far as the rule counts by them.
+    fn whose(&self) -> String {
+        let named = [("", &self.reason), ("by ", &self.guard), ("of '", &self.subject), ("for ", &self.tenant)];
+        let parts: Vec<String> = named
+            .iter()
+            .filter(|(_, name)| !name.is_empty())
+            .map(|(before, name)| format!("{before}{}{}", shown(name), if before.ends_with('\'') { "'" } else { "" }))
+            .collect();
+        if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+    }
+
+    fn is_cooling(&self, now: Timestamp, cooldown: Span) -> bool {
+        self.latches.iter().any(|latch| latch.is_cooling(now, cooldown))
+    }
+}
+
+/// What a rule remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    entries: BTreeMap<String, Entry>,
+    sweep_at: Option<Timestamp>,
+}
+
+/// Trouble that lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    pub dedup_key: String,
+    pub tenant: String,
+    pub title: String,
+    pub since: Timestamp,
+}
+
+impl State {
+    pub fn firing(&self) -> impl Iterator<Item = Firing> {
+        self.entries.iter().filter(|(_, entry)| entry.is_firing()).map(|(key, entry)| Firing {
+            dedup_key: key.clone(),
+            tenant: entry.tenant.clone(),
+            title: entry.title.clone(),
+            since: entry
+                .latches
+                .iter()
+                .filter(|latch| latch.position == Position::Firing)
+                .filter_map(|latch| latch.told_at)
+                .max()
+                .unwrap_or_default(),
+        })
+    }
+
+    /// Forgets sessions of a tenant; whether anything was known of them.
+    pub fn forget(&mut self, tenant: &str, is_gone: impl Fn(&str) -> bool) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|_, entry| entry.session.is_empty() || entry.tenant != tenant || !is_gone(&entry.session));
+        self.entries.len() < before
+    }
+
+    /// The entry of a key, made if there is room for it.
+    fn entry(&mut self, key: &str, now: Timestamp, cooldown: Span) -> Option<&mut Entry> {
+        if !self.entries.contains_key(key) && self.entries.len() >= MOST_ENTRIES {
+            let idle = self.entries.iter().filter(|(_, entry)| !entry.is_cooling(now, cooldown));
+            let forgotten = idle.min_by_key(|(_, entry)| (entry.is_firing(), entry.touched)).map(|(key, _)| key.clone())?;
+            self.entries.remove(&forgotten);
+        }
+        let entry = self.entries.entry(key.to_owned()).or_default();
+        entry.touched = now;
+        Some(entry)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CircuitAnswer<'a> {
+    tripped: bool,
+    #[serde(borrow)]
+    phase: Cow<'a, str>,
+    probe: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FallbackAnswer {
+    degraded: bool,
+    fallback: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct BudgetAnswer<'a> {
+    #[serde(borrow)]
+    level: Cow<'a, str>,
+    spent_usd: Option<f64>,
+    limit_usd: Option<f64>,
+    spent_tokens: Option<u64>,
+    limit_tokens: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct BudgetInput<'a> {
+    #[serde(borrow)]
+    parent: Cow<'a, str>,
+}
+
+/// A name as people read it: short, and without what could steer what shows it.
+fn shown(name: &str) -> String {
+    cut(name, MAX_SHOWN_CHARS).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// One trouble of one rule.
+fn dedup_key(rule: &str, parts: &[&str]) -> String {
+    format!("{rule}-{:032x}", xxh3_128(parts.join("\0").as_bytes()))
+}
+
+/// What a row says of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Opened,
+    Closed,
+    Nothing,
+}
+
+impl Rule {
+    /// Whether the values make sense; else the key and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || self.name.len() > MAX_NAME_CHARS || !self.name.chars().all(is_name_char) {
+            return Err(("name", format!("must be 1 to {MAX_NAME_CHARS} letters, digits, - _ or .")));
+        }
+        if let Some(guard) = &self.guard
+            && GuardName::from_code(guard).is_none()
+        {
+            return Err(("guard", format!("`{guard}` is no guard; docs/reasons.md lists them")));
+        }
+        if let Some(reason) = &self.reason
+            && Reason::from_code(reason).is_none()
+        {
+            return Err(("reason", format!("`{reason}` is no reason; docs/reasons.md lists them")));
+        }
+        if !(1..=MOST_COUNTED).contains(&self.count) {
+            return Err(("count", format!("must be from 1 to {MOST_COUNTED}, is {}", self.count)));
+        }
+        if self.window == Span::ZERO {
+            return Err(("window", "must be longer than nothing".into()));
+        }
+        if !(self.share > 0.0 && self.share < 100.0) {
+            return Err(("share", format!("must be a percentage between 0 and 100, is {}", self.share)));
+        }
+        if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
+            return Err(("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 95, 100]")));
+        }
+        Ok(())
+    }
+
+    /// What a saved state depends on: with other values it means something else.
+    pub fn fingerprint(&self) -> String {
+        let meaning = Self { to: Vec::new(), severity: None, cooldown: Span::ZERO, ..self.clone() };
+        serde_json::to_string(&meaning).unwrap_or_default()
+    }
+
+    /// Looks at one row.
+    pub fn judge(&self, state: &mut State, row: &Row<'_>) -> Vec<Alert> {
+        let mut alerts = Vec::new();
+        match self.when {
+            When::CircuitTrip => alerts.extend(self.judge_circuit(state, row)),
+            When::Budget => alerts = self.judge_budget(state, row),
+            When::Blocks | When::BlockRate | When::Fallback => {
+                self.sweep(state, row, &mut alerts);
+                alerts.extend(match self.when {
+                    When::Blocks => self.judge_blocks(state, row),
+                    When::BlockRate => self.judge_rate(state, row),
+                    When::Fallback | When::CircuitTrip | When::Budget => self.judge_fallback(state, row),
+                });
+            }
+        }
+        alerts
+    }
+
+    fn concerns(&self, row: &Row<'_>) -> bool {
+        let same = |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
+        same(&self.guard, row.guard)
+            && same(&self.tenant, row.tenant)
+            && same(&self.subject, row.subject)
+            && (self.reason.is_none() || self.when == When::BlockRate || self.reason.as_deref() == row.reason)
+    }
+
+    fn dimensions(&self) -> &[Dimension] {
+        match (self.per.as_slice(), self.when) {
+            ([], When::Blocks) => &[Dimension::Tenant, Dimension::Guard, Dimension::Reason],
+            ([], _) => &[Dimension::Tenant, Dimension::Guard],
+            (given, _) => given,
+        }
+    }
+
+    fn counts_by(&self, dimension: Dimension) -> bool {
+        self.dimensions().contains(&dimension)
+    }
+
+    fn group_key(&self, row: &Row<'_>) -> String {
+        let parts: Vec<&str> = self
+            .dimensions()
+            .iter()
+            .map(|dimension| match dimension {
+                Dimension::Tenant => row.tenant,
+                Dimension::Guard => row.guard,
+                Dimension::Reason => row.reason.unwrap_or_default(),
+                Dimension::Subject => row.subject,
+            })
+            .collect();
+        dedup_key(&self.name, &parts)
+    }
+
+    /// What the entry of a group is about: only what the group has in common.
+    fn describe(&self, entry: &mut Entry, row: &Row<'_>) {
+        let kept = |dimension: Dimension, text: &str| if self.counts_by(dimension) { text.to_owned() } else { String::new() };
+        entry.tenant = kept(Dimension::Tenant, row.tenant);
+        entry.guard = kept(Dimension::Guard, row.guard);
+        entry.reason = kept(Dimension::Reason, row.reason.unwrap_or_default());
+        entry.subject = kept(Dimension::Subject, row.subject);
+    }
+
+    fn severity(&self, usual: Severity) -> Severity {
+        self.severity.unwrap_or(usual)
+    }
+
+    fn tell(&self, key: String, entry: &mut Entry, row: &Row<'_>, state: AlertState, usual: Severity, words: (String, String)) -> Alert {
+        let (title, text) = words;
+        if state == AlertState::Firing {
+            entry.title.clone_from(&title);
+        }
+        Alert {
+            rule: self.name.clone(),
+            dedup_key: key,
+            state,
+            severity: self.severity(usual),
+            at: row.at,
+            tenant: entry.tenant.clone(),
+            guard: entry.guard.clone(),
+            reason: entry.reason.clone(),
+            subject: entry.subject.clone(),
+            session: entry.session.clone(),
+            decision_id: row.id.to_owned(),
+            title,
+            text,
+        }
+    }
+
+    fn judge_circuit(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
+        if row.guard != GuardName::ApiCircuit.code() || !self.concerns(row) {
+            return None;
+        }
+        let key = dedup_key(&self.name, &[row.tenant, row.subject]);
+        // Most endpoints are well: nothing is known of them, and nothing is read.
+        if !state.entries.contains_key(&key) && !row.answer.contains("\"tripped\":true") {
+            return None;
+        }
+        let answer: CircuitAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
+        let seen = match (row.kind, row.outcome) {
+            ("record", _) if answer.tripped => Seen::Opened,
+            ("record", _) if answer.phase == "closed" => Seen::Closed,
+            ("check", "allowed") if answer.probe == Some(false) => Seen::Closed,
+            ("admin", "circuit_forced_closed" | "circuit_reset") => Seen::Closed,
+            _ => Seen::Nothing,
+        };
+        if seen == Seen::Nothing && !state.entries.contains_key(&key) {
+            return None;
+        }
+        let entry = state.entry(&key, row.at, self.cooldown)?;
+        (entry.tenant, entry.guard, entry.subject) = (row.tenant.to_owned(), row.guard.to_owned(), row.subject.to_owned());
+        match seen {
+            Seen::Opened => entry.is_open = true,
+            Seen::Closed => entry.is_open = false,
+            Seen::Nothing => {}
+        }
+        let is_open = entry.is_open;
+        let turned = if is_open { entry.latch().turn_on(row.at, self.cooldown) } else { entry.latch().turn_off() }?;
+        let name = shown(row.subject);
+        let (title, text) = match turned {
+            AlertState::Firing => (
+                format!("The circuit of '{name}' is open"),
+                "Its failures reached the threshold: calls are refused until a probe succeeds. `runguard circuits` shows where it stands."
+                    .to_owned(),
+            ),
+            AlertState::Resolved => (format!("The circuit of '{name}' is closed again"), "Calls pass again.".to_owned()),
+        };
+        Some(self.tell(key, entry, row, turned, Severity::Error, (title, text)))
+    }
+
+    fn judge_blocks(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
+        if row.outcome != "blocked" || !self.concerns(row) {
+            return None;
+        }
+        let key = self.group_key(row);
+        let entry = state.entry(&key, row.at, self.cooldown)?;
+        self.describe(entry, row);
+        entry.times.push_back(row.at);
+        while entry.times.len() > self.count as usize {
+            entry.times.pop_front();
+        }
+        let counted = entry.times.iter().filter(|at| row.at.still_counts(**at, self.window)).count();
+        if counted < self.count as usize {
+            return None;
+        }
+        let turned = entry.latch().turn_on(row.at, self.cooldown)?;
+        let title = format!("{counted} blocks within {}{}", self.window, entry.whose());
+        let text = format!("The latest: {} refused '{}' ({}).", row.guard, shown(row.subject), row.reason.unwrap_or("no reason"));
+        Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
+    }
+
+    fn judge_rate(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
+        if row.kind != "check" || !self.concerns(row) {
+            return None;
+        }
+        let key = self.group_key(row);
+        let entry = state.entry(&key, row.at, self.cooldown)?;
+        self.describe(entry, row);
+        entry.times.clear();
+        entry.times.push_back(row.at);
+        let length = (self.window.as_millis() as i64 / PARTS).max(1);
+        // A clock that goes back counts into the newest part.
+        let number = entry.parts.back().map_or(i64::MIN, |part| part.number).max(row.at.as_millis().div_euclid(length));
+        if entry.parts.back().is_none_or(|part| part.number != number) {
+            entry.parts.push_back(Part { number, decisions: 0, blocked: 0 });
+        }
+        entry.parts.retain(|part| number - part.number < PARTS);
+        if let Some(part) = entry.parts.back_mut() {
+            part.decisions += 1;
+            let is_counted = row.outcome == "blocked" && (self.reason.is_none() || self.reason.as_deref() == row.reason);
+            part.blocked += u32::from(is_counted);
+        }
+        let decisions: u32 = entry.parts.iter().map(|part| part.decisions).sum();
+        let blocked: u32 = entry.parts.iter().map(|part| part.blocked).sum();
+        if decisions < self.count {
+            return None;
+        }
+        let share = f64::from(blocked) * 100.0 / f64::from(decisions);
+        let turned = if share > self.share { entry.latch().turn_on(row.at, self.cooldown) } else { entry.latch().turn_off() }?;
+        let whose = entry.whose();
+        let title = match turned {
+            AlertState::Firing => format!("{share:.0} % of decisions are blocks{whose}"),
+            AlertState::Resolved => format!("Blocks are back at {share:.0} % of decisions{whose}"),
+        };
+        let text = format!("{blocked} of {decisions} decisions within {} (limit {} %).", self.window, self.share);
+        Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
+    }
+
+    fn judge_fallback(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
+        if !(row.answer.contains("\"degraded\":true") || row.answer.contains("\"fallback\":")) || !self.concerns(row) {
+            return None;
+        }
+        let answer: FallbackAnswer = serde_json::from_str(row.answer).unwrap_or_default();
+        let is_fallback = match &answer.fallback {
+            Value::Bool(is_active) => *is_active,
+            Value::String(name) => !name.is_empty(),
+            Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
+        };
+        if !answer.degraded && !is_fallback {
+            return None;
+        }
+        let key = self.group_key(row);
+        let entry = state.entry(&key, row.at, self.cooldown)?;
+        self.describe(entry, row);
+        entry.times.clear();
+        entry.times.push_back(row.at);
+        let turned = entry.latch().turn_on(row.at, self.cooldown)?;
+        let title = format!("Answers are degraded{}", entry.whose());
+        let text = "Decisions are made without what they usually rest on, or come from a fallback.".to_owned();
+        Some(self.tell(key, entry, row, turned, Severity::Error, (title, text)))
+    }
+
+    /// Resolves what has been quiet for a window.
+    fn sweep(&self, state: &mut State, row: &Row<'_>, alerts: &mut Vec<Alert>) {
+        if state.sweep_at.is_some_and(|at| row.at < at) {
+            return;
+        }
+        let pause = Span::from_millis((self.window.as_millis() / 10).max(1));
+        state.sweep_at = Some(row.at.plus(pause));
+        for (key, entry) in &mut state.entries {
+            let is_quiet = entry.times.back().is_none_or(|newest| !row.at.still_counts(*newest, self.window));
+            if is_quiet && let Some(turned) = entry.latch().turn_off() {
+                let what = if self.when == When::Fallback { "Answers are whole again" } else { "Quiet again" };
+                let title = format!("{what}{}", entry.whose());
+                let text = format!("Nothing of it within {}.", self.window);
+                let usual = if self.when == When::Fallback { Severity::Error } else { Severity::Warning };
+                alerts.push(self.tell(key.clone(), entry, row, turned, usual, (title, text)));
+            }
+        }
+    }
+
+    fn judge_budget(&self, state: &mut State, row: &Row<'_>) -> Vec<Alert> {
+        if row.guard != GuardName::Budget.code() || row.kind != "check" || !self.concerns(row) {
+            return Vec::new();
+        }
+        let answer: BudgetAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
+        let of = |spent: f64, limit: f64| if limit > 0.0 { spent * 100.0 / limit } else { 0.0 };
+        let dollars =
+            answer.spent_usd.zip(answer.limit_usd).map(|(spent, limit)| (of(spent, limit), format!("${spent:.2} of ${limit:.2}")));
+        let tokens = answer
+            .spent_tokens
+            .zip(answer.limit_tokens)
+            .map(|(spent, limit)| (of(spent as f64, limit as f64), format!("{spent} of {limit} tokens")));
+        // A budget that refuses is used up, whatever small rest is left in it.
+        let is_refused = row.outcome == "blocked" && row.reason == Some(Reason::BudgetExceeded.code());
+        let told = dollars.into_iter().chain(tokens).max_by(|left, right| left.0.total_cmp(&right.0));
+        let (percent, amounts) = match told {
+            Some((percent, amounts)) => (if is_refused { percent.max(100.0) } else { percent }, amounts),
+            None => return Vec::new(),
+        };
+        let input: BudgetInput<'_> = serde_json::from_str(row.input).unwrap_or_default();
+        // A refusal may speak of the parent's budget: then it is the parent's that is used up.
+        let owner = if answer.level == "parent" && !input.parent.is_empty() { &*input.parent } else { row.session };
+        let key = dedup_key(&self.name, &[row.tenant, owner, row.subject]);
+        if !state.entries.contains_key(&key) && percent < f64::from(self.at[0]) {
+            return Vec::new();
+        }
+        let Some(entry) = state.entry(&key, row.at, self.cooldown) else { return Vec::new() };
+        (entry.tenant, entry.guard) = (row.tenant.to_owned(), row.guard.to_owned());
+        (entry.subject, entry.session) = (row.subject.to_owned(), owner.to_owned());
+        entry.latches.resize(self.at.len(), Latch::default());
+        let mut alerts = Vec::new();
+        let name = format!("'{}' of '{}'", shown(row.subject), shown(owner));
+        let mut is_highest = true;
+        for (number, threshold) in self.at.iter().enumerate().rev() {
+            let latch = &mut entry.latches[number];
+            let turned = if percent < f64::from(*threshold) {
+                latch.turn_off()
+            } else if is_highest {
+                is_highest = false;
+                latch.turn_on(row.at, self.cooldown)
+            } else {
+                if latch.position == Position::Off {
+                    latch.position = Position::Passed;
+                }
+                None
+            };
+            let usual = match threshold {
+                0..80 => Severity::Info,
+                80..95 => Severity::Warning,
+                95..100 => Severity::Error,
+                100.. => Severity::Critical,
+            };
+            let title = match turned {
+                Some(AlertState::Firing) => format!("Budget {name} has reached {threshold} %"),
+                Some(AlertState::Resolved) => format!("Budget {name} is below {threshold} % again"),
+                None => continue,
+            };
+            let text = if is_refused { format!("{amounts} is spent, and requests are refused.") } else { format!("{amounts} is spent.") };
+            if let Some(turned) = turned {
+                alerts.push(self.tell(format!("{key}-{threshold}"), entry, row, turned, usual, (title, text)));
+            }
+        }
+        alerts
+    }
+}
+
+#[cfg(test)]
+mod tests;
