@@ -178,6 +178,7 @@ impl Call {
     }
 
     /// As it may be kept. Without its letters a query is like another only if it has the same words.
+    #[must_use]
     pub fn kept(mut self, store_text: StoreText) -> Self {
         if let Some(query) = &mut self.query {
             match store_text {
