@@ -1,5 +1,7 @@
 //! What the detectors cost: nanoseconds and allocations of a call at steady state, and bytes of a session.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it measures and prints")]
+
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
 use runguard_core::detect::stall::{StallDetector, StallSettings, Step};
 use runguard_core::time::Timestamp;

@@ -1,6 +1,8 @@
 //! How good "similar" is on the labelled pairs, next to the ratio alone, as JSON: `./bench similarity` makes tables of it.
 //! With `-- --development` only of the half that may be looked at when the rule is tuned.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it measures and prints")]
+
 #[path = "../tests/pairs/mod.rs"]
 mod pairs;
 

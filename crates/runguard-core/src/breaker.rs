@@ -73,6 +73,7 @@ pub struct CircuitOpen {
     /// After this long the next call may pass, if nothing else happens. `None`: an operator opened the circuit, and time
     /// does not close it.
     pub retry_after: Option<Span>,
+    /// What to tell the model or the user.
     pub message: String,
 }
 

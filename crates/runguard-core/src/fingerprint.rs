@@ -42,7 +42,10 @@ pub enum FingerprintError {
     /// More than [`DEEPEST`] arrays and objects inside each other.
     TooDeep,
     /// The text is not JSON; `at` is the byte where that shows.
-    NotJson { at: usize },
+    NotJson {
+        /// Byte at which it stops being JSON.
+        at: usize,
+    },
 }
 
 impl fmt::Display for FingerprintError {

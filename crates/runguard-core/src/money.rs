@@ -45,7 +45,9 @@ pub struct NanoDollars(i64);
 pub enum MoneyError {
     /// NaN, or a text that is no decimal number.
     NotANumber,
+    /// It is no finite number.
     Infinite,
+    /// It is below nothing.
     Negative,
     /// More than [`NanoDollars::MAX`].
     TooLarge,
@@ -68,7 +70,9 @@ impl fmt::Display for MoneyError {
 impl std::error::Error for MoneyError {}
 
 impl NanoDollars {
+    /// Nothing.
     pub const ZERO: Self = Self(0);
+    /// More than anybody has.
     pub const MAX: Self = Self(i64::MAX);
 
     /// From whole nano-dollars.
@@ -76,6 +80,7 @@ impl NanoDollars {
         if nanos < 0 { Err(MoneyError::Negative) } else { Ok(Self(nanos)) }
     }
 
+    /// In billionths of a dollar.
     pub const fn as_nanos(self) -> i64 {
         self.0
     }
@@ -145,6 +150,7 @@ impl NanoDollars {
         self.0 as f64 / NANOS_PER_DOLLAR as f64
     }
 
+    /// Whether it is nothing.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -167,6 +173,7 @@ impl NanoDollars {
         i64::try_from(times).ok().and_then(|times| self.0.checked_mul(times)).map(Self)
     }
 
+    /// The sum, or the most there is.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

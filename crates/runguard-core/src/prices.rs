@@ -13,7 +13,7 @@ use crate::money::{MoneyError, NanoDollars};
 use crate::similarity::{Junk, ratio};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 pub use usage::{Usage, UsageError};
@@ -33,7 +33,9 @@ const TOKENS_PER_PRICE: u128 = 1_000_000;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
+    /// Tokens that are read.
     pub input: PerMillion,
+    /// Tokens that are written.
     pub output: PerMillion,
     /// Left out: as input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,15 +98,21 @@ impl Price {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
+    /// Above this many tokens of input.
     pub tokens: u64,
+    /// Tokens that are read; as before where none is given, as are the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<PerMillion>,
+    /// Tokens that are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<PerMillion>,
+    /// Tokens read from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_read: Option<PerMillion>,
+    /// Tokens put into a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<PerMillion>,
+    /// Tokens put into a cache for an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<PerMillion>,
 }
@@ -122,18 +130,22 @@ pub struct Tier {
 pub struct PerMillion(NanoDollars);
 
 impl PerMillion {
+    /// From an exact amount.
     pub const fn new(for_a_million_tokens: NanoDollars) -> Self {
         Self(for_a_million_tokens)
     }
 
+    /// From dollars for a million tokens.
     pub fn from_dollars(for_a_million_tokens: f64) -> Result<Self, MoneyError> {
         NanoDollars::from_dollars(for_a_million_tokens).map(Self)
     }
 
+    /// From dollars for a million tokens, as text.
     pub fn parse(for_a_million_tokens: &str) -> Result<Self, MoneyError> {
         NanoDollars::parse(for_a_million_tokens).map(Self)
     }
 
+    /// Of a million tokens.
     pub const fn nano_dollars(self) -> NanoDollars {
         self.0
     }
@@ -189,9 +201,12 @@ impl<'de> Deserialize<'de> for PerMillion {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownModel {
+    /// It is refused.
     #[default]
     Error,
+    /// It costs this.
     DefaultPrice(Price),
+    /// It costs nothing.
     Free,
 }
 
@@ -210,7 +225,9 @@ pub enum PriceSource {
     Bundled(String),
     /// The user's price of this name.
     Override(String),
+    /// It was unknown, and the default was taken.
     DefaultPrice,
+    /// It was unknown, and counted as free.
     Free,
 }
 
@@ -235,6 +252,7 @@ impl fmt::Display for PriceSource {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownModelError {
+    /// As it was asked for.
     pub model: String,
     /// Near names that have a price, the nearest first; at most three.
     pub suggestions: Vec<String>,
@@ -272,9 +290,13 @@ const NEAR: f64 = 0.75;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
+    /// Where the prices come from.
     pub source: String,
+    /// Which version of it.
     pub version: String,
+    /// Of which day.
     pub date: String,
+    /// Under which licence.
     pub licence: String,
 }
 
@@ -297,27 +319,31 @@ pub struct Origin {
 #[derive(Debug, Clone)]
 pub struct Prices {
     bundled: &'static Table,
-    overrides: HashMap<String, (String, Price)>,
+    overrides: BTreeMap<String, (String, Price)>,
 }
 
 #[derive(Debug)]
 struct Table {
+    #[cfg(feature = "prices")]
     origin: Origin,
     /// By id in lower case: the id as the source writes it, and the price.
     models: BTreeMap<String, (String, Price)>,
     /// Ids without their version or date, and the newest id they stand for.
-    short_names: HashMap<String, String>,
+    short_names: BTreeMap<String, String>,
 }
 
+#[cfg(feature = "prices")]
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| Table::read(include_str!("../data/prices.json")).expect("the table is part of the crate, and a test reads it"));
 
 static NO_TABLE: LazyLock<Table> = LazyLock::new(|| Table {
+    #[cfg(feature = "prices")]
     origin: Origin { source: String::new(), version: String::new(), date: String::new(), licence: String::new() },
     models: BTreeMap::new(),
-    short_names: HashMap::new(),
+    short_names: BTreeMap::new(),
 });
 
+#[cfg(feature = "prices")]
 impl Table {
     fn read(text: &str) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
@@ -328,7 +354,7 @@ impl Table {
         }
         let File { origin, models } = serde_json::from_str(text)?;
         let models: BTreeMap<_, _> = models.into_iter().map(|(id, price)| (id.to_lowercase(), (id, price))).collect();
-        let mut short_names = HashMap::new();
+        let mut short_names = BTreeMap::new();
         // In order, so that of two dates or versions the later one stays.
         for id in models.keys() {
             let unversioned = names::without_version(id).unwrap_or(id);
@@ -340,15 +366,11 @@ impl Table {
     }
 }
 
+#[cfg(feature = "prices")]
 impl Prices {
     /// The table that comes with the crate. It is read once, when it is first needed.
     pub fn bundled() -> Self {
-        Self { bundled: &TABLE, overrides: HashMap::new() }
-    }
-
-    /// No prices but those that are [set](Self::set).
-    pub fn empty() -> Self {
-        Self { bundled: &NO_TABLE, overrides: HashMap::new() }
+        Self { bundled: &TABLE, overrides: BTreeMap::new() }
     }
 
     /// Where the bundled table comes from.
@@ -359,6 +381,13 @@ impl Prices {
     /// How many models the bundled table knows.
     pub fn bundled_len() -> usize {
         TABLE.models.len()
+    }
+}
+
+impl Prices {
+    /// No prices but those that are [set](Self::set).
+    pub fn empty() -> Self {
+        Self { bundled: &NO_TABLE, overrides: BTreeMap::new() }
     }
 
     /// Sets the price of a model, before anything the table says. It holds for every spelling that leads to this name.
@@ -431,7 +460,7 @@ fn could_be_near(left: &str, right: &str) -> bool {
     2.0 * shared.count() as f64 >= NEAR * (left.len() + right.len()) as f64
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "prices"))]
 mod tests {
     use super::*;
 

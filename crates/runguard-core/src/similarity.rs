@@ -12,11 +12,11 @@ mod wording;
 
 pub use wording::Wording;
 
+use crate::hashed::HashedMap;
 use crate::text::{cut, redact};
 use content::Verdict;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -28,8 +28,10 @@ pub const THRESHOLD: f64 = 0.75;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Junk {
+    /// Nothing is left out.
     #[default]
     Keep,
+    /// In long texts elements that are in more than one of a hundred places are not compared.
     Popular,
 }
 
@@ -205,6 +207,7 @@ impl Gist {
         self.words == 0 && self.text.is_empty()
     }
 
+    /// Whether the two ask for the same.
     pub fn is_similar(&self, other: &Self) -> bool {
         self.is_similar_by(other, THRESHOLD, Junk::Keep)
     }
@@ -236,8 +239,8 @@ const NEGATION: u64 = 1;
 
 /// Every word that must not differ, by the hash of its normalised form, with what it counts as: all forms of a dangerous
 /// word (`delete`, `deletes`, `deleted`, `deleting`) count as one.
-static CLASSES: LazyLock<HashMap<u64, u64, BuildHasherDefault<AsItIs>>> = LazyLock::new(|| {
-    let mut classes = HashMap::default();
+static CLASSES: LazyLock<HashedMap<u64, u64>> = LazyLock::new(|| {
+    let mut classes = HashedMap::default();
     let hash = |word: &str| xxh3_64(word.as_bytes());
     for word in DANGEROUS {
         let stem = word.strip_suffix('e').unwrap_or(word);
@@ -249,24 +252,6 @@ static CLASSES: LazyLock<HashMap<u64, u64, BuildHasherDefault<AsItIs>>> = LazyLo
     classes.extend(NEGATIONS.iter().map(|word| (hash(word), NEGATION)));
     classes
 });
-
-/// The keys are hashes already.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64(bytes);
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
 
 /// The same for the same parts in any order.
 fn sum_of_hashes<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
@@ -476,6 +461,7 @@ impl<'a, T: Copy + Eq + Into<u32>> Matcher<'a, T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn similar(left: &str, right: &str) -> bool {
         Gist::of(left).is_similar(&Gist::of(right))
@@ -499,7 +485,7 @@ mod tests {
 
     /// difflib, word by word.
     fn plain_ratio(left: &[char], right: &[char], junk: Junk) -> f64 {
-        let mut positions: HashMap<char, Vec<usize>> = HashMap::new();
+        let mut positions: BTreeMap<char, Vec<usize>> = BTreeMap::new();
         for (position, &c) in right.iter().enumerate() {
             positions.entry(c).or_default().push(position);
         }
@@ -508,9 +494,9 @@ mod tests {
         }
         let longest = |(alo, ahi, blo, bhi): (usize, usize, usize, usize)| {
             let (mut besti, mut bestj, mut best) = (alo, blo, 0);
-            let mut lengths: HashMap<usize, usize> = HashMap::new();
+            let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
             for (i, c) in left.iter().enumerate().take(ahi).skip(alo) {
-                let mut new = HashMap::new();
+                let mut new = BTreeMap::new();
                 for &j in positions.get(c).into_iter().flatten().filter(|&&j| j >= blo && j < bhi) {
                     let k = j.checked_sub(1).and_then(|before| lengths.get(&before)).unwrap_or(&0) + 1;
                     new.insert(j, k);

@@ -37,12 +37,16 @@ const SECRET: &str = "[secret]";
 /// Longest text that is taken, in bytes: what is done to a text takes time that grows with it.
 pub const MAX_TEXT_BYTES: usize = 64 * 1024;
 
+/// What of users' texts is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreText {
+    /// Nothing.
     None,
     #[default]
+    /// What is left when everything personal is taken out.
     Redacted,
+    /// All of it.
     Full,
 }
 

@@ -11,18 +11,22 @@ use std::fmt;
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// The first moment of 1970.
     pub const ZERO: Self = Self(0);
     /// Never.
     pub const MAX: Self = Self(i64::MAX);
 
+    /// Milliseconds since the beginning of 1970.
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
+    /// Milliseconds since the beginning of 1970.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
+    /// This much later.
     #[must_use]
     pub const fn plus(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.as_millis_i64()))
@@ -54,16 +58,20 @@ pub struct Span(u64);
 const LONGEST_MILLIS: u64 = 100 * 366 * 86_400 * 1000;
 
 impl Span {
+    /// No time.
     pub const ZERO: Self = Self(0);
 
+    /// This many seconds.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
+    /// This many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
+    /// In milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
     }

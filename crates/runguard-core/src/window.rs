@@ -38,14 +38,17 @@ impl Slots {
         self.times.drain(..surplus);
     }
 
+    /// Frees all of them.
     pub fn clear(&mut self) {
         self.times.clear();
     }
 
+    /// Whether none is taken.
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }
 
+    /// When the latest was taken.
     pub fn latest(&self) -> Option<Timestamp> {
         self.times.last().copied()
     }

@@ -1,5 +1,6 @@
 //! Whatever is done to a tree of budgets, from however many threads: the books balance, and nothing promised passes a limit.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it has threads")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use proptest::prelude::*;

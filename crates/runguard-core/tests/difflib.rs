@@ -3,6 +3,8 @@
 //! `python3 tests/difflib/pairs.py FILE` writes the pairs; `DIFFLIB_PAIRS=FILE cargo test --test difflib -- --ignored` reads
 //! them.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it reads a file")]
+
 use runguard_core::similarity::{Junk, ratio};
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,7 @@
 //! How good "similar" is, measured on pairs labelled by hand (`data/similar_pairs.tsv`). `./bench similarity` prints the figures.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it prints and counts")]
+
 mod pairs;
 
 use pairs::{Pair, RULES, measure, pairs, runguard};

@@ -511,7 +511,7 @@ struct Replay {
     lanes: [Lane; 2],
     /// Of the loop guard, by tenant and session.
     own_thresholds: HashMap<(String, String), OwnThresholds>,
-    reservations: HashMap<u64, String>,
+    reservations: BTreeMap<u64, String>,
     doubts: BTreeMap<Doubt, u64>,
     report: Report,
     changed: std::collections::VecDeque<Changed>,
@@ -539,7 +539,7 @@ impl Replay {
             ask,
             lanes: [Lane::default(), Lane::default()],
             own_thresholds: HashMap::new(),
-            reservations: HashMap::new(),
+            reservations: BTreeMap::new(),
             doubts: BTreeMap::new(),
             report: Report::default(),
             changed: std::collections::VecDeque::new(),

@@ -3,6 +3,8 @@
 //! Each guard is measured on a new session, after ten requests and after a hundred thousand: it must not matter how
 //! long a session has run. Prints a table; the bar is one microsecond.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it measures and prints")]
+
 use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
 use runguard_guards::Policy;

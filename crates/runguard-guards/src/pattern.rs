@@ -9,7 +9,7 @@
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -73,7 +73,7 @@ fn compile(source: &str) -> Result<Option<Arc<Regex>>, String> {
 /// Compiled patterns by their text. Cloning it shares them.
 #[derive(Debug, Clone, Default)]
 pub struct Patterns {
-    compiled: HashMap<Arc<str>, Arc<Regex>>,
+    compiled: BTreeMap<Arc<str>, Arc<Regex>>,
     bytes: usize,
     given_up: Option<Arc<AtomicBool>>,
 }

@@ -21,7 +21,7 @@ use runguard_core::reason::{GuardName, Reason};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a guard's or a rule's refusal does.
@@ -96,7 +96,7 @@ impl<S> Rulebook<S> {
 #[derive(Debug, Clone)]
 pub struct Section<S> {
     base: Rulebook<S>,
-    subjects: HashMap<String, Rulebook<S>>,
+    subjects: BTreeMap<String, Rulebook<S>>,
 }
 
 impl<S: GuardSettings> Section<S> {
@@ -203,7 +203,7 @@ impl SectionInfo {
 #[derive(Debug, Clone)]
 pub struct Policies {
     base: Arc<Policy>,
-    tenants: HashMap<String, Arc<Policy>>,
+    tenants: BTreeMap<String, Arc<Policy>>,
     patterns: Patterns,
 }
 
@@ -212,9 +212,9 @@ impl Policies {
     pub fn build(guards: &Tree, tenants: &Tree) -> Result<Self, SettingsProblem> {
         let mut patterns = Patterns::default();
         let base = Arc::new(Policy::build_with(guards, &["guards"], &mut patterns)?);
-        let mut own = HashMap::new();
+        let mut own = BTreeMap::new();
         // Tenants of one plan have the same overrides, to the letter.
-        let mut plans: HashMap<String, Arc<Policy>> = HashMap::new();
+        let mut plans: BTreeMap<String, Arc<Policy>> = BTreeMap::new();
         for (name, value) in tenants {
             let tenant = as_table(value, &["tenants", name])?;
             if let Some(key) = tenant.keys().find(|key| *key != "guards") {
@@ -341,7 +341,7 @@ pub(crate) fn build_section<S: GuardSettings>(
     }
     let subjects = tree.remove(S::SUBJECTS);
     let base = build_rulebook::<S>(&tree, &path, patterns)?;
-    let mut overrides = HashMap::new();
+    let mut overrides = BTreeMap::new();
     if let Some(subjects) = subjects {
         let subjects_path = [path.as_slice(), &[S::SUBJECTS]].concat();
         for (name, value) in as_table(&subjects, &subjects_path)? {

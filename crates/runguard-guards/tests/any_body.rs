@@ -1,5 +1,6 @@
 //! The structure-aware fuzz target, on stable Rust and for a moment: bodies made of the routes' own tables of fields.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it prints what it made")]
 #![allow(unreachable_pub, reason = "the fuzz crate shares these files")]
 
 #[path = "../../../fuzz/src/body.rs"]

@@ -38,7 +38,9 @@ impl Default for LoopSettings {
 /// A setting that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadSetting {
+    /// The setting.
     pub name: &'static str,
+    /// What is wrong with its value.
     pub problem: String,
 }
 
@@ -51,6 +53,7 @@ impl fmt::Display for BadSetting {
 impl std::error::Error for BadSetting {}
 
 impl LoopSettings {
+    /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), BadSetting> {
         let bad = |name, problem: &str| Err(BadSetting { name, problem: problem.into() });
         if !(2..=MAX_REPEATS).contains(&self.repeats) {
@@ -80,18 +83,24 @@ pub struct LoopDetected {
     pub pattern: Vec<String>,
     /// Rounds made, or calls under the ceiling.
     pub repeats: u32,
+    /// Which rule found it.
     pub kind: LoopKind,
 }
 
+/// Why a call is one too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopKind {
     /// The same round again and again.
     Cycle,
     /// More calls of one key than allowed.
-    Ceiling { max_calls: u32 },
+    Ceiling {
+        /// The most calls of one name in the window.
+        max_calls: u32,
+    },
 }
 
 impl LoopDetected {
+    /// How many calls one copy of the pattern has.
     pub fn cycle_len(&self) -> u32 {
         self.pattern.len() as u32
     }
@@ -174,6 +183,7 @@ pub struct Trail {
 }
 
 impl Trail {
+    /// A trail without calls.
     pub fn new(settings: &LoopSettings) -> Self {
         let times = if settings.window.is_some() { settings.events_looked_at() } else { 0 };
         Self {
@@ -185,6 +195,7 @@ impl Trail {
         }
     }
 
+    /// Forgets all calls.
     pub fn clear(&mut self) {
         self.seen = 0;
         self.entries.iter_mut().for_each(|entry| entry.run = 0);
@@ -388,6 +399,7 @@ impl Calls {
 /// How many sessions are kept, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
+    /// How many sessions are remembered at once.
     pub sessions: usize,
     /// A session silent for this long is forgotten.
     pub expire: Span,
@@ -422,10 +434,12 @@ pub struct LoopDetector {
 }
 
 impl LoopDetector {
+    /// A detector that keeps as much as [`Keep::default`] says.
     pub fn new(settings: LoopSettings) -> Result<Self, BadSetting> {
         Self::keeping(settings, Keep::default())
     }
 
+    /// A detector with bounds of its own.
     pub fn keeping(settings: LoopSettings, keep: Keep) -> Result<Self, BadSetting> {
         settings.check()?;
         // A call must not be forgotten while it counts.
@@ -438,6 +452,7 @@ impl LoopDetector {
         })
     }
 
+    /// What it goes by.
     pub fn settings(&self) -> &LoopSettings {
         &self.settings
     }

@@ -4,9 +4,8 @@
 //! over the place of one that has expired. So no call ever waits for a sweep, and a place is used again without asking
 //! for memory.
 
+use crate::hashed::HashedMap;
 use crate::time::{Span, Timestamp};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Old places looked at for every new session. Two, so that a full turn is made while the number of sessions doubles.
@@ -14,31 +13,12 @@ const LOOKED_AT: usize = 2;
 /// Places among which the longest silent one gives way when there is no room left.
 const CANDIDATES: usize = 8;
 
-/// The keys are hashes already.
-#[derive(Debug, Default, Clone)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// What a session is known by: 64 bits of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionKey(u64);
 
 impl SessionKey {
+    /// The key of a session with this name.
     pub fn of(session: &str) -> Self {
         Self::within(session, 0)
     }
@@ -60,7 +40,7 @@ struct Place<T> {
 #[derive(Debug, Clone)]
 pub struct Sessions<T> {
     places: Vec<Place<T>>,
-    known: HashMap<SessionKey, u32, BuildHasherDefault<AsItIs>>,
+    known: HashedMap<SessionKey, u32>,
     /// The next place to be looked at.
     hand: usize,
     expire: Span,
@@ -70,17 +50,20 @@ pub struct Sessions<T> {
 impl<T> Sessions<T> {
     /// Sessions silent for `expire` are forgotten; at `most` sessions the longest silent one gives way to a new one.
     pub fn new(expire: Span, most: usize) -> Self {
-        Self { places: Vec::new(), known: HashMap::default(), hand: 0, expire, most: most.clamp(1, u32::MAX as usize) }
+        Self { places: Vec::new(), known: HashedMap::default(), hand: 0, expire, most: most.clamp(1, u32::MAX as usize) }
     }
 
+    /// How many sessions are remembered.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
+    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
+    /// What is remembered of a session, unless it is too old.
     pub fn get(&self, key: SessionKey, now: Timestamp) -> Option<&T> {
         let place = &self.places[*self.known.get(&key)? as usize];
         now.still_counts(place.seen, self.expire).then_some(&place.history)
@@ -102,6 +85,7 @@ impl<T> Sessions<T> {
         &mut place.history
     }
 
+    /// Forgets one session.
     pub fn forget(&mut self, key: SessionKey) {
         let Some(at) = self.known.remove(&key) else { return };
         self.places.swap_remove(at as usize);
@@ -110,6 +94,7 @@ impl<T> Sessions<T> {
         }
     }
 
+    /// Forgets all of them.
     pub fn clear(&mut self) {
         self.places.clear();
         self.known.clear();

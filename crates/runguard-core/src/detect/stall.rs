@@ -29,6 +29,7 @@ const MAX_WINDOW: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
+    /// Nothing is wrong.
     #[default]
     GoOn,
     /// Noted, nothing else.
@@ -42,6 +43,7 @@ pub enum Rung {
 }
 
 impl Rung {
+    /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
             Self::GoOn => "go_on",
@@ -70,8 +72,10 @@ pub enum StallRule {
 }
 
 impl StallRule {
+    /// All of them, in the order they are asked.
     pub const ALL: [Self; 5] = [Self::Identical, Self::Cycle, Self::Novelty, Self::SameError, Self::Messages];
 
+    /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Identical => "identical",
@@ -87,8 +91,11 @@ impl StallRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ladder {
+    /// From this count on the model is told.
     pub steer: u32,
+    /// From this count on the call is refused.
     pub block: u32,
+    /// From this count on the run is ended.
     pub stop: u32,
 }
 
@@ -119,10 +126,13 @@ pub struct StallSettings {
     pub identical: Ladder,
     /// Rounds of a cycle of two to `cycle_max_period` pairs.
     pub cycle: Ladder,
+    /// Longest round of calls that is looked for.
     pub cycle_max_period: u32,
     /// Of the latest `novelty_window` pairs, at most `novelty_max_new` are new: the rung that is climbed then.
     pub novelty_window: u32,
+    /// At most so many of them may be new, for the rule to speak.
     pub novelty_max_new: u32,
+    /// What it says then.
     pub novelty_rung: Rung,
     /// The same error in a row, whatever the arguments.
     pub same_error: Ladder,
@@ -146,15 +156,21 @@ impl Default for StallSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
+    /// Short conversations with tools.
     Chatbot,
+    /// Agents that edit files and run commands.
     Coding,
+    /// Agents that look at pages.
     Browser,
+    /// Agents that search and read.
     Research,
 }
 
 impl Preset {
+    /// All of them.
     pub const ALL: [Self; 4] = [Self::Chatbot, Self::Coding, Self::Browser, Self::Research];
 
+    /// Its name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Chatbot => "chatbot",
@@ -164,10 +180,12 @@ impl Preset {
         }
     }
 
+    /// The one with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|preset| preset.name() == name)
     }
 
+    /// Its thresholds.
     pub fn settings(self) -> StallSettings {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let base = StallSettings {
@@ -240,6 +258,7 @@ impl StallSettings {
         }
     }
 
+    /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), BadSetting> {
         let bad = |name, problem: &str| Err(BadSetting { name, problem: problem.into() });
         if self.cycle_max_period > MAX_PERIOD {
@@ -275,6 +294,7 @@ impl StallSettings {
 /// A call that was made, with what it gave, as fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
+    /// What was called.
     pub tool: &'a str,
     /// Of the arguments.
     pub args: u64,
@@ -289,7 +309,9 @@ pub struct Step<'a> {
 /// What the detector makes of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verdict {
+    /// What to do.
     pub rung: Rung,
+    /// The rule that says so.
     pub rule: Option<StallRule>,
     /// What was counted: calls in a row, rounds, errors; for novelty the new pairs in the window.
     pub count: u32,
@@ -351,10 +373,13 @@ pub struct Counters {
     pub pairs: u32,
     /// Of the latest pairs, as many as the window has: how many there are, and how many of them were new.
     pub window: u32,
+    /// How many of the latest steps brought something new.
     pub window_new: u32,
     /// Whether the latest pair was new.
     pub latest_new: bool,
+    /// Calls in a row that failed with the same error.
     pub same_error: u32,
+    /// Messages in a row that say the same.
     pub messages: u32,
     /// Rounds of two alternating messages, from the second on.
     pub message_rounds: u32,
@@ -594,6 +619,7 @@ impl StallState {
 }
 
 impl StallDetector {
+    /// A detector that has seen nothing.
     pub fn new(settings: StallSettings) -> Result<Self, BadSetting> {
         settings.check()?;
         Ok(Self { settings, state: StallState::default() })
@@ -605,10 +631,12 @@ impl StallDetector {
         Ok(Self { settings, state })
     }
 
+    /// What it goes by.
     pub fn settings(&self) -> &StallSettings {
         &self.settings
     }
 
+    /// What it remembers, to be kept.
     pub fn into_state(self) -> StallState {
         self.state
     }

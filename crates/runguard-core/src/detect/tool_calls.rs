@@ -56,12 +56,16 @@ pub enum CallOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
+    /// The tool was run as often as it may in one turn.
     ToolLimit,
+    /// It was run with these arguments already.
     ExactDuplicate,
+    /// It was asked nearly the same already.
     SimilarQuery,
 }
 
 impl SkipReason {
+    /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
             Self::ToolLimit => "tool_limit",
@@ -74,18 +78,24 @@ impl SkipReason {
 /// A call that should not run, and what to tell the model instead of its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skip {
+    /// Which rule says so.
     pub reason: SkipReason,
+    /// What to tell the model.
     pub message: String,
     /// How often the tool has run in this turn.
     pub count: u32,
+    /// How often it may run in one turn.
     pub limit: u32,
 }
 
 /// A call that cannot be looked at. Nothing was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidCall {
+    /// The tool has no name.
     NoTool,
+    /// The tool's name is too long to be one.
     LongToolName,
+    /// The arguments cannot be compared.
     Arguments(FingerprintError),
 }
 
@@ -162,6 +172,7 @@ pub struct Call {
 }
 
 impl Call {
+    /// Reads a call by what its settings compare.
     pub fn read(settings: &TrackerSettings, tool: &str, args: &Value) -> Result<Self, InvalidCall> {
         if tool.is_empty() {
             return Err(InvalidCall::NoTool);
@@ -196,6 +207,7 @@ impl TurnCalls {
         Ok(self.skip_of(settings, tool, &Call::read(settings, tool, args)?))
     }
 
+    /// Why this call should not run, if so.
     pub fn skip_of(&self, settings: &TrackerSettings, tool: &str, call: &Call) -> Option<Skip> {
         let limit = settings.limit_of(tool);
         let calls = self.tools.iter().find(|calls| calls.tool == call.tool);
@@ -220,6 +232,7 @@ impl TurnCalls {
         Ok(())
     }
 
+    /// Counts a call that ran.
     pub fn count(&mut self, call: Call, limit: u32, outcome: CallOutcome) {
         let mut calls = match self.tools.iter().position(|calls| calls.tool == call.tool) {
             Some(position) => self.tools.remove(position),
@@ -251,6 +264,7 @@ impl TurnCalls {
         self.tools.iter().find(|calls| calls.tool == tool).map_or(0, |calls| calls.count)
     }
 
+    /// Whether no call was counted.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
@@ -264,6 +278,7 @@ pub struct ToolExecutionTracker {
 }
 
 impl ToolExecutionTracker {
+    /// A tracker at the beginning of a turn.
     pub fn new(settings: TrackerSettings) -> Result<Self, InvalidSetting> {
         settings.check()?;
         Ok(Self { settings: Arc::new(settings), calls: TurnCalls::default() })
@@ -274,6 +289,7 @@ impl ToolExecutionTracker {
         self.calls.should_skip(&self.settings, tool, args)
     }
 
+    /// Counts a call that ran.
     pub fn record(&mut self, tool: &str, args: &Value, outcome: CallOutcome) -> Result<(), InvalidCall> {
         self.calls.record(&self.settings, tool, args, outcome)
     }
@@ -283,10 +299,12 @@ impl ToolExecutionTracker {
         self.calls = TurnCalls::default();
     }
 
+    /// What it goes by.
     pub fn settings(&self) -> &TrackerSettings {
         &self.settings
     }
 
+    /// The calls of this turn.
     pub fn calls(&self) -> &TurnCalls {
         &self.calls
     }

@@ -18,12 +18,14 @@ impl Volatile {
     /// Nothing is left out.
     pub const NONE: &'static Self = &Self { names: Vec::new(), paths: Vec::new() };
 
+    /// These fields.
     pub fn of<S: AsRef<str>>(fields: impl IntoIterator<Item = S>) -> Self {
         let fields = fields.into_iter().map(|field| compose(field.as_ref()).into_owned()).filter(|field| !field.is_empty());
         let (paths, names) = fields.partition(|field| field.contains('.'));
         Self { names, paths }
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.paths.is_empty()
     }

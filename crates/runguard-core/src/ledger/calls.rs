@@ -1,7 +1,8 @@
 //! How often each key was called, for as many keys as were used lately.
 
+use crate::hashed::HashedMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Up to here keys stand in one list, in the order of their last use: quick to read from a store, and to look through.
 const FEW: usize = 512;
@@ -15,7 +16,7 @@ pub enum Calls {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Many {
-    counts: HashMap<u64, Count>,
+    counts: HashedMap<u64, Count>,
     /// Every use in order. Of the entries of one key only the last is true; the others are passed over.
     uses: VecDeque<(u64, u64)>,
     clock: u64,

@@ -39,6 +39,7 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Tokens read afresh, and tokens written.
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
         Self { input_tokens, output_tokens, cached_tokens: 0, cache_write_tokens: 0, cache_write_1h_tokens: 0 }
     }
@@ -51,6 +52,7 @@ impl Usage {
             .saturating_add(self.cache_write_1h_tokens)
     }
 
+    /// All of them, cached ones included.
     pub const fn total_tokens(&self) -> u64 {
         self.prompt_tokens().saturating_add(self.output_tokens)
     }
@@ -139,9 +141,12 @@ impl Usage {
 pub enum UsageError {
     /// Not an object, or none of the fields that are looked for is in it.
     NoCounts {
+        /// The names that would have been understood.
         looked_for: String,
     },
+    /// A field that should be a count is none.
     NotACount {
+        /// Its name.
         field: String,
     },
 }

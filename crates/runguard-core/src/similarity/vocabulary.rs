@@ -2,9 +2,8 @@
 
 use super::content::HOW;
 use super::wording::stem;
-use super::{AsItIs, CLASSES, DATE_WORDS, NEGATIONS};
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use super::{CLASSES, DATE_WORDS, NEGATIONS};
+use crate::hashed::HashedMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -28,7 +27,7 @@ pub(super) enum Meaning {
     Form(u64),
 }
 
-pub(super) type Meanings = HashMap<u64, Meaning, BuildHasherDefault<AsItIs>>;
+pub(super) type Meanings = HashedMap<u64, Meaning>;
 
 const SMALL: &str = "a able about actually already also am an and any are as at be because been being but by can could currently dear did do \
     does doing ever exactly for general generally had happens has have having hello help here hey hi i if im in info information into is it its \
@@ -152,7 +151,7 @@ mod tests {
     #[test]
     fn every_word_means_one_thing() {
         let groups: Vec<Vec<&str>> = SYNONYMS.split(';').map(|group| group.split_whitespace().collect()).collect();
-        let mut seen = HashMap::new();
+        let mut seen = std::collections::BTreeMap::new();
         for (number, word) in groups.iter().enumerate().flat_map(|(number, group)| group.iter().map(move |word| (number, *word))) {
             assert!(seen.insert(stem(word), number).is_none_or(|other| other == number), "`{word}` is in two groups");
             assert!(!CLASSES.contains_key(&xxh3_64(word.as_bytes())), "`{word}` must not differ, so it has no synonyms");

@@ -337,7 +337,7 @@ pub struct Told<'a> {
     pub limit_tokens: Option<u64>,
     pub cap: Option<u64>,
     /// The names of reservations by their numbers.
-    pub reservations: &'a std::collections::HashMap<u64, String>,
+    pub reservations: &'a std::collections::BTreeMap<u64, String>,
 }
 
 /// The request that a row of the log tells of. `None` when it does not tell enough.

@@ -10,12 +10,12 @@
 use super::{
     Action, BudgetSeen, Chain, Counted, Edge, Endpoint, Entity, Filters, Hours, Outcomes, Overview, ReasonCount, SubjectCount, Topic,
 };
+use runguard_core::hashed::HashedMap;
 use runguard_core::reason::{GuardName, Reason};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Names kept by hour, tenant, dimension and (where it has one) guard; the rest is counted together.
@@ -264,34 +264,12 @@ impl Outcome {
     }
 }
 
-/// The keys are hashes already.
-#[derive(Debug, Default, Clone)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u128(&mut self, value: u128) {
-        self.0 = value as u64;
-    }
-}
-
-type ByHash<T> = HashMap<u128, T, BuildHasherDefault<Hashed>>;
-
 /// Cells of the rows folded so far.
 #[derive(Debug, Clone, Default)]
 pub struct Digest {
-    cells: ByHash<(Place, Cell)>,
+    cells: HashedMap<u128, (Place, Cell)>,
     /// Names by hour, tenant, dimension and guard.
-    names: ByHash<usize>,
+    names: HashedMap<u128, usize>,
     scratch: Vec<u8>,
 }
 
@@ -752,7 +730,7 @@ impl Gathered {
     fn of(range: &Range, cells: impl IntoIterator<Item = (Place, Cell)>) -> Self {
         let mut gathered = Self::default();
         let (first, last) = range.hours();
-        let mut by_hash: ByHash<(Dimension, Names, Cell)> = ByHash::default();
+        let mut by_hash: HashedMap<u128, (Dimension, Names, Cell)> = HashedMap::default();
         let mut scratch = Digest::default();
         for (place, cell) in cells {
             let is_of_tenant = range.filters.tenant.as_deref().is_none_or(|tenant| tenant == &*place.tenant);

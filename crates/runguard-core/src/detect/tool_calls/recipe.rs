@@ -38,10 +38,12 @@ impl<R> Default for RecipeCache<R> {
 }
 
 impl<R> RecipeCache<R> {
+    /// One without results.
     pub const fn new() -> Self {
         Self { results: VecDeque::new() }
     }
 
+    /// What a step gave, if it was run with these arguments.
     pub fn get(&self, step: &str, action: &str, args: &Value) -> Result<Option<&R>, InvalidCall> {
         let key = key(step, action, args)?;
         Ok(self.results.iter().find(|(known, _)| *known == key).map(|(_, result)| result))
@@ -63,10 +65,12 @@ impl<R> RecipeCache<R> {
         self.results.clear();
     }
 
+    /// How many results are kept.
     pub fn len(&self) -> usize {
         self.results.len()
     }
 
+    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.results.is_empty()
     }

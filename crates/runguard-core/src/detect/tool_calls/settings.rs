@@ -112,7 +112,9 @@ impl Default for TrackerSettings {
 /// A setting that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidSetting {
+    /// The setting.
     pub key: &'static str,
+    /// What is wrong with its value.
     pub problem: String,
 }
 
@@ -125,6 +127,7 @@ impl fmt::Display for InvalidSetting {
 impl std::error::Error for InvalidSetting {}
 
 impl TrackerSettings {
+    /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), InvalidSetting> {
         let invalid = |key, problem| Err(InvalidSetting { key, problem });
         if !(self.threshold > 0.0 && self.threshold <= 1.0) {
@@ -142,6 +145,7 @@ impl TrackerSettings {
         Ok(())
     }
 
+    /// How often a tool may run in one turn.
     pub fn limit_of(&self, tool: &str) -> u32 {
         self.limits.get(tool).copied().unwrap_or(self.default_limit)
     }
