@@ -10,7 +10,7 @@ use crate::report::Stop;
 use crate::settings::GuardrailSettings;
 use crate::spend::Counters;
 use crate::tool::Effect;
-use runguard_core::detect::loops::{LoopSettings, Trail};
+use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{
     Rung, StallDetector, StallRule, StallSettings, StallState, Step, error_fingerprint, result_fingerprint,
 };
@@ -142,7 +142,8 @@ impl Guardrails {
         }
         if self.cycles.repeats > 0 {
             let trail = detectors.0.cycles.get_or_insert_with(|| Trail::new(&self.cycles));
-            let found = trail.record(&self.cycles, &fingerprint::hex(signature), Timestamp::from_millis(0));
+            let step = fingerprint::hex(signature);
+            let found = trail.record(&self.cycles, Called::by_name(&step), Timestamp::from_millis(0));
             if let Some(found) = found.filter(|found| found.cycle_len() > 1) {
                 let steps = found.cycle_len();
                 let message = format!("The model made the same round of {steps} steps {} times: it goes in a circle.", found.repeats);

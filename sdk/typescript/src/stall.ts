@@ -112,7 +112,7 @@ export class StallDetector extends CoreObject {
 
   /** A person has spoken: what was tried before says nothing about what comes. */
   userMessage(sessionId?: string): void {
-    const status = wasm.stall_user_message(this.handle, writeTwo(session(sessionId), ''), Date.now())
+    const status = wasm.stall_user_message(this.handle, writeTwo(session(sessionId), ''))
     if (status !== DONE) throw failure(status)
   }
 
