@@ -163,30 +163,27 @@ impl Run {
             return self.stop(Trip::tool_calls(tool, limit));
         }
         self.tool_calls += 1;
-        let told = match &self.loops {
-            Loops::InProcess(detector) => match locked(detector).record_call(&self.id, Called::with_arguments(tool, arguments), now) {
-                Ok(()) => Told::Passed,
-                Err(found) => Told::Stopped(Trip::from(&found)),
-            },
-            Loops::Service(loops) => Told::Next(loops.record_call(&self.id, tool, arguments)),
+        let recorded = match &self.loops {
+            Loops::InProcess(detector) => locked(detector).record_call(&self.id, Called::with_arguments(tool, arguments), now),
+            Loops::Service(loops) => return ask(loops.record_call(&self.id, tool, arguments), Purpose::Tool),
         };
-        self.proceed(told, Purpose::Tool)
+        recorded.map_or_else(|found| self.stop(Trip::from(&found)), |()| Progress::Done)
     }
 
     /// What the tool gave. May give a text for the model; a trip is told by the next question.
     pub fn after_tool(&mut self, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
-        let told = match &self.stall {
+        let verdict = match &self.stall {
             None => return Progress::Done,
             Some(Stalls::InProcess(detector)) => {
                 let error = gave.error.map(|error| error.fingerprint);
                 let step = Step { tool, args: arguments, result: gave.result, error, round };
-                Told::Looked(locked(detector).observe(&self.id, step, now), tool.to_owned())
+                locked(detector).observe(&self.id, step, now)
             }
-            Some(Stalls::Service(stalls)) => Told::Next(stalls.observe(&self.id, tool, Some(arguments), gave, round)),
+            Some(Stalls::Service(stalls)) => return ask(stalls.observe(&self.id, tool, Some(arguments), gave, round), Purpose::Result),
         };
-        self.proceed(told, Purpose::Result)
+        self.looked(verdict, tool)
     }
 
     /// The model is about to be asked. With an estimate its cost is set aside, or the call refused. Counts the call.
@@ -194,60 +191,70 @@ impl Run {
         if let Some(refused) = self.refused() {
             return refused;
         }
-        let estimate_now = estimate.filter(|_| !self.has_made_its_model_calls());
-        let told = match (&self.budget, estimate_now) {
-            (None, _) => Told::Passed,
-            (Some(Money::InProcess(budget)), _) => budget.used_up().map_or(Told::Passed, |exceeded| Told::Stopped(Trip::from(&exceeded))),
-            // One question instead of two: a refused estimate tells whether anything is left.
-            (Some(Money::Service(budget)), Some(estimate)) => Told::Next(budget.reserve(estimate)),
-            (Some(Money::Service(budget)), None) => Told::Next(budget.used_up()),
+        let used_up = match &self.budget {
+            None => None,
+            Some(Money::InProcess(budget)) => budget.used_up(),
+            Some(Money::Service(budget)) => {
+                let question = match estimate.filter(|_| !self.has_made_its_model_calls()) {
+                    // One question instead of two: a refused estimate tells whether anything is left.
+                    Some(estimate) => budget.reserve(estimate),
+                    None => budget.used_up(),
+                };
+                return ask(question, Purpose::Model { estimate });
+            }
         };
-        self.proceed(told, Purpose::Model { estimate })
+        match used_up {
+            Some(exceeded) => self.stop(Trip::from(&exceeded)),
+            None => self.model_call(estimate),
+        }
     }
 
     /// What was spent. It counts, also when it ends the run.
     pub fn record(&mut self, paid: Cost) -> Progress {
-        let told = match &self.budget {
-            None => Told::Passed,
-            Some(Money::InProcess(budget)) => spent(budget.record(paid)),
-            Some(Money::Service(budget)) => Told::Next(budget.record(Spent::Cost(paid))),
+        let recorded = match &self.budget {
+            None => Ok(()),
+            Some(Money::InProcess(budget)) => budget.record(paid),
+            Some(Money::Service(budget)) => return ask(budget.record(Spent::Cost(paid)), Purpose::Money),
         };
-        self.proceed(told, Purpose::Money)
+        self.spent(recorded)
     }
 
     /// What a model call used. In this process `price` says what it costs; a service has prices of its own. A model without a
     /// price matters only where dollars are limited: tokens need none.
     pub fn record_usage(&mut self, model: &str, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Progress {
-        let told = match &self.budget {
-            None => Told::Passed,
-            Some(Money::InProcess(budget)) => match price() {
-                Ok(usd) => spent(budget.record(Cost { usd, tokens: usage.total_tokens() })),
-                Err(unknown) if budget.remaining().usd.is_some() => Told::Unpriced(Unpriced::from(&unknown)),
-                Err(_) => spent(budget.record(Cost::tokens(usage.total_tokens()))),
-            },
-            Some(Money::Service(budget)) => Told::Next(budget.record(Spent::Usage { model, usage })),
+        let recorded = match &self.budget {
+            None => Ok(()),
+            Some(Money::InProcess(budget)) => {
+                let usd = match price() {
+                    Ok(usd) => usd,
+                    Err(unknown) if budget.remaining().usd.is_some() => {
+                        return Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown)));
+                    }
+                    Err(_) => NanoDollars::ZERO,
+                };
+                budget.record(Cost { usd, tokens: usage.total_tokens() })
+            }
+            Some(Money::Service(budget)) => return ask(budget.record(Spent::Usage { model, usage }), Purpose::Money),
         };
-        self.proceed(told, Purpose::Money)
+        self.spent(recorded)
     }
 
     /// The model call cost this much.
     pub fn settle(&mut self, Reserved(held): Reserved, paid: Cost) -> Progress {
-        let told = match (held, &self.budget) {
-            (Held::InProcess(reservation), _) => spent(reservation.commit(paid)),
-            (Held::Service { id }, Some(Money::Service(budget))) => Told::Next(budget.commit(id.as_deref(), paid)),
-            (Held::Nothing | Held::Service { .. }, _) => Told::Passed,
-        };
-        self.proceed(told, Purpose::Money)
+        match (held, &self.budget) {
+            (Held::InProcess(reservation), _) => self.spent(reservation.commit(paid)),
+            (Held::Service { id }, Some(Money::Service(budget))) => ask(budget.commit(id.as_deref(), paid), Purpose::Money),
+            (Held::Nothing | Held::Service { .. }, _) => Progress::Done,
+        }
     }
 
     /// The model call was not made.
     pub fn release(&mut self, Reserved(held): Reserved) -> Progress {
-        let told = match (held, &self.budget) {
-            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => Told::Next(budget.release(&id)),
+        match (held, &self.budget) {
+            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id), Purpose::Money),
             // In this process it is given back when it goes.
-            (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Told::Passed,
-        };
-        self.proceed(told, Purpose::Money)
+            (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Progress::Done,
+        }
     }
 
     /// What a service answered: the body, or `None` when nothing came.
@@ -291,7 +298,7 @@ impl Run {
 
     fn proceed(&mut self, told: Told, purpose: Purpose) -> Progress {
         match (told, purpose) {
-            (Told::Next(question), _) => Progress::Ask(Ask { question, purpose }),
+            (Told::Next(question), _) => ask(question, purpose),
             (Told::Stopped(trip), _) => self.stop(trip),
             (Told::NotNow(trip), _) => Progress::Refused(Refusal::NotNow(trip)),
             (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
@@ -303,6 +310,10 @@ impl Run {
                 Progress::Done
             }
         }
+    }
+
+    fn spent(&mut self, recorded: Result<(), BudgetExceeded>) -> Progress {
+        recorded.map_or_else(|exceeded| self.stop(Trip::from(&exceeded)), |()| Progress::Done)
     }
 
     fn looked(&mut self, verdict: Verdict, tool: &str) -> Progress {
@@ -349,8 +360,8 @@ fn refused_estimate(exceeded: &BudgetExceeded) -> Told {
     Told::NotNow(Trip::from(exceeded))
 }
 
-fn spent(recorded: Result<(), BudgetExceeded>) -> Told {
-    recorded.map_or_else(|exceeded| Told::Stopped(Trip::from(&exceeded)), |()| Told::Passed)
+fn ask(question: Question, purpose: Purpose) -> Progress {
+    Progress::Ask(Ask { question, purpose })
 }
 
 /// A panic elsewhere cannot leave a detector half changed: its changes do not panic.

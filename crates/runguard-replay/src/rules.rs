@@ -488,12 +488,7 @@ fn ask_tracker(turn: &mut TurnCalls, policy: &Policy, step: &Step, found: &mut F
     let outcome = if step.error.is_some() { CallOutcome::Failed } else { CallOutcome::Completed };
     match turn.should_skip(&book.settings.0, &step.tool, &args) {
         Ok(Some(skip)) => {
-            let reason = match skip.reason {
-                SkipReason::ToolLimit => Reason::ToolLimit,
-                SkipReason::ExactDuplicate => Reason::ExactDuplicate,
-                SkipReason::SimilarQuery => Reason::SimilarQuery,
-            };
-            if book.mode_of(reason) == Mode::Enforce {
+            if book.mode_of(skip.reason.reason()) == Mode::Enforce {
                 return found.nudged(Nudge::Skip(skip.reason));
             }
         }

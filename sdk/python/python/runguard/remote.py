@@ -27,7 +27,7 @@ class Service:
         try:
             return question(self.client)
         except ServiceError as error:
-            if not self.fail_open:
+            if not self.fail_open or not _is_away(error):
                 raise
             logger.warning("the call passes unasked: %s", error)
             return None
@@ -37,6 +37,8 @@ class Service:
         try:
             answer = self.client.request("POST", question.path, json.loads(question.body))
         except ServiceError as error:
+            if not _is_away(error):
+                raise
             step = question.told(None, error)
             logger.warning("the call passes unasked: %s", error)
             return step
@@ -48,6 +50,11 @@ class Service:
         while isinstance(step, _core.Question):
             step = self.tell(step)
         return step
+
+
+def _is_away(error: ServiceError) -> bool:
+    """Whether asking later may help. A wrong address or key is no reason to let calls pass."""
+    return error.status is None or error.status in (408, 429) or error.status >= 500
 
 
 def new_id() -> str:
