@@ -1,5 +1,7 @@
 //! The stories of `sdk/stories.json`, played on the core itself; Python and TypeScript play the same.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "stories/player.rs"]
 mod player;
 

@@ -1,6 +1,8 @@
 //! The stories of `sdk/stories.json` with the counts kept by the guards: a run over a service says what a run in a process says. And
 //! what it sends is what the routes take.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../runguard-core/tests/stories/player.rs"]
 mod player;
 

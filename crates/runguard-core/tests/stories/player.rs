@@ -146,7 +146,10 @@ impl<'a> Player<'a> {
                 return Ok(None);
             }
             "reserve" => return self.reserve(cost, text("as")),
-            "commit" | "release" => return self.settle(text("reservation"), (text("do") == "commit").then_some(cost)),
+            "commit" | "release" => {
+                self.settle(text("reservation"), (text("do") == "commit").then_some(cost));
+                return Ok(None);
+            }
             "count" => return self.count(text("session"), text("step")),
             unknown => panic!("there is no step '{unknown}'"),
         };
@@ -194,7 +197,7 @@ impl<'a> Player<'a> {
         Ok(None)
     }
 
-    fn settle(&mut self, name: &str, paid: Option<Cost>) -> Outcome {
+    fn settle(&mut self, name: &str, paid: Option<Cost>) {
         match (self.held.remove(name).unwrap(), self.money.clone(), paid) {
             (Held::InProcess(held), _, None) => held.release(),
             (Held::InProcess(held), _, Some(paid)) => held.commit(paid).unwrap(),
@@ -204,7 +207,6 @@ impl<'a> Player<'a> {
             }
             (Held::Service(_), _, _) => panic!("a reservation has a budget"),
         }
-        Ok(None)
     }
 
     fn count(&mut self, session_id: &str, step_id: &str) -> Outcome {
