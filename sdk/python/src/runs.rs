@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
+use runguard_core::money::NanoDollars;
 use runguard_core::run::{self, Ask, Ceilings, Loops, Money, Progress, Refusal, Stalls};
 use std::sync::Mutex;
 
@@ -88,7 +89,7 @@ impl Run {
         let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
         let model = prices::model_name(model)?;
         let Self { run, prices } = this.get();
-        let price = || prices.as_ref().map_or_else(|| Ok(Default::default()), |prices| prices.known_cost(&model, &usage));
+        let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));
         let progress = locked(run, |run| run.record_usage(&model, &usage, price))?;
         Self::step(this, progress)
     }

@@ -11,8 +11,8 @@ thread_local! {
     static DETECTORS: RefCell<Table<Arc<Mutex<LoopDetector>>>> = const { RefCell::new(Table::new()) };
 }
 
-fn found(found: LoopDetected) -> i32 {
-    tripped(&Trip::from(&found))
+fn found(found: &LoopDetected) -> i32 {
+    tripped(&Trip::from(found))
 }
 
 /// There is one thread, so it is never waited for.
@@ -55,7 +55,9 @@ pub extern "C" fn loop_free(handle: u32) {
 pub extern "C" fn loop_record(handle: u32, session: usize, name: usize, now: f64) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        with_texts([session, name], |[session, name]| locked(detector).record(session, name, millis(now)).map_or_else(found, |()| DONE))
+        with_texts([session, name], |[session, name]| {
+            locked(detector).record(session, name, millis(now)).map_or_else(|loops| found(&loops), |()| DONE)
+        })
     })
 }
 
@@ -63,7 +65,9 @@ pub extern "C" fn loop_record(handle: u32, session: usize, name: usize, now: f64
 pub extern "C" fn loop_check(handle: u32, session: usize, name: usize, now: f64) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        with_texts([session, name], |[session, name]| locked(detector).check(session, name, millis(now)).map_or(DONE, found))
+        with_texts([session, name], |[session, name]| {
+            locked(detector).check(session, name, millis(now)).map_or(DONE, |loops| found(&loops))
+        })
     })
 }
 

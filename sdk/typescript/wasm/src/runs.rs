@@ -94,18 +94,13 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
     })
 }
 
-/// The parts of a run: none where there is no number, and no run where a part was freed.
-type Parts = (Loops, Option<Stalls>, Option<Money>);
+/// Numbers of a run's stall detector and budget with what they stand for; 0 stands for none.
+type Parts = ((u32, Option<Stalls>), (u32, Option<Money>));
 
-fn parts(loops: Option<Loops>, stall: (u32, Option<Stalls>), budget: (u32, Option<Money>)) -> Option<Parts> {
-    fn there<T>((handle, part): (u32, Option<T>)) -> Option<Option<T>> {
-        if handle == 0 { Some(None) } else { part.map(Some) }
-    }
-    Some((loops?, there(stall)?, there(budget)?))
-}
-
-fn open(id: usize, tool_calls: f64, model_calls: f64, parts: Option<Parts>) -> u32 {
-    let Some((loops, stall, budget)) = parts else {
+fn open(id: usize, tool_calls: f64, model_calls: f64, loops: Option<Loops>, parts: Parts) -> u32 {
+    let ((stall_handle, stall), (budget_handle, budget)) = parts;
+    let is_whole = stall.is_some() == (stall_handle != 0) && budget.is_some() == (budget_handle != 0);
+    let Some(loops) = loops.filter(|_| is_whole) else {
         refuse("a part of the run was freed");
         return 0;
     };
@@ -119,16 +114,15 @@ fn open(id: usize, tool_calls: f64, model_calls: f64, parts: Option<Parts>) -> u
 /// A run whose parts are in this process. 0 and a reason in the output when one was freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_new(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
-    let parts = parts(loops::shared(detector), (stall, stall::shared(stall)), (budget, budgets::shared(budget)));
-    open(id, tool_calls, model_calls, parts)
+    let parts = ((stall, stall::shared(stall)), (budget, budgets::shared(budget)));
+    open(id, tool_calls, model_calls, loops::shared(detector), parts)
 }
 
 /// A run whose parts a service keeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_over_service(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
-    let stall = (stall, services::shared_stalls(stall));
-    let parts = parts(services::shared_loops(detector), stall, (budget, services::shared_budget(budget)));
-    open(id, tool_calls, model_calls, parts)
+    let parts = ((stall, services::shared_stalls(stall)), (budget, services::shared_budget(budget)));
+    open(id, tool_calls, model_calls, services::shared_loops(detector), parts)
 }
 
 #[unsafe(no_mangle)]

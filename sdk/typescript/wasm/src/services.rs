@@ -113,9 +113,8 @@ pub extern "C" fn service_stall_user_message(handle: u32, session: usize) -> i32
     with_texts([session], |[session]| of_stalls(handle, |stalls| stalls.user_message(session)))
 }
 
-fn open(made: Result<Limits, String>, make: impl FnOnce(Limits) -> Option<Arc<ServiceBudget>>) -> u32 {
-    let made = made.and_then(|limits| make(limits).ok_or_else(|| "the parent was freed".to_owned()));
-    match made {
+fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Option<Arc<ServiceBudget>>) -> u32 {
+    match limits.and_then(|limits| make(limits).ok_or_else(|| "the parent was freed".to_owned())) {
         Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
         Err(problem) => {
             refuse(problem);
