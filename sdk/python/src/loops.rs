@@ -105,7 +105,7 @@ pub(crate) fn settings(
     Ok(LoopSettings { repeats: within(repeats), max_cycle_len: within(max_cycle_len), window, max_calls: max_calls.map(within) })
 }
 
-type Name<'a> = std::borrow::Cow<'a, str>;
+pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;
 
 /// The session, if there is one, and the name of the call, as texts.
 pub(crate) fn named<'a, 'py>(

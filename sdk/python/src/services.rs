@@ -2,7 +2,7 @@
 
 use crate::budgets::{self, Asked, asked, step_of, whole};
 use crate::lock::locked;
-use crate::loops::{Given, named};
+use crate::loops::{Given, Name, named};
 use crate::runs::Run;
 use crate::stalls::{Outcome, Verdict};
 use crate::{errors, loops, prices, values};
@@ -123,9 +123,7 @@ impl ServiceLoops {
         session_id: Given<'_, '_>,
         tool: Given<'_, '_>,
     ) -> PyResult<Question> {
-        let (session, name) = named(py, first, second, session_id, tool)?;
-        let session = session.as_deref().unwrap_or(&self.own_id);
-        locked(&self.loops, |loops| loops.record(session, &name)).map(Question::new)
+        self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::record)
     }
 
     #[pyo3(signature = (first, second, session_id, tool))]
@@ -137,9 +135,7 @@ impl ServiceLoops {
         session_id: Given<'_, '_>,
         tool: Given<'_, '_>,
     ) -> PyResult<Question> {
-        let (session, name) = named(py, first, second, session_id, tool)?;
-        let session = session.as_deref().unwrap_or(&self.own_id);
-        locked(&self.loops, |loops| loops.check(session, &name)).map(Question::new)
+        self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::check)
     }
 
     #[pyo3(signature = (session_id))]
@@ -149,6 +145,15 @@ impl ServiceLoops {
 }
 
 impl ServiceLoops {
+    fn ask(
+        &self,
+        (session, name): (Option<Name<'_>>, Name<'_>),
+        question: impl FnOnce(&run::ServiceLoops, &str, &str) -> service::Question,
+    ) -> PyResult<Question> {
+        let session = session.as_deref().unwrap_or(&self.own_id);
+        locked(&self.loops, |loops| question(loops, session, &name)).map(Question::new)
+    }
+
     pub(crate) fn shared(&self) -> PyResult<Loops> {
         locked(&self.loops, |loops| Loops::Service(loops.clone()))
     }

@@ -7,9 +7,9 @@ import type { BreakerSettings, BreakerState } from './breaker.js'
 import type { Books, BudgetLimits, TokenAmount } from './budget.js'
 import { GuardClient, type ClientOptions } from './client.js'
 import { amount, count, newId, numberOrNone, text } from './core/input.js'
-import { argumentsToJson, resultToText } from './core/json.js'
+import { argumentsToJson, writeOutcome } from './core/json.js'
 import { answered } from './core/steps.js'
-import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
+import { CoreObject, output, secondLength, wasm, write, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
 import { fingerprint } from './fingerprint.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
@@ -98,19 +98,10 @@ export class RemoteStallDetector extends CoreObject {
   }
 
   async observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Promise<Verdict> {
-    const { error } = outcome
-    const failed = error !== undefined && error !== null && error !== false
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
-    const gave = result === undefined ? '' : resultToText(result)
-    const [sessionLength = 0, toolLength = 0, argsLength = 0, resultLength = 0, errorLength = 0] = writeAll([
-      this.#session(outcome.sessionId),
-      text('tool', tool, LONGEST_NAME),
-      argumentsToJson(args),
-      gave,
-      failed ? (error === true ? gave : resultToText(error)) : '',
-    ])
-    const given = [result === undefined ? -1 : resultLength, failed ? errorLength : -1] as const
-    return this.#verdict(wasm.service_stall_observe(this.handle, sessionLength, toolLength, argsLength, ...given, round))
+    const texts = [this.#session(outcome.sessionId), text('tool', tool, LONGEST_NAME), argumentsToJson(args)]
+    const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
+    return this.#verdict(wasm.service_stall_observe(this.handle, ...lengths, round))
   }
 
   async message(said: string, sessionId?: string): Promise<Verdict> {

@@ -2,9 +2,9 @@
 import { Alerts, type AlertsLike } from './alerts.js'
 import { BudgetTracker } from './budget.js'
 import { amount, count, known, newId, text } from './core/input.js'
-import { argumentsToJson, resultToText } from './core/json.js'
+import { argumentsToJson, writeOutcome } from './core/json.js'
 import { settled, tripError } from './core/steps.js'
-import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
+import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeTwo } from './core/wasm.js'
 import { withCurrent } from './current.js'
 import { RunGuardError, TripError } from './errors.js'
 import { LoopDetector } from './loop.js'
@@ -71,17 +71,8 @@ export class CoreRun extends CoreObject {
   }
 
   afterTool(tool: string, args: unknown, result: unknown, { error }: ToolOutcome): number {
-    const failed = error !== undefined && error !== null && error !== false
-    const gave = result === undefined ? '' : resultToText(result)
-    const [toolLength = 0, argsLength = 0, resultLength = 0, errorLength = 0] = writeAll([
-      text('tool', tool, LONGEST_NAME),
-      argumentsToJson(args),
-      gave,
-      // Only told that it failed, the result is what it failed with.
-      failed ? (error === true ? gave : resultToText(error)) : '',
-    ])
-    const given = [result === undefined ? -1 : resultLength, failed ? errorLength : -1] as const
-    return wasm.run_after_tool(this.handle, toolLength, argsLength, ...given, Date.now())
+    const lengths = writeOutcome([text('tool', tool, LONGEST_NAME), argumentsToJson(args)], result, error)
+    return wasm.run_after_tool(this.handle, ...(lengths as [number, number, number, number]), Date.now())
   }
 
   beforeModel(): number {
