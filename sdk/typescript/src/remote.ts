@@ -11,7 +11,6 @@ import { argumentsToJson, writeOutcome } from './core/json.js'
 import { answered } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
-import { fingerprint } from './fingerprint.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, ceilingsOf, type RunOptions, type ToolOutcome } from './run.js'
@@ -261,12 +260,10 @@ function openClientOf(options: ServiceOptions): GuardClient {
   return 'client' in options ? options.client : new GuardClient({ failOpen: true, ...options })
 }
 
-const LONGEST_ID = 256
-
 /** A name the service takes: a long one is cut, and told apart by its fingerprint. */
 function id(what: string, name: unknown): string {
-  const given = text(what, name, LONGEST_NAME)
-  return given.length <= LONGEST_ID ? given : `${given.slice(0, 200)}(${fingerprint(given)})`
+  wasm.short_id(write(text(what, name, LONGEST_NAME)))
+  return output()
 }
 
 /** A circuit breaker that all who use the same name share, with the service's thresholds. */

@@ -175,7 +175,9 @@ pub(crate) fn overlaid<S: Serialize + DeserializeOwned>(settings: &S, changes: &
     let mut all = serde_json::to_value(settings).map_err(|error| error.to_string())?;
     let changes: Map<String, Value> = serde_json::from_str(changes).map_err(|error| error.to_string())?;
     for (name, change) in changes {
-        match (&mut all[&name], change) {
+        // A typo must not pass in silence.
+        let setting = all.get_mut(&name).ok_or_else(|| format!("there is no setting '{name}'"))?;
+        match (setting, change) {
             (Value::Object(entries), Value::Object(change)) => entries.extend(change),
             (setting, change) => *setting = change,
         }
