@@ -82,7 +82,7 @@ pub enum Progress {
     Reserved(Reserved),
     Refused(Refusal),
     /// A service has to be asked; its answer belongs to [`Run::told`].
-    Ask(Ask),
+    Ask(Box<Ask>),
 }
 
 /// Why something must not be done.
@@ -156,8 +156,8 @@ impl Run {
 
     /// A tool is about to be called with arguments of this fingerprint. Counts the call.
     pub fn before_tool(&mut self, tool: &str, arguments: u64, now: Timestamp) -> Progress {
-        if let Some(refused) = self.refused() {
-            return refused;
+        if let Some(trip) = &self.trip {
+            return Progress::Refused(Refusal::Trip(trip.clone()));
         }
         if let Some(limit) = self.ceilings.tool_calls.filter(|limit| self.tool_calls >= *limit) {
             return self.stop(Trip::tool_calls(tool, limit));
@@ -188,8 +188,8 @@ impl Run {
 
     /// The model is about to be asked. With an estimate its cost is set aside, or the call refused. Counts the call.
     pub fn before_model(&mut self, estimate: Option<Cost>) -> Progress {
-        if let Some(refused) = self.refused() {
-            return refused;
+        if let Some(trip) = &self.trip {
+            return Progress::Refused(Refusal::Trip(trip.clone()));
         }
         let used_up = match &self.budget {
             None => None,
@@ -258,8 +258,8 @@ impl Run {
     }
 
     /// What a service answered: the body, or `None` when nothing came.
-    pub fn told(&mut self, ask: Ask, answer: Option<&str>) -> Progress {
-        let Ask { question, purpose } = ask;
+    pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
+        let Ask { question, purpose } = *ask;
         self.proceed(question.told(answer), purpose)
     }
 
@@ -280,10 +280,6 @@ impl Run {
     pub fn reset(&mut self) {
         self.new_turn();
         (self.tool_calls, self.model_calls, self.trip) = (0, 0, None);
-    }
-
-    fn refused(&self) -> Option<Progress> {
-        self.trip.clone().map(|trip| Progress::Refused(Refusal::Trip(trip)))
     }
 
     fn has_made_its_model_calls(&self) -> bool {
@@ -361,7 +357,7 @@ fn refused_estimate(exceeded: &BudgetExceeded) -> Told {
 }
 
 fn ask(question: Question, purpose: Purpose) -> Progress {
-    Progress::Ask(Ask { question, purpose })
+    Progress::Ask(Box::new(Ask { question, purpose }))
 }
 
 /// A panic elsewhere cannot leave a detector half changed: its changes do not panic.

@@ -108,6 +108,7 @@ pub(crate) fn settings(
 pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;
 
 /// The session, if there is one, and the name of the call, as texts.
+#[inline]
 pub(crate) fn named<'a, 'py>(
     py: Python<'py>,
     first: Given<'a, 'py>,
@@ -140,6 +141,7 @@ fn event<'a, 'py>(
     }
 }
 
+#[inline]
 pub(crate) fn text<'a>(py: Python<'_>, value: &'a Bound<'_, PyAny>, what: &str) -> PyResult<std::borrow::Cow<'a, str>> {
     let Ok(text) = value.cast::<PyString>() else {
         let kind = value.get_type().name()?;

@@ -118,7 +118,7 @@ impl Run {
 
 impl Run {
     /// What a service answered to a question of this run.
-    pub(crate) fn told<'py>(this: &Bound<'py, Self>, ask: Ask, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> Step<'py> {
+    pub(crate) fn told<'py>(this: &Bound<'py, Self>, ask: Box<Ask>, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> Step<'py> {
         let progress = locked(&this.get().run, |run| run.told(ask, answer))?;
         match (progress, error) {
             (Progress::Refused(Refusal::Unanswered), Some(error)) => Err(PyErr::from_value(error)),

@@ -35,7 +35,7 @@ pub(crate) struct Question {
 
 /// Who asks.
 enum Of {
-    Run(Py<Run>, Ask),
+    Run(Py<Run>, Box<Ask>),
     Part(service::Question),
 }
 
@@ -53,7 +53,7 @@ impl Question {
 }
 
 impl Question {
-    pub(crate) fn of_run(run: &Bound<'_, Run>, ask: Ask) -> Self {
+    pub(crate) fn of_run(run: &Bound<'_, Run>, ask: Box<Ask>) -> Self {
         let (part, path, body) = (ask.question.part().name(), ask.question.path(), ask.question.body());
         Self { part, path, body, asked: Mutex::new(Some(Of::Run(run.clone().unbind(), ask))) }
     }

@@ -510,6 +510,7 @@ impl LoopDetector {
     }
 
     /// As [`Self::record`], for a tool with its arguments.
+    #[inline]
     pub fn record_call(&mut self, session: &str, call: Called<'_>, now: Timestamp) -> Result<(), LoopDetected> {
         let Self { settings, only, trails, calls } = self;
         if let Some(max_calls) = settings.max_calls {

@@ -29,7 +29,7 @@ fn reserved(progress: Progress) -> Reserved {
     }
 }
 
-fn asked(progress: Progress, path: &str, fields: Value) -> Ask {
+fn asked(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
     let Progress::Ask(ask) = progress else { panic!("{progress:?}") };
     assert_eq!(ask.question.path(), path);
     let body: Value = serde_json::from_str(&ask.question.body()).unwrap();

@@ -63,7 +63,8 @@ class Run:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
         if self.stall is None:
             return None
-        nudge = self._heed(self._run.after_tool(tool, args, result, error))
+        step = self._run.after_tool(tool, args, result, error)
+        nudge = None if step is None else self._heed(step)
         trip = self._run.trip
         if trip is not None:
             self._keep(trip)
@@ -71,7 +72,9 @@ class Run:
 
     def before_model(self) -> None:
         """Counts a model call. Raises the trip, or a `BudgetExceededError` or `ToolLimitError` when there is nothing left."""
-        self._heed(self._run.before_model())
+        step = self._run.before_model()
+        if step is not None:
+            self._heed(step)
 
     def record_usage(
         self,
@@ -85,13 +88,19 @@ class Run:
 
         Raises once the budget is exceeded. A model without a price raises `UnknownModelError` when dollars are limited.
         """
-        if self.budget is not None:
-            self._heed(self._run.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))
+        if self.budget is None:
+            return
+        step = self._run.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
+        if step is not None:
+            self._heed(step)
 
     def record_usd(self, usd: float) -> None:
         """Adds dollars spent. Raises once the budget is exceeded."""
-        if self.budget is not None:
-            self._heed(self._run.record_usd(usd))
+        if self.budget is None:
+            return
+        step = self._run.record_usd(usd)
+        if step is not None:
+            self._heed(step)
 
     def tool(self, function: Function) -> Function:
         """Wraps a tool, sync or async: asks before each call, shows the result after it."""

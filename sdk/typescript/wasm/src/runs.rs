@@ -20,7 +20,7 @@ thread_local! {
 
 /// Who asks.
 enum Asked {
-    ByRun(u32, Ask),
+    ByRun(u32, Box<Ask>),
     ByPart(Question),
 }
 
