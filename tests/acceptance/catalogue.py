@@ -349,7 +349,7 @@ BLOCKS = (
           {"session_id": "s", "cap": 2, "key": "ask_email"}, {"budget": "default", "calls": 2, "cap": 2},
           before=tuple((n, BUDGET_RECORD, {"session_id": "s", "cap": 2, "key": "ask_email"}) for n in range(2)), numbers=(2,)),
     Block("budget: a model without a price", "unknown_model", BUDGET_RECORD,
-          {"session_id": "s", "model": "no-such-model", "input_tokens": 5}, {"budget": "default", "model": "no-such-model"}),
+          {"session_id": "s", "model": "no-such-model", "input_tokens": 5, "max_usd": 1}, {"budget": "default", "model": "no-such-model"}),
 
     Block("tool_call: third search", "tool_limit", TOOL_CALL,
           {"session_id": "s", "tool": "search_knowledge", "args": {"query": "opening hours"}},

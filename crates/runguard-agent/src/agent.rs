@@ -538,6 +538,7 @@ impl Run<'_> {
         Halt::new(End::TimedOut, Stop::TimedOut { limit_ms: limit.as_millis() }, format!("The time limit of {limit} is reached."))
     }
 
+    /// More was spent than allowed, or the next question cannot be paid.
     fn over_budget(&self, passed: &BudgetExceeded) -> Halt {
         let (tokens, cost) = (self.counters.total_tokens(), self.counters.cost);
         let stop = match passed.unit {
@@ -545,33 +546,6 @@ impl Run<'_> {
             Unit::Tokens | Unit::Calls => Stop::TokenBudget { spent: tokens, limit: passed.limit },
         };
         Halt::new(End::BudgetExceeded, stop, passed.sentences())
-    }
-
-    /// A question that cannot be paid any more.
-    fn unaffordable(&self, refused: &BudgetExceeded) -> Halt {
-        let (tokens, cost) = (self.counters.total_tokens(), self.counters.cost);
-        match refused.unit {
-            Unit::Usd => Halt::new(
-                End::BudgetExceeded,
-                Stop::CostLimit { spent: cost, limit: nano_dollars(refused.limit) },
-                format!(
-                    "The next question may cost up to {}, and of {} only {} is left.",
-                    nano_dollars(refused.asked),
-                    nano_dollars(refused.limit),
-                    nano_dollars(refused.limit.saturating_sub(refused.spent).saturating_sub(refused.reserved))
-                ),
-            ),
-            Unit::Tokens | Unit::Calls => Halt::new(
-                End::BudgetExceeded,
-                Stop::TokenBudget { spent: tokens, limit: refused.limit },
-                format!(
-                    "The next question may take up to {} tokens, and of {} only {} are left.",
-                    refused.asked,
-                    refused.limit,
-                    refused.limit.saturating_sub(refused.spent).saturating_sub(refused.reserved)
-                ),
-            ),
-        }
     }
 
     fn finish(mut self, state: AgentState, stop: Stop, message: String) -> Report {

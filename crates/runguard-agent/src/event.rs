@@ -134,7 +134,7 @@ pub enum GuardAction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GuardEvent {
     pub action: GuardAction,
-    /// `repetition`, `cycle`, `stall_identical`, `tool_limit`, …
+    /// `repetition`, `cycle`, `stalled_identical`, `tool_limit`, …
     pub rule: &'static str,
     pub count: u32,
     pub message: String,

@@ -10,11 +10,11 @@ use crate::report::Stop;
 use crate::settings::GuardrailSettings;
 use crate::spend::Counters;
 use crate::tool::Effect;
-use runguard_core::detect::loops::{LoopSettings, Trail};
+use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 use runguard_core::detect::stall::{
-    Rung, StallDetector, StallRule, StallSettings, StallState, Step, error_fingerprint, result_fingerprint,
+    Rung, StallDetector, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
 };
-use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
+use runguard_core::detect::tool_calls::{CallOutcome, TurnCalls};
 use runguard_core::fingerprint;
 use runguard_core::time::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -142,7 +142,8 @@ impl Guardrails {
         }
         if self.cycles.repeats > 0 {
             let trail = detectors.0.cycles.get_or_insert_with(|| Trail::new(&self.cycles));
-            let found = trail.record(&self.cycles, &fingerprint::hex(signature), Timestamp::from_millis(0));
+            let step = fingerprint::hex(signature);
+            let found = trail.record(&self.cycles, Called::by_name(&step), Timestamp::from_millis(0));
             if let Some(found) = found.filter(|found| found.cycle_len() > 1) {
                 let steps = found.cycle_len();
                 let message = format!("The model made the same round of {steps} steps {} times: it goes in a circle.", found.repeats);
@@ -172,12 +173,7 @@ impl Guardrails {
         }
         // Arguments that cannot be compared are another tool's matter: it will say what is wrong with them.
         let skip = detectors.0.turn.should_skip(&self.settings.tool_calls, &call.name, arguments).ok()??;
-        let rule = match skip.reason {
-            SkipReason::ToolLimit => "tool_limit",
-            SkipReason::ExactDuplicate => "exact_duplicate",
-            SkipReason::SimilarQuery => "similar_query",
-        };
-        Some(Refusal { rule, count: skip.count, message: skip.message })
+        Some(Refusal { rule: skip.reason.code(), count: skip.count, message: skip.message })
     }
 
     /// Looks at what a step gave, and says the worst.
@@ -201,9 +197,9 @@ impl Guardrails {
                     if verdict.rung == Rung::Block && memory.blocked.len() < MOST_BLOCKED {
                         memory.blocked.push(key);
                     }
-                    Judgement::Nudge { rule: rule_name(verdict.rule), count: verdict.count, message: verdict.nudge(&done.call.name) }
+                    Judgement::Nudge { rule: rule_name(verdict), count: verdict.count, message: verdict.nudge(&done.call.name) }
                 }
-                Rung::Stop => stalled(verdict.rule, verdict.count, &verdict.to_string()),
+                Rung::Stop => stalled(verdict),
             });
         }
         worst
@@ -214,7 +210,7 @@ impl Guardrails {
         let verdict = self.with_stall(&mut detectors.0, |stall| stall.message(xxh3_64(text.trim().as_bytes())));
         match verdict.rung {
             Rung::GoOn | Rung::Observe | Rung::Steer | Rung::Block => Judgement::GoOn,
-            Rung::Stop => stalled(verdict.rule, verdict.count, &verdict.to_string()),
+            Rung::Stop => stalled(verdict),
         }
     }
 
@@ -276,21 +272,14 @@ impl Judgement {
     }
 }
 
-fn stalled(rule: Option<StallRule>, count: u32, what: &str) -> Judgement {
-    let code = rule.map_or("stall", StallRule::code);
-    let message = format!("The run makes no progress: {what}.");
-    Judgement::Stop { rule: rule_name(rule), count, message, stop: Stop::Stalled { rule: code.to_owned(), count } }
+fn stalled(verdict: Verdict) -> Judgement {
+    let stop = Stop::Stalled { rule: verdict.rule.map_or("stall", StallRule::code).to_owned(), count: verdict.count };
+    Judgement::Stop { rule: rule_name(verdict), count: verdict.count, message: verdict.sentences(), stop }
 }
 
-const fn rule_name(rule: Option<StallRule>) -> &'static str {
-    match rule {
-        Some(StallRule::Identical) => "stall_identical",
-        Some(StallRule::Cycle) => "stall_cycle",
-        Some(StallRule::Novelty) => "stall_novelty",
-        Some(StallRule::SameError) => "stall_same_error",
-        Some(StallRule::Messages) => "stall_messages",
-        None => "stall",
-    }
+/// By the code that logs and the service use.
+fn rule_name(verdict: Verdict) -> &'static str {
+    verdict.rule.map_or("stall", |rule| rule.reason().code())
 }
 
 /// The arguments, whatever the order of their keys. What is no JSON is compared as it is.
@@ -409,7 +398,7 @@ mod tests {
         );
         judgements.extend((0..3).map(|_| run.gives(&same, &refusal.message, None)));
         assert_eq!(judgements[..2], [Judgement::GoOn, Judgement::GoOn]);
-        assert!(matches!(&judgements[2], Judgement::Nudge { rule: "stall_identical", count: 3, .. }), "{judgements:?}");
+        assert!(matches!(&judgements[2], Judgement::Nudge { rule: "stalled_identical", count: 3, .. }), "{judgements:?}");
         assert!(matches!(&judgements[3], Judgement::Stop { stop: Stop::Stalled { .. }, .. }), "{judgements:?}");
     }
 

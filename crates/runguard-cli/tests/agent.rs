@@ -115,7 +115,7 @@ fn every_demo_shows_what_it_says() {
     let here = TempDir::new().unwrap();
     let demos = [
         ("loop", 1, "guard: repetition", "Without the guard: 50 steps"),
-        ("ping-pong", 1, "guard: stall_cycle", "Without the guard: 50 steps"),
+        ("ping-pong", 1, "guard: stalled_cycle", "Without the guard: 50 steps"),
         ("budget", 1, "BUDGET_EXCEEDED (cost_limit)", "Without the limit"),
         ("truncated", 0, "COMPLETED", "Without the recovery"),
         ("flaky", 0, "retry 1 of 4 in 600 ms: rate_limited", "Without the retries"),

@@ -201,6 +201,11 @@ impl Budget {
         self.tree().path(self.holder.place).find_map(|(level, account)| account.is_within(account.limits, level, NOW).err())
     }
 
+    /// The limit of which nothing is left, if any.
+    pub fn used_up(&self) -> Option<BudgetExceeded> {
+        self.tree().path(self.holder.place).find_map(|(level, account)| account.has_something_left(account.limits, level, NOW).err())
+    }
+
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.
     pub fn check(&self, estimate: Cost) -> Result<(), BudgetExceeded> {
         self.tree().may_reserve(self.holder.place, estimate)

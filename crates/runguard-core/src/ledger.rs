@@ -18,6 +18,7 @@ mod calls;
 
 use crate::money::NanoDollars;
 use crate::packed::{Packed, serialise_packed};
+use crate::reason::Reason;
 use crate::time::Timestamp;
 pub use calls::Calls;
 use serde::{Deserialize, Serialize};
@@ -252,6 +253,13 @@ impl BudgetExceeded {
         self.unit.value(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved))
     }
 
+    pub const fn reason(&self) -> Reason {
+        match self.unit {
+            Unit::Calls => Reason::CallCapReached,
+            Unit::Usd | Unit::Tokens => Reason::BudgetExceeded,
+        }
+    }
+
     /// What is wrong and what to do, in sentences.
     pub fn sentences(&self) -> String {
         format!("The {}. {}.", self.what(), capitalised(self.advice()))
@@ -269,7 +277,9 @@ impl BudgetExceeded {
         }
         let aside = if self.reserved > 0 { format!(", {reserved} reserved") } else { String::new() };
         if self.asked == 0 {
-            format!("{whose} of {limit} is exceeded: {spent} spent{aside}")
+            // Spent to the last cent is not yet too much.
+            let state = if self.spent == self.limit { "used up" } else { "exceeded" };
+            format!("{whose} of {limit} is {state}: {spent} spent{aside}")
         } else {
             let left = self.unit.show(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved));
             format!("{whose} of {limit} has no room for {asked}: {spent} spent{aside}, {left} left")
@@ -522,6 +532,11 @@ impl Account {
     /// Whether no more was spent here than the limit.
     pub fn is_within(&self, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
         self.verdict(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent <= ceiling)
+    }
+
+    /// Whether anything is left to spend here. What is only set aside may be given back, so nothing is used up by it.
+    pub fn has_something_left(&self, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
+        self.verdict(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent < ceiling)
     }
 
     /// Whether what was paid beyond an estimate fits beside what others have set aside: who stayed within it did what was agreed.

@@ -11,6 +11,7 @@ pub mod money;
 mod packed;
 pub mod prices;
 pub mod reason;
+pub mod run;
 pub mod similarity;
 pub mod text;
 pub mod time;

@@ -1,4 +1,4 @@
-//! The names: guards and the reasons they give. One place, from which documentation, the OpenAPI description
+//! The names: guards and the reasons they give, and those of runs. One place, from which documentation, the OpenAPI description
 //! and the tables of the command line are made. Codes are added, never renamed.
 
 use serde::{Deserialize, Serialize};
@@ -144,6 +144,22 @@ named! {
         PermanentFailure = "permanent_failure",
         /// The shared state is away, and a hard limit is not kept from memory.
         StateUnavailable = "state_unavailable",
+    }
+}
+
+named! {
+    /// Why a run was stopped without a guard: by what it counts itself, or by its caller.
+    RunReason {
+        /// The run made as many tool calls as it may.
+        ToolCallCeiling = "tool_call_ceiling",
+        /// The run made as many model calls as it may.
+        ModelCallCeiling = "model_call_ceiling",
+        /// The caller stopped the run and gave no reason.
+        Stopped = "stopped",
+        /// A `ToolLimitError` that its caller made without a reason.
+        ToolLimitReached = "tool_limit_reached",
+        /// A `StallDetectedError` that its caller made without a reason.
+        StallDetected = "stall_detected",
     }
 }
 

@@ -828,11 +828,12 @@ impl Replay {
         let whose = (row.tenant.clone(), row.session.clone());
         let events: Vec<run_loop::Event> = decoded(deed).unwrap_or_default();
         let set = &self.in_force(row)?.run_loop.for_subject(&row.subject).settings;
-        if let Some(run_loop::Event::Called { repeats, max_cycle_len, window_millis, max_calls, .. }) = events.first() {
+        let thresholds = events.first().map(run_loop::Event::thresholds);
+        if let Some(run_loop::Thresholds { repeats, max_cycle_len, window_millis, max_calls }) = thresholds {
             let unlike = |own: u64, set: u64| (own != set).then_some(own);
             let own = [
-                unlike(u64::from(*repeats), u64::from(set.repeats)),
-                unlike(u64::from(*max_cycle_len), u64::from(set.max_cycle_len)),
+                unlike(u64::from(repeats), u64::from(set.repeats)),
+                unlike(u64::from(max_cycle_len), u64::from(set.max_cycle_len)),
                 unlike(window_millis.unwrap_or(0), set.window.as_millis()).map(|millis| millis / 1000),
                 unlike(u64::from(max_calls.unwrap_or(0)), u64::from(set.max_calls)),
             ];

@@ -11,7 +11,7 @@ use runguard_core::detect::stall::{self, Preset, Rung, StallRule, StallSettings,
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
 use runguard_core::money::NanoDollars;
 use runguard_core::{Reason, Span, Timestamp};
-use runguard_guards::guard::{run_loop, stall as stall_guard};
+use runguard_guards::guard::run_loop;
 use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
 use serde_json::Value;
 use std::fmt;
@@ -427,7 +427,7 @@ impl Watch<'_> {
                 if book.mode != Mode::Off {
                     let verdict = observe(&mut self.stall_state, &book.settings.0, step, person_replies);
                     if let Some(rule) = verdict.rule {
-                        let mode = book.mode_of(stall_guard::reason(rule));
+                        let mode = book.mode_of(rule.reason());
                         match verdict.rung {
                             Rung::Stop => found.finds(Ender::Stall, at, Cause::Stall(rule), mode),
                             Rung::Block if mode == Mode::Enforce => found.nudged(Nudge::Block),
@@ -488,12 +488,7 @@ fn ask_tracker(turn: &mut TurnCalls, policy: &Policy, step: &Step, found: &mut F
     let outcome = if step.error.is_some() { CallOutcome::Failed } else { CallOutcome::Completed };
     match turn.should_skip(&book.settings.0, &step.tool, &args) {
         Ok(Some(skip)) => {
-            let reason = match skip.reason {
-                SkipReason::ToolLimit => Reason::ToolLimit,
-                SkipReason::ExactDuplicate => Reason::ExactDuplicate,
-                SkipReason::SimilarQuery => Reason::SimilarQuery,
-            };
-            if book.mode_of(reason) == Mode::Enforce {
+            if book.mode_of(skip.reason.reason()) == Mode::Enforce {
                 return found.nudged(Nudge::Skip(skip.reason));
             }
         }

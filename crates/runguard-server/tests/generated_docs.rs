@@ -1,7 +1,7 @@
 //! The files under `docs/` that are made from the code must be what the code says. When this fails after a change that
 //! was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
 
-use runguard_core::{GuardName, Reason};
+use runguard_core::reason::{GuardName, Reason, RunReason};
 use runguard_engine::settings;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Keeping, Kind};
@@ -29,6 +29,10 @@ fn reasons_are_listed() {
         for route in ROUTES.iter().filter(|route| route.guard == *guard) {
             out += &format!("\n`POST {}`: {}\n", route.path, route.summary);
         }
+    }
+    out += "\n## A run\n\nWhy a run of the SDKs was stopped without a guard.\n\n| reason | meaning |\n|---|---|\n";
+    for reason in RunReason::ALL {
+        out += &format!("| `{reason}` | {} |\n", reason.meaning());
     }
     check("reasons.md", &out);
 }

@@ -5,8 +5,9 @@ use crate::prices::{self, PriceList};
 use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
-use runguard_core::budget::{self, Budget, BudgetExceeded, Cost, Limits, call_key};
+use runguard_core::budget::{self, Budget, Cost, Limits, call_key};
 use runguard_core::money::NanoDollars;
+use runguard_core::run::Money;
 use std::sync::Mutex;
 
 /// What may be spent: dollars, tokens, calls of one step.
@@ -29,13 +30,7 @@ impl BudgetTracker {
         prices: Option<&Bound<'_, PyAny>>,
         unknown_model: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let cap = cap.map(|cap| whole(cap, "cap")).transpose()?;
-        let cap = cap.map(u32::try_from).transpose().map_err(|_| errors::invalid_input(py, "cap is more than 4294967295 calls."))?;
-        let limits = Limits {
-            usd: max_usd.map(|usd| money(usd, "max_usd")).transpose()?,
-            tokens: max_tokens.map(|tokens| whole(tokens, "max_tokens")).transpose()?,
-            cap,
-        };
+        let limits = limits(py, max_usd, max_tokens, cap)?;
         let prices = match parent {
             Some(parent) if prices.is_none() && unknown_model.is_none() => parent.get().prices.clone(),
             _ => PriceList::new(prices, unknown_model)?,
@@ -57,7 +52,8 @@ impl BudgetTracker {
     ) -> PyResult<()> {
         let recorded = match asked(py, [first, second, usd, session_id, step_id])? {
             Asked::Dollars(usd) => self.budget.record(Cost::usd(money(usd, "usd")?)),
-            Asked::Calls(key) => self.budget.count(&key).map(drop),
+            Asked::AnyCall => self.budget.count("").map(drop),
+            Asked::Call(session, step) => self.budget.count(&call_key(&session, &step)).map(drop),
         };
         recorded.map_err(|exceeded| errors::budget_exceeded(py, &exceeded))
     }
@@ -94,7 +90,7 @@ impl BudgetTracker {
         let left = self.budget.remaining();
         let key = match (session_id, step_id) {
             (None, None) => String::new(),
-            (session, step) => key_of(py, session, step)?,
+            (session, step) => step_of(py, session, step).map(|(session, step)| call_key(&session, &step))?,
         };
         let calls = self.budget.calls_left(&key);
         let asks_for_calls = session_id.is_some() || step_id.is_some();
@@ -116,13 +112,8 @@ impl BudgetTracker {
 
     /// The error that says the budget is used up, or None while something is left.
     fn exhausted<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        let smallest = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
-        let refused = self.budget.check(smallest).err()?;
-        // What is only reserved may come back: nothing is used up by it.
-        (refused.spent >= refused.limit).then(|| {
-            let exceeded = BudgetExceeded { asked: 0, ..refused };
-            errors::budget_exceeded(py, &exceeded).into_value(py).into_bound(py).into_any()
-        })
+        let exceeded = self.budget.used_up()?;
+        Some(errors::budget_exceeded(py, &exceeded).into_value(py).into_bound(py).into_any())
     }
 
     /// Dollars spent.
@@ -169,6 +160,11 @@ impl BudgetTracker {
 }
 
 impl BudgetTracker {
+    /// The same budget, for a run, with what its models cost.
+    pub(crate) fn shared(&self) -> (Money, PriceList) {
+        (Money::InProcess(self.budget.clone()), self.prices.clone())
+    }
+
     fn spend(&self, py: Python<'_>, paid: Cost) -> PyResult<()> {
         self.budget.record(paid).map_err(|exceeded| errors::budget_exceeded(py, &exceeded))
     }
@@ -216,20 +212,24 @@ impl Reservation {
     }
 }
 
-enum Asked<'a, 'py> {
+pub(crate) enum Asked<'a, 'py> {
     Dollars(&'a Bound<'py, PyAny>),
-    Calls(String),
+    /// The session and the step.
+    Call(String, String),
+    AnyCall,
 }
 
 /// What `record` was asked to count, from any of the call shapes.
-fn asked<'a, 'py>(py: Python<'py>, given: [Option<&'a Bound<'py, PyAny>>; 5]) -> PyResult<Asked<'a, 'py>> {
+pub(crate) fn asked<'a, 'py>(py: Python<'py>, given: [Option<&'a Bound<'py, PyAny>>; 5]) -> PyResult<Asked<'a, 'py>> {
     match given {
         [Some(first), None, None, None, None] if !first.is_instance_of::<PyString>() => Ok(Asked::Dollars(first)),
         [None, None, Some(usd), None, None] => Ok(Asked::Dollars(usd)),
-        [None, None, None, None, None] => Ok(Asked::Calls(String::new())),
+        [None, None, None, None, None] => Ok(Asked::AnyCall),
         [session @ Some(_), step @ Some(_), None, None, None]
         | [None, None, None, session @ Some(_), step @ Some(_)]
-        | [session @ Some(_), None, None, None, step @ Some(_)] => key_of(py, session, step).map(Asked::Calls),
+        | [session @ Some(_), None, None, None, step @ Some(_)] => {
+            step_of(py, session, step).map(|(session, step)| Asked::Call(session, step))
+        }
         [Some(_), None, None, None, None] => {
             Err(errors::invalid_input(py, "A step is named by two strings, record(session_id, step_id); dollars are a number."))
         }
@@ -237,7 +237,8 @@ fn asked<'a, 'py>(py: Python<'py>, given: [Option<&'a Bound<'py, PyAny>>; 5]) ->
     }
 }
 
-fn key_of(py: Python<'_>, session: Option<&Bound<'_, PyAny>>, step: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+/// The names of a step.
+pub(crate) fn step_of(py: Python<'_>, session: Option<&Bound<'_, PyAny>>, step: Option<&Bound<'_, PyAny>>) -> PyResult<(String, String)> {
     let name = |value: Option<&Bound<'_, PyAny>>, what: &str| -> PyResult<String> {
         let text = value.and_then(|value| value.cast::<PyString>().ok());
         match text.map(values::text).transpose()? {
@@ -245,10 +246,24 @@ fn key_of(py: Python<'_>, session: Option<&Bound<'_, PyAny>>, step: Option<&Boun
             _ => Err(errors::invalid_input(py, format!("{what} must be a string that is not empty."))),
         }
     };
-    Ok(call_key(&name(session, "session_id")?, &name(step, "step_id")?))
+    Ok((name(session, "session_id")?, name(step, "step_id")?))
 }
 
-fn cost(usd: Option<&Bound<'_, PyAny>>, tokens: Option<&Bound<'_, PyAny>>, otherwise: Cost) -> PyResult<Cost> {
+pub(crate) fn limits(
+    py: Python<'_>,
+    max_usd: Option<&Bound<'_, PyAny>>,
+    max_tokens: Option<&Bound<'_, PyAny>>,
+    cap: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Limits> {
+    let cap = cap.map(|cap| whole(cap, "cap")).transpose()?;
+    Ok(Limits {
+        usd: max_usd.map(|usd| money(usd, "max_usd")).transpose()?,
+        tokens: max_tokens.map(|tokens| whole(tokens, "max_tokens")).transpose()?,
+        cap: cap.map(u32::try_from).transpose().map_err(|_| errors::invalid_input(py, "cap is more than 4294967295 calls."))?,
+    })
+}
+
+pub(crate) fn cost(usd: Option<&Bound<'_, PyAny>>, tokens: Option<&Bound<'_, PyAny>>, otherwise: Cost) -> PyResult<Cost> {
     Ok(Cost {
         usd: usd.map_or(Ok(otherwise.usd), |usd| money(usd, "usd"))?,
         tokens: tokens.map_or(Ok(otherwise.tokens), |tokens| whole(tokens, "tokens"))?,

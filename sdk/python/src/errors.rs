@@ -1,14 +1,12 @@
 //! Raises the exception classes of `runguard.errors`, which are written in Python so that they pickle and subclass well.
 
-use crate::values::sentence;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use runguard_core::breaker::CircuitOpen;
 use runguard_core::budget::{BudgetExceeded, Unit};
-use runguard_core::detect::loops::{LoopDetected, LoopKind};
-use runguard_core::prices::UnknownModelError;
+use runguard_core::run::{Trip, Unpriced, What};
 
 macro_rules! class {
     ($function:ident, $name:literal) => {
@@ -24,6 +22,8 @@ class!(budget_exceeded_class, "BudgetExceededError");
 class!(circuit_open_class, "CircuitOpenError");
 class!(unknown_model_class, "UnknownModelError");
 class!(loop_detected_class, "LoopDetectedError");
+class!(stall_detected_class, "StallDetectedError");
+class!(tool_limit_class, "ToolLimitError");
 
 /// The error to raise; when it cannot be built, the error that says why.
 fn raise<'py>(class: PyResult<&Bound<'py, PyType>>, message: &str, fields: PyResult<Bound<'py, PyDict>>) -> PyErr {
@@ -42,38 +42,46 @@ fn with_fields<'py>(py: Python<'py>, fill: impl FnOnce(&Bound<'py, PyDict>) -> P
     fill(&fields).map(|()| fields)
 }
 
-pub(crate) fn loop_detected(py: Python<'_>, found: &LoopDetected) -> PyErr {
-    let reason = match found.kind {
-        LoopKind::Cycle => "loop_detected",
-        LoopKind::Ceiling { .. } => "call_ceiling",
-    };
+/// The error that says why a run was stopped.
+pub(crate) fn trip(py: Python<'_>, trip: &Trip) -> PyErr {
     let fields = with_fields(py, |fields| {
-        fields.set_item("cycle", &found.pattern)?;
-        fields.set_item("repeats", found.repeats)?;
-        fields.set_item("reason", reason)
+        match &trip.what {
+            What::Loop { cycle, repeats } => {
+                fields.set_item("cycle", PyTuple::new(py, cycle)?)?;
+                fields.set_item("repeats", repeats)?;
+            }
+            What::Stall { rule, count, nudge } => {
+                fields.set_item("rule", rule.code())?;
+                fields.set_item("count", count)?;
+                fields.set_item("nudge", nudge)?;
+            }
+            What::Budget { unit, spent, limit } => {
+                for (name, amount) in [("spent", *spent), ("limit", *limit)] {
+                    match unit {
+                        Unit::Usd => fields.set_item(name, amount)?,
+                        Unit::Tokens | Unit::Calls => fields.set_item(name, amount as u64)?,
+                    }
+                }
+                fields.set_item("unit", unit.as_str())?;
+            }
+            What::Calls { tool, limit } => {
+                fields.set_item("tool", tool)?;
+                fields.set_item("limit", limit)?;
+            }
+        }
+        fields.set_item("reason", &trip.reason)
     });
-    raise(loop_detected_class(py), &found.to_string(), fields)
+    let class = match &trip.what {
+        What::Loop { .. } => loop_detected_class(py),
+        What::Stall { .. } => stall_detected_class(py),
+        What::Budget { .. } => budget_exceeded_class(py),
+        What::Calls { .. } => tool_limit_class(py),
+    };
+    raise(class, &trip.message, fields)
 }
 
 pub(crate) fn budget_exceeded(py: Python<'_>, exceeded: &BudgetExceeded) -> PyErr {
-    let fields = with_fields(py, |fields| {
-        match exceeded.unit {
-            Unit::Usd => {
-                fields.set_item("spent", exceeded.spent_value())?;
-                fields.set_item("limit", exceeded.limit_value())?;
-            }
-            Unit::Tokens | Unit::Calls => {
-                fields.set_item("spent", exceeded.spent)?;
-                fields.set_item("limit", exceeded.limit)?;
-            }
-        }
-        fields.set_item("unit", exceeded.unit.as_str())?;
-        fields.set_item("reason", if exceeded.unit == Unit::Calls { "call_cap_reached" } else { "budget_exceeded" })
-    });
-    let message = sentence(exceeded);
-    // Spent to the last cent is not yet too much.
-    let message = if exceeded.spent == exceeded.limit { message.replace(" is exceeded:", " is used up:") } else { message };
-    raise(budget_exceeded_class(py), &message, fields)
+    trip(py, &Trip::from(exceeded))
 }
 
 pub(crate) fn circuit_open(py: Python<'_>, endpoint: &str, refused: &CircuitOpen) -> PyErr {
@@ -85,12 +93,17 @@ pub(crate) fn circuit_open(py: Python<'_>, endpoint: &str, refused: &CircuitOpen
     raise(circuit_open_class(py), &refused.message, fields)
 }
 
-pub(crate) fn unknown_model(py: Python<'_>, error: &UnknownModelError) -> PyErr {
-    let fields = with_fields(py, |fields| fields.set_item("model", &error.model));
-    raise(unknown_model_class(py), &sentence(error), fields)
+pub(crate) fn unknown_model(py: Python<'_>, unpriced: &Unpriced) -> PyErr {
+    let fields = with_fields(py, |fields| fields.set_item("model", &unpriced.model));
+    raise(unknown_model_class(py), &unpriced.message, fields)
 }
 
 /// A lock is only poisoned by a panic in the core, which is a bug there.
 pub(crate) fn broken() -> PyErr {
     PyRuntimeError::new_err("A detector failed inside and cannot be used any more. Make a new one, and please report this.")
+}
+
+/// Only whoever got no answer knows why, and tells it.
+pub(crate) fn unanswered() -> PyErr {
+    PyRuntimeError::new_err("The service did not answer.")
 }

@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use runguard_core::Timestamp;
 use runguard_core::detect::loops::{self, LoopSettings};
-use std::sync::Mutex;
+use runguard_core::run::{Loops, Trip};
+use std::sync::{Arc, Mutex};
 
 /// Longest name of a session or a call, in bytes. Longer ones are not names.
 const LONGEST_NAME: usize = 65_536;
@@ -14,7 +15,7 @@ const LONGEST_NAME: usize = 65_536;
 /// Notices that the newest calls are copies of one short pattern.
 #[pyclass(subclass, frozen, module = "runguard._core")]
 pub(crate) struct LoopDetector {
-    detector: Mutex<loops::LoopDetector>,
+    detector: Arc<Mutex<loops::LoopDetector>>,
     /// Without a window or a ceiling only sessions that are named need the time: they expire. Reading the clock is a third of a call.
     is_timeless: bool,
 }
@@ -24,19 +25,10 @@ impl LoopDetector {
     #[new]
     #[pyo3(signature = (repeats = 3, max_cycle_len = 4, window_seconds = None, max_calls = None))]
     fn new(py: Python<'_>, repeats: i64, max_cycle_len: i64, window_seconds: Option<f64>, max_calls: Option<i64>) -> PyResult<Self> {
-        let window = window_seconds
-            .map(|seconds| {
-                clock::span(seconds).ok_or_else(|| {
-                    errors::invalid_input(py, format!("window_seconds is {seconds}: give a number above 0, or leave it out."))
-                })
-            })
-            .transpose()?;
-        // What does not fit is far outside of what may be set, and refused there.
-        let within = |value: i64| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX });
-        let settings =
-            LoopSettings { repeats: within(repeats), max_cycle_len: within(max_cycle_len), window, max_calls: max_calls.map(within) };
+        let settings = settings(py, repeats, max_cycle_len, window_seconds, max_calls)?;
         let detector = loops::LoopDetector::new(settings).map_err(|bad| errors::invalid_input(py, format!("{bad}.")))?;
-        Ok(Self { detector: Mutex::new(detector), is_timeless: window.is_none() && max_calls.is_none() })
+        let is_timeless = settings.window.is_none() && settings.max_calls.is_none();
+        Ok(Self { detector: Arc::new(Mutex::new(detector)), is_timeless })
     }
 
     /// Takes a call: `record(sig)`, `record(session_id, key)` or `record(session_id=…, tool=…)`. Raises `LoopDetectedError`.
@@ -49,15 +41,10 @@ impl LoopDetector {
         session_id: Option<&Bound<'_, PyAny>>,
         tool: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (session, name) = event(py, first, second, session_id, tool)?;
-        let session = match session {
-            Some(session) => Some(text(py, session, "session_id")?),
-            None => None,
-        };
-        let name = text(py, name, "the name of the call")?;
+        let (session, name) = named(py, first, second, session_id, tool)?;
         let (session, name) = (session.as_deref().unwrap_or_default(), &*name);
         let now = if self.is_timeless && session.is_empty() { Timestamp::from_millis(0) } else { clock::now() };
-        locked(&self.detector, |detector| detector.record(session, name, now))?.map_err(|found| errors::loop_detected(py, &found))
+        locked(&self.detector, |detector| detector.record(session, name, now))?.map_err(|found| errors::trip(py, &Trip::from(&found)))
     }
 
     /// The error that recording this call would raise, or None. Counts nothing.
@@ -70,15 +57,10 @@ impl LoopDetector {
         session_id: Option<&Bound<'py, PyAny>>,
         tool: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (session, name) = event(py, first, second, session_id, tool)?;
-        let session = match session {
-            Some(session) => Some(text(py, session, "session_id")?),
-            None => None,
-        };
-        let name = text(py, name, "the name of the call")?;
+        let (session, name) = named(py, first, second, session_id, tool)?;
         let now = clock::now();
         let found = locked(&self.detector, |detector| detector.check(session.as_deref().unwrap_or_default(), &name, now))?;
-        Ok(found.map(|found| errors::loop_detected(py, &found).into_value(py).into_bound(py).into_any()))
+        Ok(found.map(|found| errors::trip(py, &Trip::from(&found)).into_value(py).into_bound(py).into_any()))
     }
 
     /// Forgets the order of one session's calls, or without an id everything of all sessions.
@@ -102,7 +84,47 @@ impl LoopDetector {
     }
 }
 
-type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+impl LoopDetector {
+    /// The same detector, for a run.
+    pub(crate) fn shared(&self) -> Loops {
+        Loops::InProcess(Arc::clone(&self.detector))
+    }
+}
+
+/// Settings as a user gives them; what does not fit is far outside of what may be set, and refused there.
+pub(crate) fn settings(
+    py: Python<'_>,
+    repeats: i64,
+    max_cycle_len: i64,
+    window_seconds: Option<f64>,
+    max_calls: Option<i64>,
+) -> PyResult<LoopSettings> {
+    let wrong = |seconds| errors::invalid_input(py, format!("window_seconds is {seconds}: give a number above 0, or leave it out."));
+    let window = window_seconds.map(|seconds| clock::span(seconds).ok_or_else(|| wrong(seconds))).transpose()?;
+    let within = |value: i64| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX });
+    Ok(LoopSettings { repeats: within(repeats), max_cycle_len: within(max_cycle_len), window, max_calls: max_calls.map(within) })
+}
+
+pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;
+
+/// The session, if there is one, and the name of the call, as texts.
+#[inline]
+pub(crate) fn named<'a, 'py>(
+    py: Python<'py>,
+    first: Given<'a, 'py>,
+    second: Given<'a, 'py>,
+    session_id: Given<'a, 'py>,
+    tool: Given<'a, 'py>,
+) -> PyResult<(Option<Name<'a>>, Name<'a>)> {
+    let (session, name) = event(py, first, second, session_id, tool)?;
+    let session = match session {
+        Some(session) => Some(text(py, session, "session_id")?),
+        None => None,
+    };
+    Ok((session, text(py, name, "the name of the call")?))
+}
+
+pub(crate) type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 /// The session, if there is one, and the name of the call, from any of the call shapes.
 fn event<'a, 'py>(
@@ -119,7 +141,8 @@ fn event<'a, 'py>(
     }
 }
 
-fn text<'a>(py: Python<'_>, value: &'a Bound<'_, PyAny>, what: &str) -> PyResult<std::borrow::Cow<'a, str>> {
+#[inline]
+pub(crate) fn text<'a>(py: Python<'_>, value: &'a Bound<'_, PyAny>, what: &str) -> PyResult<std::borrow::Cow<'a, str>> {
     let Ok(text) = value.cast::<PyString>() else {
         let kind = value.get_type().name()?;
         return Err(errors::invalid_input(

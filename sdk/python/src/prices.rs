@@ -5,8 +5,10 @@ use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, UnknownModel, Usage, UsageError};
+use runguard_core::prices::{Price, Prices, UnknownModel, UnknownModelError, Usage, UsageError};
+use runguard_core::run::Unpriced;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Prices, and what a model costs that has none.
 #[derive(Clone)]
@@ -35,15 +37,26 @@ impl PriceList {
 
     /// What the usage of one request costs.
     pub(crate) fn cost(&self, py: Python<'_>, model: &Bound<'_, PyAny>, usage: &Usage) -> PyResult<NanoDollars> {
-        let Ok(name) = model.cast::<PyString>() else {
-            return Err(errors::invalid_input(py, "model must be the name of a model, a string."));
-        };
-        let name = values::text(name)?;
-        if name.trim().is_empty() {
-            return Err(errors::invalid_input(py, "model is empty: the price depends on it."));
-        }
-        self.prices.cost(&name, usage, &self.unknown).map(|(cost, _)| cost).map_err(|error| errors::unknown_model(py, &error))
+        let name = model_name(model)?;
+        self.known_cost(&name, usage).map_err(|error| errors::unknown_model(py, &Unpriced::from(&error)))
     }
+
+    pub(crate) fn known_cost(&self, model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
+        self.prices.cost(model, usage, &self.unknown).map(|(cost, _)| cost)
+    }
+}
+
+/// The name of a model, as a user gives it.
+pub(crate) fn model_name<'a>(model: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    let py = model.py();
+    let Ok(name) = model.cast::<PyString>() else {
+        return Err(errors::invalid_input(py, "model must be the name of a model, a string."));
+    };
+    let name = values::text(name)?;
+    if name.trim().is_empty() {
+        return Err(errors::invalid_input(py, "model is empty: the price depends on it."));
+    }
+    Ok(name)
 }
 
 fn read_unknown(unknown: &Bound<'_, PyAny>) -> PyResult<UnknownModel> {

@@ -4,16 +4,12 @@ use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use runguard_core::Span;
-use runguard_core::detect::sessions::{SessionKey, Sessions};
-use runguard_core::detect::stall::{self, Preset, StallSettings, Step, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{self, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
+use runguard_core::run::{Failure, Gave, Stalls};
 use serde_json::Value;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-/// A run silent for this long is forgotten.
-const EXPIRE: Span = Span::from_seconds(24 * 3600);
-const MOST_SESSIONS: usize = 100_000;
 const LADDERS: [&str; 4] = ["identical", "cycle", "same_error", "messages"];
 
 /// What the detector makes of a step.
@@ -46,7 +42,7 @@ impl Verdict {
 }
 
 impl Verdict {
-    fn of(verdict: stall::Verdict, tool: &str) -> Self {
+    pub(crate) fn of(verdict: stall::Verdict, tool: &str) -> Self {
         Self {
             rung: verdict.rung.code().to_owned(),
             rule: verdict.rule.map(|rule| rule.code().to_owned()),
@@ -60,9 +56,7 @@ impl Verdict {
 /// Notices that calls go on but bring nothing new. Any number of runs, told apart by `session_id`.
 #[pyclass(subclass, frozen, module = "runguard._core")]
 pub(crate) struct StallDetector {
-    /// A run that has just begun.
-    fresh: stall::StallDetector,
-    runs: Mutex<Sessions<stall::StallDetector>>,
+    runs: Arc<Mutex<StallSessions>>,
 }
 
 #[pymethods]
@@ -78,8 +72,8 @@ impl StallDetector {
             Some(thresholds) => changed(preset.settings(), thresholds)?,
             None => preset.settings(),
         };
-        let fresh = stall::StallDetector::new(settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
-        Ok(Self { fresh, runs: Mutex::new(Sessions::new(EXPIRE, MOST_SESSIONS)) })
+        let runs = StallSessions::new(settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
+        Ok(Self { runs: Arc::new(Mutex::new(runs)) })
     }
 
     /// Takes a call with what it gave. Never raises a trip; the verdict says what to do.
@@ -98,28 +92,25 @@ impl StallDetector {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
         let args = args.map_or(Ok(0), |args| values::fingerprint(args, Volatile::NONE))?;
-        let mut outcome = result.map(shown).transpose()?;
-        let failure = match error {
-            Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy()?.then(|| outcome.take().unwrap_or_default()),
-            Some(error) => Some(shown(error)?),
-            None => None,
-        };
-        let (result, error) = py.detach(|| (outcome.as_deref().map(result_fingerprint), failure.as_deref().map(error_fingerprint)));
-        let verdict = self.with_run(session_id, |run| run.observe(Step { tool, args, result, error, round }))?;
-        Ok(Verdict::of(verdict, tool))
+        let outcome = Outcome::read(py, result, error)?;
+        let Gave { result, error } = outcome.gave();
+        let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round };
+        let now = clock::now();
+        Ok(Verdict::of(locked(&self.runs, |runs| runs.observe(session_id, step, now))?, tool))
     }
 
     /// Takes what the model said without calling anything.
     #[pyo3(signature = (text, *, session_id = ""))]
     fn message(&self, py: Python<'_>, text: &str, session_id: &str) -> PyResult<Verdict> {
         let fingerprint = py.detach(|| result_fingerprint(text));
-        Ok(Verdict::of(self.with_run(session_id, |run| run.message(fingerprint))?, ""))
+        let now = clock::now();
+        Ok(Verdict::of(locked(&self.runs, |runs| runs.message(session_id, fingerprint, now))?, ""))
     }
 
     /// A person has spoken: the run starts anew.
     #[pyo3(signature = (session_id = ""))]
     fn user_message(&self, session_id: &str) -> PyResult<()> {
-        locked(&self.runs, |runs| runs.forget(SessionKey::of(session_id)))
+        locked(&self.runs, |runs| runs.user_message(session_id))
     }
 
     /// Runs that are remembered.
@@ -130,9 +121,39 @@ impl StallDetector {
 }
 
 impl StallDetector {
-    fn with_run<T>(&self, session: &str, ask: impl FnOnce(&mut stall::StallDetector) -> T) -> PyResult<T> {
-        let now = clock::now();
-        locked(&self.runs, |runs| ask(runs.enter(SessionKey::of(session), now, || self.fresh.clone(), stall::StallDetector::user_message)))
+    /// The same detector, for a run.
+    pub(crate) fn shared(&self) -> Stalls {
+        Stalls::InProcess(Arc::clone(&self.runs))
+    }
+}
+
+/// What a call gave, as it is compared.
+pub(crate) struct Outcome {
+    result: Option<u64>,
+    error: Option<(String, u64)>,
+}
+
+impl Outcome {
+    /// An error may be a text, an exception, or only a flag: then the result is what it failed with.
+    pub(crate) fn read(py: Python<'_>, result: Option<&Bound<'_, PyAny>>, error: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let mut result = result.map(shown).transpose()?;
+        let error = match error {
+            Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy()?.then(|| result.take().unwrap_or_default()),
+            Some(error) => Some(shown(error)?),
+            None => None,
+        };
+        Ok(py.detach(|| Self {
+            result: result.as_deref().map(result_fingerprint),
+            error: error.map(|text| {
+                let fingerprint = error_fingerprint(&text);
+                (text, fingerprint)
+            }),
+        }))
+    }
+
+    pub(crate) fn gave(&self) -> Gave<'_> {
+        let error = self.error.as_ref().map(|(text, fingerprint)| Failure { text, fingerprint: *fingerprint });
+        Gave { result: self.result, error }
     }
 }
 

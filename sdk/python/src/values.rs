@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
 use runguard_core::fingerprint::{self, Volatile};
+pub(crate) use runguard_core::run::sentence;
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -24,13 +25,6 @@ pub(crate) fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
 pub(crate) fn fingerprint(args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyResult<u64> {
     let text = json(args)?;
     args.py().detach(|| fingerprint::of_text_without(&text, volatile)).map_err(|error| errors::invalid_input(args.py(), sentence(&error)))
-}
-
-/// An error of the core as a sentence.
-pub(crate) fn sentence(error: &dyn std::fmt::Display) -> String {
-    let text = error.to_string();
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str().trim_end_matches('.')))
 }
 
 /// A Python string; half a character (a lone surrogate) is no UTF-8 and written as an escape, so that different ones stay different.

@@ -13,7 +13,8 @@ import {
   write,
   writeTwo,
 } from './core/wasm.js'
-import { BudgetExceededError, InvalidInputError, RunGuardError, type BudgetUnit } from './errors.js'
+import { tripError } from './core/steps.js'
+import { BudgetExceededError, InvalidInputError, RunGuardError } from './errors.js'
 import { counts, priceFailure, type Usage } from './prices.js'
 import { RemoteBudgetTracker } from './remote.js'
 
@@ -164,9 +165,7 @@ export class BudgetTracker extends CoreObject {
 }
 
 function problem(status: number): RunGuardError {
-  if (status !== TRIPPED) return failure(status)
-  const trip = outputJson<{ message: string; spent: number; limit: number; unit: BudgetUnit }>()
-  return new BudgetExceededError(trip.message, trip)
+  return status === TRIPPED ? tripError() : failure(status)
 }
 
 /** An estimate that is set aside until `commit` or `release`. With `using` it is released unless it was committed. */

@@ -445,10 +445,19 @@ export class GuardClient {
     } catch (error) {
       throw new InvalidInputError(`The request is not JSON: ${reasonOf(error)}. Give plain data.`, { cause: error })
     }
+    const answer = await this.exchange(`/guard/${route}`, body, options)
+    if (!(answer instanceof ServiceError)) return answer
+    if (this.#options.failOpen !== true) throw answer
+    this.failedOpen(answer)
+    return { allow: true, failed_open: true, message: answer.message }
+  }
+
+  /** Used by the detectors: what became of a request. A service that is away is an answer too; a request that is wrong is thrown. */
+  async exchange(path: string, body: string, options: RequestOptions = {}): Promise<Answer | ServiceError> {
     try {
       const headers: Record<string, string> = { 'content-type': 'application/json' }
       if (options.idempotencyKey !== undefined) headers['idempotency-key'] = options.idempotencyKey
-      const response = await this.#send('POST', `/guard/${route}`, { body, headers, signal: options.signal })
+      const response = await this.#send('POST', path, { body, headers, signal: options.signal })
       if (response.status === 204) return { allow: true }
       if (!response.ok && response.status !== 429) throw await problemOf(response)
       const answer: unknown = await response.json().catch(() => null)
@@ -461,12 +470,21 @@ export class GuardClient {
       }
       return { allow: true, ...answer }
     } catch (error) {
-      if (!(error instanceof ServiceError) || this.#options.failOpen !== true || !passing(error.status)) throw error
-      const tell =
-        this.#options.onFailedOpen ?? ((problem) => console.warn(`runguard: ${problem.message} Going on without a guard (failOpen).`))
-      tell(error)
-      return { allow: true, failed_open: true, message: error.message }
+      if (error instanceof ServiceError && passing(error.status)) return error
+      throw error
     }
+  }
+
+  /** What was said about requests that nobody answers, if anything was. */
+  get failOpen(): boolean | undefined {
+    return this.#options.failOpen
+  }
+
+  /** Used by the detectors: tells of a request that passed unasked. */
+  failedOpen(error: ServiceError): void {
+    const tell =
+      this.#options.onFailedOpen ?? ((problem) => console.warn(`runguard: ${problem.message} Going on without a guard (failOpen).`))
+    tell(error)
   }
 
   async #json(method: string, path: string, query: object = {}, body?: object): Promise<Fields> {

@@ -1,6 +1,7 @@
 /** Notices that a run goes round in a circle. */
 import { LoopDetectedError } from './errors.js'
-import { CoreObject, DONE, TRIPPED, failure, outputJson, secondLength, wasm, writeTwo } from './core/wasm.js'
+import { tripError } from './core/steps.js'
+import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, writeTwo } from './core/wasm.js'
 import { known, numberOrNone, text } from './core/input.js'
 import { RemoteLoopDetector } from './remote.js'
 
@@ -19,13 +20,6 @@ export interface LoopSettings {
 export interface LoopEvent {
   sessionId: string
   tool: string
-}
-
-export interface LoopTrip {
-  message: string
-  reason: string
-  cycle: string[]
-  repeats: number
 }
 
 const LONGEST_NAME = 65_536
@@ -111,9 +105,7 @@ export class LoopDetector extends CoreObject {
   }
 
   #error(status: number): Error {
-    if (status !== TRIPPED) return failure(status)
-    const trip = outputJson<LoopTrip>()
-    return new LoopDetectedError(trip.message, trip)
+    return status === TRIPPED ? tripError() : failure(status)
   }
 }
 

@@ -5,188 +5,201 @@
 import { Alerts } from './alerts.js'
 import type { BreakerSettings, BreakerState } from './breaker.js'
 import type { Books, BudgetLimits, TokenAmount } from './budget.js'
-import { GuardClient, type Answer, type ClientOptions, type Fields } from './client.js'
-import { amount, count, newId, text } from './core/input.js'
-import { argumentsToJson, resultToText } from './core/json.js'
-import {
-  BudgetExceededError,
-  CircuitOpenError,
-  InvalidInputError,
-  LoopDetectedError,
-  StallDetectedError,
-  ToolLimitError,
-  TripError,
-  UnknownModelError,
-} from './errors.js'
-import { fingerprint } from './fingerprint.js'
+import { GuardClient, type ClientOptions } from './client.js'
+import { amount, count, newId, numberOrNone, text } from './core/input.js'
+import { argumentsToJson, writeOutcome } from './core/json.js'
+import { answered } from './core/steps.js'
+import { CoreObject, output, secondLength, wasm, write, writeTwo } from './core/wasm.js'
+import { BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
 import { counts, type Usage } from './prices.js'
-import type { RunOptions, ToolOutcome } from './run.js'
-import type { Rung, StallRule, StepOutcome, Verdict } from './stall.js'
+import { CoreRun, ceilingsOf, type RunOptions, type ToolOutcome } from './run.js'
+import type { StepOutcome, Verdict } from './stall.js'
 import type { Skip, SkipReason } from './tools.js'
 
 /** Where the service is. Unlike a bare client, guards fail open unless told otherwise; budgets do not. */
 export type ServiceOptions = ClientOptions | { client: GuardClient }
 
-const LONGEST_ID = 256
+const LONGEST_NAME = 65_536
 
-function clientOf(options: ServiceOptions, failOpen: boolean): GuardClient {
-  return 'client' in options ? options.client : new GuardClient({ failOpen, ...options })
+function clientOf(options: ServiceOptions): GuardClient {
+  return 'client' in options ? options.client : new GuardClient(options)
 }
 
-/** A name the service takes: a long one is cut, and told apart by its fingerprint. */
-function id(what: string, name: unknown): string {
-  const given = text(what, name, 65_536)
-  return given.length <= LONGEST_ID ? given : `${given.slice(0, 200)}(${fingerprint(given)})`
+/** Whether calls pass that nobody answers, as the core takes it. */
+function passes(client: GuardClient, otherwise: boolean): number {
+  return Number(client.failOpen ?? otherwise)
 }
 
 /** A loop detector whose calls are counted by a service. A call that was refused is not counted. */
-export class RemoteLoopDetector {
+export class RemoteLoopDetector extends CoreObject {
   readonly #client: GuardClient
-  readonly #thresholds: Fields
   readonly #ownId = newId('ts')
-  readonly #turns = new Map<string, number>()
 
   constructor(options: LoopSettings & ServiceOptions) {
-    this.#client = clientOf(options, true)
-    const { repeats, maxCycleLen, windowSeconds, maxCalls } = options
-    this.#thresholds = { repeats, max_cycle_len: maxCycleLen, window_seconds: windowSeconds ?? undefined, max_calls: maxCalls ?? undefined }
+    const client = clientOf(options)
+    super(
+      wasm.service_loop_new(
+        numberOrNone('repeats', options.repeats),
+        numberOrNone('maxCycleLen', options.maxCycleLen),
+        numberOrNone('windowSeconds', options.windowSeconds),
+        numberOrNone('maxCalls', options.maxCalls),
+        passes(client, true),
+      ),
+      wasm.service_loop_free,
+    )
+    this.#client = client
   }
 
   /** Takes a call, as `LoopDetector.record` does. Rejects with LoopDetectedError. */
   async record(first: string | LoopEvent, key?: string): Promise<void> {
-    const error = await this.#ask('loop', first, key)
-    if (error !== null) throw error
+    await this.#ask(wasm.service_loop_record, first, key)
   }
 
   /** The error the next such call would reject with, or null. */
-  check(first: string | LoopEvent, key?: string): Promise<LoopDetectedError | null> {
-    return this.#ask('loop/check', first, key)
+  async check(first: string | LoopEvent, key?: string): Promise<LoopDetectedError | null> {
+    return refusal(LoopDetectedError, this.#ask(wasm.service_loop_check, first, key))
   }
 
   /** Begins a new history for the session. What was counted stays in the service's log. */
   reset(sessionId: string = this.#ownId): void {
-    this.#turns.set(sessionId, (this.#turns.get(sessionId) ?? 0) + 1)
+    wasm.service_loop_reset(this.handle, write(text('sessionId', sessionId, LONGEST_NAME)))
   }
 
-  async #ask(route: string, first: string | LoopEvent, key: string | undefined): Promise<LoopDetectedError | null> {
+  async #ask(ask: typeof wasm.service_loop_record, first: string | LoopEvent, key: string | undefined): Promise<void> {
     const [session, name] =
       typeof first !== 'string' ? [first?.sessionId, first?.tool] : key === undefined ? [this.#ownId, first] : [first, key]
-    const turn = this.#turns.get(session) ?? 0
-    const session_id = id('sessionId', session === '' || turn === 0 ? session : `${session}#${turn}`)
-    return loopError(await this.#client.guard(route, { session_id, tool: id('The name of the call', name), ...this.#thresholds }), name)
+    const written = writeTwo(text('sessionId', session, LONGEST_NAME), text('The name of the call', name, LONGEST_NAME))
+    await answered(ask(this.handle, written, secondLength), () => this.#client)
   }
 }
 
-function loopError(answer: Answer, name: string): LoopDetectedError | null {
-  if (answer.allow) return null
-  const cycle = Array.isArray(answer['pattern']) ? (answer['pattern'] as string[]) : [name]
-  return new LoopDetectedError(answer.message ?? '', {
-    cycle,
-    repeats: Number(answer['repeats'] ?? answer['calls_in_window'] ?? 0),
-    reason: answer.reason,
-  })
+/** The error of a kind that a promise is rejected with, or null. */
+async function refusal<E extends Error>(Kind: abstract new (...args: never[]) => E, asked: Promise<unknown>): Promise<E | null> {
+  try {
+    await asked
+    return null
+  } catch (error) {
+    if (error instanceof Kind) return error
+    throw error
+  }
 }
 
-/** A stall detector whose history is kept by a service, with the service's thresholds. Arguments leave this process as hashes. */
-export class RemoteStallDetector {
+/** A stall detector whose history is kept by a service, with the service's thresholds. Arguments and results leave this process as hashes. */
+export class RemoteStallDetector extends CoreObject {
   readonly #client: GuardClient
   readonly #ownId = newId('ts')
 
   constructor(options: ServiceOptions) {
-    this.#client = clientOf(options, true)
+    const client = clientOf(options)
+    super(wasm.service_stall_new(passes(client, true)), wasm.service_stall_free)
+    this.#client = client
   }
 
-  observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Promise<Verdict> {
-    const { error } = outcome
-    const failed = error !== undefined && error !== null && error !== false
-    return this.#ask(outcome.sessionId, {
-      tool: id('tool', tool),
-      args_hash: fingerprint(args),
-      result: result === undefined ? undefined : resultToText(result).slice(0, 65_536),
-      error: failed ? resultToText(error === true ? result : error).slice(0, 4096) : undefined,
-      round: outcome.round === undefined ? undefined : String(count('round', outcome.round)),
-    })
+  async observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Promise<Verdict> {
+    const round = outcome.round === undefined ? -1 : count('round', outcome.round)
+    const texts = [this.#session(outcome.sessionId), text('tool', tool, LONGEST_NAME), argumentsToJson(args)]
+    const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
+    return this.#verdict(wasm.service_stall_observe(this.handle, ...lengths, round))
   }
 
-  message(said: string, sessionId?: string): Promise<Verdict> {
-    return this.#ask(sessionId, { message: text('message', said, 65_536) })
+  async message(said: string, sessionId?: string): Promise<Verdict> {
+    const written = writeTwo(this.#session(sessionId), text('message', said, LONGEST_NAME))
+    return this.#verdict(wasm.service_stall_message(this.handle, written, secondLength))
   }
 
   async userMessage(sessionId?: string): Promise<void> {
-    await this.#ask(sessionId, { new_turn: true })
+    await this.#verdict(wasm.service_stall_user_message(this.handle, write(this.#session(sessionId))))
   }
 
-  async #ask(sessionId: string | undefined, what: Fields): Promise<Verdict> {
-    const answer = await this.#client.guard('stall', { session_id: id('sessionId', sessionId ?? this.#ownId), ...what })
-    return {
-      rung: (answer['rung'] as Rung | undefined) ?? 'go_on',
-      rule: (answer['rule'] as StallRule | undefined) ?? null,
-      count: Number(answer['count'] ?? 0),
-      nudge: String(answer['nudge'] ?? ''),
-      message: answer.message ?? '',
-    }
+  #session(sessionId: string | undefined): string {
+    return text('sessionId', sessionId ?? this.#ownId, LONGEST_NAME)
+  }
+
+  async #verdict(status: number): Promise<Verdict> {
+    return (await answered(status, () => this.#client)) as Verdict
   }
 }
 
+/** What the core reads in a budget's answer. */
+type ServiceBooks = Record<string, number | null>
+
 /** A budget whose books are kept by a service, under `sessionId`. */
-export class RemoteBudgetTracker {
+export class RemoteBudgetTracker extends CoreObject {
   readonly sessionId: string
-  readonly #client: GuardClient
-  readonly #limits: Fields
+  readonly client: GuardClient
 
   constructor(options: BudgetLimits & ServiceOptions & { sessionId?: string; parent?: RemoteBudgetTracker }) {
-    this.#client = clientOf(options, false)
-    this.sessionId = options.sessionId === undefined ? newId('ts') : id('sessionId', options.sessionId)
+    const client = clientOf(options)
     const { maxUsd, maxTokens, cap, parent } = options
-    this.#limits = { max_usd: maxUsd ?? undefined, max_tokens: maxTokens ?? undefined, cap: cap ?? undefined, parent: parent?.sessionId }
+    const limits = [numberOrNone('maxUsd', maxUsd), numberOrNone('maxTokens', maxTokens), numberOrNone('cap', cap)] as const
+    const session = write(options.sessionId === undefined ? newId('ts') : text('sessionId', options.sessionId, LONGEST_NAME))
+    super(
+      parent === undefined
+        ? wasm.service_budget_new(session, ...limits, passes(client, false))
+        : wasm.service_budget_child(CoreObject.handleOf(parent), session, ...limits),
+      wasm.service_budget_free,
+    )
+    this.client = client
+    wasm.service_budget_session(this.handle)
+    this.sessionId = output()
   }
 
-  child(limits: BudgetLimits = {}): RemoteBudgetTracker {
-    return new RemoteBudgetTracker({ ...limits, client: this.#client, parent: this })
+  child(limits: BudgetLimits & { sessionId?: string } = {}): RemoteBudgetTracker {
+    return new RemoteBudgetTracker({ ...limits, client: this.client, parent: this })
   }
 
   /** `record(usd)` or `record(sessionId, stepId)`. Rejects with BudgetExceededError. */
   async record(first: number | string, stepId?: string): Promise<void> {
-    await this.#ask('record', typeof first === 'string' ? { key: callKey(first, stepId) } : { usd: amount('usd', first) })
+    await this.#ask(
+      typeof first === 'string'
+        ? wasm.service_budget_count(this.handle, step(first, stepId), secondLength)
+        : wasm.service_budget_record(this.handle, amount('usd', first), 0),
+    )
   }
 
   async recordTokens(tokens: number): Promise<void> {
-    await this.#ask('record', { tokens: count('tokens', tokens) })
+    await this.#ask(wasm.service_budget_record(this.handle, 0, count('tokens', tokens)))
   }
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
-    const [input_tokens, output_tokens, cached_tokens, cache_write_tokens] = counts(usage)
-    await this.#ask('record', { model: id('model', model), input_tokens, output_tokens, cached_tokens, cache_write_tokens })
+    const tokens = counts(usage)
+    await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens), model)
   }
 
   /** Dollars that remain, or with a session and a step the calls that remain; Infinity where nothing limits them. */
   async check(sessionId?: string, stepId?: string): Promise<number> {
     if (sessionId === undefined) return (await this.books()).remaining ?? Infinity
-    const answer = await this.#client.guard('budget/check', {
-      session_id: this.sessionId,
-      ...this.#limits,
-      key: callKey(sessionId, stepId),
-    })
-    return Number(answer['remaining_calls'] ?? (answer.allow ? Infinity : 0))
+    const books = await this.#ask(wasm.service_budget_calls_left(this.handle, step(sessionId, stepId), secondLength))
+    return (books as ServiceBooks)['remaining_calls'] ?? Infinity
   }
 
   /** Sets an estimate aside. */
   async reserve(usd = 0, { tokens = 0 }: TokenAmount = {}): Promise<RemoteReservation> {
-    const answer = await this.#ask('reserve', { usd: amount('usd', usd), tokens: count('tokens', tokens) })
-    return new RemoteReservation((act, what) => this.#ask(act, what), answer['reservation_id'] as string | undefined, usd, tokens)
+    const id = await this.#ask(wasm.service_budget_reserve(this.handle, amount('usd', usd), count('tokens', tokens)))
+    return new RemoteReservation(this, id as string | null, usd, tokens)
+  }
+
+  /** Used by `RemoteReservation`. */
+  async commitReservation(id: string | null, usd: number, tokens: number): Promise<void> {
+    await this.#ask(wasm.service_budget_commit(this.handle, id === null ? -1 : write(id), amount('usd', usd), count('tokens', tokens)))
+  }
+
+  /** Used by `RemoteReservation`. */
+  async releaseReservation(id: string): Promise<void> {
+    await this.#ask(wasm.service_budget_release(this.handle, write(id)))
   }
 
   async books(): Promise<Books> {
-    const answer = await this.#client.guard('budget/check', { session_id: this.sessionId, ...this.#limits })
-    const value = (name: string): number | null => (answer[name] === undefined ? null : Number(answer[name]))
+    const books = (await this.#ask(wasm.service_budget_books(this.handle))) as ServiceBooks
+    const value = (name: string): number | null => books[name] ?? null
     return {
-      spent: value('spent_usd') ?? 0,
-      reserved: value('reserved_usd') ?? 0,
-      remaining: value('remaining_usd'),
-      limit: value('limit_usd'),
+      spent: value('spent') ?? 0,
+      reserved: value('reserved') ?? 0,
+      remaining: value('remaining'),
+      limit: value('limit'),
       spentTokens: value('spent_tokens') ?? 0,
-      reservedTokens: value('reserved_tokens') ?? 0,
+      reservedTokens: 0,
       remainingTokens: value('remaining_tokens'),
       limitTokens: value('limit_tokens'),
     }
@@ -194,66 +207,45 @@ export class RemoteBudgetTracker {
 
   /** The error when nothing more may be spent, or null. */
   async exhausted(): Promise<BudgetExceededError | null> {
-    const books = await this.books()
-    const units = [
-      [books.spent, books.limit, books.remaining, 'usd'],
-      [books.spentTokens, books.limitTokens, books.remainingTokens, 'tokens'],
-    ] as const
-    for (const [spent, limit, remaining, unit] of units) {
-      if (remaining !== null && remaining <= 0) {
-        const message = `The budget of ${limit ?? 'the parent'} ${unit} is used up: ${spent} spent. Stop the run, or start it with a higher limit.`
-        return new BudgetExceededError(message, { spent, limit: limit ?? spent, unit })
-      }
-    }
-    return null
+    return refusal(BudgetExceededError, this.#ask(wasm.service_budget_used_up(this.handle)))
   }
 
-  async #ask(act: string, what: Fields): Promise<Answer> {
-    const answer = await this.#client.guard(`budget/${act}`, { session_id: this.sessionId, ...this.#limits, ...what })
-    if (answer.allow) return answer
-    const { reason, message = '' } = answer
-    if (reason === 'unknown_model') throw new UnknownModelError(message, { model: String(answer['model'] ?? what['model'] ?? '') })
-    const [unit, spent, limit] =
-      answer['cap'] !== undefined
-        ? (['calls', answer['calls'], answer['cap']] as const)
-        : answer['limit_usd'] === undefined && answer['limit_tokens'] !== undefined
-          ? (['tokens', answer['spent_tokens'], answer['limit_tokens']] as const)
-          : (['usd', answer['spent_usd'], answer['limit_usd']] as const)
-    throw new BudgetExceededError(message, { unit, spent: Number(spent ?? 0), limit: Number(limit ?? 0), reason })
+  #ask(status: number, model = ''): Promise<unknown> {
+    return answered(status, () => this.client, model)
   }
 }
 
-function callKey(sessionId: unknown, stepId: unknown): string {
-  return id('sessionId and stepId', `${text('sessionId', sessionId, 65_536)}/${text('stepId', stepId, 65_536)}`)
+function step(sessionId: unknown, stepId: unknown): number {
+  return writeTwo(text('sessionId', sessionId, LONGEST_NAME), text('stepId', stepId, LONGEST_NAME))
 }
 
 /** An estimate that a service has set aside. Commit or release it; the service frees it after a while. */
 export class RemoteReservation {
-  readonly #ask: (act: string, what: Fields) => Promise<Answer>
-  readonly #id: string | undefined
+  readonly #budget: RemoteBudgetTracker
+  readonly #id: string | null
   readonly usd: number
   readonly tokens: number
   #open = true
 
-  constructor(ask: (act: string, what: Fields) => Promise<Answer>, reservationId: string | undefined, usd: number, tokens: number) {
-    this.#ask = ask
+  constructor(budget: RemoteBudgetTracker, reservationId: string | null, usd: number, tokens: number) {
+    this.#budget = budget
     this.#id = reservationId
     this.usd = usd
     this.tokens = tokens
   }
 
   async commit(usd: number = this.usd, { tokens = this.tokens }: TokenAmount = {}): Promise<void> {
-    const paid = { usd: amount('usd', usd), tokens: count('tokens', tokens) }
+    amount('usd', usd)
+    count('tokens', tokens)
     if (!this.#open) throw new InvalidInputError('This reservation was committed or released before.')
     this.#open = false
-    // Without an id the service could not be asked when this was reserved, and calls pass then.
-    await (this.#id === undefined ? this.#ask('record', paid) : this.#ask('commit', { reservation_id: this.#id, ...paid }))
+    await this.#budget.commitReservation(this.#id, usd, tokens)
   }
 
   async release(): Promise<void> {
     if (!this.#open) return
     this.#open = false
-    if (this.#id !== undefined) await this.#ask('release', { reservation_id: this.#id })
+    if (this.#id !== null) await this.#budget.releaseReservation(this.#id)
   }
 }
 
@@ -263,13 +255,24 @@ export interface RemotePermit {
   readonly permitId: string | undefined
 }
 
+/** A client that fails open unless told otherwise. */
+function openClientOf(options: ServiceOptions): GuardClient {
+  return 'client' in options ? options.client : new GuardClient({ failOpen: true, ...options })
+}
+
+/** A name the service takes: a long one is cut, and told apart by its fingerprint. */
+function id(what: string, name: unknown): string {
+  wasm.short_id(write(text(what, name, LONGEST_NAME)))
+  return output()
+}
+
 /** A circuit breaker that all who use the same name share, with the service's thresholds. */
 export class RemoteCircuitBreaker {
   readonly name: string
   readonly #client: GuardClient
 
   constructor(options: Pick<BreakerSettings, 'name'> & ServiceOptions) {
-    this.#client = clientOf(options, true)
+    this.#client = openClientOf(options)
     this.name = id('name', options.name ?? 'default')
   }
 
@@ -324,7 +327,7 @@ export class RemoteToolExecutionTracker {
   #turn = newId('ts')
 
   constructor(options: ServiceOptions) {
-    this.#client = clientOf(options, true)
+    this.#client = openClientOf(options)
   }
 
   async shouldSkip(tool: string, args?: unknown): Promise<Skip | null> {
@@ -363,137 +366,75 @@ export class RemoteRun {
   readonly runId: string
   readonly budget: RemoteBudgetTracker | null
   readonly #client: GuardClient
-  readonly #thresholds: Fields
+  readonly #core: CoreRun
   readonly #stall: RemoteStallDetector | null
-  readonly #alerts: Alerts | null
-  readonly #maxToolCalls: number
-  readonly #maxModelCalls: number
-  #trip: TripError | null = null
-  #toolCalls = 0
-  #modelCalls = 0
-  #turn = 0
 
   constructor(options: Omit<RunOptions, 'budget' | 'loop' | 'stall'> & ServiceOptions & { stall?: boolean; budget?: RemoteBudgetTracker }) {
-    this.#client = clientOf(options, true)
-    this.runId = options.runId === undefined ? newId('run') : id('runId', options.runId)
-    this.#thresholds = { repeats: options.repeats, max_cycle_len: options.maxCycleLen }
-    this.#stall = options.stall === true ? new RemoteStallDetector({ client: this.#client }) : null
-    this.#alerts = Alerts.of(options.alerts)
-    this.#maxToolCalls = options.maxToolCalls === undefined ? Infinity : count('maxToolCalls', options.maxToolCalls)
-    this.#maxModelCalls = options.maxModelCalls === undefined ? Infinity : count('maxModelCalls', options.maxModelCalls)
-    const { maxUsd, maxTokens, budget } = options
+    const { maxUsd, maxTokens, budget, repeats, maxCycleLen } = options
+    const client = clientOf(options)
+    this.#client = client
+    this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
+    const ceilings = ceilingsOf(options)
+    const loop = new RemoteLoopDetector({ repeats, maxCycleLen, client })
+    this.#stall = options.stall === true ? new RemoteStallDetector({ client }) : null
+    const limits = { maxUsd, maxTokens, sessionId: this.runId }
     const limited = maxUsd !== undefined || maxTokens !== undefined
-    this.budget = limited
-      ? (budget?.child({ maxUsd, maxTokens }) ??
-        new RemoteBudgetTracker({ maxUsd, maxTokens, sessionId: this.runId, client: this.#client }))
-      : (budget ?? null)
+    this.budget = limited ? (budget?.child(limits) ?? new RemoteBudgetTracker({ ...limits, client })) : (budget ?? null)
+    const parts = [loop, this.#stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
+    this.#core = new CoreRun(this.runId, Alerts.of(options.alerts), wasm.run_over_service(write(this.runId), ...ceilings, ...parts))
+    // The run has what it needs of it.
+    loop.free()
   }
 
   async beforeTool(tool: string, args?: unknown): Promise<void> {
-    this.check()
-    const name = id('tool', tool)
-    // Arguments stay here; their fingerprint tells calls apart.
-    const hash = fingerprint(args)
-    if (this.#toolCalls >= this.#maxToolCalls) {
-      const limit = this.#maxToolCalls
-      throw this.#stop(
-        new ToolLimitError(
-          `The run has made its ${limit} tool calls; '${tool}' would be one more. Answer with what there is, or raise maxToolCalls.`,
-          { tool, limit, reason: 'tool_call_ceiling' },
-        ),
-      )
-    }
-    this.#toolCalls += 1
-    const error = loopError(
-      await this.#client.guard('loop', { session_id: this.#session(), tool: name, args: hash, ...this.#thresholds }),
-      tool,
-    )
-    if (error !== null) throw this.#stop(error)
+    await this.#heed(this.#core.beforeTool(tool, args))
   }
 
   async afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): Promise<string | null> {
-    if (this.#stall === null) return null
-    const round = this.#modelCalls === 0 ? undefined : this.#modelCalls
-    const verdict = await this.#stall.observe(tool, args, result, { error: outcome.error, round, sessionId: this.#session() })
-    if (verdict.rung === 'block' || verdict.rung === 'stop') {
-      this.#stop(new StallDetectedError(verdict.message, { rule: verdict.rule ?? '', count: verdict.count, nudge: verdict.nudge }))
-    }
-    return verdict.nudge === '' ? null : verdict.nudge
+    return this.#stall === null ? null : this.#core.looked(await this.#heed(this.#core.afterTool(tool, args, result, outcome)))
   }
 
   async beforeModel(): Promise<void> {
-    this.check()
-    const exhausted = (await this.budget?.exhausted()) ?? null
-    if (exhausted !== null) throw this.#stop(exhausted)
-    if (this.#modelCalls >= this.#maxModelCalls) {
-      const limit = this.#maxModelCalls
-      throw this.#stop(
-        new ToolLimitError(`The run has made its ${limit} model calls. Answer with what there is, or raise maxModelCalls.`, {
-          tool: 'model',
-          limit,
-          reason: 'model_call_ceiling',
-        }),
-      )
-    }
-    this.#modelCalls += 1
+    await this.#heed(this.#core.beforeModel())
   }
 
-  recordUsage(model: string, usage: Usage): Promise<void> {
-    return this.#spend((budget) => budget.recordUsage(model, usage))
+  async recordUsage(model: string, usage: Usage): Promise<void> {
+    if (this.budget !== null) await this.#heed(this.#core.recordUsage(model, usage), model)
   }
 
-  recordUsd(usd: number): Promise<void> {
-    return this.#spend((budget) => budget.record(usd))
+  async recordUsd(usd: number): Promise<void> {
+    await this.#heed(this.#core.record(usd))
   }
 
   get trip(): TripError | null {
-    return this.#trip
+    return this.#core.trip
   }
 
   get tripped(): boolean {
-    return this.#trip !== null
+    return this.trip !== null
   }
 
   get message(): string {
-    return this.#trip?.message ?? ''
+    return this.trip?.message ?? ''
   }
 
   /** Throws the trip, if there is one. */
   check(): void {
-    if (this.#trip !== null) throw this.#trip
+    this.#core.check()
   }
 
   /** A user message: what follows may repeat what was before. Budget and trip stay. */
   newTurn(): void {
-    this.#turn += 1
+    this.#core.newTurn()
   }
 
   /** Forgets the trip and all counts but the money. For an operator, not for the agent. */
   reset(): void {
-    this.newTurn()
-    this.#toolCalls = 0
-    this.#modelCalls = 0
-    this.#trip = null
+    this.#core.reset()
   }
 
-  #session(): string {
-    return this.#turn === 0 ? this.runId : `${this.runId}#${this.#turn}`
-  }
-
-  async #spend(spend: (budget: RemoteBudgetTracker) => Promise<void>): Promise<void> {
-    try {
-      if (this.budget !== null) await spend(this.budget)
-    } catch (error) {
-      throw error instanceof BudgetExceededError ? this.#stop(error) : error
-    }
-  }
-
-  #stop(trip: TripError): TripError {
-    if (this.#trip === null) {
-      trip.runId ??= this.runId
-      this.#trip = trip
-      this.#alerts?.send(trip)
-    }
-    return this.#trip
+  #heed(status: number, model = ''): Promise<unknown> {
+    const client = (part: string): GuardClient => (part === 'budget' && this.budget !== null ? this.budget.client : this.#client)
+    return answered(status, client, model, this.#core.stopped)
   }
 }

@@ -1,18 +1,12 @@
 /** One agent run: what every adapter asks before a step. */
 import { Alerts, type AlertsLike } from './alerts.js'
 import { BudgetTracker } from './budget.js'
-import { count, known, newId, text } from './core/input.js'
+import { amount, count, known, newId, text } from './core/input.js'
+import { argumentsToJson, writeOutcome } from './core/json.js'
+import { settled, tripError } from './core/steps.js'
+import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeTwo } from './core/wasm.js'
 import { withCurrent } from './current.js'
-import {
-  BudgetExceededError,
-  LoopDetectedError,
-  RunGuardError,
-  StallDetectedError,
-  ToolLimitError,
-  TripError,
-  UnknownModelError,
-} from './errors.js'
-import { fingerprint } from './fingerprint.js'
+import { RunGuardError, TripError } from './errors.js'
 import { LoopDetector } from './loop.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
@@ -43,9 +37,6 @@ export interface ToolOutcome {
   error?: unknown
 }
 
-/** Between the tool's name and the fingerprint of its arguments. No tool has it in its name. */
-const SEPARATOR = '\u001f'
-const WITH_FINGERPRINT = /\u001f[0-9a-f]*/g
 const LONGEST_NAME = 65_536
 const OPTIONS = [
   'runId',
@@ -61,29 +52,100 @@ const OPTIONS = [
   'alerts',
 ]
 
+/** The run in the core, and the trip as it was first thrown. What `Run` and `RemoteRun` have in common. */
+export class CoreRun extends CoreObject {
+  readonly #runId: string
+  readonly #alerts: Alerts | null
+  #trip: TripError | null = null
+
+  constructor(runId: string, alerts: Alerts | null, handle: number) {
+    super(handle, wasm.run_free)
+    this.#runId = runId
+    this.#alerts = alerts
+  }
+
+  beforeTool(tool: string, args: unknown): number {
+    // A run that is over has no use for arguments, and they may be such that they cannot be compared.
+    this.check()
+    return wasm.run_before_tool(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength, Date.now())
+  }
+
+  afterTool(tool: string, args: unknown, result: unknown, { error }: ToolOutcome): number {
+    const lengths = writeOutcome([text('tool', tool, LONGEST_NAME), argumentsToJson(args)], result, error)
+    return wasm.run_after_tool(this.handle, ...(lengths as [number, number, number, number]), Date.now())
+  }
+
+  beforeModel(): number {
+    return wasm.run_before_model(this.handle)
+  }
+
+  record(usd: number): number {
+    return wasm.run_record(this.handle, amount('usd', usd), 0)
+  }
+
+  recordUsage(model: string, usage: Usage): number {
+    const tokens = counts(usage)
+    return wasm.run_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens)
+  }
+
+  newTurn(): void {
+    this.#change(wasm.run_new_turn(this.handle))
+  }
+
+  reset(): void {
+    this.#change(wasm.run_reset(this.handle))
+    this.#trip = null
+  }
+
+  get trip(): TripError | null {
+    return this.#trip
+  }
+
+  check(): void {
+    if (this.#trip !== null) throw this.#trip
+  }
+
+  /** Keeps the first trip and reports it once. Gives the one to throw. */
+  stopped = (): TripError => {
+    if (this.#trip === null) {
+      const trip = tripError()
+      trip.runId ??= this.#runId
+      this.#trip = trip
+      this.#alerts?.send(trip)
+    }
+    return this.#trip
+  }
+
+  /** A trip that a result led to is thrown by the next question. */
+  looked(nudge: unknown): string | null {
+    if (wasm.run_trip(this.handle) === TRIPPED) this.stopped()
+    return nudge as string | null
+  }
+
+  #change(status: number): void {
+    if (status !== DONE) throw failure(status)
+  }
+}
+
 /** Watches one agent run. Once it has tripped it stays tripped: every later question throws the same trip at once. */
 export class Run {
   readonly runId: string
   readonly loop: LoopDetector
   readonly budget: BudgetTracker | null
   readonly stall: StallDetector | null
-  readonly #alerts: Alerts | null
-  readonly #maxToolCalls: number
-  readonly #maxModelCalls: number
-  #trip: TripError | null = null
-  #toolCalls = 0
-  #modelCalls = 0
+  readonly #core: CoreRun
 
   constructor(options: RunOptions = {}) {
     known('Run', options, OPTIONS)
     this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
-    this.#maxToolCalls = ceiling('maxToolCalls', options.maxToolCalls)
-    this.#maxModelCalls = ceiling('maxModelCalls', options.maxModelCalls)
-    this.#alerts = Alerts.of(options.alerts)
+    const ceilings = ceilingsOf(options)
+    const alerts = Alerts.of(options.alerts)
     this.loop = options.loop ?? new LoopDetector({ repeats: options.repeats, maxCycleLen: options.maxCycleLen })
     this.budget = budgetOf(options)
     const { stall } = options
     this.stall = stall === undefined || stall instanceof StallDetector ? (stall ?? null) : new StallDetector(stall)
+    const parts = [this.loop, this.stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
+    this.#core = new CoreRun(this.runId, alerts, wasm.run_new(write(this.runId), ...ceilings, ...parts))
   }
 
   /** The same questions, as promises, with the counts in a RunGuard service. */
@@ -95,64 +157,27 @@ export class Run {
 
   /** Counts the call. Throws a TripError when the tool must not run. */
   beforeTool(tool: string, args?: unknown): void {
-    this.check()
-    const signature = text('tool', tool, LONGEST_NAME) + SEPARATOR + fingerprint(args)
-    if (this.#toolCalls >= this.#maxToolCalls) {
-      const limit = this.#maxToolCalls
-      const message = `The run has made its ${limit} tool calls; '${tool}' would be one more. Answer with what there is, or raise maxToolCalls.`
-      throw this.#stop(new ToolLimitError(message, { tool, limit, reason: 'tool_call_ceiling' }))
-    }
-    this.#toolCalls += 1
-    try {
-      this.loop.record(this.runId, signature)
-    } catch (error) {
-      throw error instanceof LoopDetectedError ? this.#stop(withToolNames(error)) : error
-    }
+    this.#heed(this.#core.beforeTool(tool, args))
   }
 
   /** Shows what the tool gave. May return a text for the model; a trip is thrown by the next `before…`. */
   afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): string | null {
-    if (this.stall === null) return null
-    // Whoever never tells of model calls has no rounds: every call counts.
-    const round = this.#modelCalls === 0 ? undefined : this.#modelCalls
-    const verdict = this.stall.observe(tool, args, result, { error: outcome.error, round, sessionId: this.runId })
-    if (verdict.rung === 'block' || verdict.rung === 'stop') {
-      const message = `The run makes no progress: ${verdict.message.charAt(0).toLowerCase()}${verdict.message.slice(1)} Stop it, or change what it is asked to do.`
-      this.#stop(new StallDetectedError(message, { rule: verdict.rule ?? '', count: verdict.count, nudge: verdict.nudge }))
-    }
-    return verdict.nudge === '' ? null : verdict.nudge
+    return this.stall === null ? null : this.#core.looked(settled(this.#core.afterTool(tool, args, result, outcome), ''))
   }
 
   /** Counts a model call. Throws the trip, or BudgetExceededError or ToolLimitError when there is nothing left. */
   beforeModel(): void {
-    this.check()
-    const exhausted = this.budget?.exhausted() ?? null
-    if (exhausted !== null) throw this.#stop(exhausted)
-    if (this.#modelCalls >= this.#maxModelCalls) {
-      const limit = this.#maxModelCalls
-      const message = `The run has made its ${limit} model calls. Answer with what there is, or raise maxModelCalls.`
-      throw this.#stop(new ToolLimitError(message, { tool: 'model', limit, reason: 'model_call_ceiling' }))
-    }
-    this.#modelCalls += 1
+    this.#heed(this.#core.beforeModel())
   }
 
   /** Adds what a model call used. Throws once the budget is exceeded; a model without a price throws when dollars are limited. */
   recordUsage(model: string, usage: Usage): void {
-    if (this.budget === null) return
-    const budget = this.budget
-    this.#spend(() => {
-      try {
-        budget.recordUsage(model, usage)
-      } catch (error) {
-        if (!(error instanceof UnknownModelError) || budget.books.remaining !== null) throw error
-        budget.recordTokens(counts(usage).reduce((sum, tokens) => sum + tokens, 0))
-      }
-    })
+    if (this.budget !== null) this.#heed(this.#core.recordUsage(model, usage), model)
   }
 
   /** Adds dollars spent. Throws once the budget is exceeded. */
   recordUsd(usd: number): void {
-    this.#spend(() => this.budget?.record(usd))
+    this.#heed(this.#core.record(usd))
   }
 
   /** A tool that asks this run before each call, and shows it the result. `name` is needed for a function without one. */
@@ -161,7 +186,7 @@ export class Run {
     return (...args) => {
       const given = args.length === 1 ? args[0] : args
       this.beforeTool(name, given)
-      return settled(
+      return watched(
         () => fn(...args),
         (result) => this.afterTool(name, given, result),
         (error) => this.afterTool(name, given, undefined, { error }),
@@ -179,58 +204,42 @@ export class Run {
 
   /** Why the run was stopped, or null. */
   get trip(): TripError | null {
-    return this.#trip
+    return this.#core.trip
   }
 
   get tripped(): boolean {
-    return this.#trip !== null
+    return this.trip !== null
   }
 
   /** What to tell the model or the user about the trip; empty when there is none. */
   get message(): string {
-    return this.#trip?.message ?? ''
+    return this.trip?.message ?? ''
   }
 
   /** Throws the trip, if there is one. */
   check(): void {
-    if (this.#trip !== null) throw this.#trip
+    this.#core.check()
   }
 
   /** A user message: what follows may repeat what was before. Budget and trip stay. */
   newTurn(): void {
-    this.loop.reset(this.runId)
-    this.stall?.userMessage(this.runId)
+    this.#core.newTurn()
   }
 
   /** Forgets the trip and all counts but the money. For an operator, not for the agent. */
   reset(): void {
-    this.newTurn()
-    this.#toolCalls = 0
-    this.#modelCalls = 0
-    this.#trip = null
+    this.#core.reset()
   }
 
-  #spend(spend: () => void): void {
-    try {
-      spend()
-    } catch (error) {
-      throw error instanceof BudgetExceededError ? this.#stop(error) : error
-    }
-  }
-
-  /** Keeps the first trip and reports it once. Gives the one to throw. */
-  #stop(trip: TripError): TripError {
-    if (this.#trip === null) {
-      trip.runId ??= this.runId
-      this.#trip = trip
-      this.#alerts?.send(trip)
-    }
-    return this.#trip
+  #heed(status: number, model = ''): void {
+    if (status !== DONE) settled(status, model, this.#core.stopped)
   }
 }
 
-function ceiling(name: string, value: number | undefined): number {
-  return value === undefined ? Infinity : count(name, value)
+/** The ceilings as the core takes them: below 0 there is none. */
+export function ceilingsOf({ maxToolCalls, maxModelCalls }: Pick<RunOptions, 'maxToolCalls' | 'maxModelCalls'>): [number, number] {
+  const ceiling = (name: string, value: number | undefined): number => (value === undefined ? -1 : count(name, value))
+  return [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls)]
 }
 
 function budgetOf({ budget, maxUsd, maxTokens }: RunOptions): BudgetTracker | null {
@@ -238,16 +247,8 @@ function budgetOf({ budget, maxUsd, maxTokens }: RunOptions): BudgetTracker | nu
   return budget === undefined ? new BudgetTracker({ maxUsd, maxTokens }) : budget.child({ maxUsd, maxTokens })
 }
 
-/** The same trip with the names of the tools, without the fingerprints of their arguments. */
-function withToolNames(error: LoopDetectedError): LoopDetectedError {
-  const cycle = error.cycle.map((name) => name.replace(WITH_FINGERPRINT, ''))
-  let message = error.message.replace(WITH_FINGERPRINT, '')
-  if (cycle.length === 1 && error.reason === 'loop_detected') message = message.replace('came', 'was called with the same arguments')
-  return new LoopDetectedError(message, { cycle, repeats: error.repeats, reason: error.reason })
-}
-
 /** Calls `body` and tells how it ended, at once or when its promise settles. What the watchers say changes nothing. */
-function settled<Result>(body: () => Result, done: (result: unknown) => unknown, failed: (error: unknown) => unknown): Result {
+function watched<Result>(body: () => Result, done: (result: unknown) => unknown, failed: (error: unknown) => unknown): Result {
   const told = (watch: () => unknown): void => {
     try {
       watch()

@@ -1,7 +1,7 @@
 /** Notices that an agent gets nowhere, by what its calls give. */
 import { count, snakeCase, text } from './core/input.js'
-import { argumentsToJson, resultToText } from './core/json.js'
-import { CoreObject, DONE, TRIPPED, failure, outputJson, secondLength, wasm, writeAll, writeTwo } from './core/wasm.js'
+import { argumentsToJson, writeOutcome } from './core/json.js'
+import { CoreObject, DONE, TRIPPED, failure, outputJson, secondLength, wasm, writeTwo } from './core/wasm.js'
 import { InvalidInputError } from './errors.js'
 import { RemoteStallDetector } from './remote.js'
 
@@ -77,31 +77,10 @@ export class StallDetector extends CoreObject {
 
   /** Takes a call with what it gave. */
   observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Verdict {
-    const error = outcome.error
-    const failed = error !== undefined && error !== null && error !== false
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
-    const gave = result === undefined ? '' : resultToText(result)
-    const texts = [
-      session(outcome.sessionId),
-      text('tool', tool, LONGEST_NAME),
-      argumentsToJson(args),
-      gave,
-      // Only told that it failed, the result is what it failed with.
-      failed ? (error === true ? gave : resultToText(error)) : '',
-    ]
-    const [sessionLength = 0, toolLength = 0, argsLength = 0, resultLength = 0, errorLength = 0] = writeAll(texts)
-    return this.#verdict(
-      wasm.stall_observe(
-        this.handle,
-        sessionLength,
-        toolLength,
-        argsLength,
-        result === undefined ? -1 : resultLength,
-        failed ? errorLength : -1,
-        round,
-        Date.now(),
-      ),
-    )
+    const texts = [session(outcome.sessionId), text('tool', tool, LONGEST_NAME), argumentsToJson(args)]
+    const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
+    return this.#verdict(wasm.stall_observe(this.handle, ...lengths, round, Date.now()))
   }
 
   /** Takes what the model said without calling anything. */
@@ -112,7 +91,7 @@ export class StallDetector extends CoreObject {
 
   /** A person has spoken: what was tried before says nothing about what comes. */
   userMessage(sessionId?: string): void {
-    const status = wasm.stall_user_message(this.handle, writeTwo(session(sessionId), ''), Date.now())
+    const status = wasm.stall_user_message(this.handle, writeTwo(session(sessionId), ''))
     if (status !== DONE) throw failure(status)
   }
 

@@ -49,7 +49,7 @@ inBoth('LoopDetector', ({ LoopDetector, LoopDetectedError, TripError, RunGuardEr
     detector.record('s', 'other')
     detector.record('s', 'topic')
     const error = detector.check('s', 'topic')
-    assert.equal(error.reason, 'call_ceiling_reached')
+    assert.equal(error.reason, 'call_ceiling')
     assert.throws(() => detector.record('s', 'topic'), LoopDetectedError)
     assert.equal(detector.check('s', 'third'), null)
   })

@@ -108,7 +108,7 @@ inBoth(
       )
       const trip = thrownBy(() => run.beforeModel())
       assert.ok(trip instanceof StallDetectedError)
-      assert.deepEqual([trip.rule, trip.count, trip.reason], ['identical', 4, 'stall_detected'])
+      assert.deepEqual([trip.rule, trip.count, trip.reason], ['identical', 4, 'stalled_identical'])
       assert.equal(new Run().afterTool('a', {}, 'r'), null)
     })
 

@@ -39,7 +39,7 @@ impl Run<'_> {
             let granted = self
                 .purse
                 .grant(spend::highest_input(&self.counters, bytes), self.agent.settings.provider.max_tokens)
-                .map_err(|refused| self.unaffordable(&refused))?;
+                .map_err(|refused| self.over_budget(&refused))?;
             if granted.max_tokens < self.agent.settings.provider.max_tokens {
                 self.say_near_budget(Near::AnswerShortened);
             }

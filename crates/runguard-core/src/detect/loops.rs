@@ -6,9 +6,10 @@
 
 use super::sessions::{SessionKey, Sessions};
 use crate::packed::{Packed, serialise_packed};
+use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use std::fmt;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Longest pattern that may be looked for.
 pub const MAX_CYCLE_LEN: u32 = 32;
@@ -85,6 +86,17 @@ pub struct LoopDetected {
     pub repeats: u32,
     /// Which rule found it.
     pub kind: LoopKind,
+    /// What the call was compared by.
+    pub compared: Compared,
+}
+
+/// What makes two calls the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compared {
+    /// The name they go by.
+    Names,
+    /// A tool's name together with its arguments.
+    Arguments,
 }
 
 /// Why a call is one too many.
@@ -104,6 +116,13 @@ impl LoopDetected {
     pub fn cycle_len(&self) -> u32 {
         self.pattern.len() as u32
     }
+
+    pub const fn reason(&self) -> Reason {
+        match self.kind {
+            LoopKind::Cycle => Reason::LoopDetected,
+            LoopKind::Ceiling { .. } => Reason::CallCeiling,
+        }
+    }
 }
 
 impl fmt::Display for LoopDetected {
@@ -111,9 +130,13 @@ impl fmt::Display for LoopDetected {
         let round = self.pattern.join(" → ");
         match self.kind {
             LoopKind::Cycle if self.pattern.len() == 1 => {
+                let came = match self.compared {
+                    Compared::Names => "came",
+                    Compared::Arguments => "was called with the same arguments",
+                };
                 write!(
                     f,
-                    "'{round}' came {} times in a row. Stop the run, or try something else: the same call gives the same result.",
+                    "'{round}' {came} {} times in a row. Stop the run, or try something else: the same call gives the same result.",
                     self.repeats
                 )
             }
@@ -128,6 +151,32 @@ impl fmt::Display for LoopDetected {
 }
 
 impl std::error::Error for LoopDetected {}
+
+/// A call as a detector takes it: what it is compared by, and what is shown of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Called<'a> {
+    hash: u64,
+    shown: &'a str,
+    compared: Compared,
+}
+
+impl<'a> Called<'a> {
+    /// A call that its name says everything of.
+    #[inline]
+    pub fn by_name(name: &'a str) -> Self {
+        Self { hash: xxh3_64(name.as_bytes()), shown: name, compared: Compared::Names }
+    }
+
+    /// A tool with the fingerprint of its arguments.
+    pub fn with_arguments(tool: &'a str, arguments: u64) -> Self {
+        Self { hash: xxh3_64_with_seed(tool.as_bytes(), arguments), shown: tool, compared: Compared::Arguments }
+    }
+
+    /// A tool whose arguments are part of a signature that is not shown.
+    pub fn signed(signature: &str, tool: &'a str) -> Self {
+        Self { hash: xxh3_64(signature.as_bytes()), shown: tool, compared: Compared::Arguments }
+    }
+}
 
 /// One of the newest events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,15 +208,15 @@ impl Entry {
 /// The newest events of one session: all that finding a loop needs.
 ///
 /// ```
-/// use runguard_core::detect::loops::{LoopSettings, Trail};
+/// use runguard_core::detect::loops::{Called, LoopSettings, Trail};
 /// use runguard_core::Timestamp;
 ///
 /// let settings = LoopSettings::default();
 /// let mut trail = Trail::new(&settings);
-/// let now = Timestamp::from_millis(0);
-/// assert!(trail.record(&settings, "search", now).is_none());
-/// assert!(trail.record(&settings, "search", now).is_none());
-/// let found = trail.record(&settings, "search", now).expect("three in a row");
+/// let (now, search) = (Timestamp::from_millis(0), Called::by_name("search"));
+/// assert!(trail.record(&settings, search, now).is_none());
+/// assert!(trail.record(&settings, search, now).is_none());
+/// let found = trail.record(&settings, search, now).expect("three in a row");
 /// assert_eq!((found.cycle_len(), found.repeats), (1, 3));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,42 +286,39 @@ impl Trail {
         u32::from(self.run_with(period, hash)) >= period as u32 * (settings.repeats - 1) && self.within_window(settings, period, now)
     }
 
-    fn describe(&self, settings: &LoopSettings, period: usize, run: u16, name: &str) -> LoopDetected {
+    fn describe(&self, settings: &LoopSettings, period: usize, run: u16, call: Called<'_>) -> LoopDetected {
         let mut pattern: Vec<String> = (1..period).rev().map(|distance| self.back(distance).shown().to_owned()).collect();
-        pattern.push(name.to_owned());
+        pattern.push(call.shown.to_owned());
         let repeats = u32::from(run) / period as u32 + 1;
-        LoopDetected { pattern, repeats: repeats.max(settings.repeats), kind: LoopKind::Cycle }
+        LoopDetected { pattern, repeats: repeats.max(settings.repeats), kind: LoopKind::Cycle, compared: call.compared }
     }
 
     /// Whether this event would complete a loop.
-    pub fn check(&self, settings: &LoopSettings, name: &str, now: Timestamp) -> Option<LoopDetected> {
+    pub fn check(&self, settings: &LoopSettings, call: Called<'_>, now: Timestamp) -> Option<LoopDetected> {
         if !self.fits(settings) {
             return None;
         }
-        let hash = xxh3_64(name.as_bytes());
-        let period = (1..=self.entries.len()).find(|period| self.found(settings, *period, hash, now))?;
-        Some(self.describe(settings, period, self.run_with(period, hash), name))
+        let period = (1..=self.entries.len()).find(|period| self.found(settings, *period, call.hash, now))?;
+        Some(self.describe(settings, period, self.run_with(period, call.hash), call))
     }
 
     /// When the loop that this event would complete now stops being one, if nothing else happens. `None`: never.
-    pub fn clears_at(&self, settings: &LoopSettings, name: &str, now: Timestamp) -> Option<Timestamp> {
+    pub fn clears_at(&self, settings: &LoopSettings, call: Called<'_>, now: Timestamp) -> Option<Timestamp> {
         let window = settings.window?;
-        let hash = xxh3_64(name.as_bytes());
-        let period = (1..=self.entries.len()).find(|period| self.found(settings, *period, hash, now))?;
+        let period = (1..=self.entries.len()).find(|period| self.found(settings, *period, call.hash, now))?;
         Some(self.earliest_of(settings, period).plus(window))
     }
 
     /// Takes an event, and says whether it completes a loop.
-    pub fn record(&mut self, settings: &LoopSettings, name: &str, now: Timestamp) -> Option<LoopDetected> {
+    pub fn record(&mut self, settings: &LoopSettings, call: Called<'_>, now: Timestamp) -> Option<LoopDetected> {
         self.fit(settings);
-        let hash = xxh3_64(name.as_bytes());
-        let found = self.count(settings, hash, now);
-        let detected = found.map(|(period, run)| self.describe(settings, period, run, name));
+        let found = self.count(settings, call.hash, now);
+        let detected = found.map(|(period, run)| self.describe(settings, period, run, call));
         let entry = &mut self.entries[usize::from(self.next)];
-        if entry.hash != hash || entry.shown_len == 0 {
-            entry.show(name);
+        if entry.hash != call.hash || entry.shown_len == 0 {
+            entry.show(call.shown);
         }
-        self.push(hash, now);
+        self.push(call.hash, now);
         detected
     }
 
@@ -433,6 +479,12 @@ pub struct LoopDetector {
     calls: Sessions<Calls>,
 }
 
+impl Default for LoopDetector {
+    fn default() -> Self {
+        Self::with(LoopSettings::default(), Keep::default())
+    }
+}
+
 impl LoopDetector {
     /// A detector that keeps as much as [`Keep::default`] says.
     pub fn new(settings: LoopSettings) -> Result<Self, BadSetting> {
@@ -442,14 +494,18 @@ impl LoopDetector {
     /// A detector with bounds of its own.
     pub fn keeping(settings: LoopSettings, keep: Keep) -> Result<Self, BadSetting> {
         settings.check()?;
+        Ok(Self::with(settings, keep))
+    }
+
+    fn with(settings: LoopSettings, keep: Keep) -> Self {
         // A call must not be forgotten while it counts.
         let expire = keep.expire.max(settings.window.unwrap_or(Span::ZERO));
-        Ok(Self {
+        Self {
             settings,
             only: Trail::new(&settings),
             trails: Sessions::new(expire, keep.sessions),
             calls: Sessions::new(expire, keep.sessions),
-        })
+        }
     }
 
     /// What it goes by.
@@ -463,32 +519,40 @@ impl LoopDetector {
     }
 
     /// Takes the event, and says whether it completes a loop or passes the ceiling. An event over the ceiling takes no slot.
+    #[inline]
     pub fn record(&mut self, session: &str, name: &str, now: Timestamp) -> Result<(), LoopDetected> {
+        self.record_call(session, Called::by_name(name), now)
+    }
+
+    /// As [`Self::record`], for a tool with its arguments.
+    #[inline]
+    pub fn record_call(&mut self, session: &str, call: Called<'_>, now: Timestamp) -> Result<(), LoopDetected> {
         let Self { settings, only, trails, calls } = self;
         if let Some(max_calls) = settings.max_calls {
-            let key = SessionKey::within(session, xxh3_64(name.as_bytes()));
+            let key = SessionKey::within(session, call.hash);
             let calls = calls.enter(key, now, Calls::default, |calls| calls.times.clear());
             if calls.counted(settings.window, now) >= max_calls as usize {
-                return Err(over_ceiling(name, max_calls, max_calls + 1));
+                return Err(over_ceiling(call, max_calls));
             }
             calls.take(settings.window, now);
         }
         let trail =
             if session.is_empty() { only } else { trails.enter(SessionKey::of(session), now, || Trail::new(settings), Trail::clear) };
-        trail.record(settings, name, now).map_or(Ok(()), Err)
+        trail.record(settings, call, now).map_or(Ok(()), Err)
     }
 
     /// Whether recording this event now would say so. Changes nothing.
     pub fn check(&self, session: &str, name: &str, now: Timestamp) -> Option<LoopDetected> {
+        let call = Called::by_name(name);
         if let Some(max_calls) = self.settings.max_calls {
-            let key = SessionKey::within(session, xxh3_64(name.as_bytes()));
+            let key = SessionKey::within(session, call.hash);
             let counted = self.calls.get(key, now).map_or(0, |calls| calls.counted(self.settings.window, now));
             if counted >= max_calls as usize {
-                return Some(over_ceiling(name, max_calls, max_calls + 1));
+                return Some(over_ceiling(call, max_calls));
             }
         }
         let trail = if session.is_empty() { Some(&self.only) } else { self.trails.get(SessionKey::of(session), now) };
-        trail.and_then(|trail| trail.check(&self.settings, name, now))
+        trail.and_then(|trail| trail.check(&self.settings, call, now))
     }
 
     /// Forgets the order of a session's events. Calls under a ceiling stay counted: only time frees them.
@@ -508,8 +572,9 @@ impl LoopDetector {
     }
 }
 
-fn over_ceiling(name: &str, max_calls: u32, calls: u32) -> LoopDetected {
-    LoopDetected { pattern: vec![name.to_owned()], repeats: calls, kind: LoopKind::Ceiling { max_calls } }
+fn over_ceiling(call: Called<'_>, max_calls: u32) -> LoopDetected {
+    let kind = LoopKind::Ceiling { max_calls };
+    LoopDetected { pattern: vec![call.shown.to_owned()], repeats: max_calls + 1, kind, compared: call.compared }
 }
 
 #[cfg(test)]
@@ -624,13 +689,13 @@ mod tests {
             let mut trail = Trail::new(&settings);
             for end in 1..=names.len() {
                 let name = names[end - 1].to_string();
-                let asked = trail.check(&settings, &name, at(0));
-                let found = trail.record(&settings, &name, at(0));
+                let asked = trail.check(&settings, Called::by_name(&name), at(0));
+                let found = trail.record(&settings, Called::by_name(&name), at(0));
                 prop_assert_eq!(&asked, &found);
                 prop_assert_eq!(found.map(|found| found.pattern.len()), plainly(&names[..end], &settings));
                 let bytes = postcard::to_stdvec(&trail).unwrap();
                 let again: Trail = postcard::from_bytes(&bytes).unwrap();
-                prop_assert_eq!(again.check(&settings, "0", at(0)), trail.check(&settings, "0", at(0)));
+                prop_assert_eq!(again.check(&settings, Called::by_name("0"), at(0)), trail.check(&settings, Called::by_name("0"), at(0)));
                 trail = again;
             }
         }

@@ -9,9 +9,13 @@
 //! What follows is a ladder, because most agents that repeat themselves three times get out on their own when told:
 //! *observe* (noted), *steer* (a sentence for the model), *block* (do not run this call), *stop* (end the run).
 
+mod sessions;
+
 use super::loops::{BadSetting, LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
 use crate::packed::{Packed, serialise_packed};
+use crate::reason::Reason;
 use serde::{Deserialize, Serialize};
+pub use sessions::StallSessions;
 use std::fmt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -53,6 +57,10 @@ impl Rung {
             Self::Stop => "stop",
         }
     }
+
+    pub fn from_code(code: &str) -> Option<Self> {
+        [Self::GoOn, Self::Observe, Self::Steer, Self::Block, Self::Stop].into_iter().find(|rung| rung.code() == code)
+    }
 }
 
 /// Which sign was seen.
@@ -83,6 +91,21 @@ impl StallRule {
             Self::Novelty => "novelty",
             Self::SameError => "same_error",
             Self::Messages => "messages",
+        }
+    }
+
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.code() == code)
+    }
+
+    /// What it is called in answers, trips and the log.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Identical => Reason::StalledIdentical,
+            Self::Cycle => Reason::StalledCycle,
+            Self::Novelty => Reason::StalledNoNews,
+            Self::SameError => Reason::StalledSameError,
+            Self::Messages => Reason::StalledMessages,
         }
     }
 }
@@ -324,9 +347,18 @@ impl Verdict {
         }
     }
 
-    /// A sentence for the model. Empty when there is nothing to say.
+    /// What is wrong and what to do, in sentences.
+    pub fn sentences(&self) -> String {
+        let advice = match self.rung {
+            Rung::Stop => "End it, and tell the user what was found so far.",
+            Rung::Block | Rung::Steer | Rung::Observe | Rung::GoOn => "Do not make this call again; give the model the nudge.",
+        };
+        format!("The run makes no progress: {self}. {advice}")
+    }
+
+    /// A sentence for the model. Empty when there is nothing to say to it: what is only observed it does not hear of.
     pub fn nudge(&self, tool: &str) -> String {
-        let Some(rule) = self.rule else { return String::new() };
+        let Some(rule) = self.rule.filter(|_| self.rung >= Rung::Steer) else { return String::new() };
         let count = self.count;
         match rule {
             StallRule::Identical => format!(

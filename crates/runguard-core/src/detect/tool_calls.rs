@@ -29,6 +29,7 @@ pub use recipe::RecipeCache;
 pub use settings::{InvalidSetting, TrackerSettings};
 
 use crate::fingerprint::{FingerprintError, of_value_without};
+use crate::reason::Reason;
 use crate::similarity::Gist;
 use crate::text::StoreText;
 use serde::{Deserialize, Serialize};
@@ -65,13 +66,18 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
+    /// What it is called in answers and in the log.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::ToolLimit => Reason::ToolLimit,
+            Self::ExactDuplicate => Reason::ExactDuplicate,
+            Self::SimilarQuery => Reason::SimilarQuery,
+        }
+    }
+
     /// Its name on the wire.
     pub const fn code(self) -> &'static str {
-        match self {
-            Self::ToolLimit => "tool_limit",
-            Self::ExactDuplicate => "exact_duplicate",
-            Self::SimilarQuery => "similar_query",
-        }
+        self.reason().code()
     }
 }
 

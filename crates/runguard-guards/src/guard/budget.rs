@@ -189,7 +189,10 @@ impl GuardSettings for Settings {
         Setting { key: "max_tokens", about: "Tokens a session may use; so too." },
         Setting { key: "cap", about: "Calls of one key; so too." },
         Setting { key: "reservation", about: "A reservation that is not settled in this time is free again." },
-        Setting { key: "unknown_models", about: "A model without a price: \"error\" refuses, \"free\" counts its tokens only." },
+        Setting {
+            key: "unknown_models",
+            about: "A model without a price, where dollars are limited: \"error\" refuses, \"free\" counts its tokens only.",
+        },
     ];
 
     fn longest_window(&self) -> Span {
@@ -605,7 +608,10 @@ impl Check for Request {
         };
         let events = self.events(settings, &before, cost, moment);
         let counted = || if happened { events.clone() } else { Vec::new() };
-        if let Err(model) = told {
+        // Tokens need no price: it matters only where dollars are limited.
+        if let Err(model) = told
+            && before.iter().any(|(_, limits)| limits.usd.is_some())
+        {
             findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model { model }, None) });
         }
         let mut after = before.clone();
@@ -616,8 +622,7 @@ impl Check for Request {
             let Some(block) = self.block_at(steps, before, &after[steps].0, cost, now) else { continue };
             let (reason, may_clear) = match &block {
                 Block::Model { .. } => (Reason::UnknownModel, false),
-                Block::Exceeded(exceeded) if exceeded.unit == Unit::Calls => (Reason::CallCapReached, false),
-                Block::Exceeded(exceeded) => (Reason::BudgetExceeded, exceeded.may_clear()),
+                Block::Exceeded(exceeded) => (exceeded.reason(), exceeded.may_clear()),
                 Block::Reservations { .. } => (Reason::TooManyReservations, true),
             };
             // What is told is not asked again.

@@ -11,7 +11,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::loops::{LoopDetected, LoopKind, LoopSettings, MAX_CYCLE_LEN, Trail};
+use runguard_core::detect::loops::{Called, Compared, LoopDetected, LoopKind, LoopSettings, MAX_CYCLE_LEN, Trail};
 use runguard_core::fingerprint;
 use runguard_core::limits::within;
 use runguard_core::reason::{GuardName, Reason};
@@ -126,11 +126,11 @@ impl State {
     /// Takes a call of a recorded run, and says what refuses it; who replays a run goes on only while nothing does.
     pub fn call(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<Reason> {
         if let Some(max_calls) = settings.max_calls
-            && self.calls_of(xxh3_64(call.as_bytes()), settings.window, at).len() as u32 >= max_calls
+            && self.calls_of(call, settings.window, at).len() as u32 >= max_calls
         {
             return Some(Reason::CallCeiling);
         }
-        self.take(settings, call, at).map(|_| Reason::LoopDetected)
+        self.take(settings, call, Called::by_name(call), at).map(|_| Reason::LoopDetected)
     }
 
     /// Another run begins. What was asked of memory is kept.
@@ -141,10 +141,10 @@ impl State {
         }
     }
 
-    fn take(&mut self, settings: &LoopSettings, call: &str, at: Timestamp) -> Option<LoopDetected> {
+    fn take(&mut self, settings: &LoopSettings, signature: &str, call: Called<'_>, at: Timestamp) -> Option<LoopDetected> {
         let found = self.trail.get_or_insert_with(|| Trail::new(settings)).record(settings, call, at);
         if settings.max_calls.is_some() {
-            self.calls.push((xxh3_64(call.as_bytes()), at));
+            self.calls.push((xxh3_64(signature.as_bytes()), at));
             if self.calls.len() > MOST_CALLS {
                 forget_earliest(&mut self.calls, |(_, at)| *at);
             }
@@ -152,7 +152,8 @@ impl State {
         found
     }
 
-    fn calls_of(&self, call: u64, window: Option<Span>, now: Timestamp) -> Vec<Timestamp> {
+    fn calls_of(&self, signature: &str, window: Option<Span>, now: Timestamp) -> Vec<Timestamp> {
+        let call = xxh3_64(signature.as_bytes());
         let counts = |at: &Timestamp| window.is_none_or(|window| now.still_counts(*at, window));
         self.calls.iter().filter(|(other, _)| *other == call).map(|(_, at)| *at).filter(counts).collect()
     }
@@ -160,7 +161,32 @@ impl State {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
-    Called { call: String, repeats: u32, max_cycle_len: u32, window_millis: Option<u64>, max_calls: Option<u32> },
+    /// A call by its name alone.
+    Called { call: String, thresholds: Thresholds },
+    /// A tool with the fingerprint of its arguments.
+    CalledWith { tool: String, args: String, thresholds: Thresholds },
+}
+
+/// The thresholds under which a call was counted.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Thresholds {
+    pub repeats: u32,
+    pub max_cycle_len: u32,
+    pub window_millis: Option<u64>,
+    pub max_calls: Option<u32>,
+}
+
+impl Event {
+    pub const fn thresholds(&self) -> Thresholds {
+        match self {
+            Self::Called { thresholds, .. } | Self::CalledWith { thresholds, .. } => *thresholds,
+        }
+    }
+}
+
+/// What a tool with these arguments is compared by.
+fn signature(tool: &str, args: &str) -> String {
+    if args.is_empty() { tool.to_owned() } else { format!("{tool}({args})") }
 }
 
 #[derive(Debug)]
@@ -176,17 +202,18 @@ impl Guard for RunLoop {
     }
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
-        let Event::Called { call, repeats, max_cycle_len, window_millis, max_calls } = event;
-        let settings = LoopSettings {
-            repeats: *repeats,
-            max_cycle_len: *max_cycle_len,
-            window: window_millis.map(Span::from_millis),
-            max_calls: *max_calls,
-        };
+        let Thresholds { repeats, max_cycle_len, window_millis, max_calls } = event.thresholds();
+        let settings = LoopSettings { repeats, max_cycle_len, window: window_millis.map(Span::from_millis), max_calls };
         if settings.check().is_err() {
             return;
         }
-        state.take(&settings, call, at);
+        match event {
+            Event::Called { call, .. } => state.take(&settings, call, Called::by_name(call), at),
+            Event::CalledWith { tool, args, .. } => {
+                let signature = signature(tool, args);
+                state.take(&settings, &signature, Called::signed(&signature, tool), at)
+            }
+        };
     }
 
     fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
@@ -199,8 +226,10 @@ impl Guard for RunLoop {
 pub struct Request {
     pub session_id: String,
     pub tool: String,
-    /// The tool with its arguments.
-    call: String,
+    /// The fingerprint of its arguments; empty without any.
+    args: String,
+    /// What it is compared by.
+    signature: String,
     repeats: Option<u64>,
     max_cycle_len: Option<u64>,
     window_seconds: Option<u64>,
@@ -220,14 +249,19 @@ impl Request {
         let args = input.json("args").map(fingerprint::of_json).unwrap_or_default();
         Self {
             session_id: input.text("session_id"),
-            call: if args.is_empty() { tool.clone() } else { format!("{tool}({args})") },
+            signature: signature(&tool, &args),
             tool,
+            args,
             repeats: input.whole("repeats"),
             max_cycle_len: input.whole("max_cycle_len"),
             window_seconds: input.whole("window_seconds"),
             max_calls: input.whole("max_calls"),
             counts,
         }
+    }
+
+    fn called(&self) -> Called<'_> {
+        if self.args.is_empty() { Called::by_name(&self.tool) } else { Called::signed(&self.signature, &self.tool) }
     }
 
     fn settings(&self, settings: &Settings) -> LoopSettings {
@@ -265,14 +299,14 @@ impl Check for Request {
     }
 
     fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("call", runguard_core::text::cut(&self.call, 300).to_owned())
+        Facts::new().with("call", runguard_core::text::cut(&self.signature, 300).to_owned())
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let settings = self.settings(settings);
         let mut findings = Vec::new();
         if let Some(max_calls) = settings.max_calls {
-            let calls = state.calls_of(xxh3_64(self.call.as_bytes()), settings.window, moment.now);
+            let calls = state.calls_of(&self.signature, settings.window, moment.now);
             if calls.len() as u32 >= max_calls {
                 let block = Block::Ceiling { calls: calls.len() as u32, max_calls };
                 let clears_at = settings.window.and_then(|window| falls_below(calls, max_calls, window));
@@ -280,14 +314,18 @@ impl Check for Request {
             }
         }
         if let Some(trail) = &state.trail
-            && let Some(found) = trail.check(&settings, &self.call, moment.now)
+            && let Some(found) = trail.check(&settings, self.called(), moment.now)
         {
-            let clears_at = trail.clears_at(&settings, &self.call, moment.now);
+            let clears_at = trail.clears_at(&settings, self.called(), moment.now);
             findings.push(Finding::new(Reason::LoopDetected, Block::Loop(found), clears_at));
         }
         let LoopSettings { repeats, max_cycle_len, window, max_calls } = settings;
-        let called =
-            || Event::Called { call: self.call.clone(), repeats, max_cycle_len, window_millis: window.map(Span::as_millis), max_calls };
+        let thresholds = Thresholds { repeats, max_cycle_len, window_millis: window.map(Span::as_millis), max_calls };
+        let tool = || self.tool.clone();
+        let called = || match self.args.as_str() {
+            "" => Event::Called { call: tool(), thresholds },
+            args => Event::CalledWith { tool: tool(), args: args.to_owned(), thresholds },
+        };
         let events = if self.counts { vec![called()] } else { Vec::new() };
         Ruling { findings, pass: (), events }
     }
@@ -300,8 +338,8 @@ impl Check for Request {
                 found.to_string(),
             ),
             Block::Ceiling { calls, max_calls } => {
-                let found =
-                    LoopDetected { pattern: vec![self.call.clone()], repeats: *calls, kind: LoopKind::Ceiling { max_calls: *max_calls } };
+                let (kind, compared) = (LoopKind::Ceiling { max_calls: *max_calls }, Compared::Names);
+                let found = LoopDetected { pattern: vec![self.tool.clone()], repeats: *calls, kind, compared };
                 (facts.with("calls_in_window", *calls).with("max_calls", *max_calls), found.to_string())
             }
         }

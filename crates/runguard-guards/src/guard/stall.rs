@@ -11,15 +11,12 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{
-    Ladder, Rung, StallRule, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint,
-};
+use runguard_core::detect::stall::{Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub static ROUTE: Route = Route {
@@ -230,17 +227,6 @@ pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn supe
     Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
 }
 
-/// What a rule of the detector is called in answers and in the log.
-pub fn reason(rule: StallRule) -> Reason {
-    match rule {
-        StallRule::Identical => Reason::StalledIdentical,
-        StallRule::Cycle => Reason::StalledCycle,
-        StallRule::Novelty => Reason::StalledNoNews,
-        StallRule::SameError => Reason::StalledSameError,
-        StallRule::Messages => Reason::StalledMessages,
-    }
-}
-
 impl Check for Request {
     type Guard = Stall;
     type Block = Verdict;
@@ -270,21 +256,14 @@ impl Check for Request {
         let event = self.event(settings);
         let verdict = event.happen(settings, &mut state.run.clone());
         let findings = match verdict.rule.filter(|_| verdict.rung >= Rung::Block) {
-            Some(rule) => vec![Finding { events: vec![event.clone()], ..Finding::new(reason(rule), verdict, None) }],
+            Some(rule) => vec![Finding { events: vec![event.clone()], ..Finding::new(rule.reason(), verdict, None) }],
             None => Vec::new(),
         };
         Ruling { findings, pass: verdict, events: vec![event] }
     }
 
     fn explain(&self, _settings: &Settings, _state: &State, verdict: &Verdict, _moment: Moment<'_>) -> (Facts, String) {
-        let mut message = String::with_capacity(160);
-        // Writing to a string cannot fail.
-        let _ = write!(message, "The run makes no progress: {verdict}. ");
-        message.push_str(match verdict.rung {
-            Rung::Stop => "End it, and tell the user what was found so far.",
-            Rung::Block | Rung::Steer | Rung::Observe | Rung::GoOn => "Do not make this call again; give the model the nudge.",
-        });
-        (self.facts(*verdict), message)
+        (self.facts(*verdict), verdict.sentences())
     }
 
     fn pass(&self, verdict: Verdict, _moment: Moment<'_>) -> Facts {

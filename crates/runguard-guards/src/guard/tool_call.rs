@@ -10,7 +10,7 @@ use super::{
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::tool_calls::{Call, CallOutcome, Skip, SkipReason, TrackerSettings, TurnCalls};
+use runguard_core::detect::tool_calls::{Call, CallOutcome, Skip, TrackerSettings, TurnCalls};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
@@ -210,14 +210,7 @@ impl Check for Request {
         let limit = settings.0.limit_of(&self.0.tool);
         let call = self.0.call(settings);
         let skip = call.as_ref().and_then(|call| state.turn.skip_of(&settings.0, &self.0.tool, call));
-        let findings = skip.map(|skip| {
-            let reason = match skip.reason {
-                SkipReason::ToolLimit => Reason::ToolLimit,
-                SkipReason::ExactDuplicate => Reason::ExactDuplicate,
-                SkipReason::SimilarQuery => Reason::SimilarQuery,
-            };
-            Finding::new(reason, skip, None)
-        });
+        let findings = skip.map(|skip| Finding::new(skip.reason.reason(), skip, None));
         let pass = Pass { calls: state.turn.count_of(&self.0.tool) + 1, limit };
         let events = call.map(|call| Event::Ran { call: call.kept(moment.store_text), limit });
         Ruling { findings: findings.into_iter().collect(), pass, events: events.into_iter().collect() }

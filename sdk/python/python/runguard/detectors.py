@@ -110,6 +110,9 @@ class BudgetTracker(_core.BudgetTracker):
         """A budget that draws on what remains of this one."""
         return BudgetTracker(max_usd, max_tokens, cap, parent=self)
 
+    def _child_of_run(self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int]) -> BudgetTracker:
+        return self.child(max_usd, max_tokens)
+
 
 class CircuitBreaker(_core.CircuitBreaker):
     """Refuses calls to something that fails: `failure_threshold` failures in the window open it, after `recovery_seconds` one call tests it.

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import uuid
 from typing import Any, Callable, Dict, Optional, Union
 
 from . import _core
 from .client import Answer, Client
 from .detectors import BudgetTracker, CircuitBreaker, Dollars, LoopDetector, StallDetector, ToolExecutionTracker
-from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, ServiceError, UnknownModelError
+from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, ServiceError
 
 logger = logging.getLogger("runguard.service")
-
-# Ids the service takes are at most this long.
-_LONGEST_ID = 256
 
 
 class Service:
@@ -31,15 +27,34 @@ class Service:
         try:
             return question(self.client)
         except ServiceError as error:
-            if not self.fail_open:
+            if not self.fail_open or not _is_away(error):
                 raise
             logger.warning("the call passes unasked: %s", error)
             return None
 
+    def tell(self, question: _core.Question) -> Any:
+        """Asks what the native half wants to know, and gives what it makes of the answer."""
+        try:
+            answer = self.client.request("POST", question.path, json.loads(question.body))
+        except ServiceError as error:
+            if not _is_away(error):
+                raise
+            step = question.told(None, error)
+            logger.warning("the call passes unasked: %s", error)
+            return step
+        return question.told(json.dumps(answer))
 
-def short_id(name: str) -> str:
-    """A name the service takes: a long one is cut, and told apart by its fingerprint."""
-    return name if len(name) <= _LONGEST_ID else f"{name[:200]}({_core.fingerprint(name)})"
+    def settle(self, question: _core.Question) -> Any:
+        """Asks until nothing is left to ask."""
+        step: Any = question
+        while isinstance(step, _core.Question):
+            step = self.tell(step)
+        return step
+
+
+def _is_away(error: ServiceError) -> bool:
+    """Whether asking later may help. A wrong address or key is no reason to let calls pass."""
+    return error.status is None or error.status in (408, 429) or error.status >= 500
 
 
 def new_id() -> str:
@@ -64,60 +79,34 @@ class RemoteLoopDetector(LoopDetector):
         # The native half checks the settings.
         made = _core.LoopDetector.__new__(cls, repeats, max_cycle_len, window_seconds, max_calls)
         made._service = Service(url or "", api_key, timeout, fail_open)
-        made._thresholds = {"repeats": repeats, "max_cycle_len": max_cycle_len, "max_calls": max_calls}
-        # The service counts in whole seconds.
-        made._thresholds["window_seconds"] = None if window_seconds is None else math.ceil(window_seconds)
-        made._own_id = new_id()
-        made._turns = {}
+        made._kept = _core.ServiceLoops(new_id(), repeats, max_cycle_len, window_seconds, max_calls, fail_open)
         return made
 
     _service: Service
-    _thresholds: Dict[str, Any]
-    _own_id: str
-    _turns: Dict[str, int]
+    _kept: _core.ServiceLoops
 
     def record(
         self, first: Optional[str] = None, second: Optional[str] = None, *, session_id: Optional[str] = None, tool: Optional[str] = None
     ) -> None:
-        found = self._ask(Client.loop, first, second, session_id, tool)
-        if found is not None:
-            raise found
+        self._service.settle(self._kept.record(first, second, session_id, tool))
 
     def check(
         self, first: Optional[str] = None, second: Optional[str] = None, *, session_id: Optional[str] = None, tool: Optional[str] = None
     ) -> Optional[LoopDetectedError]:
-        return self._ask(Client.loop_check, first, second, session_id, tool)
+        try:
+            self._service.settle(self._kept.check(first, second, session_id, tool))
+        except LoopDetectedError as found:
+            return found
+        return None
 
     def reset(self, session_id: Optional[str] = None) -> None:
         """Begins a new history for the session (without an id: for calls without one). What was counted stays in the service's log."""
-        session = session_id or self._own_id
-        self._turns[session] = self._turns.get(session, 0) + 1
+        self._kept.reset(session_id)
 
     @property
     def sessions(self) -> int:
         """The service knows; this object counts none."""
         return 0
-
-    def _ask(
-        self,
-        route: Callable[..., Answer],
-        first: Optional[str],
-        second: Optional[str],
-        session_id: Optional[str],
-        tool: Optional[str],
-    ) -> Optional[LoopDetectedError]:
-        # The native half knows every call shape and refuses what is none.
-        super().check(first, second, session_id=session_id, tool=tool)
-        given = [name for name in (session_id, first, second, tool) if name is not None]
-        session, name = (given[0], given[1]) if len(given) == 2 else (self._own_id, given[0])
-        turn = self._turns.get(session, 0)
-        session = short_id(f"{session}#{turn}" if turn else session)
-        answer = self._service.ask(lambda client: route(client, session, short_id(name), **self._thresholds))
-        if answer is None or answer.get("allow", True):
-            return None
-        cycle = answer.get("pattern") or [name]
-        repeats = answer.get("repeats") or answer.get("calls_in_window") or 0
-        return LoopDetectedError(answer["message"], cycle=tuple(cycle), repeats=int(repeats), reason=answer.get("reason"))
 
 
 class RemoteStallDetector(StallDetector):
@@ -137,10 +126,12 @@ class RemoteStallDetector(StallDetector):
             raise InvalidInputError(f"With a url the service's thresholds hold; {', '.join(sorted(thresholds))} is set there.")
         made = _core.StallDetector.__new__(cls, preset)
         made._service = Service(url or "", api_key, timeout, fail_open)
+        made._kept = _core.ServiceStalls(fail_open)
         made._own_id = new_id()
         return made
 
     _service: Service
+    _kept: _core.ServiceStalls
     _own_id: str
 
     def observe(
@@ -153,38 +144,17 @@ class RemoteStallDetector(StallDetector):
         round: Optional[int] = None,
         session_id: str = "",
     ) -> _core.Verdict:
-        if not tool:
-            raise InvalidInputError("tool is empty: all calls without a name would count as one.")
-        if error is True:
-            result, error = None, result
-        return self._ask(
-            session_id,
-            tool=tool,
-            args_hash=None if args is None else _core.fingerprint(args),
-            result_hash=None if result is None else _core.result_fingerprint(result),
-            error=_error_text(error),
-            round=None if round is None else str(round),
-        )
+        return self._verdict(self._kept.observe(session_id or self._own_id, tool, args, result, error, round))
 
     def message(self, text: str, *, session_id: str = "") -> _core.Verdict:
-        return self._ask(session_id, message=text)
+        return self._verdict(self._kept.message(session_id or self._own_id, text))
 
     def user_message(self, session_id: str = "") -> None:
-        self._ask(session_id, new_turn=True)
+        self._verdict(self._kept.user_message(session_id or self._own_id))
 
-    def _ask(self, session_id: str, **what: Any) -> _core.Verdict:
-        answer = self._service.ask(lambda client: client.stall(short_id(session_id or self._own_id), **what)) or {}
-        return _core.Verdict(
-            answer.get("rung") or "go_on", answer.get("rule"), answer.get("count") or 0, answer.get("nudge") or "", answer.get("message") or ""
-        )
-
-
-def _error_text(error: Any) -> Optional[str]:
-    if error is None or error is False:
-        return None
-    if isinstance(error, BaseException):
-        return f"{type(error).__name__}: {error}"
-    return error if isinstance(error, str) else json.dumps(error, default=str)
+    def _verdict(self, question: _core.Question) -> _core.Verdict:
+        verdict: _core.Verdict = self._service.settle(question)
+        return verdict
 
 
 class RemoteBudgetTracker(BudgetTracker):
@@ -204,18 +174,17 @@ class RemoteBudgetTracker(BudgetTracker):
         fail_open: bool = False,
         service: Optional[Service] = None,
     ) -> RemoteBudgetTracker:
+        if parent is not None and not isinstance(parent, RemoteBudgetTracker):
+            raise InvalidInputError("A budget kept by a service cannot draw on one in this process.")
         made = _core.BudgetTracker.__new__(cls, max_usd, max_tokens, cap)
         made._service = service or Service(url or "", api_key, timeout, fail_open)
-        made._limits = {"max_usd": None if max_usd is None else float(max_usd), "max_tokens": max_tokens, "cap": cap}
-        made.session_id = short_id(session_id or new_id())
-        if isinstance(parent, RemoteBudgetTracker):
-            made._limits["parent"] = parent.session_id
-        elif parent is not None:
-            raise InvalidInputError("A budget kept by a service cannot draw on one in this process.")
+        above = None if parent is None else parent._kept
+        made._kept = _core.ServiceBudget(session_id or new_id(), max_usd, max_tokens, cap, made._service.fail_open, above)
+        made.session_id = made._kept.session_id
         return made
 
     _service: Service
-    _limits: Dict[str, Any]
+    _kept: _core.ServiceBudget
     session_id: str
 
     def record(
@@ -227,17 +196,10 @@ class RemoteBudgetTracker(BudgetTracker):
         session_id: Optional[str] = None,
         step_id: Optional[str] = None,
     ) -> None:
-        # A budget of this process that limits nothing knows every call shape and refuses what is none.
-        _NOTHING_LIMITED.record(first, second, usd=usd, session_id=session_id, step_id=step_id)
-        dollars = usd if usd is not None else (None if first is None or isinstance(first, str) else first)
-        if dollars is not None:
-            self._spend(usd=float(dollars))
-            return
-        self._spend(key=_key(session_id if session_id is not None else first, step_id if step_id is not None else second))
+        self._service.settle(self._kept.record(first, second, usd, session_id, step_id))
 
     def record_tokens(self, tokens: int) -> None:
-        _NOTHING_LIMITED.record_tokens(tokens)
-        self._spend(tokens=tokens)
+        self._service.settle(self._kept.record_tokens(tokens))
 
     def record_usage(
         self,
@@ -247,111 +209,74 @@ class RemoteBudgetTracker(BudgetTracker):
         cached_tokens: Optional[int] = None,
         cache_write_tokens: Optional[int] = None,
     ) -> None:
-        self._spend(
-            model=model,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            cached_tokens=cached_tokens,
-            cache_write_tokens=cache_write_tokens,
-        )
+        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))
 
     def check(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Union[int, float]:
+        books = self._books(session_id, step_id)
         asks_for_calls = session_id is not None or step_id is not None
-        books = self._books(key=_key(session_id, step_id) if asks_for_calls or self._limits["cap"] is not None else None)
-        names = ("remaining_calls",) if asks_for_calls else ("remaining_usd", "remaining_calls", "remaining_tokens")
-        left = [books[name] for name in names if books.get(name) is not None]
-        if not left and books.get("reason") == "call_cap_reached":
-            return 0
+        names = ("remaining_calls",) if asks_for_calls else ("remaining", "remaining_calls", "remaining_tokens")
+        left = [books[name] for name in names if books[name] is not None]
         return left[0] if left else float("inf")
 
     def reserve(self, usd: Optional[Dollars] = None, *, tokens: Optional[int] = None) -> RemoteReservation:  # type: ignore[override]
-        _NOTHING_LIMITED.reserve(usd, tokens=tokens).release()
-        amount = {"usd": None if usd is None else float(usd), "tokens": tokens}
-        answer = self._ask(lambda client: client.budget_reserve(self.session_id, **amount, **self._limits))
-        return RemoteReservation(self, answer.get("reservation_id"), amount)
+        return RemoteReservation(self, self._service.settle(self._kept.reserve(usd, tokens)), usd, tokens)
 
     def exhausted(self) -> Optional[BudgetExceededError]:
-        books = self._books()
-        for spent, limit, unit in (("spent_usd", "limit_usd", "usd"), ("spent_tokens", "limit_tokens", "tokens")):
-            used, allowed = books.get(spent) or 0, books.get(limit)
-            if allowed is not None and used >= allowed:
-                return BudgetExceededError(
-                    f"The budget of {allowed} {unit} is used up: {used} spent. Stop the run, or start it with a higher limit.",
-                    spent=used,
-                    limit=allowed,
-                    unit=unit,
-                )
+        try:
+            self._service.settle(self._kept.used_up())
+        except BudgetExceededError as error:
+            return error
         return None
 
     def child(self, max_usd: Optional[Dollars] = None, max_tokens: Optional[int] = None, cap: Optional[int] = None) -> BudgetTracker:
-        # The service learns this budget's limits from what is recorded, and a child may record first.
-        try:
-            self._spend(usd=0.0)
-        except BudgetExceededError:
-            pass
         return RemoteBudgetTracker(max_usd, max_tokens, cap, parent=self, service=self._service)
+
+    def _child_of_run(self, run_id: str, max_usd: Optional[Dollars], max_tokens: Optional[int]) -> BudgetTracker:
+        return RemoteBudgetTracker(max_usd, max_tokens, parent=self, session_id=run_id, service=self._service)
 
     @property
     def spent(self) -> float:
-        return float(self._books().get("spent_usd") or 0)
+        return float(self._books()["spent"])
 
     @property
     def spent_tokens(self) -> int:
-        return int(self._books().get("spent_tokens") or 0)
+        return int(self._books()["spent_tokens"])
 
     @property
     def reserved(self) -> float:
-        return float(self._books().get("reserved_usd") or 0)
+        return float(self._books()["reserved"])
 
     @property
     def remaining(self) -> Optional[float]:
-        left = self._books().get("remaining_usd")
-        return None if left is None else float(left)
+        left: Optional[float] = self._books()["remaining"]
+        return left
 
     @property
     def remaining_tokens(self) -> Optional[int]:
-        left = self._books().get("remaining_tokens")
-        return None if left is None else int(left)
+        left: Optional[int] = self._books()["remaining_tokens"]
+        return left
 
-    def _spend(self, **what: Any) -> None:
-        self._ask(lambda client: client.budget_record(self.session_id, **what, **self._limits))
-
-    def _books(self, **what: Any) -> Answer:
-        return self._service.ask(lambda client: client.budget_check(self.session_id, **what, **self._limits)) or {}
-
-    def _ask(self, question: Callable[[Client], Answer]) -> Answer:
-        answer = self._service.ask(question) or {}
-        if answer.get("allow", True):
-            return answer
-        if answer.get("reason") == "unknown_model":
-            raise UnknownModelError(answer["message"], model=str(answer.get("model") or ""))
-        raise _exceeded(answer)
+    def _books(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Dict[str, Any]:
+        books: Dict[str, Any] = self._service.settle(self._kept.books(session_id, step_id))
+        return books
 
 
 class RemoteReservation:
     """An estimate that a service has set aside. As a context manager it is released at the end unless it was committed."""
 
-    def __init__(self, budget: RemoteBudgetTracker, reservation_id: Optional[str], estimate: Dict[str, Any]) -> None:
+    def __init__(self, budget: RemoteBudgetTracker, reservation_id: Optional[str], usd: Optional[Dollars], tokens: Optional[int]) -> None:
         self._budget = budget
         self._id = reservation_id
-        self._estimate = estimate
+        self._estimate = (usd, tokens)
         self.open = True
 
     def commit(self, actual_usd: Optional[Dollars] = None, *, tokens: Optional[int] = None) -> None:
         """Settles with what was really spent; without an amount with the estimate."""
         if not self.open:
             raise InvalidInputError("This reservation was committed or released before. Reserve anew.")
-        _NOTHING_LIMITED.reserve(actual_usd, tokens=tokens).release()
-        usd = self._estimate["usd"] if actual_usd is None else float(actual_usd)
-        used = self._estimate["tokens"] if tokens is None else tokens
+        question = self._budget._kept.commit(self._id, actual_usd, tokens, *self._estimate)
         self.open = False
-        budget = self._budget
-        if self._id is None:
-            # The service could not be asked when this was reserved, and calls pass then.
-            budget._spend(usd=usd, tokens=used)
-            return
-        reservation = self._id
-        budget._ask(lambda client: client.budget_commit(budget.session_id, reservation, usd=usd, tokens=used, **budget._limits))
+        self._budget._service.settle(question)
 
     def release(self) -> None:
         """Gives back what was set aside. Releasing twice changes nothing."""
@@ -359,35 +284,13 @@ class RemoteReservation:
             return
         self.open = False
         if self._id is not None:
-            reservation, budget = self._id, self._budget
-            budget._service.ask(lambda client: client.budget_release(budget.session_id, reservation))
+            self._budget._service.settle(self._budget._kept.release(self._id))
 
     def __enter__(self) -> RemoteReservation:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-_NOTHING_LIMITED = BudgetTracker()
-
-
-def _key(session_id: Any, step_id: Any) -> str:
-    return short_id("/".join(str(part) for part in (session_id, step_id) if part is not None) or "call")
-
-
-def _exceeded(answer: Answer) -> BudgetExceededError:
-    if answer.get("reason") == "call_cap_reached":
-        return BudgetExceededError(
-            answer["message"], spent=int(answer.get("calls") or 0), limit=int(answer.get("cap") or 0), unit="calls", reason=answer["reason"]
-        )
-    spent_tokens, limit_tokens = answer.get("spent_tokens") or 0, answer.get("limit_tokens")
-    limit_usd = answer.get("limit_usd")
-    if limit_usd is None and limit_tokens is not None:
-        return BudgetExceededError(answer["message"], spent=spent_tokens, limit=limit_tokens, unit="tokens", reason=answer.get("reason"))
-    return BudgetExceededError(
-        answer["message"], spent=float(answer.get("spent_usd") or 0), limit=float(limit_usd or 0), unit="usd", reason=answer.get("reason")
-    )
 
 
 class RemotePermit:

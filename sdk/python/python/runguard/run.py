@@ -6,29 +6,15 @@ import contextvars
 import copy
 import functools
 import inspect
-import itertools
-import re
 import uuid
-from typing import Any, Callable, Dict, Iterator, Optional, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Optional, TypeVar, Union, cast
 
-from ._core import fingerprint
+from . import _core
 from .alerts import Alerts, AlertsLike
 from .detectors import BudgetTracker, LoopDetector, StallDetector
-from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError, UnknownModelError
+from .errors import InvalidInputError, TripError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-# How the fingerprint of its arguments stands behind the name of a tool; the detector shows long names cut.
-_FINGERPRINT = re.compile(r"\([0-9a-f]{0,16}\)?$")
-
-# The codes that logs and the service use.
-_STALLED = {
-    "identical": "stalled_identical",
-    "cycle": "stalled_cycle",
-    "novelty": "stalled_no_news",
-    "same_error": "stalled_same_error",
-    "messages": "stalled_messages",
-}
 
 
 class Run:
@@ -57,74 +43,38 @@ class Run:
         self.max_tool_calls = _ceiling("max_tool_calls", max_tool_calls)
         self.max_model_calls = _ceiling("max_model_calls", max_model_calls)
         self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, url=url, api_key=api_key)
-        self.budget: Optional[BudgetTracker] = _budget(budget, max_usd, max_tokens, url, api_key)
+        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, url, api_key)
         self.stall: Optional[StallDetector] = StallDetector(stall, url=url, api_key=api_key) if isinstance(stall, str) else stall
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
-        # Both are changed in one step that the interpreter cannot divide, so a run needs no lock and survives a fork.
-        self._tool_calls: Iterator[int] = itertools.count(1)
-        self._model_calls: Iterator[int] = itertools.count(1)
+        # What decides. A part that a service keeps stands in it with its questions.
+        self._run = _core.Run(self.run_id, self.max_tool_calls, self.max_model_calls, _kept(self.loop), _kept(self.stall), _kept(self.budget))
+        # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
-        self._round = 0
 
     # What an agent loop asks.
 
     def before_tool(self, tool: str, args: Any = None) -> None:
         """Counts the call. Raises a `TripError` when the tool must not run."""
-        self.check()
-        if not isinstance(tool, str) or not tool:
-            raise InvalidInputError("tool must be the name of the tool, a string that is not empty.")
-        signature = f"{tool}({fingerprint(args)})"
-        number = next(self._tool_calls)
-        if self.max_tool_calls is not None and number > self.max_tool_calls:
-            raise self._trip(
-                ToolLimitError(
-                    f"The run has made its {self.max_tool_calls} tool calls; '{tool}' would be one more. "
-                    "Answer with what there is, or raise max_tool_calls.",
-                    tool=tool,
-                    limit=self.max_tool_calls,
-                    reason="tool_call_ceiling",
-                )
-            )
-        try:
-            self.loop.record(self.run_id, signature)
-        except LoopDetectedError as error:
-            raise self._trip(_named(error)) from None
+        step = self._run.before_tool(tool, args)
+        if step is not None:
+            self._heed(step)
 
     def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None) -> Optional[str]:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
         if self.stall is None:
             return None
-        verdict = self.stall.observe(tool, args, result, error=error, round=self._round or None, session_id=self.run_id)
-        if verdict.rung in ("block", "stop"):
-            self._trip(
-                StallDetectedError(
-                    f"The run gets nowhere. {verdict.message} Stop it, or change what it is asked to do.",
-                    rule=verdict.rule or "",
-                    count=verdict.count,
-                    nudge=verdict.nudge,
-                    reason=_STALLED.get(verdict.rule or ""),
-                )
-            )
-        return verdict.nudge or None
+        step = self._run.after_tool(tool, args, result, error)
+        nudge = None if step is None else self._heed(step)
+        trip = self._run.trip
+        if trip is not None:
+            self._keep(trip)
+        return nudge
 
     def before_model(self) -> None:
         """Counts a model call. Raises the trip, or a `BudgetExceededError` or `ToolLimitError` when there is nothing left."""
-        self.check()
-        if self.budget is not None:
-            spent_out = self.budget.exhausted()
-            if spent_out is not None:
-                raise self._trip(spent_out)
-        number = next(self._model_calls)
-        if self.max_model_calls is not None and number > self.max_model_calls:
-            raise self._trip(
-                ToolLimitError(
-                    f"The run has made its {self.max_model_calls} model calls. Answer with what there is, or raise max_model_calls.",
-                    tool="model",
-                    limit=self.max_model_calls,
-                    reason="model_call_ceiling",
-                )
-            )
-        self._round += 1
+        step = self._run.before_model()
+        if step is not None:
+            self._heed(step)
 
     def record_usage(
         self,
@@ -138,28 +88,19 @@ class Run:
 
         Raises once the budget is exceeded. A model without a price raises `UnknownModelError` when dollars are limited.
         """
-        budget = self.budget
-        if budget is None:
+        if self.budget is None:
             return
-        try:
-            try:
-                budget.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
-            except UnknownModelError:
-                if budget.remaining is not None:
-                    raise
-                # Only tokens are limited, and they need no price.
-                budget.record_tokens(sum(tokens or 0 for tokens in (input_tokens, output_tokens, cached_tokens, cache_write_tokens)))
-        except BudgetExceededError as error:
-            raise self._trip(error) from None
+        step = self._run.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
+        if step is not None:
+            self._heed(step)
 
     def record_usd(self, usd: float) -> None:
         """Adds dollars spent. Raises once the budget is exceeded."""
         if self.budget is None:
             return
-        try:
-            self.budget.record(usd)
-        except BudgetExceededError as error:
-            raise self._trip(error) from None
+        step = self._run.record_usd(usd)
+        if step is not None:
+            self._heed(step)
 
     def tool(self, function: Function) -> Function:
         """Wraps a tool, sync or async: asks before each call, shows the result after it."""
@@ -190,21 +131,25 @@ class Run:
 
     def new_turn(self) -> None:
         """A user message: what follows may repeat what was before. Budget and trip stay."""
-        self.loop.reset(self.run_id)
-        if self.stall is not None:
-            self.stall.user_message(self.run_id)
+        self._run.new_turn()
 
     def reset(self) -> None:
         """Forgets the trip and all counts but the money. For an operator, not for the agent."""
-        self._tool_calls = itertools.count(1)
-        self._model_calls = itertools.count(1)
-        self.new_turn()
+        self._run.reset()
         self._state.pop("trip", None)
 
-    def _trip(self, error: TripError) -> TripError:
+    def _heed(self, step: Any) -> Optional[str]:
+        """Asks the services that have to be asked. Raises the trip, or gives the text for the model."""
+        while isinstance(step, _core.Question):
+            step = getattr(self, step.part)._service.tell(step)
+        if isinstance(step, TripError):
+            raise self._keep(step)
+        return cast(Optional[str], step)
+
+    def _keep(self, trip: TripError) -> TripError:
         """Keeps the first trip and reports it once. Gives the one to raise: a copy, because a raised error holds on to every frame it passed."""
-        error.run_id = error.run_id or self.run_id
-        mine = copy.copy(error)
+        trip.run_id = self.run_id
+        mine = copy.copy(trip)
         kept = self._state.setdefault("trip", mine)
         if kept is mine and self.alerts is not None:
             self.alerts.send(copy.copy(kept))
@@ -223,24 +168,23 @@ def _ceiling(name: str, value: Optional[int]) -> Optional[int]:
 
 
 def _budget(
-    budget: Optional[BudgetTracker], max_usd: Optional[float], max_tokens: Optional[int], url: Optional[str], api_key: Optional[str]
+    run_id: str,
+    budget: Optional[BudgetTracker],
+    max_usd: Optional[float],
+    max_tokens: Optional[int],
+    url: Optional[str],
+    api_key: Optional[str],
 ) -> Optional[BudgetTracker]:
-    if budget is not None:
-        return budget.child(max_usd, max_tokens) if max_usd is not None or max_tokens is not None else budget
     if max_usd is None and max_tokens is None:
-        return None
-    return BudgetTracker(max_usd, max_tokens, url=url, api_key=api_key)
+        return budget
+    if budget is None:
+        return BudgetTracker(max_usd, max_tokens, session_id=run_id, url=url, api_key=api_key)
+    return budget._child_of_run(run_id, max_usd, max_tokens)
 
 
-def _named(error: LoopDetectedError) -> LoopDetectedError:
-    """The same trip with the names of the tools, without the fingerprints of their arguments."""
-    cycle = tuple(_FINGERPRINT.sub("", name) for name in error.cycle)
-    message = error.message
-    for name, tool in zip(error.cycle, cycle):
-        message = message.replace(name, tool)
-    if error.cycle_len == 1 and error.reason == "loop_detected":
-        message = message.replace("came", "was called with the same arguments", 1)
-    return LoopDetectedError(message, cycle=cycle, repeats=error.repeats, reason=error.reason, run_id=error.run_id)
+def _kept(part: Any) -> Any:
+    """A part of a run as the native half takes it."""
+    return getattr(part, "_kept", part)
 
 
 _current: contextvars.ContextVar[Optional[Run]] = contextvars.ContextVar("runguard_current_run", default=None)

@@ -4,7 +4,7 @@
  * `JSON.stringify` throws on a BigInt, and writes a Map or a Set as `{}`, so that different calls would look the same.
  */
 import { InvalidInputError } from '../errors.js'
-import { DONE, output, wasm, writeTwo } from './wasm.js'
+import { DONE, output, wasm, writeAll, writeTwo } from './wasm.js'
 
 /** Most characters of one set of arguments. A model never writes such arguments; a mistake does. */
 const LONGEST = 8 * 1024 * 1024
@@ -36,6 +36,19 @@ export function resultToText(value: unknown): string {
   } catch {
     return '"[unreadable]"'
   }
+}
+
+/**
+ * Writes texts, and behind them what a call gave. Gives the lengths of all; those of the result and of the error, the last two, are
+ * below 0 when there is none. Only told that it failed, the result is what it failed with.
+ */
+export function writeOutcome(texts: readonly string[], result: unknown, error: unknown): number[] {
+  const failed = error !== undefined && error !== null && error !== false
+  const gave = result === undefined ? '' : resultToText(result)
+  const lengths = writeAll([...texts, gave, failed ? (error === true ? gave : resultToText(error)) : ''])
+  if (result === undefined) lengths[texts.length] = -1
+  if (!failed) lengths[texts.length + 1] = -1
+  return lengths
 }
 
 /** Of a value this much is looked at before it is written the slow way. */

@@ -65,7 +65,51 @@ interface Exports {
     now: number,
   ): number
   stall_message(handle: number, session: number, text: number, now: number): number
-  stall_user_message(handle: number, session: number, now: number): number
+  stall_user_message(handle: number, session: number): number
+  run_new(id: number, toolCalls: number, modelCalls: number, loop: number, stall: number, budget: number): number
+  run_over_service(id: number, toolCalls: number, modelCalls: number, loop: number, stall: number, budget: number): number
+  run_free(handle: number): void
+  run_before_tool(handle: number, tool: number, args: number, now: number): number
+  run_after_tool(handle: number, tool: number, args: number, result: number, error: number, now: number): number
+  run_before_model(handle: number): number
+  run_record(handle: number, usd: number, tokens: number): number
+  run_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  run_trip(handle: number): number
+  run_new_turn(handle: number): number
+  run_reset(handle: number): number
+  question_told(question: number, answer: number): number
+  short_id(name: number): void
+  service_loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number, failOpen: number): number
+  service_loop_free(handle: number): void
+  service_loop_record(handle: number, session: number, name: number): number
+  service_loop_check(handle: number, session: number, name: number): number
+  service_loop_reset(handle: number, session: number): void
+  service_stall_new(failOpen: number): number
+  service_stall_free(handle: number): void
+  service_stall_observe(
+    handle: number,
+    session: number,
+    tool: number,
+    args: number,
+    result: number,
+    error: number,
+    round: number,
+  ): number
+  service_stall_message(handle: number, session: number, text: number): number
+  service_stall_user_message(handle: number, session: number): number
+  service_budget_new(session: number, maxUsd: number, maxTokens: number, cap: number, failOpen: number): number
+  service_budget_child(handle: number, session: number, maxUsd: number, maxTokens: number, cap: number): number
+  service_budget_free(handle: number): void
+  service_budget_session(handle: number): void
+  service_budget_record(handle: number, usd: number, tokens: number): number
+  service_budget_count(handle: number, session: number, step: number): number
+  service_budget_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  service_budget_reserve(handle: number, usd: number, tokens: number): number
+  service_budget_commit(handle: number, reservation: number, usd: number, tokens: number): number
+  service_budget_release(handle: number, reservation: number): number
+  service_budget_books(handle: number): number
+  service_budget_calls_left(handle: number, session: number, step: number): number
+  service_budget_used_up(handle: number): number
 }
 
 function load(): Exports {
@@ -85,6 +129,14 @@ export const TRIPPED = 1
 export const REFUSED = 2
 /** There is no price for the model, and nothing changed; the output says so. */
 export const UNKNOWN_MODEL = 4
+/** It may go on; the output is what it gave. */
+export const TOLD = 5
+/** A service has to be asked; the output is the question. */
+export const ASK = 6
+/** Nobody answered, and then nothing passes. */
+export const UNANSWERED = 7
+/** A guard refused this once; the output says why. */
+export const NOT_NOW = 8
 
 const ROOM = 64 * 1024
 const SHORT = 64
@@ -192,6 +244,11 @@ export abstract class CoreObject {
     this.handle = handle
     this.#free = free
     registry.register(this, () => free(handle), this)
+  }
+
+  /** The number of an object that may be missing: 0 for none. */
+  static handleOf(object: CoreObject | null): number {
+    return object === null ? 0 : object.handle
   }
 
   /** Gives the memory back. Any later use throws. */

@@ -7,6 +7,7 @@
 //! No raw pointer is ever followed on this side. The `unsafe` of this crate is the attribute that gives an exported
 //! function its name, which is sound because the names are unique within this one library.
 
+use runguard_core::run::{Trip, sentence};
 use runguard_core::{Span, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +25,14 @@ pub(crate) const REFUSED: i32 = 2;
 pub(crate) const GONE: i32 = 3;
 /// There is no price for the model, and nothing changed; the output says so.
 pub(crate) const UNKNOWN_MODEL: i32 = 4;
+/// It may go on; the output is what it gave.
+pub(crate) const TOLD: i32 = 5;
+/// A service has to be asked; the output is the question.
+pub(crate) const ASK: i32 = 6;
+/// Nobody answered, and then nothing passes.
+pub(crate) const UNANSWERED: i32 = 7;
+/// A guard refused this once; the output says why.
+pub(crate) const NOT_NOW: i32 = 8;
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -84,19 +93,15 @@ pub(crate) fn answer(status: i32, value: &impl Serialize) -> i32 {
     status
 }
 
-/// Says why the input was refused.
-pub(crate) fn refuse(why: impl Display) -> i32 {
-    answer_text(&sentence(why));
-    REFUSED
+/// Says why a guard stopped it.
+pub(crate) fn tripped(trip: &Trip) -> i32 {
+    answer(TRIPPED, trip)
 }
 
-/// The core's messages are clauses; an error that a person reads is a sentence.
-pub(crate) fn sentence(clause: impl Display) -> String {
-    let clause = clause.to_string();
-    let mut letters = clause.chars();
-    let first = letters.next().map(char::to_uppercase).into_iter().flatten();
-    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{}{}{end}", first.collect::<String>(), letters.as_str())
+/// Says why the input was refused.
+pub(crate) fn refuse(why: impl Display) -> i32 {
+    answer_text(&sentence(&why));
+    REFUSED
 }
 
 /// Objects that JavaScript knows by number. Number 0 is never given out.
@@ -125,11 +130,14 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn remove(&mut self, handle: u32) {
-        if let Some(slot) = self.slots.get_mut((handle as usize).wrapping_sub(1))
-            && slot.take().is_some()
-        {
-            self.free.push(handle);
-        }
+        drop(self.take(handle));
+    }
+
+    /// Gives it away.
+    pub(crate) fn take(&mut self, handle: u32) -> Option<T> {
+        let object = self.slots.get_mut((handle as usize).wrapping_sub(1))?.take()?;
+        self.free.push(handle);
+        Some(object)
     }
 }
 
@@ -147,6 +155,11 @@ pub(crate) fn whole(name: &str, value: f64) -> Result<Option<u32>, String> {
     }
 }
 
+/// The length of a text that may be left out: then it is below 0.
+pub(crate) fn length(given: i32) -> usize {
+    usize::try_from(given).unwrap_or(0)
+}
+
 /// A length of time in seconds; below 0 it was left out.
 pub(crate) fn seconds(name: &str, value: f64) -> Result<Option<Span>, String> {
     const LONGEST: f64 = 100.0 * 366.0 * 86_400.0;
@@ -162,7 +175,9 @@ pub(crate) fn overlaid<S: Serialize + DeserializeOwned>(settings: &S, changes: &
     let mut all = serde_json::to_value(settings).map_err(|error| error.to_string())?;
     let changes: Map<String, Value> = serde_json::from_str(changes).map_err(|error| error.to_string())?;
     for (name, change) in changes {
-        match (&mut all[&name], change) {
+        // A typo must not pass in silence.
+        let setting = all.get_mut(&name).ok_or_else(|| format!("there is no setting '{name}'"))?;
+        match (setting, change) {
             (Value::Object(entries), Value::Object(change)) => entries.extend(change),
             (setting, change) => *setting = change,
         }

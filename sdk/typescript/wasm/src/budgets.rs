@@ -1,9 +1,10 @@
 //! Budgets: dollars, tokens, calls of a key.
 
-use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, refuse, sentence, whole, with_texts};
+use crate::boundary::{DONE, GONE, Table, answer, refuse, tripped, whole, with_texts};
 use crate::prices::{cost_of, usage};
 use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, ReservationId, call_key};
 use runguard_core::money::NanoDollars;
+use runguard_core::run::{Money, Trip};
 use serde::Serialize;
 use std::cell::RefCell;
 
@@ -11,17 +12,13 @@ thread_local! {
     static BUDGETS: RefCell<Table<Budget>> = const { RefCell::new(Table::new()) };
 }
 
-#[derive(Serialize)]
-struct Trip {
-    message: String,
-    unit: &'static str,
-    spent: f64,
-    limit: f64,
+fn exceeded(found: BudgetExceeded) -> i32 {
+    tripped(&Trip::from(&found))
 }
 
-fn exceeded(found: BudgetExceeded) -> i32 {
-    let trip = Trip { message: sentence(found), unit: found.unit.as_str(), spent: found.spent_value(), limit: found.limit_value() };
-    answer(TRIPPED, &trip)
+/// The same budget, for a run.
+pub(crate) fn shared(handle: u32) -> Option<Money> {
+    BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned().map(Money::InProcess))
 }
 
 /// Whole numbers up to 2^53 are exact in JavaScript.
@@ -39,7 +36,7 @@ fn dollars(name: &str, value: f64) -> Result<NanoDollars, String> {
 }
 
 /// A number below 0 stands for a limit left out.
-fn limits(max_usd: f64, max_tokens: f64, cap: f64) -> Result<Limits, String> {
+pub(crate) fn limits(max_usd: f64, max_tokens: f64, cap: f64) -> Result<Limits, String> {
     Ok(Limits {
         usd: if max_usd < 0.0 { None } else { Some(dollars("maxUsd", max_usd)?) },
         tokens: if max_tokens < 0.0 { None } else { Some(tokens("maxTokens", max_tokens)?) },
@@ -47,7 +44,7 @@ fn limits(max_usd: f64, max_tokens: f64, cap: f64) -> Result<Limits, String> {
     })
 }
 
-fn cost(usd: f64, count: f64) -> Result<Cost, String> {
+pub(crate) fn cost(usd: f64, count: f64) -> Result<Cost, String> {
     Ok(Cost { usd: dollars("usd", usd)?, tokens: tokens("tokens", count)? })
 }
 
@@ -107,10 +104,7 @@ pub extern "C" fn budget_record_usage(handle: u32, model: usize, input: f64, out
 /// Whether anything may be spent at all.
 #[unsafe(no_mangle)]
 pub extern "C" fn budget_exhausted(handle: u32) -> i32 {
-    with_budget(handle, |budget| {
-        let least = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
-        budget.check(least).map_or_else(|found| exceeded(BudgetExceeded { asked: 0, ..found }), |()| DONE)
-    })
+    with_budget(handle, |budget| budget.used_up().map_or(DONE, exceeded))
 }
 
 #[unsafe(no_mangle)]

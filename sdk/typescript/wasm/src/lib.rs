@@ -5,6 +5,8 @@ mod breakers;
 mod budgets;
 mod loops;
 mod prices;
+mod runs;
+mod services;
 mod stall;
 mod texts;
 mod tools;

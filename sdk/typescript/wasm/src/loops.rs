@@ -1,28 +1,28 @@
 //! The loop detector.
 
-use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, millis, refuse, seconds, whole, with_texts};
-use runguard_core::detect::loops::{LoopDetected, LoopDetector, LoopKind, LoopSettings};
-use serde::Serialize;
+use crate::boundary::{DONE, GONE, Table, millis, refuse, seconds, tripped, whole, with_texts};
+use runguard_core::detect::loops::{LoopDetected, LoopDetector, LoopSettings};
+use runguard_core::run::{Loops, Trip};
 use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 thread_local! {
-    static DETECTORS: RefCell<Table<LoopDetector>> = const { RefCell::new(Table::new()) };
+    /// Runs hold on to those they share.
+    static DETECTORS: RefCell<Table<Arc<Mutex<LoopDetector>>>> = const { RefCell::new(Table::new()) };
 }
 
-#[derive(Serialize)]
-struct Trip {
-    message: String,
-    reason: &'static str,
-    cycle: Vec<String>,
-    repeats: u32,
+fn found(found: &LoopDetected) -> i32 {
+    tripped(&Trip::from(found))
 }
 
-fn tripped(found: LoopDetected) -> i32 {
-    let reason = match found.kind {
-        LoopKind::Cycle => "loop_detected",
-        LoopKind::Ceiling { .. } => "call_ceiling_reached",
-    };
-    answer(TRIPPED, &Trip { message: found.to_string(), reason, repeats: found.repeats, cycle: found.pattern })
+/// There is one thread, so it is never waited for.
+fn locked(detector: &Mutex<LoopDetector>) -> MutexGuard<'_, LoopDetector> {
+    detector.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same detector, for a run.
+pub(crate) fn shared(handle: u32) -> Option<Loops> {
+    DETECTORS.with_borrow_mut(|detectors| detectors.get(handle).map(|detector| Loops::InProcess(Arc::clone(detector))))
 }
 
 /// 0 and a reason in the output when the settings are refused. A number below 0 stands for a setting left out.
@@ -38,7 +38,7 @@ pub extern "C" fn loop_new(repeats: f64, max_cycle_len: f64, window_seconds: f64
         LoopDetector::new(settings).map_err(|bad| bad.to_string())
     })();
     match made {
-        Ok(detector) => DETECTORS.with_borrow_mut(|detectors| detectors.add(detector)),
+        Ok(detector) => DETECTORS.with_borrow_mut(|detectors| detectors.add(Arc::new(Mutex::new(detector)))),
         Err(problem) => {
             refuse(problem);
             0
@@ -55,7 +55,9 @@ pub extern "C" fn loop_free(handle: u32) {
 pub extern "C" fn loop_record(handle: u32, session: usize, name: usize, now: f64) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        with_texts([session, name], |[session, name]| detector.record(session, name, millis(now)).map_or_else(tripped, |()| DONE))
+        with_texts([session, name], |[session, name]| {
+            locked(detector).record(session, name, millis(now)).map_or_else(|loops| found(&loops), |()| DONE)
+        })
     })
 }
 
@@ -63,7 +65,9 @@ pub extern "C" fn loop_record(handle: u32, session: usize, name: usize, now: f64
 pub extern "C" fn loop_check(handle: u32, session: usize, name: usize, now: f64) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        with_texts([session, name], |[session, name]| detector.check(session, name, millis(now)).map_or(DONE, tripped))
+        with_texts([session, name], |[session, name]| {
+            locked(detector).check(session, name, millis(now)).map_or(DONE, |loops| found(&loops))
+        })
     })
 }
 
@@ -71,7 +75,7 @@ pub extern "C" fn loop_check(handle: u32, session: usize, name: usize, now: f64)
 pub extern "C" fn loop_reset(handle: u32, session: usize) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        with_texts([session], |[session]| detector.reset(session));
+        with_texts([session], |[session]| locked(detector).reset(session));
         DONE
     })
 }
@@ -80,12 +84,12 @@ pub extern "C" fn loop_reset(handle: u32, session: usize) -> i32 {
 pub extern "C" fn loop_reset_all(handle: u32) -> i32 {
     DETECTORS.with_borrow_mut(|detectors| {
         let Some(detector) = detectors.get(handle) else { return GONE };
-        detector.reset_all();
+        locked(detector).reset_all();
         DONE
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn loop_sessions(handle: u32) -> f64 {
-    DETECTORS.with_borrow_mut(|detectors| detectors.get(handle).map_or(-1.0, |detector| detector.sessions() as f64))
+    DETECTORS.with_borrow_mut(|detectors| detectors.get(handle).map_or(-1.0, |detector| locked(detector).sessions() as f64))
 }

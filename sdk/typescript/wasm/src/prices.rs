@@ -1,8 +1,9 @@
 //! What a model call costs.
 
-use crate::boundary::{DONE, UNKNOWN_MODEL, answer_text, refuse, sentence, with_texts};
+use crate::boundary::{DONE, UNKNOWN_MODEL, answer_text, refuse, with_texts};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, UnknownModel, Usage};
+use runguard_core::prices::{Price, Prices, UnknownModel, UnknownModelError, Usage};
+use runguard_core::run::sentence;
 use std::cell::RefCell;
 
 struct InForce {
@@ -34,13 +35,14 @@ pub(crate) fn usage(input: f64, output: f64, cached: f64, cache_write: f64) -> U
 
 /// The cost, or the status that says why there is none.
 pub(crate) fn cost_of(model: &str, usage: &Usage) -> Result<NanoDollars, i32> {
-    with_prices(|InForce { prices, unknown }| match prices.cost(model, usage, unknown) {
-        Ok((cost, _)) => Ok(cost),
-        Err(problem) => {
-            answer_text(&sentence(problem));
-            Err(UNKNOWN_MODEL)
-        }
+    known_cost(model, usage).map_err(|problem| {
+        answer_text(&sentence(&problem));
+        UNKNOWN_MODEL
     })
+}
+
+pub(crate) fn known_cost(model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
+    with_prices(|InForce { prices, unknown }| prices.cost(model, usage, unknown).map(|(cost, _)| cost))
 }
 
 /// Dollars; or a status, as a number below 0.

@@ -21,3 +21,9 @@ pub extern "C" fn fingerprint(json: usize, ignored: usize) -> i32 {
         Err(problem) => refuse(problem),
     })
 }
+
+/// Leaves a name that a service takes in the output: a long one is cut.
+#[unsafe(no_mangle)]
+pub extern "C" fn short_id(name: usize) {
+    with_texts([name], |[name]| answer_text(&runguard_core::run::service::short_id(name)));
+}

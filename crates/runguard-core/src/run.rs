@@ -1,0 +1,369 @@
+//! Everything that watches one agent run, behind the few questions an agent loop asks.
+//!
+//! A [`Run`] holds the ceilings of its calls and asks a loop detector, a stall detector and a budget. Each of them is in this process
+//! or kept by a service ([`service`]), and which it is changes nothing of the order of the questions, of what ends the run, and of
+//! the codes and sentences that say so ([`Trip`]). Where a service has to be asked, a question ends with a [`Question`] to send; the
+//! answer is told with [`Run::told`]. So nothing here waits for anything.
+//!
+//! What ends a run ends it for good: every later question gets the first trip at once, until an operator resets the run. What may
+//! pass later, such as an estimate that does not fit beside what others have set aside, is refused and forgotten.
+//!
+//! ```
+//! use runguard_core::Timestamp;
+//! use runguard_core::run::{Ceilings, Loops, Progress, Refusal, Run};
+//!
+//! let mut run = Run::new("job-7", Ceilings::default(), Loops::default(), None, None);
+//! let (now, arguments) = (Timestamp::from_millis(0), 7);
+//! assert!(matches!(run.before_tool("search", arguments, now), Progress::Done));
+//! assert!(matches!(run.before_tool("search", arguments, now), Progress::Done));
+//! let Progress::Refused(Refusal::Trip(trip)) = run.before_tool("search", arguments, now) else { panic!("three in a row") };
+//! assert_eq!(trip.reason, "loop_detected");
+//! assert_eq!(run.trip(), Some(&trip));
+//! ```
+
+pub mod service;
+mod trip;
+
+use crate::budget::{Budget, Reservation};
+use crate::detect::loops::{Called, LoopDetector};
+use crate::detect::stall::{StallSessions, Step, Verdict};
+use crate::ledger::{BudgetExceeded, Cost};
+use crate::money::NanoDollars;
+use crate::prices::{UnknownModelError, Usage};
+use crate::time::Timestamp;
+pub use service::{Failure, Gave, Question, ServiceBudget, ServiceLoops, ServiceStalls, Unanswered};
+use service::{Spent, Told};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use trip::{Trip, Unpriced, What, sentence};
+
+/// How many calls a run may make, whatever they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ceilings {
+    pub tool_calls: Option<u64>,
+    pub model_calls: Option<u64>,
+}
+
+/// Where loops are looked for. Runs may share a detector: each is a session of its own.
+#[derive(Debug, Clone)]
+pub enum Loops {
+    InProcess(Arc<Mutex<LoopDetector>>),
+    Service(ServiceLoops),
+}
+
+impl Default for Loops {
+    fn default() -> Self {
+        Self::InProcess(Arc::new(Mutex::new(LoopDetector::default())))
+    }
+}
+
+/// Where stalls are looked for.
+#[derive(Debug, Clone)]
+pub enum Stalls {
+    InProcess(Arc<Mutex<StallSessions>>),
+    Service(ServiceStalls),
+}
+
+/// Who keeps the books.
+#[derive(Debug, Clone)]
+pub enum Money {
+    InProcess(Budget),
+    Service(Arc<ServiceBudget>),
+}
+
+/// Where a question stands.
+#[derive(Debug)]
+#[must_use = "a refusal must be heeded, and a question sent"]
+pub enum Progress {
+    /// Nothing stands against it.
+    Done,
+    /// It may go on; this is for the model.
+    Nudge(String),
+    /// The model call may be made; what it may cost is set aside.
+    Reserved(Reserved),
+    Refused(Refusal),
+    /// A service has to be asked; its answer belongs to [`Run::told`].
+    Ask(Box<Ask>),
+}
+
+/// Why something must not be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Refusal {
+    /// The run is over.
+    Trip(Trip),
+    /// This once.
+    NotNow(Trip),
+    Unpriced(Unpriced),
+    /// The service did not answer, and then nothing passes.
+    Unanswered,
+}
+
+/// A question on its way, and what it was asked for.
+#[derive(Debug)]
+pub struct Ask {
+    pub question: Question,
+    purpose: Purpose,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Purpose {
+    Tool,
+    Result,
+    Model { estimate: Option<Cost> },
+    Money,
+}
+
+/// What a model call may cost, set aside until [`Run::settle`] or [`Run::release`].
+#[derive(Debug)]
+#[must_use = "what is set aside must be settled or released"]
+pub struct Reserved(Held);
+
+#[derive(Debug)]
+enum Held {
+    /// Nothing limits the run.
+    Nothing,
+    InProcess(Reservation),
+    Service {
+        id: Option<String>,
+    },
+}
+
+/// Watches one agent run.
+#[derive(Debug)]
+pub struct Run {
+    id: String,
+    ceilings: Ceilings,
+    loops: Loops,
+    stall: Option<Stalls>,
+    budget: Option<Money>,
+    tool_calls: u64,
+    model_calls: u64,
+    trip: Option<Trip>,
+}
+
+impl Run {
+    pub fn new(id: impl Into<String>, ceilings: Ceilings, loops: Loops, stall: Option<Stalls>, budget: Option<Money>) -> Self {
+        Self { id: id.into(), ceilings, loops, stall, budget, tool_calls: 0, model_calls: 0, trip: None }
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Why the run was stopped, if it was.
+    pub fn trip(&self) -> Option<&Trip> {
+        self.trip.as_ref()
+    }
+
+    /// A tool is about to be called with arguments of this fingerprint. Counts the call.
+    pub fn before_tool(&mut self, tool: &str, arguments: u64, now: Timestamp) -> Progress {
+        if let Some(trip) = &self.trip {
+            return Progress::Refused(Refusal::Trip(trip.clone()));
+        }
+        if let Some(limit) = self.ceilings.tool_calls.filter(|limit| self.tool_calls >= *limit) {
+            return self.stop(Trip::tool_calls(tool, limit));
+        }
+        self.tool_calls += 1;
+        let recorded = match &self.loops {
+            Loops::InProcess(detector) => locked(detector).record_call(&self.id, Called::with_arguments(tool, arguments), now),
+            Loops::Service(loops) => return ask(loops.record_call(&self.id, tool, arguments), Purpose::Tool),
+        };
+        recorded.map_or_else(|found| self.stop(Trip::from(&found)), |()| Progress::Done)
+    }
+
+    /// What the tool gave. May give a text for the model; a trip is told by the next question.
+    pub fn after_tool(&mut self, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
+        // Who never tells of model calls has no rounds: every call counts.
+        let round = (self.model_calls > 0).then_some(self.model_calls);
+        let verdict = match &self.stall {
+            None => return Progress::Done,
+            Some(Stalls::InProcess(detector)) => {
+                let error = gave.error.map(|error| error.fingerprint);
+                let step = Step { tool, args: arguments, result: gave.result, error, round };
+                locked(detector).observe(&self.id, step, now)
+            }
+            Some(Stalls::Service(stalls)) => return ask(stalls.observe(&self.id, tool, Some(arguments), gave, round), Purpose::Result),
+        };
+        self.looked(verdict, tool)
+    }
+
+    /// The model is about to be asked. With an estimate its cost is set aside, or the call refused. Counts the call.
+    pub fn before_model(&mut self, estimate: Option<Cost>) -> Progress {
+        if let Some(trip) = &self.trip {
+            return Progress::Refused(Refusal::Trip(trip.clone()));
+        }
+        let used_up = match &self.budget {
+            None => None,
+            Some(Money::InProcess(budget)) => budget.used_up(),
+            Some(Money::Service(budget)) => {
+                let question = match estimate.filter(|_| !self.has_made_its_model_calls()) {
+                    // One question instead of two: a refused estimate tells whether anything is left.
+                    Some(estimate) => budget.reserve(estimate),
+                    None => budget.used_up(),
+                };
+                return ask(question, Purpose::Model { estimate });
+            }
+        };
+        match used_up {
+            Some(exceeded) => self.stop(Trip::from(&exceeded)),
+            None => self.model_call(estimate),
+        }
+    }
+
+    /// What was spent. It counts, also when it ends the run.
+    pub fn record(&mut self, paid: Cost) -> Progress {
+        let recorded = match &self.budget {
+            None => Ok(()),
+            Some(Money::InProcess(budget)) => budget.record(paid),
+            Some(Money::Service(budget)) => return ask(budget.record(Spent::Cost(paid)), Purpose::Money),
+        };
+        self.spent(recorded)
+    }
+
+    /// What a model call used. In this process `price` says what it costs; a service has prices of its own. A model without a
+    /// price matters only where dollars are limited: tokens need none.
+    pub fn record_usage(&mut self, model: &str, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Progress {
+        let recorded = match &self.budget {
+            None => Ok(()),
+            Some(Money::InProcess(budget)) => {
+                let usd = match price() {
+                    Ok(usd) => usd,
+                    Err(unknown) if budget.remaining().usd.is_some() => {
+                        return Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown)));
+                    }
+                    Err(_) => NanoDollars::ZERO,
+                };
+                budget.record(Cost { usd, tokens: usage.total_tokens() })
+            }
+            Some(Money::Service(budget)) => return ask(budget.record(Spent::Usage { model, usage }), Purpose::Money),
+        };
+        self.spent(recorded)
+    }
+
+    /// The model call cost this much.
+    pub fn settle(&mut self, Reserved(held): Reserved, paid: Cost) -> Progress {
+        match (held, &self.budget) {
+            (Held::InProcess(reservation), _) => self.spent(reservation.commit(paid)),
+            (Held::Service { id }, Some(Money::Service(budget))) => ask(budget.commit(id.as_deref(), paid), Purpose::Money),
+            (Held::Nothing | Held::Service { .. }, _) => Progress::Done,
+        }
+    }
+
+    /// The model call was not made.
+    pub fn release(&mut self, Reserved(held): Reserved) -> Progress {
+        match (held, &self.budget) {
+            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id), Purpose::Money),
+            // In this process it is given back when it goes.
+            (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Progress::Done,
+        }
+    }
+
+    /// What a service answered: the body, or `None` when nothing came.
+    pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
+        let Ask { question, purpose } = *ask;
+        self.proceed(question.told(answer), purpose)
+    }
+
+    /// A person has spoken: what follows may repeat what was before. Money and trip stay.
+    pub fn new_turn(&mut self) {
+        match &mut self.loops {
+            Loops::InProcess(detector) => locked(detector).reset(&self.id),
+            Loops::Service(loops) => loops.reset(&self.id),
+        }
+        match &mut self.stall {
+            None => {}
+            Some(Stalls::InProcess(detector)) => locked(detector).user_message(&self.id),
+            Some(Stalls::Service(stalls)) => stalls.reset(&self.id),
+        }
+    }
+
+    /// Forgets the trip and all counts but the money. For an operator, not for the agent.
+    pub fn reset(&mut self) {
+        self.new_turn();
+        (self.tool_calls, self.model_calls, self.trip) = (0, 0, None);
+    }
+
+    fn has_made_its_model_calls(&self) -> bool {
+        self.ceilings.model_calls.is_some_and(|limit| self.model_calls >= limit)
+    }
+
+    /// Keeps the first trip, and gives the one that holds.
+    fn stop(&mut self, trip: Trip) -> Progress {
+        let trip = self.trip.get_or_insert(trip).clone();
+        Progress::Refused(Refusal::Trip(trip))
+    }
+
+    fn proceed(&mut self, told: Told, purpose: Purpose) -> Progress {
+        match (told, purpose) {
+            (Told::Next(question), _) => ask(question, purpose),
+            (Told::Stopped(trip), _) => self.stop(trip),
+            (Told::NotNow(trip), _) => Progress::Refused(Refusal::NotNow(trip)),
+            (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
+            (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
+            (Told::Looked(verdict, tool), _) => self.looked(verdict, &tool),
+            (Told::Reserved(id), _) => self.model_call(None).or_reserved(Held::Service { id }),
+            (Told::Passed, Purpose::Model { estimate }) => self.model_call(estimate),
+            (Told::Passed | Told::Books(_), Purpose::Tool | Purpose::Result | Purpose::Money) | (Told::Books(_), Purpose::Model { .. }) => {
+                Progress::Done
+            }
+        }
+    }
+
+    fn spent(&mut self, recorded: Result<(), BudgetExceeded>) -> Progress {
+        recorded.map_or_else(|exceeded| self.stop(Trip::from(&exceeded)), |()| Progress::Done)
+    }
+
+    fn looked(&mut self, verdict: Verdict, tool: &str) -> Progress {
+        if let Some(trip) = Trip::stalled(verdict, tool) {
+            self.trip.get_or_insert(trip);
+        }
+        let nudge = verdict.nudge(tool);
+        if nudge.is_empty() { Progress::Done } else { Progress::Nudge(nudge) }
+    }
+
+    /// There is money for a model call.
+    fn model_call(&mut self, estimate: Option<Cost>) -> Progress {
+        if let Some(limit) = self.ceilings.model_calls.filter(|_| self.has_made_its_model_calls()) {
+            return self.stop(Trip::model_calls(limit));
+        }
+        let held = match (estimate, &self.budget) {
+            (None, _) => None,
+            (Some(_), None | Some(Money::Service(_))) => Some(Held::Nothing),
+            (Some(estimate), Some(Money::InProcess(budget))) => match budget.reserve(estimate) {
+                Ok(reservation) => Some(Held::InProcess(reservation)),
+                Err(exceeded) => return self.proceed(refused_estimate(&exceeded), Purpose::Money),
+            },
+        };
+        self.model_calls += 1;
+        held.map_or(Progress::Done, |held| Progress::Reserved(Reserved(held)))
+    }
+}
+
+impl Progress {
+    fn or_reserved(self, held: Held) -> Self {
+        match self {
+            Self::Done => Self::Reserved(Reserved(held)),
+            Self::Nudge(_) | Self::Reserved(_) | Self::Refused(_) | Self::Ask(_) => self,
+        }
+    }
+}
+
+/// An estimate that does not fit ends a run only when nothing is left: others may give back what they set aside, and a smaller one
+/// may fit.
+fn refused_estimate(exceeded: &BudgetExceeded) -> Told {
+    if exceeded.spent >= exceeded.limit {
+        return Told::Stopped(Trip::from(&BudgetExceeded { asked: 0, ..*exceeded }));
+    }
+    Told::NotNow(Trip::from(exceeded))
+}
+
+fn ask(question: Question, purpose: Purpose) -> Progress {
+    Progress::Ask(Box::new(Ask { question, purpose }))
+}
+
+/// A panic elsewhere cannot leave a detector half changed: its changes do not panic.
+fn locked<T>(detector: &Mutex<T>) -> MutexGuard<'_, T> {
+    detector.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,602 @@
+//! The parts of a run that a RunGuard service keeps: what to send it, and what its answer means.
+//!
+//! Nothing is sent here. A part gives a [`Question`], a route and a JSON body; whoever has a connection sends it and tells what came
+//! back, or that nothing did ([`Question::told`]). Arguments and results never leave the process: the service is told fingerprints.
+
+use super::trip::{Trip, Unpriced, What};
+use crate::budget::call_key;
+use crate::detect::loops::{Compared, LoopDetected, LoopKind};
+use crate::detect::sessions::{SessionKey, Sessions};
+use crate::detect::stall::{Rung, StallRule, Verdict};
+use crate::fingerprint;
+use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
+use crate::money::NanoDollars;
+use crate::prices::Usage;
+use crate::reason::Reason;
+use crate::time::{Span, Timestamp};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ids that a service takes have at most this many characters.
+const LONGEST_ID: usize = 256;
+/// Of a longer one this much is kept, before the fingerprint that tells it from others.
+const KEPT_OF_LONG_ID: usize = 200;
+/// Of an error and of a message this many characters are sent: more than is compared.
+const LONGEST_TEXT: usize = 4096;
+/// Sessions whose turn is remembered. Beyond it one that was not asked about lately begins again with its first.
+const MOST_SESSIONS: usize = 100_000;
+
+/// What becomes of a question that nobody answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unanswered {
+    Passes,
+    Refused,
+}
+
+/// A name that a service takes: a long one is cut, and told apart by its fingerprint.
+pub fn short_id(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST_ID || name.chars().count() <= LONGEST_ID {
+        return Cow::Borrowed(name);
+    }
+    let kept: String = name.chars().take(KEPT_OF_LONG_ID).collect();
+    Cow::Owned(format!("{kept}({})", fingerprint::hex(xxh3_64(name.as_bytes()))))
+}
+
+/// Which turn each session is in. A service keeps the history of a turn under a name of its own, so that a new turn begins without
+/// asking it anything.
+#[derive(Debug, Clone)]
+struct Turns(Sessions<u32>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Sessions::new(Span::from_millis(i64::MAX as u64), MOST_SESSIONS))
+    }
+}
+
+impl Turns {
+    const ANY_TIME: Timestamp = Timestamp::ZERO;
+
+    fn next(&mut self, session: &str) {
+        let turn = self.0.enter(SessionKey::of(session), Self::ANY_TIME, || 0, |turn| *turn = 0);
+        *turn = turn.saturating_add(1);
+    }
+
+    /// The first turn has the session's own name, the others a number behind it.
+    fn name<'a>(&self, session: &'a str) -> Cow<'a, str> {
+        match self.0.get(SessionKey::of(session), Self::ANY_TIME) {
+            None | Some(0) => short_id(session),
+            Some(turn) => Cow::Owned(short_id(&format!("{session}#{turn}")).into_owned()),
+        }
+    }
+}
+
+/// The body of a request, field by field.
+#[derive(Debug, Default)]
+struct Body(Map<String, Value>);
+
+impl Body {
+    fn of_session(session: &str) -> Self {
+        Self::default().with("session_id", short_id(session))
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn maybe(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    fn cost(self, cost: Cost) -> Self {
+        self.with("usd", cost.usd.as_dollars()).with("tokens", cost.tokens)
+    }
+}
+
+/// Which part of a run asks; each may have a service of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Loop,
+    Stall,
+    Budget,
+}
+
+impl Part {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "loop",
+            Self::Stall => "stall",
+            Self::Budget => "budget",
+        }
+    }
+}
+
+/// Something that a service has to be asked.
+#[derive(Debug)]
+#[must_use = "a question that is not sent is never answered"]
+pub struct Question {
+    path: &'static str,
+    body: Map<String, Value>,
+    unanswered: Unanswered,
+    asks: Asks,
+    /// Asked once this one is answered, whatever the answer.
+    next: Option<Box<Question>>,
+}
+
+/// What the answer is read as.
+#[derive(Debug)]
+enum Asks {
+    Loop {
+        name: String,
+        compared: Compared,
+    },
+    Stall {
+        tool: String,
+    },
+    Books,
+    UsedUp,
+    Spend(Arc<ServiceBudget>),
+    Reserve(Arc<ServiceBudget>, Cost),
+    Release,
+    /// Tells limits to whoever has not heard of them.
+    Limits(Arc<ServiceBudget>),
+}
+
+/// What an answer means.
+#[derive(Debug)]
+pub enum Told {
+    Passed,
+    /// At a step of this tool.
+    Looked(Verdict, String),
+    Books(Books),
+    /// Under this id; without one the service could not be asked.
+    Reserved(Option<String>),
+    /// Refused, and will be again.
+    Stopped(Trip),
+    /// Refused; later, or for less, it may pass.
+    NotNow(Trip),
+    Unpriced(Unpriced),
+    /// Nobody answered, and then nothing passes.
+    Unanswered,
+    Next(Question),
+}
+
+/// The books of a budget, as far as a service tells them.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Books {
+    pub spent: f64,
+    pub reserved: f64,
+    pub remaining: Option<f64>,
+    pub limit: Option<f64>,
+    pub spent_tokens: u64,
+    pub remaining_tokens: Option<u64>,
+    pub limit_tokens: Option<u64>,
+    /// Of the key that was asked about.
+    pub remaining_calls: Option<u64>,
+}
+
+impl Question {
+    fn new(path: &'static str, Body(body): Body, unanswered: Unanswered, asks: Asks) -> Self {
+        Self { path, body, unanswered, asks, next: None }
+    }
+
+    pub fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// The body, as JSON.
+    pub fn body(&self) -> String {
+        serde_json::to_string(&self.body).unwrap_or_default()
+    }
+
+    pub fn part(&self) -> Part {
+        match self.asks {
+            Asks::Loop { .. } => Part::Loop,
+            Asks::Stall { .. } => Part::Stall,
+            Asks::Books | Asks::UsedUp | Asks::Spend(_) | Asks::Reserve(..) | Asks::Release | Asks::Limits(_) => Part::Budget,
+        }
+    }
+
+    /// What the answer means: its body, or `None` when there was none.
+    pub fn told(self, answer: Option<&str>) -> Told {
+        let Self { unanswered, asks, next, .. } = self;
+        let answer: Option<Answer> = answer.and_then(|text| serde_json::from_str(text).ok()).map(Answer);
+        let told = match (answer, unanswered) {
+            (Some(answer), _) => asks.read(&answer),
+            (None, Unanswered::Passes) => asks.passed(),
+            (None, Unanswered::Refused) => return Told::Unanswered,
+        };
+        next.map_or(told, |next| Told::Next(*next))
+    }
+}
+
+impl Asks {
+    /// What nobody stood against.
+    fn passed(self) -> Told {
+        match self {
+            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) | Self::Release | Self::Limits(_) => Told::Passed,
+            Self::Stall { tool } => Told::Looked(Verdict::default(), tool),
+            Self::Books => Told::Books(Books::default()),
+            Self::Reserve(..) => Told::Reserved(None),
+        }
+    }
+
+    fn read(self, answer: &Answer) -> Told {
+        match &self {
+            // Whatever became of it, the service has heard the limits.
+            Self::Spend(budget) | Self::Reserve(budget, _) | Self::Limits(budget) => budget.is_known.store(true, Ordering::Relaxed),
+            Self::Loop { .. } | Self::Stall { .. } | Self::Books | Self::UsedUp | Self::Release => {}
+        }
+        match self {
+            Self::Stall { tool } => Told::Looked(answer.verdict(), tool),
+            Self::Books => Told::Books(answer.books()),
+            Self::Release | Self::Limits(_) => Told::Passed,
+            Self::Reserve(..) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(str::to_owned)),
+            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) if answer.allows() => Told::Passed,
+            Self::Loop { name, compared } => Told::Stopped(answer.loop_trip(name, compared)),
+            Self::UsedUp => match answer.exceeded(Cost::ZERO) {
+                // What is only set aside may be given back.
+                Some(exceeded) if exceeded.spent < exceeded.limit => Told::Passed,
+                Some(exceeded) => Told::Stopped(Trip::from(&exceeded)),
+                None => answer.not_now(),
+            },
+            Self::Spend(_) => match answer.exceeded(Cost::ZERO) {
+                Some(exceeded) => Told::Stopped(Trip::from(&exceeded)),
+                None => answer.not_now(),
+            },
+            Self::Reserve(_, cost) => match answer.exceeded(cost) {
+                Some(exceeded) => super::refused_estimate(&exceeded),
+                None => answer.not_now(),
+            },
+        }
+    }
+}
+
+/// What a service answered. What it does not say is taken to be nothing, so that an older one is understood too.
+struct Answer(Map<String, Value>);
+
+impl Answer {
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).and_then(Value::as_str)
+    }
+
+    fn whole(&self, name: &str) -> Option<u64> {
+        self.0.get(name).and_then(Value::as_u64)
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        self.0.get(name).and_then(Value::as_f64)
+    }
+
+    fn nanos(&self, name: &str) -> Option<u64> {
+        NanoDollars::from_dollars(self.number(name)?).ok().map(|usd| usd.as_nanos().unsigned_abs())
+    }
+
+    fn small(&self, name: &str) -> u32 {
+        self.whole(name).map_or(0, |count| u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    fn allows(&self) -> bool {
+        self.0.get("allow").and_then(Value::as_bool).unwrap_or(true)
+    }
+
+    fn gives(&self, reason: Reason) -> bool {
+        self.text("reason") == Some(reason.code())
+    }
+
+    fn loop_trip(&self, name: String, compared: Compared) -> Trip {
+        let pattern = self.0.get("pattern").and_then(Value::as_array).map(|names| names.iter().filter_map(Value::as_str));
+        let pattern: Vec<String> = pattern.map_or_else(|| vec![name], |names| names.map(str::to_owned).collect());
+        let found = if self.gives(Reason::CallCeiling) {
+            let max_calls = self.small("max_calls");
+            LoopDetected { pattern, repeats: max_calls.saturating_add(1), kind: LoopKind::Ceiling { max_calls }, compared }
+        } else {
+            LoopDetected { pattern, repeats: self.small("repeats"), kind: LoopKind::Cycle, compared }
+        };
+        if self.gives(found.reason()) { Trip::from(&found) } else { self.trip(Trip::from(&found).what) }
+    }
+
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            rung: self.text("rung").and_then(Rung::from_code).unwrap_or_default(),
+            rule: self.text("rule").and_then(StallRule::from_code),
+            count: self.small("count"),
+        }
+    }
+
+    fn books(&self) -> Books {
+        let is_capped = self.gives(Reason::CallCapReached);
+        Books {
+            spent: self.number("spent_usd").unwrap_or(0.0),
+            reserved: self.number("reserved_usd").unwrap_or(0.0),
+            remaining: self.number("remaining_usd"),
+            limit: self.number("limit_usd"),
+            spent_tokens: self.whole("spent_tokens").unwrap_or(0),
+            remaining_tokens: self.whole("remaining_tokens"),
+            limit_tokens: self.whole("limit_tokens"),
+            remaining_calls: self.whole("remaining_calls").or(is_capped.then_some(0)),
+        }
+    }
+
+    /// Which limit stands against it, if it is one.
+    fn exceeded(&self, asked: Cost) -> Option<BudgetExceeded> {
+        let level = if self.text("level") == Some("parent") { Level::Ancestor(1) } else { Level::Own };
+        let whole = |name: &str| self.whole(name).unwrap_or(0);
+        let nanos = |name: &str| self.nanos(name).unwrap_or(0);
+        if self.gives(Reason::CallCapReached) {
+            return Some(BudgetExceeded { unit: Unit::Calls, level, spent: whole("calls"), reserved: 0, asked: 1, limit: whole("cap") });
+        }
+        if !self.gives(Reason::BudgetExceeded) {
+            return None;
+        }
+        if let Some(limit) = self.nanos("limit_usd") {
+            let (spent, reserved, asked) = (nanos("spent_usd"), nanos("reserved_usd"), asked.usd.as_nanos().unsigned_abs());
+            return Some(BudgetExceeded { unit: Unit::Usd, level, spent, reserved, asked, limit });
+        }
+        let (spent, limit) = (whole("spent_tokens"), whole("limit_tokens"));
+        let reserved = self.whole("remaining_tokens").map_or(0, |left| limit.saturating_sub(spent).saturating_sub(left));
+        Some(BudgetExceeded { unit: Unit::Tokens, level, spent, reserved, asked: asked.tokens, limit })
+    }
+
+    /// A refusal that no limit is behind: a model without a price, or a service that cannot say.
+    fn not_now(&self) -> Told {
+        if self.gives(Reason::UnknownModel) {
+            let text = |name| self.text(name).unwrap_or_default().to_owned();
+            return Told::Unpriced(Unpriced { model: text("model"), message: text("message") });
+        }
+        let Books { spent, limit, .. } = self.books();
+        Told::NotNow(self.trip(What::Budget { unit: Unit::Usd, spent, limit: limit.unwrap_or(0.0) }))
+    }
+
+    /// In the service's own words: this program does not know the code.
+    fn trip(&self, what: What) -> Trip {
+        let text = |name| self.text(name).unwrap_or_default().to_owned();
+        Trip { reason: text("reason").into(), message: text("message"), what }
+    }
+}
+
+/// The thresholds of a loop detector that a service keeps; what is left out is as set there.
+#[derive(Debug, Clone)]
+pub struct ServiceLoops {
+    repeats: Option<u32>,
+    max_cycle_len: Option<u32>,
+    /// The service counts in whole seconds.
+    window_seconds: Option<u64>,
+    max_calls: Option<u32>,
+    unanswered: Unanswered,
+    turns: Turns,
+}
+
+impl ServiceLoops {
+    pub fn new(
+        repeats: Option<u32>,
+        max_cycle_len: Option<u32>,
+        window: Option<Span>,
+        max_calls: Option<u32>,
+        unanswered: Unanswered,
+    ) -> Self {
+        let window_seconds = window.map(|window| window.as_millis().div_ceil(1000));
+        Self { repeats, max_cycle_len, window_seconds, max_calls, unanswered, turns: Turns::default() }
+    }
+
+    /// A call by its name, which is counted.
+    pub fn record(&self, session: &str, name: &str) -> Question {
+        self.ask("/guard/loop", session, name, None)
+    }
+
+    /// The same without counting it.
+    pub fn check(&self, session: &str, name: &str) -> Question {
+        self.ask("/guard/loop/check", session, name, None)
+    }
+
+    /// A tool with the fingerprint of its arguments, which is counted.
+    pub(super) fn record_call(&self, session: &str, tool: &str, arguments: u64) -> Question {
+        self.ask("/guard/loop", session, tool, Some(arguments))
+    }
+
+    /// Begins a new history for the session. What was counted stays in the service's log.
+    pub fn reset(&mut self, session: &str) {
+        self.turns.next(session);
+    }
+
+    fn ask(&self, path: &'static str, session: &str, name: &str, arguments: Option<u64>) -> Question {
+        let body = Body::of_session(&self.turns.name(session))
+            .with("tool", short_id(name))
+            .maybe("args", arguments.map(fingerprint::hex))
+            .maybe("repeats", self.repeats)
+            .maybe("max_cycle_len", self.max_cycle_len)
+            .maybe("window_seconds", self.window_seconds)
+            .maybe("max_calls", self.max_calls);
+        let compared = if arguments.is_some() { Compared::Arguments } else { Compared::Names };
+        Question::new(path, body, self.unanswered, Asks::Loop { name: name.to_owned(), compared })
+    }
+}
+
+/// What a call gave: fingerprints, and of an error its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gave<'a> {
+    /// Of the result; `None` when there is none.
+    pub result: Option<u64>,
+    pub error: Option<Failure<'a>>,
+}
+
+/// What a call failed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure<'a> {
+    pub text: &'a str,
+    pub fingerprint: u64,
+}
+
+/// A stall detector that a service keeps, with its thresholds.
+#[derive(Debug, Clone)]
+pub struct ServiceStalls {
+    unanswered: Unanswered,
+    turns: Turns,
+}
+
+impl ServiceStalls {
+    pub fn new(unanswered: Unanswered) -> Self {
+        Self { unanswered, turns: Turns::default() }
+    }
+
+    pub fn observe(&self, session: &str, tool: &str, arguments: Option<u64>, gave: Gave<'_>, round: Option<u64>) -> Question {
+        let body = Body::of_session(&self.turns.name(session))
+            .with("tool", short_id(tool))
+            .maybe("args_hash", arguments.map(fingerprint::hex))
+            .maybe("result_hash", gave.result.map(fingerprint::hex))
+            .maybe("error", gave.error.map(|error| beginning(error.text)))
+            .maybe("round", round.map(|round| round.to_string()));
+        self.ask(body, tool)
+    }
+
+    /// What the model said without calling anything.
+    pub fn message(&self, session: &str, text: &str) -> Question {
+        self.ask(Body::of_session(&self.turns.name(session)).with("message", beginning(text)), "")
+    }
+
+    /// A person has spoken, and all who share the session shall know.
+    pub fn user_message(&self, session: &str) -> Question {
+        self.ask(Body::of_session(&self.turns.name(session)).with("new_turn", true), "")
+    }
+
+    /// A person has spoken: the same, known here alone.
+    pub(super) fn reset(&mut self, session: &str) {
+        self.turns.next(session);
+    }
+
+    fn ask(&self, body: Body, tool: &str) -> Question {
+        Question::new("/guard/stall", body, self.unanswered, Asks::Stall { tool: tool.to_owned() })
+    }
+}
+
+fn beginning(text: &str) -> String {
+    text.chars().take(LONGEST_TEXT).collect()
+}
+
+/// A budget that a service keeps under a session's name.
+#[derive(Debug)]
+pub struct ServiceBudget {
+    session: String,
+    limits: Limits,
+    parent: Option<Arc<ServiceBudget>>,
+    unanswered: Unanswered,
+    /// The service has heard of its limits: a child that spends before its parent must tell them first.
+    is_known: AtomicBool,
+}
+
+/// What is spent.
+#[derive(Debug, Clone, Copy)]
+pub enum Spent<'a> {
+    Cost(Cost),
+    /// One call of a step.
+    Call {
+        session_id: &'a str,
+        step_id: &'a str,
+    },
+    /// One call of the budget that has no steps.
+    AnyCall,
+    Usage {
+        model: &'a str,
+        usage: &'a Usage,
+    },
+}
+
+impl ServiceBudget {
+    pub fn new(session: &str, limits: Limits, unanswered: Unanswered) -> Arc<Self> {
+        Arc::new(Self { session: short_id(session).into_owned(), limits, parent: None, unanswered, is_known: AtomicBool::new(false) })
+    }
+
+    /// A budget that draws on what remains of this one.
+    pub fn child(self: &Arc<Self>, session: &str, limits: Limits) -> Arc<Self> {
+        let (session, parent) = (short_id(session).into_owned(), Some(Arc::clone(self)));
+        Arc::new(Self { session, limits, parent, unanswered: self.unanswered, is_known: AtomicBool::new(false) })
+    }
+
+    pub fn session(&self) -> &str {
+        &self.session
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What was spent: it counts, also beyond the limit.
+    pub fn record(self: &Arc<Self>, spent: Spent<'_>) -> Question {
+        let body = self.body();
+        let body = match spent {
+            Spent::Cost(cost) => body.cost(cost),
+            Spent::Call { .. } | Spent::AnyCall => body.maybe("key", key_of(spent)),
+            Spent::Usage { model, usage } => body
+                .with("model", short_id(model))
+                .with("input_tokens", usage.input_tokens)
+                .with("output_tokens", usage.output_tokens)
+                .with("cached_tokens", usage.cached_tokens)
+                .with("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens)),
+        };
+        self.ask("/guard/budget/record", body, Asks::Spend(Arc::clone(self)))
+    }
+
+    pub fn reserve(self: &Arc<Self>, estimate: Cost) -> Question {
+        self.ask("/guard/budget/reserve", self.body().cost(estimate), Asks::Reserve(Arc::clone(self), estimate))
+    }
+
+    /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.
+    pub fn commit(self: &Arc<Self>, reservation: Option<&str>, paid: Cost) -> Question {
+        let Some(id) = reservation else { return self.record(Spent::Cost(paid)) };
+        self.ask("/guard/budget/commit", self.body().cost(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
+    }
+
+    pub fn release(self: &Arc<Self>, reservation: &str) -> Question {
+        // Whose limits it has does not matter to what is given back.
+        let parent = self.parent.as_ref().map(|parent| parent.session.as_str());
+        let body = Body::of_session(&self.session).maybe("parent", parent).with("reservation_id", reservation);
+        self.ask("/guard/budget/release", body, Asks::Release)
+    }
+
+    /// What is left; of the calls of a step, when one is named.
+    pub fn books(self: &Arc<Self>, step: Option<Spent<'_>>) -> Question {
+        self.ask("/guard/budget/check", self.body().maybe("key", step.and_then(key_of)), Asks::Books)
+    }
+
+    /// Whether nothing is left: asked for the smallest amounts that there are.
+    pub fn used_up(self: &Arc<Self>) -> Question {
+        let smallest = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
+        self.ask("/guard/budget/check", self.body().cost(smallest), Asks::UsedUp)
+    }
+
+    fn body(&self) -> Body {
+        Body::of_session(&self.session)
+            .maybe("parent", self.parent.as_ref().map(|parent| parent.session.as_str()))
+            .maybe("max_usd", self.limits.usd.map(NanoDollars::as_dollars))
+            .maybe("max_tokens", self.limits.tokens)
+            .maybe("cap", self.limits.cap)
+    }
+
+    fn ask(&self, path: &'static str, body: Body, asks: Asks) -> Question {
+        let question = Question::new(path, body, self.unanswered, asks);
+        match &self.parent {
+            Some(parent) if !parent.is_known.load(Ordering::Relaxed) => {
+                let limits = parent.body().cost(Cost::ZERO);
+                let asks = Asks::Limits(Arc::clone(parent));
+                Question { next: Some(Box::new(question)), ..Question::new("/guard/budget/record", limits, parent.unanswered, asks) }
+            }
+            Some(_) | None => question,
+        }
+    }
+}
+
+/// The key of a counted step, as everywhere; a budget without steps has one for all.
+fn key_of(spent: Spent<'_>) -> Option<Cow<'static, str>> {
+    match spent {
+        Spent::Call { session_id, step_id } => Some(Cow::Owned(short_id(&call_key(session_id, step_id)).into_owned())),
+        Spent::AnyCall => Some(Cow::Borrowed("call")),
+        Spent::Cost(_) | Spent::Usage { .. } => None,
+    }
+}

@@ -1,0 +1,135 @@
+//! What the stories of `sdk/stories.json` do not tell: estimates, and services that are away.
+
+use super::*;
+use crate::ledger::Limits;
+use serde_json::{Value, json};
+
+const NOW: Timestamp = Timestamp::from_millis(0);
+
+fn usd(dollars: f64) -> Cost {
+    Cost::usd(NanoDollars::from_dollars(dollars).unwrap())
+}
+
+fn one_dollar() -> Limits {
+    Limits { usd: Some(usd(1.0).usd), ..Limits::default() }
+}
+
+fn run_with(money: Option<Money>, model_calls: Option<u64>) -> Run {
+    Run::new("run", Ceilings { model_calls, ..Ceilings::default() }, Loops::default(), None, money)
+}
+
+fn over_service(unanswered: Unanswered) -> Run {
+    run_with(Some(Money::Service(ServiceBudget::new("run", one_dollar(), unanswered))), Some(2))
+}
+
+fn reserved(progress: Progress) -> Reserved {
+    match progress {
+        Progress::Reserved(reserved) => reserved,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
+    let Progress::Ask(ask) = progress else { panic!("{progress:?}") };
+    assert_eq!(ask.question.path(), path);
+    let body: Value = serde_json::from_str(&ask.question.body()).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        assert_eq!(&body[name], value, "{body}");
+    }
+    ask
+}
+
+#[test]
+fn an_estimate_is_set_aside_and_settled() {
+    let budget = Budget::new(one_dollar());
+    let mut run = run_with(Some(Money::InProcess(budget.clone())), None);
+    let first = reserved(run.before_model(Some(usd(0.6))));
+    let refused = run.before_model(Some(usd(0.6)));
+    assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(trip)) if trip.reason == "budget_exceeded"), "{refused:?}");
+    assert_eq!(run.trip(), None, "what does not fit now may fit later");
+    let second = reserved(run.before_model(Some(usd(0.4))));
+    assert!(matches!(run.release(second), Progress::Done));
+    assert!(matches!(run.settle(first, usd(0.5)), Progress::Done));
+    assert_eq!(budget.snapshot().spent().usd, usd(0.5).usd);
+    let last = reserved(run.before_model(Some(usd(0.5))));
+    let over = run.settle(last, usd(0.7));
+    assert!(matches!(&over, Progress::Refused(Refusal::Trip(_))), "{over:?}");
+    assert!(matches!(run.before_tool("search", 1, NOW), Progress::Refused(Refusal::Trip(_))));
+}
+
+#[test]
+fn an_estimate_that_is_refused_counts_no_call() {
+    let mut run = run_with(Some(Money::InProcess(Budget::new(one_dollar()))), Some(1));
+    assert!(matches!(run.before_model(Some(usd(2.0))), Progress::Refused(Refusal::NotNow(_))));
+    let held = reserved(run.before_model(Some(usd(1.0))));
+    assert!(matches!(run.settle(held, usd(0.5)), Progress::Done));
+    let refused = run.before_model(Some(usd(0.1)));
+    assert!(matches!(&refused, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "model_call_ceiling"), "{refused:?}");
+    let mut free = run_with(None, None);
+    let nothing = reserved(free.before_model(Some(usd(1.0))));
+    assert!(matches!(free.settle(nothing, usd(1.0)), Progress::Done), "without a limit nothing is kept");
+}
+
+#[test]
+fn a_service_is_asked_once_for_an_estimate() {
+    let mut run = over_service(Unanswered::Refused);
+    let ask = asked(run.before_model(Some(usd(0.5))), "/guard/budget/reserve", json!({"session_id": "run", "max_usd": 1.0, "usd": 0.5}));
+    let held = reserved(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
+    let ask = asked(run.settle(held, usd(0.4)), "/guard/budget/commit", json!({"reservation_id": "r1", "usd": 0.4}));
+    assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+
+    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/reserve", json!({"usd": 0.9}));
+    let full = r#"{"allow":false,"reason":"budget_exceeded","level":"budget","spent_usd":0.4,"reserved_usd":0,"limit_usd":1}"#;
+    let Progress::Refused(Refusal::NotNow(trip)) = run.told(ask, Some(full)) else { panic!("it does not fit") };
+    assert_eq!(trip.message, "The budget of $1.00 has no room for $0.90: $0.40 spent, $0.60 left. Stop the run, or raise the limit.");
+
+    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/reserve", json!({}));
+    let spent = r#"{"allow":false,"reason":"budget_exceeded","level":"parent","spent_usd":1,"reserved_usd":0,"limit_usd":1}"#;
+    let Progress::Refused(Refusal::Trip(trip)) = run.told(ask, Some(spent)) else { panic!("nothing is left") };
+    assert_eq!(trip.message, "The parent's budget of $1.00 is used up: $1.00 spent. Stop the run, or raise the limit.");
+}
+
+#[test]
+fn a_service_that_does_not_answer_stops_nothing_for_good() {
+    let mut closed = over_service(Unanswered::Refused);
+    let Progress::Ask(ask) = closed.before_model(None) else { panic!("a service is asked") };
+    assert!(matches!(closed.told(ask, None), Progress::Refused(Refusal::Unanswered)));
+    assert_eq!(closed.trip(), None);
+
+    let mut open = over_service(Unanswered::Passes);
+    let Progress::Ask(ask) = open.before_model(Some(usd(0.5))) else { panic!("a service is asked") };
+    let held = reserved(open.told(ask, None));
+    // It never heard of the reservation, so what was paid is recorded.
+    let ask = asked(open.settle(held, usd(0.4)), "/guard/budget/record", json!({"usd": 0.4}));
+    let away = r#"{"allow":false,"reason":"state_unavailable","message":"The shared state is away."}"#;
+    let Progress::Refused(Refusal::NotNow(trip)) = open.told(ask, Some(away)) else { panic!("a state that is away ends nothing") };
+    assert_eq!((trip.reason.as_ref(), trip.message.as_str()), ("state_unavailable", "The shared state is away."));
+    assert_eq!(open.trip(), None);
+}
+
+#[test]
+fn a_parent_that_was_never_asked_is_told_of_its_limit_first_and_once() {
+    let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
+    let mut run = run_with(Some(Money::Service(team.child("run", Limits::default()))), None);
+    let ask = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "team", "max_usd": 1.0, "usd": 0.0}));
+    let ask = asked(run.told(ask, Some("{}")), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));
+    assert!(matches!(run.told(ask, Some("{}")), Progress::Done));
+    let _ = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "run"}));
+}
+
+#[test]
+fn turns_and_long_names_are_names_that_a_service_takes() {
+    let long = "ä".repeat(300);
+    let mut loops = ServiceLoops::new(None, None, None, None, Unanswered::Passes);
+    let session = |loops: &ServiceLoops, session: &str| {
+        let body: Value = serde_json::from_str(&loops.record(session, &long).body()).unwrap();
+        assert!(body["tool"].as_str().unwrap().chars().count() <= 256);
+        body["session_id"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(session(&loops, "run"), "run");
+    loops.reset("run");
+    loops.reset("run");
+    assert_eq!((session(&loops, "run"), session(&loops, "other")), ("run#2".to_owned(), "other".to_owned()));
+    let (one, other) = (session(&loops, &long), session(&loops, &format!("{long}x")));
+    assert!(one != other && one.chars().count() <= 256 && one.starts_with(&"ä".repeat(200)));
+}

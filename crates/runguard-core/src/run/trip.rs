@@ -1,0 +1,105 @@
+//! Why a run was stopped: a code, a sentence and the numbers behind it. The same whoever noticed, a detector in this process or a
+//! service.
+
+use crate::detect::loops::LoopDetected;
+use crate::detect::stall::{Rung, StallRule, Verdict};
+use crate::ledger::{BudgetExceeded, Unit};
+use crate::prices::UnknownModelError;
+use crate::reason::RunReason;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trip {
+    /// A code of [`crate::reason`]; of a service that is newer than this program, one that only it knows.
+    pub reason: Cow<'static, str>,
+    /// What happened and what to do, in sentences.
+    pub message: String,
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "error", rename_all = "snake_case")]
+pub enum What {
+    /// One round of the calls, oldest first, and how often it was made.
+    Loop { cycle: Vec<String>, repeats: u32 },
+    /// `nudge` is a sentence for the model.
+    Stall { rule: StallRule, count: u32, nudge: String },
+    /// Dollars, tokens or calls, by the unit.
+    Budget { unit: Unit, spent: f64, limit: f64 },
+    /// The calls of the run itself are used up; `tool` is `model` for those of the model.
+    Calls { tool: String, limit: u64 },
+}
+
+impl Trip {
+    /// A stall that ends the run, whichever rung it has climbed: a call that must not be made again ends a run that makes it.
+    pub(super) fn stalled(verdict: Verdict, tool: &str) -> Option<Self> {
+        let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
+        let message = Verdict { rung: Rung::Stop, ..verdict }.sentences();
+        let what = What::Stall { rule, count: verdict.count, nudge: verdict.nudge(tool) };
+        Some(Self { reason: rule.reason().code().into(), message, what })
+    }
+
+    pub(super) fn tool_calls(tool: &str, limit: u64) -> Self {
+        let message = format!(
+            "The run has made its {limit} tool calls; '{tool}' would be one more. Answer with what there is, or raise the ceiling of tool calls."
+        );
+        Self::of_calls(RunReason::ToolCallCeiling, message, tool, limit)
+    }
+
+    pub(super) fn model_calls(limit: u64) -> Self {
+        let message = format!("The run has made its {limit} model calls. Answer with what there is, or raise the ceiling of model calls.");
+        Self::of_calls(RunReason::ModelCallCeiling, message, "model", limit)
+    }
+
+    fn of_calls(reason: RunReason, message: String, tool: &str, limit: u64) -> Self {
+        Self { reason: reason.code().into(), message, what: What::Calls { tool: tool.to_owned(), limit } }
+    }
+}
+
+impl From<&LoopDetected> for Trip {
+    fn from(found: &LoopDetected) -> Self {
+        let what = What::Loop { cycle: found.pattern.clone(), repeats: found.repeats };
+        Self { reason: found.reason().code().into(), message: found.to_string(), what }
+    }
+}
+
+impl From<&BudgetExceeded> for Trip {
+    fn from(exceeded: &BudgetExceeded) -> Self {
+        let what = What::Budget { unit: exceeded.unit, spent: exceeded.spent_value(), limit: exceeded.limit_value() };
+        Self { reason: exceeded.reason().code().into(), message: exceeded.sentences(), what }
+    }
+}
+
+/// A model without a price, where dollars are limited. It stops nothing for good: the next model may have one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unpriced {
+    pub model: String,
+    pub message: String,
+}
+
+impl From<&UnknownModelError> for Unpriced {
+    fn from(unknown: &UnknownModelError) -> Self {
+        Self { model: unknown.model.clone(), message: sentence(unknown) }
+    }
+}
+
+/// A clause, as errors are written, as a sentence that a person reads.
+pub fn sentence(clause: &dyn fmt::Display) -> String {
+    let clause = clause.to_string();
+    let mut letters = clause.chars();
+    let first: String = letters.next().map(char::to_uppercase).into_iter().flatten().collect();
+    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{end}", letters.as_str())
+}
+
+impl fmt::Display for Trip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Trip {}

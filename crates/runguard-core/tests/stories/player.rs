@@ -1,0 +1,225 @@
+//! Plays the stories that every language's `Run` must tell alike.
+
+use runguard_core::Timestamp;
+use runguard_core::budget::{Budget, Limits, Reservation};
+use runguard_core::detect::loops::{LoopDetector, LoopSettings};
+use runguard_core::detect::stall::{Preset, StallSessions, error_fingerprint, result_fingerprint};
+use runguard_core::fingerprint;
+use runguard_core::ledger::Cost;
+use runguard_core::money::NanoDollars;
+use runguard_core::prices::{Prices, UnknownModel, Usage};
+use runguard_core::run::service::{Spent, Told};
+use runguard_core::run::{
+    Ceilings, Failure, Gave, Loops, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops, ServiceStalls, Stalls, Trip,
+    Unanswered,
+};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+/// Plays all stories that are kept by this; `send` gives a service's answer to a route and a body.
+pub(crate) fn play_all(kept_by: &str, mut send: impl FnMut(&str, &str) -> Option<String>) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/stories.json");
+    let all: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut played = 0;
+    for story in all["stories"].as_array().unwrap() {
+        if story["kept_by"].as_array().unwrap().contains(&json!(kept_by)) {
+            Player::new(story, kept_by, &mut send).play();
+            played += 1;
+        }
+    }
+    assert!(played > 20, "{played} stories");
+}
+
+enum Held {
+    InProcess(Reservation),
+    Service(String),
+}
+
+struct Player<'a> {
+    story: &'a Value,
+    run: Run,
+    money: Option<Money>,
+    held: HashMap<String, Held>,
+    send: &'a mut dyn FnMut(&str, &str) -> Option<String>,
+}
+
+/// What a step gave: nothing, a nudge, or why not.
+type Outcome = Result<Option<String>, Value>;
+
+fn limits(of: &Value) -> Limits {
+    let count = |name: &str| of[name].as_u64();
+    Limits { usd: of["max_usd"].as_f64().map(dollars), tokens: count("max_tokens"), cap: count("cap").map(|cap| cap as u32) }
+}
+
+fn dollars(usd: f64) -> NanoDollars {
+    NanoDollars::from_dollars(usd).unwrap()
+}
+
+fn refused(trip: &Trip) -> Value {
+    serde_json::to_value(trip).unwrap()
+}
+
+impl<'a> Player<'a> {
+    fn new(story: &'a Value, kept_by: &str, send: &'a mut dyn FnMut(&str, &str) -> Option<String>) -> Self {
+        let (options, over) = (&story["run"], story.get("budget").map(limits));
+        let id = story["name"].as_str().unwrap();
+        let own = Some(limits(options)).filter(|limits| *limits != Limits::default());
+        let ceilings = Ceilings { tool_calls: options["max_tool_calls"].as_u64(), model_calls: options["max_model_calls"].as_u64() };
+        let repeats = options["repeats"].as_u64().map_or(3, |repeats| repeats as u32);
+        let (loops, stall, money) = if kept_by == "process" {
+            let settings = LoopSettings { repeats, ..LoopSettings::default() };
+            let stall = options["stall"].as_str().map(|preset| {
+                let watcher = StallSessions::new(Preset::from_name(preset).unwrap().settings()).unwrap();
+                Stalls::InProcess(Arc::new(Mutex::new(watcher)))
+            });
+            let money = match (over.map(Budget::new), own) {
+                (Some(over), Some(own)) => Some(over.child(own)),
+                (Some(over), None) => Some(over),
+                (None, own) => own.map(Budget::new),
+            };
+            (Loops::InProcess(Arc::new(Mutex::new(LoopDetector::new(settings).unwrap()))), stall, money.map(Money::InProcess))
+        } else {
+            let loops = ServiceLoops::new(Some(repeats), None, None, None, Unanswered::Passes);
+            let stall = options["stall"].as_str().map(|_| Stalls::Service(ServiceStalls::new(Unanswered::Passes)));
+            let over = over.map(|over| ServiceBudget::new(&format!("team of {id}"), over, Unanswered::Refused));
+            let money = match (over, own) {
+                (Some(over), Some(own)) => Some(over.child(id, own)),
+                (Some(over), None) => Some(over),
+                (None, own) => own.map(|own| ServiceBudget::new(id, own, Unanswered::Refused)),
+            };
+            (Loops::Service(loops), stall, money.map(Money::Service))
+        };
+        let run = Run::new(id, ceilings, loops, stall, money.clone());
+        Self { story, run, money, held: HashMap::new(), send }
+    }
+
+    fn play(mut self) {
+        let story = self.story;
+        for (number, step) in story["steps"].as_array().unwrap().iter().enumerate() {
+            for _ in 0..step["times"].as_u64().unwrap_or(1) {
+                let place = format!("{}, step {}: {step}", story["name"], number + 1);
+                match (self.step(step), step.get("refused")) {
+                    (Ok(nudge), None) => assert_eq!(nudge.as_deref(), step["nudge"].as_str(), "{place}"),
+                    (Err(trip), Some(expected)) => {
+                        for (name, value) in expected.as_object().unwrap() {
+                            let same = match (&trip[name], value) {
+                                (Value::Number(left), Value::Number(right)) => left.as_f64() == right.as_f64(),
+                                (left, right) => left == right,
+                            };
+                            assert!(same, "{place}\n{name} is {}", trip[name]);
+                        }
+                    }
+                    (outcome, _) => panic!("{place}\n{outcome:?}"),
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Value) -> Outcome {
+        let text = |name: &str| step[name].as_str().unwrap_or_default();
+        let cost = Cost { usd: dollars(step["usd"].as_f64().unwrap_or(0.0)), tokens: step["tokens"].as_u64().unwrap_or(0) };
+        let arguments = || fingerprint::of_value(&step["args"]).unwrap();
+        let progress = match text("do") {
+            "before_tool" => self.run.before_tool(text("tool"), arguments(), NOW),
+            "after_tool" => {
+                let error = step["error"].as_str().map(|text| Failure { text, fingerprint: error_fingerprint(text) });
+                let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error };
+                self.run.after_tool(text("tool"), arguments(), gave, NOW)
+            }
+            "before_model" => self.run.before_model(None),
+            "record_usd" => self.run.record(cost),
+            "record_usage" => {
+                let usage = Usage::new(step["input_tokens"].as_u64().unwrap(), step["output_tokens"].as_u64().unwrap());
+                let price = || Prices::bundled().cost(text("model"), &usage, &UnknownModel::Error).map(|(usd, _)| usd);
+                self.run.record_usage(text("model"), &usage, price)
+            }
+            "check" => return self.run.trip().map_or(Ok(None), |trip| Err(refused(trip))),
+            "new_turn" => {
+                self.run.new_turn();
+                return Ok(None);
+            }
+            "reset" => {
+                self.run.reset();
+                return Ok(None);
+            }
+            "reserve" => return self.reserve(cost, text("as")),
+            "commit" | "release" => {
+                self.settle(text("reservation"), (text("do") == "commit").then_some(cost));
+                return Ok(None);
+            }
+            "count" => return self.count(text("session"), text("step")),
+            unknown => panic!("there is no step '{unknown}'"),
+        };
+        self.until_done(progress)
+    }
+
+    fn until_done(&mut self, mut progress: Progress) -> Outcome {
+        loop {
+            progress = match progress {
+                Progress::Done => return Ok(None),
+                Progress::Nudge(nudge) => return Ok(Some(nudge)),
+                Progress::Reserved(_) => panic!("nothing was set aside"),
+                Progress::Refused(Refusal::Trip(trip) | Refusal::NotNow(trip)) => return Err(refused(&trip)),
+                Progress::Refused(Refusal::Unpriced(unpriced)) => return Err(json!({"error": "unknown_model", "model": unpriced.model})),
+                Progress::Refused(Refusal::Unanswered) => panic!("the service did not answer"),
+                Progress::Ask(ask) => {
+                    let answer = (self.send)(ask.question.path(), &ask.question.body());
+                    self.run.told(ask, answer.as_deref())
+                }
+            }
+        }
+    }
+
+    fn told(&mut self, question: Question) -> Told {
+        let mut question = question;
+        loop {
+            let answer = (self.send)(question.path(), &question.body());
+            match question.told(answer.as_deref()) {
+                Told::Next(next) => question = next,
+                told => return told,
+            }
+        }
+    }
+
+    fn reserve(&mut self, estimate: Cost, name: &str) -> Outcome {
+        let held = match self.money.clone().unwrap() {
+            Money::InProcess(budget) => Held::InProcess(budget.reserve(estimate).map_err(|exceeded| refused(&Trip::from(&exceeded)))?),
+            Money::Service(budget) => match self.told(budget.reserve(estimate)) {
+                Told::Reserved(Some(id)) => Held::Service(id),
+                Told::NotNow(trip) => return Err(refused(&trip)),
+                told => panic!("{told:?}"),
+            },
+        };
+        self.held.insert(name.to_owned(), held);
+        Ok(None)
+    }
+
+    fn settle(&mut self, name: &str, paid: Option<Cost>) {
+        match (self.held.remove(name).unwrap(), self.money.clone(), paid) {
+            (Held::InProcess(held), _, None) => held.release(),
+            (Held::InProcess(held), _, Some(paid)) => held.commit(paid).unwrap(),
+            (Held::Service(id), Some(Money::Service(budget)), paid) => {
+                let question = paid.map_or_else(|| budget.release(&id), |paid| budget.commit(Some(&id), paid));
+                assert!(matches!(self.told(question), Told::Passed));
+            }
+            (Held::Service(_), _, _) => panic!("a reservation has a budget"),
+        }
+    }
+
+    fn count(&mut self, session_id: &str, step_id: &str) -> Outcome {
+        match self.money.clone().unwrap() {
+            Money::InProcess(budget) => {
+                let counted = budget.count(&runguard_core::budget::call_key(session_id, step_id));
+                counted.map(|_| None).map_err(|exceeded| refused(&Trip::from(&exceeded)))
+            }
+            Money::Service(budget) => match self.told(budget.record(Spent::Call { session_id, step_id })) {
+                Told::Passed => Ok(None),
+                Told::Stopped(trip) => Err(refused(&trip)),
+                told => panic!("{told:?}"),
+            },
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `Run`: the core's, behind a lock.
+
+use crate::lock::locked;
+use crate::prices::{self, PriceList};
+use crate::services::{self, Question};
+use crate::stalls::{Outcome, StallDetector};
+use crate::{budgets, clock, errors, loops, values};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use runguard_core::fingerprint::Volatile;
+use runguard_core::ledger::Cost;
+use runguard_core::money::NanoDollars;
+use runguard_core::run::{self, Ask, Ceilings, Loops, Money, Progress, Refusal, Stalls};
+use std::sync::Mutex;
+
+/// What every question of a run gives: None when it may go on, a text for the model, the trip, or a `Question` for a service.
+type Step<'py> = PyResult<Option<Bound<'py, PyAny>>>;
+
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct Run {
+    run: Mutex<run::Run>,
+    /// Of a budget in this process.
+    prices: Option<PriceList>,
+}
+
+#[pymethods]
+impl Run {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        run_id: String,
+        max_tool_calls: Option<u64>,
+        max_model_calls: Option<u64>,
+        detector: &Bound<'_, PyAny>,
+        stall: Option<&Bound<'_, PyAny>>,
+        budget: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let wrong = |name: &str, kind: &str| errors::invalid_input(py, format!("{name} must be a {kind} of this package."));
+        let detector = loops_of(detector).ok_or_else(|| wrong("loop", "LoopDetector"))?;
+        let stall = stall.map(|stall| stalls_of(stall).ok_or_else(|| wrong("stall", "StallDetector"))).transpose()?;
+        let budget = budget.map(|budget| money_of(budget).ok_or_else(|| wrong("budget", "BudgetTracker"))).transpose()?;
+        let (money, prices) = budget.map_or((None, None), |(money, prices)| (Some(money), prices));
+        let ceilings = Ceilings { tool_calls: max_tool_calls, model_calls: max_model_calls };
+        Ok(Self { run: Mutex::new(run::Run::new(run_id, ceilings, detector, stall, money)), prices })
+    }
+
+    fn before_tool<'py>(this: &Bound<'py, Self>, tool: &Bound<'py, PyAny>, args: &Bound<'py, PyAny>) -> Step<'py> {
+        // A run that is over has no use for arguments, and they may be such that they cannot be compared.
+        if let Some(trip) = Self::trip(this)? {
+            return Ok(Some(trip));
+        }
+        let tool = tool_name(tool)?;
+        let arguments = values::fingerprint(args, Volatile::NONE)?;
+        let now = clock::now();
+        let progress = locked(&this.get().run, |run| run.before_tool(&tool, arguments, now))?;
+        Self::step(this, progress)
+    }
+
+    #[pyo3(signature = (tool, args, result, error))]
+    fn after_tool<'py>(
+        this: &Bound<'py, Self>,
+        tool: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyAny>,
+        result: Option<&Bound<'py, PyAny>>,
+        error: Option<&Bound<'py, PyAny>>,
+    ) -> Step<'py> {
+        let tool = tool_name(tool)?;
+        let arguments = values::fingerprint(args, Volatile::NONE)?;
+        let outcome = Outcome::read(this.py(), result, error)?;
+        let now = clock::now();
+        let progress = locked(&this.get().run, |run| run.after_tool(&tool, arguments, outcome.gave(), now))?;
+        Self::step(this, progress)
+    }
+
+    fn before_model<'py>(this: &Bound<'py, Self>) -> Step<'py> {
+        let progress = locked(&this.get().run, |run| run.before_model(None))?;
+        Self::step(this, progress)
+    }
+
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))]
+    fn record_usage<'py>(
+        this: &Bound<'py, Self>,
+        model: &Bound<'py, PyAny>,
+        input_tokens: Option<&Bound<'py, PyAny>>,
+        output_tokens: Option<&Bound<'py, PyAny>>,
+        cached_tokens: Option<&Bound<'py, PyAny>>,
+        cache_write_tokens: Option<&Bound<'py, PyAny>>,
+    ) -> Step<'py> {
+        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
+        let model = prices::model_name(model)?;
+        let Self { run, prices } = this.get();
+        let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));
+        let progress = locked(run, |run| run.record_usage(&model, &usage, price))?;
+        Self::step(this, progress)
+    }
+
+    fn record_usd<'py>(this: &Bound<'py, Self>, usd: &Bound<'py, PyAny>) -> Step<'py> {
+        let paid = Cost::usd(budgets::money(usd, "usd")?);
+        let progress = locked(&this.get().run, |run| run.record(paid))?;
+        Self::step(this, progress)
+    }
+
+    /// The error that says why the run was stopped, or None.
+    #[getter]
+    fn trip<'py>(this: &Bound<'py, Self>) -> Step<'py> {
+        let trip = locked(&this.get().run, |run| run.trip().cloned())?;
+        Ok(trip.map(|trip| errors::trip(this.py(), &trip).into_value(this.py()).into_bound(this.py()).into_any()))
+    }
+
+    fn new_turn(&self) -> PyResult<()> {
+        locked(&self.run, run::Run::new_turn)
+    }
+
+    fn reset(&self) -> PyResult<()> {
+        locked(&self.run, run::Run::reset)
+    }
+}
+
+impl Run {
+    /// What a service answered to a question of this run.
+    pub(crate) fn told<'py>(this: &Bound<'py, Self>, ask: Box<Ask>, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> Step<'py> {
+        let progress = locked(&this.get().run, |run| run.told(ask, answer))?;
+        match (progress, error) {
+            (Progress::Refused(Refusal::Unanswered), Some(error)) => Err(PyErr::from_value(error)),
+            (progress, _) => Self::step(this, progress),
+        }
+    }
+
+    /// A trip is given and not raised: it is kept and reported first.
+    fn step<'py>(this: &Bound<'py, Self>, progress: Progress) -> Step<'py> {
+        let py = this.py();
+        match progress {
+            Progress::Done | Progress::Reserved(_) => Ok(None),
+            Progress::Nudge(nudge) => Ok(Some(PyString::new(py, &nudge).into_any())),
+            Progress::Refused(Refusal::Trip(trip)) => Ok(Some(errors::trip(py, &trip).into_value(py).into_bound(py).into_any())),
+            Progress::Refused(Refusal::NotNow(trip)) => Err(errors::trip(py, &trip)),
+            Progress::Refused(Refusal::Unpriced(unpriced)) => Err(errors::unknown_model(py, &unpriced)),
+            Progress::Refused(Refusal::Unanswered) => Err(errors::unanswered()),
+            Progress::Ask(ask) => Ok(Some(Bound::new(py, Question::of_run(this, ask))?.into_any())),
+        }
+    }
+}
+
+fn loops_of(detector: &Bound<'_, PyAny>) -> Option<Loops> {
+    if let Ok(kept) = detector.cast::<services::ServiceLoops>() {
+        return kept.get().shared().ok();
+    }
+    detector.cast::<loops::LoopDetector>().ok().map(|detector| detector.get().shared())
+}
+
+fn stalls_of(stall: &Bound<'_, PyAny>) -> Option<Stalls> {
+    if let Ok(kept) = stall.cast::<services::ServiceStalls>() {
+        return kept.get().shared().ok();
+    }
+    stall.cast::<StallDetector>().ok().map(|stall| stall.get().shared())
+}
+
+fn money_of(budget: &Bound<'_, PyAny>) -> Option<(Money, Option<PriceList>)> {
+    if let Ok(kept) = budget.cast::<services::ServiceBudget>() {
+        return Some((kept.get().shared(), None));
+    }
+    let (money, prices) = budget.cast::<budgets::BudgetTracker>().ok()?.get().shared();
+    Some((money, Some(prices)))
+}
+
+fn tool_name<'a>(tool: &'a Bound<'_, PyAny>) -> PyResult<std::borrow::Cow<'a, str>> {
+    match tool.cast::<PyString>().map(values::text) {
+        Ok(Ok(name)) if !name.is_empty() => Ok(name),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(_)) | Err(_) => Err(errors::invalid_input(tool.py(), "tool must be the name of the tool, a string that is not empty.")),
+    }
+}

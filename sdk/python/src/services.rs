@@ -1,0 +1,323 @@
+//! Detectors and budgets that a service keeps: what to ask it, and what its answers mean. Python sends.
+
+use crate::budgets::{self, Asked, asked, step_of, whole};
+use crate::lock::locked;
+use crate::loops::{Given, Name, named};
+use crate::runs::Run;
+use crate::stalls::{Outcome, Verdict};
+use crate::{errors, loops, prices, values};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use runguard_core::detect::loops::LoopSettings;
+use runguard_core::fingerprint::Volatile;
+use runguard_core::ledger::Cost;
+use runguard_core::run::service::{self, Books, Spent, Told};
+use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered};
+use std::sync::{Arc, Mutex};
+
+const fn unanswered(fail_open: bool) -> Unanswered {
+    if fail_open { Unanswered::Passes } else { Unanswered::Refused }
+}
+
+/// Something that a service has to be asked; once it is, `told` says how it goes on.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct Question {
+    /// `loop`, `stall` or `budget`.
+    #[pyo3(get)]
+    part: &'static str,
+    #[pyo3(get)]
+    path: &'static str,
+    /// JSON.
+    #[pyo3(get)]
+    body: String,
+    asked: Mutex<Option<Of>>,
+}
+
+/// Who asks.
+enum Of {
+    Run(Py<Run>, Box<Ask>),
+    Part(service::Question),
+}
+
+#[pymethods]
+impl Question {
+    /// What the answer, a JSON object, means; without one the error that says why is raised when nothing passes then.
+    #[pyo3(signature = (answer, error = None))]
+    fn told<'py>(&self, py: Python<'py>, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match locked(&self.asked, Option::take)? {
+            None => Err(errors::invalid_input(py, "This question was answered before.")),
+            Some(Of::Run(run, ask)) => Run::told(run.bind(py), ask, answer, error),
+            Some(Of::Part(question)) => meaning(py, question.told(answer), error),
+        }
+    }
+}
+
+impl Question {
+    pub(crate) fn of_run(run: &Bound<'_, Run>, ask: Box<Ask>) -> Self {
+        let (part, path, body) = (ask.question.part().name(), ask.question.path(), ask.question.body());
+        Self { part, path, body, asked: Mutex::new(Some(Of::Run(run.clone().unbind(), ask))) }
+    }
+
+    fn new(question: service::Question) -> Self {
+        let (part, path, body) = (question.part().name(), question.path(), question.body());
+        Self { part, path, body, asked: Mutex::new(Some(Of::Part(question))) }
+    }
+}
+
+fn meaning<'py>(py: Python<'py>, told: Told, error: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match told {
+        Told::Passed => Ok(None),
+        Told::Looked(verdict, tool) => Ok(Some(Bound::new(py, Verdict::of(verdict, &tool))?.into_any())),
+        Told::Books(books) => books_of(py, &books).map(|books| Some(books.into_any())),
+        Told::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),
+        Told::Stopped(trip) | Told::NotNow(trip) => Err(errors::trip(py, &trip)),
+        Told::Unpriced(unpriced) => Err(errors::unknown_model(py, &unpriced)),
+        Told::Unanswered => Err(error.map_or_else(errors::unanswered, PyErr::from_value)),
+        Told::Next(question) => Ok(Some(Bound::new(py, Question::new(question))?.into_any())),
+    }
+}
+
+fn books_of<'py>(py: Python<'py>, books: &Books) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    fields.set_item("spent", books.spent)?;
+    fields.set_item("reserved", books.reserved)?;
+    fields.set_item("remaining", books.remaining)?;
+    fields.set_item("spent_tokens", books.spent_tokens)?;
+    fields.set_item("remaining_tokens", books.remaining_tokens)?;
+    fields.set_item("remaining_calls", books.remaining_calls)?;
+    Ok(fields)
+}
+
+/// The questions of a `LoopDetector` that a service keeps.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ServiceLoops {
+    loops: Mutex<run::ServiceLoops>,
+    /// For calls without a session.
+    own_id: String,
+}
+
+#[pymethods]
+impl ServiceLoops {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        own_id: String,
+        repeats: i64,
+        max_cycle_len: i64,
+        window_seconds: Option<f64>,
+        max_calls: Option<i64>,
+        fail_open: bool,
+    ) -> PyResult<Self> {
+        let LoopSettings { repeats, max_cycle_len, window, max_calls } =
+            loops::settings(py, repeats, max_cycle_len, window_seconds, max_calls)?;
+        let loops = run::ServiceLoops::new(Some(repeats), Some(max_cycle_len), window, max_calls, unanswered(fail_open));
+        Ok(Self { loops: Mutex::new(loops), own_id })
+    }
+
+    #[pyo3(signature = (first, second, session_id, tool))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        first: Given<'_, '_>,
+        second: Given<'_, '_>,
+        session_id: Given<'_, '_>,
+        tool: Given<'_, '_>,
+    ) -> PyResult<Question> {
+        self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::record)
+    }
+
+    #[pyo3(signature = (first, second, session_id, tool))]
+    fn check(
+        &self,
+        py: Python<'_>,
+        first: Given<'_, '_>,
+        second: Given<'_, '_>,
+        session_id: Given<'_, '_>,
+        tool: Given<'_, '_>,
+    ) -> PyResult<Question> {
+        self.ask(named(py, first, second, session_id, tool)?, run::ServiceLoops::check)
+    }
+
+    #[pyo3(signature = (session_id))]
+    fn reset(&self, session_id: Option<&str>) -> PyResult<()> {
+        locked(&self.loops, |loops| loops.reset(session_id.unwrap_or(&self.own_id)))
+    }
+}
+
+impl ServiceLoops {
+    fn ask(
+        &self,
+        (session, name): (Option<Name<'_>>, Name<'_>),
+        question: impl FnOnce(&run::ServiceLoops, &str, &str) -> service::Question,
+    ) -> PyResult<Question> {
+        let session = session.as_deref().unwrap_or(&self.own_id);
+        locked(&self.loops, |loops| question(loops, session, &name)).map(Question::new)
+    }
+
+    pub(crate) fn shared(&self) -> PyResult<Loops> {
+        locked(&self.loops, |loops| Loops::Service(loops.clone()))
+    }
+}
+
+/// The questions of a `StallDetector` that a service keeps.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ServiceStalls {
+    stalls: Mutex<run::ServiceStalls>,
+}
+
+#[pymethods]
+impl ServiceStalls {
+    #[new]
+    fn new(fail_open: bool) -> Self {
+        Self { stalls: Mutex::new(run::ServiceStalls::new(unanswered(fail_open))) }
+    }
+
+    #[pyo3(signature = (session_id, tool, args, result, error, round))]
+    fn observe(
+        &self,
+        py: Python<'_>,
+        session_id: &str,
+        tool: &str,
+        args: Option<&Bound<'_, PyAny>>,
+        result: Option<&Bound<'_, PyAny>>,
+        error: Option<&Bound<'_, PyAny>>,
+        round: Option<u64>,
+    ) -> PyResult<Question> {
+        if tool.is_empty() {
+            return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
+        }
+        let args = args.map(|args| values::fingerprint(args, Volatile::NONE)).transpose()?;
+        let outcome = Outcome::read(py, result, error)?;
+        locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, outcome.gave(), round)).map(Question::new)
+    }
+
+    fn message(&self, session_id: &str, text: &str) -> PyResult<Question> {
+        locked(&self.stalls, |stalls| stalls.message(session_id, text)).map(Question::new)
+    }
+
+    fn user_message(&self, session_id: &str) -> PyResult<Question> {
+        locked(&self.stalls, |stalls| stalls.user_message(session_id)).map(Question::new)
+    }
+}
+
+impl ServiceStalls {
+    pub(crate) fn shared(&self) -> PyResult<Stalls> {
+        locked(&self.stalls, |stalls| Stalls::Service(stalls.clone()))
+    }
+}
+
+/// The questions of a `BudgetTracker` that a service keeps.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ServiceBudget {
+    budget: Arc<run::ServiceBudget>,
+}
+
+#[pymethods]
+impl ServiceBudget {
+    #[new]
+    #[pyo3(signature = (session_id, max_usd, max_tokens, cap, fail_open, parent = None))]
+    fn new(
+        py: Python<'_>,
+        session_id: &str,
+        max_usd: Option<&Bound<'_, PyAny>>,
+        max_tokens: Option<&Bound<'_, PyAny>>,
+        cap: Option<&Bound<'_, PyAny>>,
+        fail_open: bool,
+        parent: Option<&Bound<'_, Self>>,
+    ) -> PyResult<Self> {
+        let limits = budgets::limits(py, max_usd, max_tokens, cap)?;
+        let budget = match parent {
+            Some(parent) => parent.get().budget.child(session_id, limits),
+            None => run::ServiceBudget::new(session_id, limits, unanswered(fail_open)),
+        };
+        Ok(Self { budget })
+    }
+
+    /// The name that the service keeps it under.
+    #[getter]
+    fn session_id(&self) -> &str {
+        self.budget.session()
+    }
+
+    #[pyo3(signature = (first, second, usd, session_id, step_id))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        first: Given<'_, '_>,
+        second: Given<'_, '_>,
+        usd: Given<'_, '_>,
+        session_id: Given<'_, '_>,
+        step_id: Given<'_, '_>,
+    ) -> PyResult<Question> {
+        let question = match asked(py, [first, second, usd, session_id, step_id])? {
+            Asked::Dollars(usd) => self.budget.record(Spent::Cost(Cost::usd(budgets::money(usd, "usd")?))),
+            Asked::Call(session_id, step_id) => self.budget.record(Spent::Call { session_id: &session_id, step_id: &step_id }),
+            Asked::AnyCall => self.budget.record(Spent::AnyCall),
+        };
+        Ok(Question::new(question))
+    }
+
+    fn record_tokens(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Question> {
+        Ok(Question::new(self.budget.record(Spent::Cost(Cost::tokens(whole(tokens, "tokens")?)))))
+    }
+
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))]
+    fn record_usage(
+        &self,
+        model: &Bound<'_, PyAny>,
+        input_tokens: Given<'_, '_>,
+        output_tokens: Given<'_, '_>,
+        cached_tokens: Given<'_, '_>,
+        cache_write_tokens: Given<'_, '_>,
+    ) -> PyResult<Question> {
+        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
+        let model = prices::model_name(model)?;
+        Ok(Question::new(self.budget.record(Spent::Usage { model: &model, usage: &usage })))
+    }
+
+    /// The books; with a step, or for a budget of calls alone, with the calls that remain of it.
+    #[pyo3(signature = (session_id = None, step_id = None))]
+    fn books(&self, py: Python<'_>, session_id: Given<'_, '_>, step_id: Given<'_, '_>) -> PyResult<Question> {
+        let question = match (session_id, step_id) {
+            (None, None) => self.budget.books(self.budget.limits().cap.map(|_| Spent::AnyCall)),
+            (session, step) => {
+                let (session_id, step_id) = step_of(py, session, step)?;
+                self.budget.books(Some(Spent::Call { session_id: &session_id, step_id: &step_id }))
+            }
+        };
+        Ok(Question::new(question))
+    }
+
+    #[pyo3(signature = (usd, tokens))]
+    fn reserve(&self, usd: Given<'_, '_>, tokens: Given<'_, '_>) -> PyResult<Question> {
+        Ok(Question::new(self.budget.reserve(budgets::cost(usd, tokens, Cost::ZERO)?)))
+    }
+
+    /// Of what was not told the estimate counts.
+    #[pyo3(signature = (reservation_id, usd, tokens, estimated_usd, estimated_tokens))]
+    fn commit(
+        &self,
+        reservation_id: Option<&str>,
+        usd: Given<'_, '_>,
+        tokens: Given<'_, '_>,
+        estimated_usd: Given<'_, '_>,
+        estimated_tokens: Given<'_, '_>,
+    ) -> PyResult<Question> {
+        let estimate = budgets::cost(estimated_usd, estimated_tokens, Cost::ZERO)?;
+        Ok(Question::new(self.budget.commit(reservation_id, budgets::cost(usd, tokens, estimate)?)))
+    }
+
+    fn release(&self, reservation_id: &str) -> Question {
+        Question::new(self.budget.release(reservation_id))
+    }
+
+    fn used_up(&self) -> Question {
+        Question::new(self.budget.used_up())
+    }
+}
+
+impl ServiceBudget {
+    pub(crate) fn shared(&self) -> Money {
+        Money::Service(Arc::clone(&self.budget))
+    }
+}

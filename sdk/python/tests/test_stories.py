@@ -1,0 +1,93 @@
+"""The stories that every language's `Run` must tell alike, in this process and over a real service."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import uuid
+from typing import Any, Dict, Optional
+
+import pytest
+
+from runguard import (
+    BudgetExceededError,
+    BudgetTracker,
+    LoopDetectedError,
+    Run,
+    RunGuardError,
+    StallDetectedError,
+    ToolLimitError,
+    UnknownModelError,
+)
+
+STORIES = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())["stories"]
+ERRORS = {
+    "loop": LoopDetectedError,
+    "stall": StallDetectedError,
+    "budget": BudgetExceededError,
+    "calls": ToolLimitError,
+    "unknown_model": UnknownModelError,
+}
+
+
+class Player:
+    def __init__(self, story: Dict[str, Any], **service: Any) -> None:
+        budget = BudgetTracker(**story["budget"], **service) if "budget" in story else None
+        self.run = Run(f"story-{uuid.uuid4()}", budget=budget, **story["run"], **service)
+        self.held: Dict[str, Any] = {}
+
+    def step(self, step: Dict[str, Any]) -> Optional[str]:
+        run, do = self.run, step["do"]
+        if do == "before_tool":
+            run.before_tool(step["tool"], step["args"])
+        elif do == "after_tool":
+            return run.after_tool(step["tool"], step["args"], step.get("result"), error=step.get("error"))
+        elif do == "record_usd":
+            run.record_usd(step["usd"])
+        elif do == "record_usage":
+            run.record_usage(step["model"], step["input_tokens"], step["output_tokens"])
+        elif do in ("before_model", "check", "new_turn", "reset"):
+            getattr(run, do)()
+        else:
+            self.spend(do, step)
+        return None
+
+    def spend(self, do: str, step: Dict[str, Any]) -> None:
+        budget = self.run.budget
+        assert budget is not None
+        if do == "reserve":
+            self.held[step.get("as", "")] = budget.reserve(step["usd"])
+        elif do == "commit":
+            self.held.pop(step["reservation"]).commit(step["usd"])
+        elif do == "release":
+            self.held.pop(step["reservation"]).release()
+        elif do == "count":
+            budget.record(step["session"], step["step"])
+        else:
+            raise AssertionError(f"there is no step {do!r}")
+
+
+def play(story: Dict[str, Any], **service: Any) -> None:
+    player = Player(story, **service)
+    for step in story["steps"]:
+        for _ in range(step.get("times", 1)):
+            expected = step.get("refused")
+            try:
+                assert player.step(step) == step.get("nudge"), step
+                assert expected is None, f"not refused: {step}"
+            except RunGuardError as error:
+                assert expected is not None, f"refused: {step}"
+                assert type(error) is ERRORS[expected["error"]], step
+                seen = {name: getattr(error, name) for name in expected if name != "error"}
+                seen.update({name: list(value) for name, value in seen.items() if isinstance(value, tuple)})
+                assert seen == {name: value for name, value in expected.items() if name != "error"}, step
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if "process" in story["kept_by"]], ids=lambda story: story["name"])
+def test_in_this_process(story: Dict[str, Any]) -> None:
+    play(story)
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if "service" in story["kept_by"]], ids=lambda story: story["name"])
+def test_over_a_service(story: Dict[str, Any], url: str) -> None:
+    play(story, url=url)

@@ -1,0 +1,87 @@
+/** How a question to the core ends: it may go on, it is refused, or a service has to be asked first. */
+import type { GuardClient } from '../client.js'
+import {
+  BudgetExceededError,
+  LoopDetectedError,
+  ServiceError,
+  StallDetectedError,
+  ToolLimitError,
+  TripError,
+  UnknownModelError,
+  type BudgetUnit,
+} from '../errors.js'
+import { ASK, DONE, NOT_NOW, TOLD, TRIPPED, UNANSWERED, UNKNOWN_MODEL, failure, output, outputJson, wasm, write } from './wasm.js'
+
+type Trip = { message: string; reason: string } & (
+  | { error: 'loop'; cycle: string[]; repeats: number }
+  | { error: 'stall'; rule: string; count: number; nudge: string }
+  | { error: 'budget'; unit: BudgetUnit; spent: number; limit: number }
+  | { error: 'calls'; tool: string; limit: number }
+)
+
+/** What a service has to be asked. */
+export interface Question {
+  question: number
+  part: 'loop' | 'stall' | 'budget'
+  path: string
+  body: string
+}
+
+/** The trip that the core left. */
+export function tripError(): TripError {
+  const trip = outputJson<Trip>()
+  switch (trip.error) {
+    case 'loop':
+      return new LoopDetectedError(trip.message, trip)
+    case 'stall':
+      return new StallDetectedError(trip.message, trip)
+    case 'budget':
+      return new BudgetExceededError(trip.message, trip)
+    case 'calls':
+      return new ToolLimitError(trip.message, trip)
+  }
+}
+
+/** What the core says to a status: a value, or nothing when it is done. Throws what it refuses; `stopped` makes the error of a trip. */
+export function settled(status: number, model: string, stopped: () => Error = tripError): unknown {
+  switch (status) {
+    case DONE:
+      return null
+    case TOLD:
+      return outputJson()
+    case TRIPPED:
+      throw stopped()
+    case NOT_NOW:
+      throw tripError()
+    case UNKNOWN_MODEL:
+      throw new UnknownModelError(output(), { model })
+    default:
+      throw failure(status)
+  }
+}
+
+/** Asks services until the core has its answer. */
+export async function answered(
+  status: number,
+  client: (part: Question['part']) => GuardClient,
+  model = '',
+  stopped: () => Error = tripError,
+): Promise<unknown> {
+  while (status === ASK) {
+    const question = outputJson<Question>()
+    const asked = client(question.part)
+    const answer = await asked.exchange(question.path, question.body).catch((error: unknown) => {
+      // The request itself is wrong: the question is over all the same.
+      wasm.question_told(question.question, -1)
+      throw error
+    })
+    if (answer instanceof ServiceError) {
+      status = wasm.question_told(question.question, -1)
+      if (status === UNANSWERED) throw answer
+      asked.failedOpen(answer)
+    } else {
+      status = wasm.question_told(question.question, write(JSON.stringify(answer)))
+    }
+  }
+  return settled(status, model, stopped)
+}

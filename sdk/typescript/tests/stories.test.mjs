@@ -1,0 +1,111 @@
+// The stories that every language's Run must tell alike, in this process and over a real service.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { after, before, it } from 'node:test'
+import { startService } from '../../../examples/test/service.mjs'
+import { inBoth } from './both.mjs'
+
+const { stories } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+
+let service
+before(async () => {
+  service = await startService()
+})
+after(() => service.stop())
+
+const camelCase = (options) =>
+  Object.fromEntries(Object.entries(options).map(([name, value]) => [name.replace(/_./g, (part) => part[1].toUpperCase()), value]))
+
+class Player {
+  #held = new Map()
+
+  constructor(run) {
+    this.run = run
+  }
+
+  /** Each step is a question of the run, or of its budget. */
+  step({ do: name, ...step }) {
+    const { run } = this
+    switch (name) {
+      case 'before_tool':
+        return run.beforeTool(step.tool, step.args)
+      case 'after_tool':
+        return run.afterTool(step.tool, step.args, step.result, { error: step.error })
+      case 'before_model':
+        return run.beforeModel()
+      case 'record_usd':
+        return run.recordUsd(step.usd)
+      case 'record_usage':
+        return run.recordUsage(step.model, { inputTokens: step.input_tokens, outputTokens: step.output_tokens })
+      case 'check':
+        return run.check()
+      case 'new_turn':
+        return run.newTurn()
+      case 'reset':
+        return run.reset()
+      case 'reserve':
+        return this.#reserve(step)
+      case 'commit':
+        return this.#held.get(step.reservation).commit(step.usd)
+      case 'release':
+        return this.#held.get(step.reservation).release()
+      case 'count':
+        return run.budget.record(step.session, step.step)
+      default:
+        throw new Error(`there is no step '${name}'`)
+    }
+  }
+
+  async #reserve({ usd, as }) {
+    this.#held.set(as, await this.run.budget.reserve(usd))
+  }
+}
+
+inBoth('stories', (sdk) => {
+  const errors = {
+    loop: sdk.LoopDetectedError,
+    stall: sdk.StallDetectedError,
+    budget: sdk.BudgetExceededError,
+    calls: sdk.ToolLimitError,
+    unknown_model: sdk.UnknownModelError,
+  }
+
+  async function play(run, steps) {
+    const player = new Player(run)
+    for (const step of steps) {
+      for (let time = 0; time < (step.times ?? 1); time++) {
+        const place = JSON.stringify(step)
+        let outcome
+        try {
+          outcome = { gave: await player.step(step) }
+        } catch (refused) {
+          outcome = { refused }
+        }
+        if (step.refused === undefined) {
+          assert.equal(outcome.refused, undefined, place)
+          assert.equal(outcome.gave ?? null, step.nudge ?? null, place)
+        } else {
+          const { error, ...fields } = step.refused
+          assert.ok(outcome.refused instanceof errors[error], `${place}: ${outcome.refused}`)
+          const seen = Object.fromEntries(Object.keys(fields).map((name) => [name, outcome.refused[name]]))
+          assert.deepEqual(seen, fields, place)
+        }
+      }
+    }
+  }
+
+  for (const { name, kept_by, budget, run, steps } of stories) {
+    const options = camelCase(run)
+    if (kept_by.includes('process')) {
+      it(`in process: ${name}`, () =>
+        play(new sdk.Run({ ...options, ...(budget && { budget: new sdk.BudgetTracker(camelCase(budget)) }) }), steps))
+    }
+    if (kept_by.includes('service')) {
+      it(`over a service: ${name}`, () => {
+        const { url } = service
+        const parent = budget && { budget: sdk.BudgetTracker.remote({ ...camelCase(budget), url }) }
+        return play(sdk.Run.remote({ ...options, ...parent, url, stall: run.stall !== undefined }), steps)
+      })
+    }
+  }
+})

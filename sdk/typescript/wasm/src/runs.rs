@@ -1,0 +1,191 @@
+//! Runs.
+
+use crate::boundary::{
+    ASK, DONE, GONE, NOT_NOW, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse, tripped, with_texts,
+};
+use crate::budgets::cost;
+use crate::prices::{known_cost, usage};
+use crate::{budgets, loops, services, stall};
+use runguard_core::fingerprint::of_text;
+use runguard_core::run::service::{Question, Told};
+use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, Refusal, Run, Stalls};
+use serde::Serialize;
+use std::cell::RefCell;
+
+thread_local! {
+    static RUNS: RefCell<Table<Run>> = const { RefCell::new(Table::new()) };
+    /// Asked and not yet answered. An answer or its absence always comes, so none stays for ever.
+    static QUESTIONS: RefCell<Table<Asked>> = const { RefCell::new(Table::new()) };
+}
+
+/// Who asks.
+enum Asked {
+    ByRun(u32, Box<Ask>),
+    ByPart(Question),
+}
+
+impl Asked {
+    fn question(&self) -> &Question {
+        match self {
+            Self::ByRun(_, ask) => &ask.question,
+            Self::ByPart(question) => question,
+        }
+    }
+}
+
+fn ask(asked: Asked) -> i32 {
+    #[derive(Serialize)]
+    struct Asking {
+        question: u32,
+        part: &'static str,
+        path: &'static str,
+        body: String,
+    }
+    let question = asked.question();
+    let (part, path, body) = (question.part().name(), question.path(), question.body());
+    let question = QUESTIONS.with_borrow_mut(|questions| questions.add(asked));
+    answer(ASK, &Asking { question, part, path, body })
+}
+
+/// A question of a detector or a budget that a service keeps.
+pub(crate) fn ask_part(question: Question) -> i32 {
+    ask(Asked::ByPart(question))
+}
+
+fn with_run(handle: u32, operation: impl FnOnce(&mut Run) -> Progress) -> i32 {
+    let progress = RUNS.with_borrow_mut(|runs| runs.get(handle).map(operation));
+    match progress {
+        None => GONE,
+        Some(Progress::Done | Progress::Reserved(_)) => DONE,
+        Some(Progress::Nudge(nudge)) => answer(TOLD, &nudge),
+        Some(Progress::Refused(Refusal::Trip(trip))) => tripped(&trip),
+        Some(Progress::Refused(Refusal::NotNow(trip))) => answer(NOT_NOW, &trip),
+        Some(Progress::Refused(Refusal::Unpriced(unpriced))) => unknown_model(&unpriced.message),
+        Some(Progress::Refused(Refusal::Unanswered)) => UNANSWERED,
+        Some(Progress::Ask(asked)) => ask(Asked::ByRun(handle, asked)),
+    }
+}
+
+fn unknown_model(message: &str) -> i32 {
+    answer_text(message);
+    UNKNOWN_MODEL
+}
+
+/// How a question goes on with its answer, a JSON object; a length below 0 stands for none. Each is answered once.
+#[unsafe(no_mangle)]
+pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
+    let Some(asked) = QUESTIONS.with_borrow_mut(|questions| questions.take(question)) else { return GONE };
+    with_texts([length(told)], |[text]| {
+        let text = (told >= 0).then_some(text);
+        let question = match asked {
+            Asked::ByRun(run, ask) => return with_run(run, |run| run.told(ask, text)),
+            Asked::ByPart(question) => question,
+        };
+        match question.told(text) {
+            Told::Passed => DONE,
+            Told::Looked(verdict, tool) => stall::seen(TOLD, verdict, &tool),
+            Told::Books(books) => answer(TOLD, &books),
+            Told::Reserved(id) => answer(TOLD, &id),
+            Told::Stopped(trip) | Told::NotNow(trip) => tripped(&trip),
+            Told::Unpriced(unpriced) => unknown_model(&unpriced.message),
+            Told::Unanswered => UNANSWERED,
+            Told::Next(question) => ask_part(question),
+        }
+    })
+}
+
+/// Numbers of a run's stall detector and budget with what they stand for; 0 stands for none.
+type Parts = ((u32, Option<Stalls>), (u32, Option<Money>));
+
+fn open(id: usize, tool_calls: f64, model_calls: f64, loops: Option<Loops>, parts: Parts) -> u32 {
+    let ((stall_handle, stall), (budget_handle, budget)) = parts;
+    let is_whole = stall.is_some() == (stall_handle != 0) && budget.is_some() == (budget_handle != 0);
+    let Some(loops) = loops.filter(|_| is_whole) else {
+        refuse("a part of the run was freed");
+        return 0;
+    };
+    // Whole numbers, which JavaScript has checked; below 0 there is no ceiling.
+    let ceiling = |calls: f64| (calls >= 0.0).then_some(calls as u64);
+    let ceilings = Ceilings { tool_calls: ceiling(tool_calls), model_calls: ceiling(model_calls) };
+    let run = with_texts([id], |[id]| Run::new(id, ceilings, loops, stall, budget));
+    RUNS.with_borrow_mut(|runs| runs.add(run))
+}
+
+/// A run whose parts are in this process. 0 and a reason in the output when one was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_new(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
+    let parts = ((stall, stall::shared(stall)), (budget, budgets::shared(budget)));
+    open(id, tool_calls, model_calls, loops::shared(detector), parts)
+}
+
+/// A run whose parts a service keeps.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_over_service(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
+    let parts = ((stall, services::shared_stalls(stall)), (budget, services::shared_budget(budget)));
+    open(id, tool_calls, model_calls, services::shared_loops(detector), parts)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_free(handle: u32) {
+    RUNS.with_borrow_mut(|runs| runs.remove(handle));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_before_tool(handle: u32, tool: usize, args: usize, now: f64) -> i32 {
+    with_texts([tool, args], |[tool, args]| match of_text(args) {
+        Ok(arguments) => with_run(handle, |run| run.before_tool(tool, arguments, millis(now))),
+        Err(problem) => refuse(problem),
+    })
+}
+
+/// `result` and `error` are lengths, below 0 when there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_after_tool(handle: u32, tool: usize, args: usize, result: i32, error: i32, now: f64) -> i32 {
+    with_texts([tool, args, length(result), length(error)], |[tool, args, result_text, error_text]| match of_text(args) {
+        Ok(arguments) => {
+            let gave = stall::gave(result, result_text, error, error_text);
+            with_run(handle, |run| run.after_tool(tool, arguments, gave, millis(now)))
+        }
+        Err(problem) => refuse(problem),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_before_model(handle: u32) -> i32 {
+    with_run(handle, |run| run.before_model(None))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_record(handle: u32, usd: f64, count: f64) -> i32 {
+    match cost(usd, count) {
+        Ok(paid) => with_run(handle, |run| run.record(paid)),
+        Err(problem) => refuse(problem),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
+    let usage = usage(input, output, cached, cache_write);
+    with_texts([model], |[model]| with_run(handle, |run| run.record_usage(model, &usage, || known_cost(model, &usage))))
+}
+
+/// Whether the run was stopped.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_trip(handle: u32) -> i32 {
+    let trip = RUNS.with_borrow_mut(|runs| runs.get(handle).map(|run| run.trip().cloned()));
+    trip.map_or(GONE, |trip| trip.map_or(DONE, |trip| tripped(&trip)))
+}
+
+fn change(handle: u32, change: impl FnOnce(&mut Run)) -> i32 {
+    RUNS.with_borrow_mut(|runs| runs.get(handle).map(change)).map_or(GONE, |()| DONE)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_new_turn(handle: u32) -> i32 {
+    change(handle, Run::new_turn)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn run_reset(handle: u32) -> i32 {
+    change(handle, Run::reset)
+}

@@ -1,0 +1,210 @@
+//! Detectors and budgets that a service keeps: what to ask it. JavaScript sends.
+
+use crate::boundary::{GONE, Table, answer_text, length, refuse, seconds, whole, with_texts};
+use crate::budgets::{cost, limits};
+use crate::prices::usage;
+use crate::runs::ask_part;
+use crate::stall::gave;
+use runguard_core::fingerprint::of_text;
+use runguard_core::ledger::Limits;
+use runguard_core::run::service::Spent;
+use runguard_core::run::{Loops, Money, Question, ServiceBudget, ServiceLoops, ServiceStalls, Stalls, Unanswered};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+thread_local! {
+    static LOOPS: RefCell<Table<ServiceLoops>> = const { RefCell::new(Table::new()) };
+    static STALLS: RefCell<Table<ServiceStalls>> = const { RefCell::new(Table::new()) };
+    static BUDGETS: RefCell<Table<Arc<ServiceBudget>>> = const { RefCell::new(Table::new()) };
+}
+
+/// A flag: whether calls pass when nobody answers.
+const fn unanswered(fail_open: u32) -> Unanswered {
+    if fail_open == 0 { Unanswered::Refused } else { Unanswered::Passes }
+}
+
+pub(crate) fn shared_loops(handle: u32) -> Option<Loops> {
+    LOOPS.with_borrow_mut(|loops| loops.get(handle).cloned().map(Loops::Service))
+}
+
+pub(crate) fn shared_stalls(handle: u32) -> Option<Stalls> {
+    STALLS.with_borrow_mut(|stalls| stalls.get(handle).cloned().map(Stalls::Service))
+}
+
+pub(crate) fn shared_budget(handle: u32) -> Option<Money> {
+    BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned().map(Money::Service))
+}
+
+/// A number below 0 stands for a threshold left out: then the service's own holds.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_loop_new(repeats: f64, max_cycle_len: f64, window_seconds: f64, max_calls: f64, fail_open: u32) -> u32 {
+    let made = (|| {
+        let window = seconds("windowSeconds", window_seconds)?;
+        let (repeats, max_cycle_len) = (whole("repeats", repeats)?, whole("maxCycleLen", max_cycle_len)?);
+        Ok::<_, String>(ServiceLoops::new(repeats, max_cycle_len, window, whole("maxCalls", max_calls)?, unanswered(fail_open)))
+    })();
+    match made {
+        Ok(detector) => LOOPS.with_borrow_mut(|loops| loops.add(detector)),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_loop_free(handle: u32) {
+    LOOPS.with_borrow_mut(|loops| loops.remove(handle));
+}
+
+fn of_loops(handle: u32, question: impl FnOnce(&mut ServiceLoops) -> Question) -> i32 {
+    LOOPS.with_borrow_mut(|loops| loops.get(handle).map(question)).map_or(GONE, ask_part)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_loop_record(handle: u32, session: usize, name: usize) -> i32 {
+    with_texts([session, name], |[session, name]| of_loops(handle, |loops| loops.record(session, name)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_loop_check(handle: u32, session: usize, name: usize) -> i32 {
+    with_texts([session, name], |[session, name]| of_loops(handle, |loops| loops.check(session, name)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_loop_reset(handle: u32, session: usize) {
+    with_texts([session], |[session]| LOOPS.with_borrow_mut(|loops| loops.get(handle).map(|loops| loops.reset(session))));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_stall_new(fail_open: u32) -> u32 {
+    STALLS.with_borrow_mut(|stalls| stalls.add(ServiceStalls::new(unanswered(fail_open))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_stall_free(handle: u32) {
+    STALLS.with_borrow_mut(|stalls| stalls.remove(handle));
+}
+
+fn of_stalls(handle: u32, question: impl FnOnce(&mut ServiceStalls) -> Question) -> i32 {
+    STALLS.with_borrow_mut(|stalls| stalls.get(handle).map(question)).map_or(GONE, ask_part)
+}
+
+/// `result` and `error` are lengths, below 0 when there is none; `round` is below 0 when it is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_stall_observe(handle: u32, session: usize, tool: usize, args: usize, result: i32, error: i32, round: f64) -> i32 {
+    let lengths = [session, tool, args, length(result), length(error)];
+    with_texts(lengths, |[session, tool, args, result_text, error_text]| match of_text(args) {
+        Ok(arguments) => {
+            let (gave, round) = (gave(result, result_text, error, error_text), (round >= 0.0).then_some(round as u64));
+            of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), gave, round))
+        }
+        Err(problem) => refuse(problem),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_stall_message(handle: u32, session: usize, text: usize) -> i32 {
+    with_texts([session, text], |[session, text]| of_stalls(handle, |stalls| stalls.message(session, text)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_stall_user_message(handle: u32, session: usize) -> i32 {
+    with_texts([session], |[session]| of_stalls(handle, |stalls| stalls.user_message(session)))
+}
+
+fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Option<Arc<ServiceBudget>>) -> u32 {
+    match limits.and_then(|limits| make(limits).ok_or_else(|| "the parent was freed".to_owned())) {
+        Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
+}
+
+/// 0 and a reason in the output when a limit is refused. A number below 0 stands for a limit left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_new(session: usize, max_usd: f64, max_tokens: f64, cap: f64, fail_open: u32) -> u32 {
+    with_texts([session], |[session]| {
+        open(limits(max_usd, max_tokens, cap), |limits| Some(ServiceBudget::new(session, limits, unanswered(fail_open))))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_child(handle: u32, session: usize, max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
+    let parent = BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned());
+    with_texts([session], |[session]| open(limits(max_usd, max_tokens, cap), |limits| parent.map(|parent| parent.child(session, limits))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_free(handle: u32) {
+    BUDGETS.with_borrow_mut(|budgets| budgets.remove(handle));
+}
+
+/// Leaves the name that the service keeps it under in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_session(handle: u32) {
+    BUDGETS.with_borrow_mut(|budgets| answer_text(budgets.get(handle).map_or("", |budget| budget.session())));
+}
+
+fn of_budget(handle: u32, question: impl FnOnce(&Arc<ServiceBudget>) -> Question) -> i32 {
+    BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).map(|budget| question(budget))).map_or(GONE, ask_part)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_record(handle: u32, usd: f64, count: f64) -> i32 {
+    match cost(usd, count) {
+        Ok(paid) => of_budget(handle, |budget| budget.record(Spent::Cost(paid))),
+        Err(problem) => refuse(problem),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_count(handle: u32, session: usize, step: usize) -> i32 {
+    with_texts([session, step], |[session_id, step_id]| of_budget(handle, |budget| budget.record(Spent::Call { session_id, step_id })))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
+    let usage = usage(input, output, cached, cache_write);
+    with_texts([model], |[model]| of_budget(handle, |budget| budget.record(Spent::Usage { model, usage: &usage })))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_reserve(handle: u32, usd: f64, count: f64) -> i32 {
+    match cost(usd, count) {
+        Ok(estimate) => of_budget(handle, |budget| budget.reserve(estimate)),
+        Err(problem) => refuse(problem),
+    }
+}
+
+/// The length of an id is below 0 when the service could not be asked for one.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_commit(handle: u32, reservation: i32, usd: f64, count: f64) -> i32 {
+    with_texts([length(reservation)], |[id]| match cost(usd, count) {
+        Ok(paid) => of_budget(handle, |budget| budget.commit((reservation >= 0).then_some(id), paid)),
+        Err(problem) => refuse(problem),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_release(handle: u32, reservation: usize) -> i32 {
+    with_texts([reservation], |[id]| of_budget(handle, |budget| budget.release(id)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_books(handle: u32) -> i32 {
+    of_budget(handle, |budget| budget.books(None))
+}
+
+/// The books, with the calls that remain of a step.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_calls_left(handle: u32, session: usize, step: usize) -> i32 {
+    with_texts([session, step], |[session_id, step_id]| of_budget(handle, |budget| budget.books(Some(Spent::Call { session_id, step_id }))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_used_up(handle: u32) -> i32 {
+    of_budget(handle, ServiceBudget::used_up)
+}
