@@ -10,6 +10,7 @@ mod clock;
 mod errors;
 mod lock;
 mod loops;
+mod notices;
 mod prices;
 mod stalls;
 mod texts;
@@ -30,6 +31,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tool_calls::RecipeCache>()?;
     module.add_class::<tool_calls::Skip>()?;
     module.add_class::<tool_calls::ToolExecutionTracker>()?;
+    module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
+    module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
     module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
     module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
