@@ -8,6 +8,7 @@ mod breakers;
 mod budgets;
 mod clock;
 mod errors;
+mod failures;
 mod lock;
 mod loops;
 mod notices;
@@ -31,6 +32,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tool_calls::RecipeCache>()?;
     module.add_class::<tool_calls::Skip>()?;
     module.add_class::<tool_calls::ToolExecutionTracker>()?;
+    module.add_function(wrap_pyfunction!(failures::call_begun, module)?)?;
+    module.add_function(wrap_pyfunction!(failures::call_finished, module)?)?;
+    module.add_function(wrap_pyfunction!(failures::call_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
