@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+pub(crate) use runguard_core::shown::{dotted as clean, steers};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
@@ -23,19 +24,7 @@ pub(crate) fn table(headers: &[&str]) -> Table {
     table
 }
 
-/// Whether a character steers a terminal instead of being shown: control characters (C0, DEL, C1), the marks that turn the
-/// direction of writing (a reader would see another text than the one that is there), and line separators.
-pub(crate) fn steers(c: char) -> bool {
-    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
-/// What users, models and tools said must not steer the terminal.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '·' } else { c }).collect()
-}
-
-/// The same for text of more than one line: line ends and tabs stay.
+/// What users, models and tools said must not steer the terminal; line ends and tabs stay.
 pub(crate) fn clean_lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     text.chars().map(|c| if steers(c) && c != '\n' && c != '\t' { '·' } else { c }).collect()

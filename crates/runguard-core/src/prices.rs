@@ -460,7 +460,8 @@ fn could_be_near(left: &str, right: &str) -> bool {
     2.0 * shared.count() as f64 >= NEAR * (left.len() + right.len()) as f64
 }
 
-#[cfg(all(test, feature = "prices"))]
+#[cfg(test)]
+#[cfg(feature = "prices")]
 mod tests {
     use super::*;
 

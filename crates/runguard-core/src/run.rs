@@ -258,6 +258,7 @@ impl Run {
     }
 
     /// What a service answered: the body, or `None` when nothing came.
+    #[allow(clippy::boxed_local, reason = "it was given boxed, and comes back so")]
     pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
         let Ask { question, purpose } = *ask;
         self.proceed(question.told(answer), purpose)

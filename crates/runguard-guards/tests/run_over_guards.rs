@@ -1,7 +1,7 @@
 //! The stories of `sdk/stories.json` with the counts kept by the guards: a run over a service says what a run in a process says. And
 //! what it sends is what the routes take.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on should stop; the stories are a file")]
 
 #[path = "../../runguard-core/tests/stories/player.rs"]
 mod player;

@@ -8,7 +8,9 @@
 //! does not fire again within the cool-down, however often the trouble comes and goes; trouble that outlasts the cool-down
 //! is told at the next row that shows it.
 
+use runguard_core::notice::{AlertState, Severity};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -53,43 +55,6 @@ impl When {
             Self::BlockRate => "block_rate",
             Self::Budget => "budget",
             Self::Fallback => "fallback",
-        }
-    }
-}
-
-/// The words of incident services, from the least to the most urgent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    Info,
-    Warning,
-    Error,
-    Critical,
-}
-
-impl Severity {
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-            Self::Critical => "critical",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AlertState {
-    Firing,
-    Resolved,
-}
-
-impl AlertState {
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Firing => "firing",
-            Self::Resolved => "resolved",
         }
     }
 }
@@ -371,7 +336,7 @@ struct BudgetInput<'a> {
 
 /// A name as people read it: short, and without what could steer what shows it.
 fn shown(name: &str) -> String {
-    cut(name, MAX_SHOWN_CHARS).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    one_line(cut(name, MAX_SHOWN_CHARS))
 }
 
 /// One trouble of one rule.

@@ -13,6 +13,7 @@ pub use replay::replay_page;
 pub use tune::tune_page;
 
 use crate::evaluate::Share;
+use runguard_core::shown::{html as escaped, shortened};
 use runguard_core::text::grouped;
 use std::fmt::Write as _;
 
@@ -42,44 +43,14 @@ fn section(out: &mut String, title: &str, body: &str) {
     }
 }
 
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            letter => out.push(letter),
-        }
-    }
-    out
-}
-
-/// Control characters, and the marks that turn the direction of writing: a reader would see another text than is there.
-fn steers(letter: char) -> bool {
-    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    letter.is_control() || turns || matches!(letter, '\u{2028}' | '\u{2029}')
-}
-
-fn shortened(foreign: &str, most: usize) -> String {
-    let mut letters = foreign.chars();
-    let mut cut: String = letters.by_ref().take(most).map(|letter| if steers(letter) { '·' } else { letter }).collect();
-    if letters.next().is_some() {
-        cut.push('…');
-    }
-    escaped(&cut)
-}
-
 /// A name from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
 fn text(foreign: &str) -> String {
-    format!("<bdi>{}</bdi>", shortened(foreign, MAX_NAME))
+    format!("<bdi>{}</bdi>", escaped(&shortened(foreign, MAX_NAME)))
 }
 
 /// What a model or a tool said.
 fn said(foreign: &str) -> String {
-    format!("<bdi>{}</bdi>", shortened(foreign, MAX_SAID))
+    format!("<bdi>{}</bdi>", escaped(&shortened(foreign, MAX_SAID)))
 }
 
 /// A number without digits nobody reads, its thousands apart.

@@ -20,6 +20,7 @@ use crate::front::{Candidate, Grid, Part, Point, RULES, pareto};
 use crate::trace::{Broken, Detail, Run};
 use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::{Rung, StallRule, StallSettings, StallState};
+use runguard_core::shown::toml;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -950,7 +951,7 @@ fn stall_lines(settings: &StallSettings) -> String {
         format!("{name} = {{ steer = {}, block = {}, stop = {} }}\n", ladder.steer, ladder.block, ladder.stop)
     };
     let names =
-        |name: &str, tools: &[String]| format!("{name} = [{}]\n", tools.iter().map(|tool| quoted(tool)).collect::<Vec<_>>().join(", "));
+        |name: &str, tools: &[String]| format!("{name} = [{}]\n", tools.iter().map(|tool| toml(tool)).collect::<Vec<_>>().join(", "));
     [
         ladder("identical", identical),
         ladder("cycle", cycle),
@@ -963,19 +964,6 @@ fn stall_lines(settings: &StallSettings) -> String {
         format!("highest = \"{}\"\n", highest.code()),
     ]
     .concat()
-}
-
-/// As TOML has it.
-fn quoted(text: &str) -> String {
-    let escaped: String = text
-        .chars()
-        .map(|letter| match letter {
-            '"' | '\\' => format!("\\{letter}"),
-            letter if letter.is_control() => format!("\\u{:04X}", letter as u32),
-            letter => letter.to_string(),
-        })
-        .collect();
-    format!("\"{escaped}\"")
 }
 
 #[cfg(test)]
@@ -1194,8 +1182,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short_and_names_stay_names() {
+    fn numbers_are_short() {
         assert_eq!([number(3.0), number(0.1234), number(12.345), number(4321.7), number(0.5)], ["3", "0.1234", "12.35", "4322", "0.5"]);
-        assert_eq!(quoted("a\"b\\c\nd"), r#""a\"b\\c\u000Ad""#);
     }
 }

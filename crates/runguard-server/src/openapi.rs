@@ -3,6 +3,7 @@
 //! written here once. A test drives the service against this document.
 
 use crate::routes::guards::BODY;
+use runguard_core::shown::html;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
 use runguard_guards::guard::{AnswerKind, ROUTES, Route, RouteKind};
@@ -662,10 +663,6 @@ fn test_alerts() -> Value {
     operation
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// The readable page: every route with its fields, answers and reasons.
 pub fn page() -> String {
     use std::fmt::Write as _;
@@ -685,36 +682,36 @@ pub fn page() -> String {
             out,
             "<h2>POST <code>{}</code></h2><p>{} {}</p><table><tr><th>field<th>required<th>what</tr>",
             route.path,
-            escape(route.summary),
-            escape(route.guard.meaning())
+            html(route.summary),
+            html(route.guard.meaning())
         );
         for field in route.fields {
-            row(&mut out, &[&format!("<code>{}</code>", field.name), if field.required { "yes" } else { "" }, &escape(field.about)]);
+            row(&mut out, &[&format!("<code>{}</code>", field.name), if field.required { "yes" } else { "" }, &html(field.about)]);
         }
         out.push_str("</table>");
         if !route.answers.is_empty() {
             out.push_str("<table><tr><th>answer<th>what</tr>");
             for field in route.answers {
-                row(&mut out, &[&format!("<code>{}</code>", field.name), &escape(field.about)]);
+                row(&mut out, &[&format!("<code>{}</code>", field.name), &html(field.about)]);
             }
             out.push_str("</table>");
         }
         if !route.reasons.is_empty() {
             out.push_str("<table><tr><th>reason<th>what</tr>");
             for reason in route.reasons {
-                row(&mut out, &[&format!("<code>{}</code>", reason.code()), &escape(reason.meaning())]);
+                row(&mut out, &[&format!("<code>{}</code>", reason.code()), &html(reason.meaning())]);
             }
             out.push_str("</table>");
         }
         let body: Map<String, Value> = route.fields.iter().map(|field| (field.name.to_owned(), example(field))).collect();
-        let _ = write!(out, "<pre>curl -s localhost:8100{} -d '{}'</pre>", route.path, escape(&Value::Object(body).to_string()));
+        let _ = write!(out, "<pre>curl -s localhost:8100{} -d '{}'</pre>", route.path, html(&Value::Object(body).to_string()));
     }
     out.push_str("<h2>The log and operations</h2><table><tr><th>route<th>what</tr>");
     for (path, operations) in log_routes() {
         for (method, operation) in operations.as_object().into_iter().flatten() {
             row(
                 &mut out,
-                &[&format!("{} <code>{path}</code>", method.to_uppercase()), &escape(operation["summary"].as_str().unwrap_or_default())],
+                &[&format!("{} <code>{path}</code>", method.to_uppercase()), &html(operation["summary"].as_str().unwrap_or_default())],
             );
         }
     }

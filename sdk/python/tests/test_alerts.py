@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
+import runguard
 from runguard import Alerts, BudgetExceededError, InvalidInputError, LoopDetectedError, Run, TripError, flush_alerts
 
 
@@ -75,8 +77,8 @@ def test_every_channel_gets_one_alert_per_run(receiver: Receiver) -> None:
     assert len(receiver.received) == 3 and len(told) == 1 and isinstance(told[0], LoopDetectedError)
 
     slack = bodies["/slack"]
-    assert slack["text"].startswith("RunGuard stopped a run: loop_detected. 'search <all>'")
-    assert [block["type"] for block in slack["blocks"]] == ["header", "section", "context"]
+    assert slack["text"].startswith("RunGuard stopped a run: loop_detected. 'search &lt;all&gt;'")
+    assert [block["type"] for block in slack["blocks"]] == ["header", "section", "section", "context"]
     assert "search &lt;all&gt;" in slack["blocks"][1]["text"]["text"]
 
     page = bodies["/v2/enqueue"]
@@ -88,6 +90,30 @@ def test_every_channel_gets_one_alert_per_run(receiver: Receiver) -> None:
     assert (hook["event"], hook["kind"], hook["reason"], hook["run_id"]) == ("trip", "LoopDetectedError", "loop_detected", "run-1")
     assert (hook["pattern"], hook["repeats"], hook["message"]) == ("search <all>", 3, run.message)
     assert "secret" not in json.dumps(receiver.received), "arguments do not leave the process"
+
+
+CASES = json.loads((Path(__file__).parents[2] / "notices.json").read_text("utf-8"))["cases"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_every_trip_is_told_as_the_shared_cases_have_it(receiver: Receiver, case: Dict[str, Any]) -> None:
+    alerts = Alerts(
+        slack_webhook=f"{receiver.url}/slack",
+        pagerduty_key="R0UT1NGK3Y",
+        pagerduty_url=f"{receiver.url}/pagerduty",
+        webhook=f"{receiver.url}/hook",
+        source=case["source"],
+    )
+    alerts.send(getattr(runguard, case["trip"]["kind"])(case["trip"]["message"], **case["trip"]["fields"]))
+    assert flush_alerts(10)
+    now = dict(receiver.received)["/hook"]["time"]
+    bodies = {path: json.loads(json.dumps(body).replace(now, case["facts"]["time"])) for path, body in receiver.received}
+    assert bodies == {"/hook": case["facts"], "/slack": case["slack"], "/pagerduty": case["pagerduty"]}
+
+
+def test_half_a_character_is_told_too(receiver: Receiver) -> None:
+    Alerts(slack_webhook=f"{receiver.url}/slack").send(TripError("cut \ud83d here"))
+    assert flush_alerts(10) and "cut \\ud83d here" in dict(receiver.received)["/slack"]["text"]
 
 
 def test_a_run_that_is_told_more_after_its_trip_says_nothing_more() -> None:

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import difflib
 import enum
+import json
 import os
 import pathlib
 import random
@@ -206,3 +207,12 @@ def test_a_detector_can_be_asked_about_a_fingerprint() -> None:
     for _ in range(2):
         detector.record("s", fingerprint({"b": 1, "a": 2}))
     assert detector.check("s", fingerprint({"a": 2, "b": 1})) is not None
+
+
+def test_the_shared_vectors_hold() -> None:
+    vectors = json.loads((pathlib.Path(__file__).parents[2] / "vectors.json").read_text("utf-8"))
+    assert len(vectors["fingerprints"]) >= 40 and len(vectors["similarity"]) >= 12
+    for case in vectors["fingerprints"]:
+        assert fingerprint(json.loads(case["args"]), ignore=case.get("ignore", [])) == case["fingerprint"], case["args"]
+    for case in vectors["similarity"]:
+        assert similarity(case["left"], case["right"], autojunk=case["autojunk"]) == case["ratio"], case["left"]

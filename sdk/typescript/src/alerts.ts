@@ -1,5 +1,6 @@
 /** Tells people about a trip: Slack, PagerDuty, any webhook, any function. Never blocks the agent, never throws into it. */
 import { known, snakeCase } from './core/input.js'
+import { DONE, failure, output, wasm, writeAll } from './core/wasm.js'
 import { InvalidInputError, TripError } from './errors.js'
 
 export interface AlertSettings {
@@ -63,10 +64,10 @@ export class Alerts {
   send(trip: TripError): void {
     const { slackWebhook, pagerdutyKey, webhook, call, source = 'runguard', timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
     const facts = factsOf(trip)
-    if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(trip, facts), timeoutMs))
+    if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(facts, source), timeoutMs))
     if (pagerdutyKey !== undefined)
-      deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(trip, facts, pagerdutyKey, source), timeoutMs))
-    if (webhook !== undefined) deliver('webhook', () => post(webhook, facts, timeoutMs))
+      deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(facts, source, pagerdutyKey), timeoutMs))
+    if (webhook !== undefined) deliver('webhook', () => post(webhook, toJson(facts), timeoutMs))
     if (call !== undefined) deliver('function', async () => call(trip))
   }
 }
@@ -95,48 +96,35 @@ function factsOf(trip: TripError): Facts {
   return { event: 'trip', kind, reason, message, run_id: runId, time: new Date().toISOString(), ...snakeCase(own) }
 }
 
-function slackBody(trip: TripError, facts: Facts): Facts {
-  const headline = `RunGuard stopped a run: ${trip.reason}`
-  const run = `Run \`${slackText(String(facts['run_id']))}\`  ·  ${String(facts['kind'])}  ·  ${String(facts['time'])}`
-  return {
-    text: `${headline}. ${trip.message}`.slice(0, 3000),
-    blocks: [
-      { type: 'header', text: { type: 'plain_text', text: headline.slice(0, 150) } },
-      { type: 'section', text: { type: 'mrkdwn', text: slackText(trip.message).slice(0, 3000) } },
-      { type: 'context', elements: [{ type: 'mrkdwn', text: run.slice(0, 3000) }] },
-    ],
-  }
+/** The bodies as the core makes them. */
+function slackBody(facts: Facts, source: string): string {
+  const [factsLength = 0, sourceLength = 0] = writeAll([toJson(facts), source])
+  return made(wasm.trip_to_slack(factsLength, sourceLength))
 }
 
-function slackText(text: string): string {
-  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+function pagerdutyBody(facts: Facts, source: string, routingKey: string): string {
+  const [factsLength = 0, sourceLength = 0, keyLength = 0] = writeAll([toJson(facts), source, routingKey])
+  return made(wasm.trip_to_pagerduty(factsLength, sourceLength, keyLength))
 }
 
-/** An Events API v2 trigger. The key joins all alerts of one run and reason into one incident. */
-function pagerdutyBody(trip: TripError, facts: Facts, routingKey: string, source: string): Facts {
-  return {
-    routing_key: routingKey,
-    event_action: 'trigger',
-    dedup_key: `runguard/${trip.runId ?? source}/${trip.reason}`.slice(0, 255),
-    payload: {
-      summary: `RunGuard stopped a run: ${trip.message}`.slice(0, 1024),
-      source,
-      severity: 'error',
-      component: 'runguard',
-      class: trip.reason,
-      custom_details: facts,
-    },
-  }
+function made(status: number): string {
+  if (status !== DONE) throw failure(status)
+  return output()
 }
 
-async function post(url: string, body: Facts, timeoutMs: number): Promise<void> {
+/** Half a character (a lone surrogate) is no UTF-8, and would be refused with the whole message. */
+function toJson(facts: Facts): string {
+  return JSON.stringify(facts, (_key, value: unknown) => (typeof value === 'string' ? value.replace(/\p{Surrogate}/gu, '\uFFFD') : value))
+}
+
+async function post(url: string, body: string, timeoutMs: number): Promise<void> {
   for (let attempt = 1; ; attempt++) {
     let pause = attempt * 1000
     try {
       const response = await fetch(url, {
         method: 'POST',
         headers: { 'content-type': 'application/json' },
-        body: JSON.stringify(body),
+        body,
         signal: AbortSignal.timeout(timeoutMs),
       })
       await response.body?.cancel()

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { after, before, it } from 'node:test'
 import { inBoth } from './both.mjs'
+
+const { cases } = JSON.parse(readFileSync(new URL('../../notices.json', import.meta.url), 'utf8'))
 
 let server
 let url
@@ -22,7 +25,8 @@ before(async () => {
 })
 after(() => server.close())
 
-inBoth('alerts', ({ Run, Alerts, LoopDetectedError, TripError, flushAlerts, InvalidInputError }) => {
+inBoth('alerts', (sdk) => {
+  const { Run, Alerts, LoopDetectedError, TripError, flushAlerts, InvalidInputError } = sdk
   const trip = (run) => {
     for (let call = 0; call < 5; call++) {
       try {
@@ -70,6 +74,35 @@ inBoth('alerts', ({ Run, Alerts, LoopDetectedError, TripError, flushAlerts, Inva
       ['key', 'trigger', 'error'],
     )
     assert.ok(!JSON.stringify(received).includes('hunter2'))
+  })
+
+  it('tells every trip as the shared cases have it', async () => {
+    const camelCase = (fields) =>
+      Object.fromEntries(Object.entries(fields).map(([name, value]) => [name.replace(/_[a-z]/g, (end) => end[1].toUpperCase()), value]))
+    assert.ok(cases.length >= 15)
+    for (const { name, trip, source, facts, slack, pagerduty } of cases) {
+      received = []
+      new Alerts({
+        slackWebhook: `${url}/slack`,
+        pagerdutyKey: 'R0UT1NGK3Y',
+        pagerdutyUrl: `${url}/pagerduty`,
+        webhook: `${url}/hook`,
+        source,
+      }).send(new sdk[trip.kind](trip.message, camelCase(trip.fields)))
+      assert.equal(await flushAlerts(), true)
+      const now = received.find(({ path }) => path === '/hook').body.time
+      const bodies = Object.fromEntries(
+        received.map(({ path, body }) => [path, JSON.parse(JSON.stringify(body).replaceAll(now, facts.time))]),
+      )
+      assert.deepEqual(bodies, { '/hook': facts, '/slack': slack, '/pagerduty': pagerduty }, name)
+    }
+  })
+
+  it('tells of half a character, which is no UTF-8', async () => {
+    received = []
+    new Alerts({ slackWebhook: `${url}/slack` }).send(new TripError('cut \ud83d here \\ud83d'))
+    assert.equal(await flushAlerts(), true)
+    assert.match(received[0].body.text, /cut \ufffd here \\ud83d/)
   })
 
   it('never throws and never waits, whatever a channel does', async () => {

@@ -14,7 +14,7 @@ use runguard_core::run::{
     Unanswered,
 };
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -42,7 +42,7 @@ struct Player<'a> {
     story: &'a Value,
     run: Run,
     money: Option<Money>,
-    held: HashMap<String, Held>,
+    held: BTreeMap<String, Held>,
     send: &'a mut dyn FnMut(&str, &str) -> Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Player<'a> {
             (Loops::Service(loops), stall, money.map(Money::Service))
         };
         let run = Run::new(id, ceilings, loops, stall, money.clone());
-        Self { story, run, money, held: HashMap::new(), send }
+        Self { story, run, money, held: BTreeMap::new(), send }
     }
 
     fn play(mut self) {

@@ -8,7 +8,8 @@
 
 use super::targets::{Parcel, TargetKind, shown_alert, time_text};
 use crate::erasure::Gone;
-use runguard_insight::alert::{Alert, AlertState, Rule, State};
+use runguard_core::notice::AlertState;
+use runguard_insight::alert::{Alert, Rule, State};
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{self, BUSY};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};

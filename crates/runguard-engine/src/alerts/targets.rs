@@ -1,16 +1,18 @@
-//! Where alerts go: what each receiver wants to read, and one attempt to give it to it.
+//! Where alerts go, and one attempt to give them to a receiver. What people read of them is made by [`notice`].
 //!
-//! What a payload says is pure and tested without a socket. The way to the receiver is narrow on purpose: the name is resolved
-//! by us and every address it has must be public, the connection goes to exactly those addresses, redirects and proxies are
-//! not followed, and secrets come from the environment and are in no error, log line or answer.
+//! The way to the receiver is narrow on purpose: the name is resolved by us and every address it has must be public, the
+//! connection goes to exactly those addresses, redirects and proxies are not followed, and secrets come from the environment and
+//! are in no error, log line or answer.
 
 use crate::settings::shown_variable;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
+use runguard_core::notice::{self, Message, Notice};
+use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_http::address::is_public;
 use runguard_http::again::retry_after;
-use runguard_insight::alert::{Alert, AlertState, Severity};
+use runguard_insight::alert::Alert;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -27,16 +29,8 @@ const MOST_ANSWER_BYTES: usize = 2048;
 const MOST_SHOWN_CHARS: usize = 200;
 /// However long a receiver asks us to wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(6 * 3600);
-/// Alerts that a digest names; the rest is counted.
-const MOST_LISTED: usize = 10;
 
 const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
-/// Limits of the receivers, in characters.
-const PAGERDUTY_SUMMARY: usize = 1024;
-const SLACK_HEADER: usize = 150;
-const SLACK_SECTION: usize = 2900;
-const SLACK_TEXT: usize = 3000;
-const TEAMS_TEXT: usize = 1500;
 /// Bytes of a signing secret, as Standard Webhooks has it.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
@@ -242,12 +236,17 @@ impl Target {
 
     /// What is sent, for a parcel.
     pub fn body(&self, parcel: &Parcel) -> String {
-        let body = match (self.kind, &self.secret) {
-            (TargetKind::Slack, _) => slack(parcel),
-            (TargetKind::Teams, _) => teams(parcel),
-            (TargetKind::Pagerduty, Secret::RoutingKey(key)) => pagerduty(parcel, key),
-            (TargetKind::Pagerduty, Secret::None | Secret::Signing(_)) => pagerduty(parcel, ""),
-            (TargetKind::Webhook, _) => webhook(parcel),
+        let notices: Vec<Notice> = parcel.alerts.iter().map(|alert| notice(alert, &parcel.id)).collect();
+        let message = Message { id: &parcel.id, notices: &notices };
+        let routing_key = match &self.secret {
+            Secret::RoutingKey(key) => key,
+            Secret::None | Secret::Signing(_) => "",
+        };
+        let body = match self.kind {
+            TargetKind::Slack => notice::slack(&message),
+            TargetKind::Teams => notice::teams(&message),
+            TargetKind::Pagerduty => notices.first().map_or(Value::Null, |notice| notice::pagerduty(notice, routing_key)),
+            TargetKind::Webhook => webhook(parcel),
         };
         body.to_string()
     }
@@ -341,7 +340,7 @@ fn again(status: StatusCode) -> Again {
 
 /// One line without what could steer a terminal.
 fn shown(text: &str) -> String {
-    cut(text.trim(), MOST_SHOWN_CHARS).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    one_line(cut(text.trim(), MOST_SHOWN_CHARS))
 }
 
 fn private(host: &str, address: IpAddr) -> String {
@@ -423,136 +422,30 @@ pub(super) fn time_text(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| millis.to_string(), |at| at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string())
 }
 
-/// What an alert is about, by name; without what it does not have.
-fn facts(alert: &Alert) -> Vec<(&'static str, String)> {
-    [
-        ("Severity", alert.severity.code()),
+/// What people are told of an alert.
+fn notice(alert: &Alert, message_id: &str) -> Notice {
+    let facts = [
         ("Tenant", &alert.tenant),
         ("Guard", &alert.guard),
         ("Reason", &alert.reason),
         ("Subject", &alert.subject),
         ("Session", &alert.session),
-    ]
-    .into_iter()
-    .filter(|(_, value)| !value.is_empty())
-    .map(|(name, value)| (name, shown(value)))
-    .chain([("Time", time_text(alert.at.as_millis()))])
-    .collect()
-}
-
-fn mark(alert: &Alert) -> &'static str {
-    match (alert.state, alert.severity) {
-        (AlertState::Resolved, _) => "✅",
-        (AlertState::Firing, Severity::Info) => "ℹ️",
-        (AlertState::Firing, Severity::Warning) => "⚠️",
-        (AlertState::Firing, Severity::Error | Severity::Critical) => "🚨",
-    }
-}
-
-/// "and 37 more" and what they are about.
-fn the_rest(alerts: &[Alert]) -> Option<String> {
-    let rest = alerts.get(MOST_LISTED..).filter(|rest| !rest.is_empty())?;
-    Some(format!("and {} more", rest.len()))
-}
-
-fn headline(parcel: &Parcel) -> String {
-    match parcel.alerts.as_slice() {
-        [alert] => format!("{} {}", mark(alert), alert.title),
-        alerts => format!("{} alerts at once", alerts.len()),
-    }
-}
-
-/// Slack's three special characters as it wants them, within a length that does not cut one in half.
-fn slack_text(text: &str, most: usize) -> String {
-    let mut out = String::new();
-    let mut length = 0;
-    for c in text.chars() {
-        let escaped = match c {
-            '&' => "&amp;".to_owned(),
-            '<' => "&lt;".to_owned(),
-            '>' => "&gt;".to_owned(),
-            c => c.to_string(),
-        };
-        length += escaped.chars().count();
-        if length > most {
-            break;
-        }
-        out.push_str(&escaped);
-    }
-    out
-}
-
-fn slack(parcel: &Parcel) -> Value {
-    let title = headline(parcel);
-    let mut blocks =
-        vec![json!({"type": "header", "text": {"type": "plain_text", "text": slack_text(&title, SLACK_HEADER), "emoji": true}})];
-    let section = |text: &str| json!({"type": "section", "text": {"type": "mrkdwn", "text": slack_text(text, SLACK_SECTION)}});
-    match parcel.alerts.as_slice() {
-        [alert] => {
-            blocks.push(section(&alert.text));
-            let fields: Vec<Value> = facts(alert)
-                .iter()
-                .map(|(name, value)| json!({"type": "mrkdwn", "text": format!("*{name}*\n{}", slack_text(value, 1900))}))
-                .collect();
-            blocks.push(json!({"type": "section", "fields": fields}));
-        }
-        alerts => {
-            let mut lines: Vec<String> = alerts.iter().take(MOST_LISTED).map(|alert| format!("{} {}", mark(alert), alert.title)).collect();
-            lines.extend(the_rest(alerts));
-            blocks.push(section(&lines.join("\n")));
-        }
-    }
-    blocks.push(json!({"type": "context", "elements": [{"type": "mrkdwn", "text": format!("RunGuard · {}", parcel.id)}]}));
-    json!({"text": slack_text(&title, SLACK_TEXT), "blocks": blocks})
-}
-
-/// A run of text is shown as it is: in a plain text block, Teams would read it as Markdown.
-fn teams(parcel: &Parcel) -> Value {
-    let block = |text: &str, weight: &str, size: &str| json!({"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": cut(text, TEAMS_TEXT), "weight": weight, "size": size}]});
-    let mut body = vec![block(&headline(parcel), "Bolder", "Large")];
-    match parcel.alerts.as_slice() {
-        [alert] => {
-            body.push(block(&alert.text, "Default", "Default"));
-            body.extend(facts(alert).iter().map(|(name, value)| block(&format!("{name}: {value}"), "Default", "Small")));
-        }
-        alerts => {
-            body.extend(
-                alerts.iter().take(MOST_LISTED).map(|alert| block(&format!("{} {}", mark(alert), alert.title), "Default", "Default")),
-            );
-            body.extend(the_rest(alerts).map(|rest| block(&rest, "Default", "Default")));
-        }
-    }
-    body.push(block(&format!("RunGuard · {}", parcel.id), "Lighter", "Small"));
-    let card = json!({
-        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-        "type": "AdaptiveCard",
-        "version": "1.4",
-        "fallbackText": cut(&headline(parcel), TEAMS_TEXT),
-        "body": body,
-    });
-    json!({"type": "message", "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": null, "content": card}]})
-}
-
-fn pagerduty(parcel: &Parcel, routing_key: &str) -> Value {
-    let Some(alert) = parcel.alerts.first() else { return Value::Null };
-    match alert.state {
-        AlertState::Resolved => json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": alert.dedup_key}),
-        AlertState::Firing => json!({
-            "routing_key": routing_key,
-            "event_action": "trigger",
-            "dedup_key": alert.dedup_key,
-            "client": "RunGuard",
-            "payload": {
-                "summary": cut(&format!("{}. {}", alert.title, alert.text), PAGERDUTY_SUMMARY),
-                "source": if alert.tenant.is_empty() { "runguard".to_owned() } else { format!("runguard/{}", shown(&alert.tenant)) },
-                "severity": alert.severity.code(),
-                "timestamp": time_text(alert.at.as_millis()),
-                "component": alert.subject,
-                "group": alert.guard,
-                "class": alert.rule,
-                "custom_details": {"reason": alert.reason, "session_id": alert.session, "decision_id": alert.decision_id, "message_id": parcel.id},
-            },
-        }),
+    ];
+    let details =
+        [("reason", &*alert.reason), ("session_id", &alert.session), ("decision_id", &alert.decision_id), ("message_id", message_id)];
+    Notice {
+        state: alert.state,
+        severity: alert.severity,
+        dedup_key: alert.dedup_key.clone(),
+        title: alert.title.clone(),
+        text: alert.text.clone(),
+        time: time_text(alert.at.as_millis()),
+        facts: facts.into_iter().map(|(name, value)| (name, value.clone())).collect(),
+        source: if alert.tenant.is_empty() { "runguard".to_owned() } else { format!("runguard/{}", alert.tenant) },
+        component: alert.subject.clone(),
+        group: alert.guard.clone(),
+        class: alert.rule.clone(),
+        details: details.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect(),
     }
 }
 

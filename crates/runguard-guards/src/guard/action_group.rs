@@ -5,11 +5,12 @@
 
 use super::{
     AnswerField, AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot,
-    Stored, changes, operation_of_check, recorded, says, stored_in_one_part, times,
+    Stored, changes, operation_of_check, recorded, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::failures::{self, CallResult, LastCall, refusal};
 use runguard_core::fingerprint;
 use runguard_core::limits::within;
 use runguard_core::reason::{GuardName, Reason};
@@ -70,7 +71,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_failures: 2 }
+        Self { max_failures: failures::MAX_FAILURES }
     }
 }
 
@@ -90,20 +91,7 @@ impl GuardSettings for Settings {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
-    /// The newest call.
-    call: u64,
-    /// How often in a row it failed.
-    failures: u32,
-}
-stored_in_one_part!(State);
-
-impl State {
-    fn failures_of(&self, call: u64) -> u32 {
-        if self.call == call { self.failures } else { 0 }
-    }
-}
+stored_in_one_part!(LastCall);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -116,24 +104,21 @@ pub struct ActionGroup;
 
 impl Guard for ActionGroup {
     type Settings = Settings;
-    type State = State;
+    type State = LastCall;
     type Event = Event;
 
     fn section(policy: &Policy) -> &Section<Settings> {
         &policy.action_group
     }
 
-    fn apply(state: &mut State, event: &Event, _at: Timestamp) {
-        let (Event::Called { call } | Event::Resulted { call, .. }) = *event;
-        if state.call != call {
-            *state = State { call, failures: 0 };
-        }
-        if let Event::Resulted { failed, .. } = event {
-            state.failures = if *failed { state.failures.saturating_add(1) } else { 0 };
+    fn apply(state: &mut LastCall, event: &Event, _at: Timestamp) {
+        match *event {
+            Event::Called { call } => state.begin(call),
+            Event::Resulted { call, failed } => state.finish(call, CallResult::of(failed)),
         }
     }
 
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
+    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &LastCall, _now: Timestamp) -> Vec<Outlook> {
         // It depends on the call that comes.
         Vec::new()
     }
@@ -213,7 +198,7 @@ impl Check for Request {
         Facts::new().with("call", fingerprint::hex16(&self.0.identity.to_be_bytes()))
     }
 
-    fn decide(&self, settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+    fn decide(&self, settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {
         let failures = state.failures_of(self.0.identity);
         let findings = if failures >= settings.max_failures {
             vec![Finding::new(Reason::PermanentFailure, Block { failures }, None)]
@@ -223,19 +208,14 @@ impl Check for Request {
         Ruling { findings, pass: failures, events: vec![Event::Called { call: self.0.identity }] }
     }
 
-    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &LastCall, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let action = self.0.kept_action(moment.store_text);
         let facts = Facts::new()
             .with("action", action.clone().into_owned())
             .with("failures", block.failures)
             .with("max_failures", settings.max_failures)
             .with("retryable", false);
-        let message = format!(
-            "Action '{action}' failed {} in a row with the same parameters (ceiling {}). It will fail again: do not retry it, report the failure to the user.",
-            times(block.failures),
-            settings.max_failures
-        );
-        (facts, message)
+        (facts, refusal(&action, block.failures, settings.max_failures))
     }
 
     fn pass(&self, failures: u32, moment: Moment<'_>) -> Facts {
@@ -276,13 +256,16 @@ impl Operation for ResultRequest {
     }
 
     fn run(&self, _policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let state = State::load(states);
-        let failures = if self.failed { state.failures_of(self.call.identity).saturating_add(1) } else { 0 };
+        let state = LastCall::load(states);
+        let mut after = state;
+        after.finish(self.call.identity, CallResult::of(self.failed));
         let events = vec![Event::Resulted { call: self.call.identity, failed: self.failed }];
         Outcome {
             answer: recorded(
                 GuardName::ActionGroup,
-                Facts::new().with("action", self.call.kept_action(moment.store_text).into_owned()).with("failures", failures),
+                Facts::new()
+                    .with("action", self.call.kept_action(moment.store_text).into_owned())
+                    .with("failures", after.failures_of(self.call.identity)),
             ),
             changes: changes::<ActionGroup>(state, events, moment.now),
             notice: None,
@@ -318,6 +301,16 @@ mod tests {
         assert_eq!(story.at(0).refuses(&*call("/guard/action-group", "7", None)), Reason::PermanentFailure);
         assert!(story.at(0).allows(&*call("/guard/action-group", "8", None)), "another order");
         assert!(story.at(0).allows(&*call("/guard/action-group", "7", None)), "no longer in a row");
+    }
+
+    #[test]
+    fn a_late_result_takes_nothing_from_the_newest_call() {
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&*call("/guard/action-group", "8", None)));
+        run(&mut story, "7", true);
+        story.run(&*call("/guard/action-group/result", "8", Some(false)));
+        run(&mut story, "7", true);
+        assert_eq!(story.at(0).refuses(&*call("/guard/action-group", "7", None)), Reason::PermanentFailure);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use super::digest::Savings;
 use super::{Counted, Endpoint, Hours, Insight, Outcomes, Overview, ReasonCount, Saves, Severity, SubjectCount};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::shown::toml;
 use runguard_guards::policy::{Mode, Policy};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -208,18 +209,7 @@ fn named(name: &str) -> String {
 fn path(parts: &[&str]) -> String {
     let key = |part: &&str| {
         let bare = !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-        if bare {
-            return (*part).to_owned();
-        }
-        let escaped: String = part
-            .chars()
-            .map(|c| match c {
-                '"' | '\\' => format!("\\{c}"),
-                c if c.is_control() => format!("\\u{:04X}", c as u32),
-                c => c.to_string(),
-            })
-            .collect();
-        format!("\"{escaped}\"")
+        if bare { (*part).to_owned() } else { toml(part) }
     };
     parts.iter().map(key).collect::<Vec<_>>().join(".")
 }

@@ -3,6 +3,7 @@
 use super::{Row, escaped, grouped, page, per_cent, rounded_up, said, section, share, table, text, tiles};
 use crate::replay::{Example, Figures, Named, Nudged, RuleFigures, Summary};
 use crate::tune::number;
+use runguard_core::shown::steers;
 use std::fmt::Write as _;
 
 /// Rows of one table; the rest is in the JSON.
@@ -230,7 +231,7 @@ fn scatter(summary: &Summary) -> String {
         LEFT + 4.0
     );
     for (name, across, up, class) in points {
-        let name = escaped(&name.chars().take(24).filter(|letter| !super::steers(*letter)).collect::<String>());
+        let name = escaped(&name.chars().take(24).filter(|letter| !steers(*letter)).collect::<String>());
         let _ = write!(
             out,
             "<circle class=\"{class}\" cx=\"{0:.1}\" cy=\"{1:.1}\" r=\"6\"><title>{name}: {2} ended, {3} saved</title></circle><text x=\"{4:.1}\" y=\"{5:.1}\">{name}</text>",

@@ -12,8 +12,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import datetime, timezone
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
+from ._core import trip_to_pagerduty, trip_to_slack
 from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError
 
 logger = logging.getLogger("runguard.alerts")
@@ -76,14 +78,13 @@ class Alerts:
 
     def _deliveries(self, error: TripError) -> Iterator[Tuple[str, Delivery]]:
         facts = trip_facts(error)
-        slack, webhook, call = self.slack_webhook, self.webhook, self.call
+        slack, key, webhook, call = self.slack_webhook, self.pagerduty_key, self.webhook, self.call
         if slack is not None:
-            yield "slack", lambda: _post(slack, slack_body(error, facts), self.timeout)
-        if self.pagerduty_key is not None:
-            body = pagerduty_body(error, facts, self.pagerduty_key, self.source)
-            yield "pagerduty", lambda: _post(self.pagerduty_url, body, self.timeout)
+            yield "slack", lambda: _post(slack, trip_to_slack(facts, self.source), self.timeout)
+        if key is not None:
+            yield "pagerduty", lambda: _post(self.pagerduty_url, trip_to_pagerduty(facts, self.source, key), self.timeout)
         if webhook is not None:
-            yield "webhook", lambda: _post(webhook, facts, self.timeout)
+            yield "webhook", lambda: _post(webhook, json.dumps(facts, default=str), self.timeout)
         if call is not None:
             yield "callable", lambda: _invoke(call, error)
 
@@ -100,7 +101,7 @@ def trip_facts(error: TripError) -> Dict[str, Any]:
         "reason": error.reason,
         "message": error.message,
         "run_id": error.run_id,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
     }
     if isinstance(error, LoopDetectedError):
         facts.update(pattern=error.pattern, repeats=error.repeats, cycle_len=error.cycle_len)
@@ -115,48 +116,12 @@ def trip_facts(error: TripError) -> Dict[str, Any]:
     return facts
 
 
-def slack_body(error: TripError, facts: Mapping[str, Any]) -> Dict[str, Any]:
-    """`text` is what notifications show, `blocks` what the channel shows. Slack cuts a section at 3,000 characters."""
-    headline = f"RunGuard stopped a run: {error.reason}"
-    run = f"Run `{_slack_text(str(facts['run_id']))}`  ·  {facts['kind']}  ·  {facts['time']}"
-    return {
-        "text": f"{headline}. {error.message}"[:3000],
-        "blocks": [
-            {"type": "header", "text": {"type": "plain_text", "text": headline[:150]}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": _slack_text(error.message)[:3000]}},
-            {"type": "context", "elements": [{"type": "mrkdwn", "text": run[:3000]}]},
-        ],
-    }
-
-
-def _slack_text(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def pagerduty_body(error: TripError, facts: Mapping[str, Any], routing_key: str, source: str) -> Dict[str, Any]:
-    """An Events API v2 trigger. The key joins all alerts of one run and reason into one incident."""
-    run = error.run_id or source
-    return {
-        "routing_key": routing_key,
-        "event_action": "trigger",
-        "dedup_key": f"runguard/{run}/{error.reason}"[:255],
-        "payload": {
-            "summary": f"RunGuard stopped a run: {error.message}"[:1024],
-            "source": source,
-            "severity": "error",
-            "component": "runguard",
-            "class": error.reason,
-            "custom_details": dict(facts),
-        },
-    }
-
-
 _ATTEMPTS = 3
 _LONGEST_PAUSE = 5.0
 
 
-def _post(url: str, body: Mapping[str, Any], timeout: float) -> None:
-    data = json.dumps(body, default=str).encode()
+def _post(url: str, body: str, timeout: float) -> None:
+    data = body.encode()
     for attempt in range(1, _ATTEMPTS + 1):
         request = urllib.request.Request(url, data, {"content-type": "application/json", "user-agent": "runguard-python"}, method="POST")
         pause = float(attempt)

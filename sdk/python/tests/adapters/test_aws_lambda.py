@@ -107,7 +107,7 @@ def test_the_third_call_after_two_failures_is_refused_with_422() -> None:
     body = json.loads(refused["response"]["responseBody"]["application/json"]["body"])
     assert body["error"] == "PERMANENT_FAILURE"
     assert body["retryable"] is False
-    assert "orders POST /orders was called 2 times" in body["message"]
+    assert "Action 'orders POST /orders' failed 2 times in a row" in body["message"]
 
 
 def test_a_function_schema_call_is_refused_with_the_failure_state() -> None:
@@ -219,6 +219,18 @@ def test_an_event_without_a_session_runs_and_says_so(caplog: pytest.LogCaptureFi
     assert "no sessionId" in caplog.text
 
 
+def test_a_late_result_is_old_news() -> None:
+    store = MemoryStore()
+    slow, failing_call = ActionCall.of(api_event()), ActionCall.of(function_event())
+    store.refusal(slow)
+    for late in (False, True):
+        assert store.refusal(failing_call) is None
+        store.record(failing_call, True)
+        store.record(slow, late)
+    assert "failed 2 times in a row" in (store.refusal(failing_call) or ""), "it takes nothing from the newest call"
+    assert store.refusal(slow) is None, "nor does it count for its own"
+
+
 def test_what_is_remembered_ends() -> None:
     store = MemoryStore(kept_seconds=0.05)
     handler = wrapped(Action(failing), store=store)
@@ -308,7 +320,7 @@ def test_failures_reported_to_redis_at_once_are_all_counted(redis_url: str) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    assert "was called 200 times" in (stores[0].refusal(call) or "")
+    assert "failed 200 times" in (stores[0].refusal(call) or "")
 
 
 def test_redis_forgets_by_itself(redis_url: str) -> None:

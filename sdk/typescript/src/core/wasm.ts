@@ -14,6 +14,8 @@ interface Exports {
   output_length(): number
   similarity(left: number, right: number, autojunk: number): number
   fingerprint(json: number, ignored: number): number
+  trip_to_slack(facts: number, source: number): number
+  trip_to_pagerduty(facts: number, source: number, routingKey: number): number
   loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number): number
   loop_free(handle: number): void
   loop_record(handle: number, session: number, name: number, now: number): number

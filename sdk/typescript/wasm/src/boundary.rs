@@ -93,6 +93,17 @@ pub(crate) fn answer(status: i32, value: &impl Serialize) -> i32 {
     status
 }
 
+/// Leaves the text of what could be done in the output buffer.
+pub(crate) fn answer_made(made: Result<String, impl Display>) -> i32 {
+    match made {
+        Ok(text) => {
+            answer_text(&text);
+            DONE
+        }
+        Err(problem) => refuse(problem),
+    }
+}
+
 /// Says why a guard stopped it.
 pub(crate) fn tripped(trip: &Trip) -> i32 {
     answer(TRIPPED, trip)

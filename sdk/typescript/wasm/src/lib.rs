@@ -4,6 +4,7 @@ mod boundary;
 mod breakers;
 mod budgets;
 mod loops;
+mod notices;
 mod prices;
 mod runs;
 mod services;

@@ -1,6 +1,6 @@
 //! Fingerprints of arguments and similarity of texts.
 
-use crate::boundary::{DONE, answer_text, refuse, with_texts};
+use crate::boundary::{answer_made, with_texts};
 use runguard_core::fingerprint::{Volatile, hex, of_text_without};
 use runguard_core::similarity::{self, Junk};
 
@@ -13,13 +13,7 @@ pub extern "C" fn similarity(left: usize, right: usize, autojunk: u32) -> f64 {
 /// `ignored` are names of fields to leave out, one a line.
 #[unsafe(no_mangle)]
 pub extern "C" fn fingerprint(json: usize, ignored: usize) -> i32 {
-    with_texts([json, ignored], |[json, ignored]| match of_text_without(json, &Volatile::of(ignored.lines())) {
-        Ok(fingerprint) => {
-            answer_text(&hex(fingerprint));
-            DONE
-        }
-        Err(problem) => refuse(problem),
-    })
+    with_texts([json, ignored], |[json, ignored]| answer_made(of_text_without(json, &Volatile::of(ignored.lines())).map(hex)))
 }
 
 /// Leaves a name that a service takes in the output: a long one is cut.

@@ -5,8 +5,8 @@
 
 use crate::client::segment;
 use crate::commands::insights;
-use crate::output;
-use runguard_core::text::grouped;
+use runguard_core::shown::{dotted, html as escaped, shortened};
+use runguard_core::text::{cut, grouped};
 use runguard_insight::insight::{Endpoint, Insight, Overview, Severity, Topic};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -64,34 +64,15 @@ fn section(out: &mut String, title: &str, body: &str) {
 
 // -- text -----------------------------------------------------------------------------------------
 
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 /// Text from outside: cut, without anything that steers, escaped, and kept apart from the direction of its surroundings.
 fn text(foreign: &str) -> String {
-    let mut cut: String = foreign.chars().take(MAX_SHOWN).collect();
-    if cut.len() < foreign.len() {
-        cut.push('…');
-    }
-    format!("<bdi>{}</bdi>", escaped(&output::clean(&cut)))
+    format!("<bdi>{}</bdi>", escaped(&shortened(foreign, MAX_SHOWN)))
 }
 
 /// Sentences of advice: they carry names from outside, and are longer than a name.
 fn sentences(foreign: &str) -> String {
     const MAX_SENTENCES: usize = 500;
-    escaped(&output::clean(&foreign.chars().take(MAX_SENTENCES).collect::<String>()))
+    escaped(&dotted(cut(foreign, MAX_SENTENCES)))
 }
 
 fn moment(millis: i64, form: &str) -> String {

@@ -1,6 +1,7 @@
 use super::*;
 use runguard_core::Timestamp;
-use runguard_insight::alert::{Severity, When};
+use runguard_core::notice::Severity;
+use runguard_insight::alert::When;
 
 fn alert(number: usize, state: AlertState) -> Alert {
     Alert {

@@ -1,5 +1,7 @@
 use super::*;
 use runguard_core::Timestamp;
+use runguard_core::notice::{AlertState, Severity};
+use serde_json::json;
 
 fn alert() -> Alert {
     Alert {
@@ -17,12 +19,6 @@ fn alert() -> Alert {
         title: "The circuit of 'orders' is open".into(),
         text: "Calls are refused.".into(),
     }
-}
-
-/// What hostile callers put into names, as long as the log takes it.
-fn hostile() -> Alert {
-    let text = format!("<!channel> & <https://evil.example|click> *b* [x](https://evil.example) {}", "<&>é🚨".repeat(2000));
-    Alert { title: text.clone(), text: text.clone(), subject: text.clone(), tenant: text.clone(), session: text, ..alert() }
 }
 
 fn parcel(alerts: Vec<Alert>) -> Parcel {
@@ -54,121 +50,23 @@ fn body(kind: TargetKind, alerts: Vec<Alert>) -> Value {
     serde_json::from_str(&Target::new(&settings(kind), &environment).unwrap().body(&parcel(alerts))).unwrap()
 }
 
-/// The published shape of Events API v2.
-fn check_pagerduty(event: &Value) {
-    assert_eq!(event["routing_key"], "R0UT1NGK3Y");
-    let dedup_key = event["dedup_key"].as_str().unwrap();
-    assert!((1..=255).contains(&dedup_key.chars().count()));
-    match event["event_action"].as_str().unwrap() {
-        "trigger" => {
-            let payload = &event["payload"];
-            let summary = payload["summary"].as_str().unwrap();
-            assert!((1..=1024).contains(&summary.chars().count()), "{}", summary.chars().count());
-            assert!(!payload["source"].as_str().unwrap().is_empty());
-            assert!(["critical", "error", "warning", "info"].contains(&payload["severity"].as_str().unwrap()));
-            payload["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-            assert!(payload["custom_details"].is_object());
-            for text in ["component", "group", "class"] {
-                assert!(payload[text].is_string());
-            }
-        }
-        "resolve" => assert!(event.get("payload").is_none()),
-        other => panic!("{other}"),
-    }
-}
-
 #[test]
-fn pagerduty_gets_the_published_shape() {
-    for severity in [Severity::Info, Severity::Warning, Severity::Error, Severity::Critical] {
-        check_pagerduty(&body(TargetKind::Pagerduty, vec![Alert { severity, ..alert() }]));
-    }
-    check_pagerduty(&body(TargetKind::Pagerduty, vec![hostile()]));
-    let (opened, closed) = (alert(), Alert { state: AlertState::Resolved, ..alert() });
-    let (opened, closed) = (body(TargetKind::Pagerduty, vec![opened]), body(TargetKind::Pagerduty, vec![closed]));
-    check_pagerduty(&closed);
-    assert_eq!((&closed["event_action"], &closed["dedup_key"]), (&json!("resolve"), &opened["dedup_key"]));
-}
-
-fn check_slack(message: &Value) {
-    let chars = |value: &Value| value.as_str().unwrap().chars().count();
-    assert!((1..=40_000).contains(&chars(&message["text"])));
-    let blocks = message["blocks"].as_array().unwrap();
-    assert!((1..=50).contains(&blocks.len()));
-    for block in blocks {
-        match block["type"].as_str().unwrap() {
-            "header" => {
-                assert_eq!(block["text"]["type"], "plain_text");
-                assert!((1..=150).contains(&chars(&block["text"]["text"])));
-            }
-            "section" => {
-                if let Some(fields) = block["fields"].as_array() {
-                    assert!((1..=10).contains(&fields.len()));
-                    assert!(fields.iter().all(|field| field["type"] == "mrkdwn" && (1..=2000).contains(&chars(&field["text"]))));
-                } else {
-                    assert!((1..=3000).contains(&chars(&block["text"]["text"])));
-                }
-            }
-            "context" => assert!((1..=10).contains(&block["elements"].as_array().unwrap().len())),
-            other => panic!("{other}"),
-        }
-    }
-}
-
-#[test]
-fn slack_gets_blocks_within_its_limits_and_no_markup_of_users() {
-    check_slack(&body(TargetKind::Slack, vec![alert()]));
-    let message = body(TargetKind::Slack, vec![hostile()]);
-    check_slack(&message);
-    let text = message.to_string();
-    assert!(!text.contains("<!channel>") && !text.contains("<https"), "{text}");
-    assert!(text.contains("&lt;!channel&gt; &amp; "));
-    assert!(!text.replace("&lt;", "").replace("&gt;", "").replace("&amp;", "").contains('&'), "no entity is cut in half");
-    assert!(body(TargetKind::Slack, vec![alert()])["text"].as_str().unwrap().contains("'orders' is open"));
-}
-
-#[test]
-fn many_alerts_become_one_message_that_counts_the_rest() {
-    let many: Vec<Alert> = (0..47).map(|number| Alert { title: format!("Alert {number}"), ..alert() }).collect();
+fn what_people_read_of_an_alert() {
+    let firing = body(TargetKind::Pagerduty, vec![alert()]);
+    assert_eq!(firing["payload"]["summary"], "The circuit of 'orders' is open. Calls are refused.");
+    assert_eq!((&firing["routing_key"], &firing["payload"]["source"]), (&json!("R0UT1NGK3Y"), &json!("runguard/acme")));
+    assert_eq!(firing["payload"]["custom_details"]["message_id"], "msg_1");
+    firing["payload"]["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let resolved = body(TargetKind::Pagerduty, vec![Alert { state: AlertState::Resolved, ..alert() }]);
+    assert_eq!((&resolved["event_action"], &resolved["dedup_key"]), (&json!("resolve"), &firing["dedup_key"]));
     for kind in [TargetKind::Slack, TargetKind::Teams] {
-        let message = body(kind, many.clone());
-        let text = message.to_string();
-        assert!(
-            text.contains("47 alerts at once") && text.contains("Alert 9") && !text.contains("Alert 10") && text.contains("and 37 more"),
-            "{text}"
-        );
+        let text = body(kind, vec![Alert { session: "s-1".into(), ..alert() }]).to_string();
+        for shown in ["🚨 The circuit of 'orders' is open", "Calls are refused.", "acme", "api_circuit", "s-1", "RunGuard · msg_1"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        assert!(!text.contains("Reason"), "what an alert does not have is not shown: {text}");
+        assert!(body(kind, vec![alert(), alert()]).to_string().contains("2 alerts at once"));
     }
-    check_slack(&body(TargetKind::Slack, vec![hostile(); 100]));
-    check_teams(&body(TargetKind::Teams, vec![hostile(); 100]));
-    assert!(!body(TargetKind::Slack, many[..10].to_vec()).to_string().contains("more"));
-}
-
-fn check_teams(message: &Value) {
-    assert_eq!(message["type"], "message");
-    let attachments = message["attachments"].as_array().unwrap();
-    assert_eq!(attachments.len(), 1);
-    assert_eq!(attachments[0]["contentType"], "application/vnd.microsoft.card.adaptive");
-    let card = &attachments[0]["content"];
-    assert_eq!((&card["type"], &card["version"]), (&json!("AdaptiveCard"), &json!("1.4")));
-    let blocks = card["body"].as_array().unwrap();
-    assert!(!blocks.is_empty());
-    for block in blocks {
-        // A run of text has no markup; a text block would.
-        assert_eq!(block["type"], "RichTextBlock");
-        let run = &block["inlines"][0];
-        assert_eq!(run["type"], "TextRun");
-        assert!(!run["text"].as_str().unwrap().is_empty());
-        assert!(["Lighter", "Default", "Bolder"].contains(&run["weight"].as_str().unwrap()));
-        assert!(["Small", "Default", "Large"].contains(&run["size"].as_str().unwrap()));
-    }
-}
-
-#[test]
-fn teams_gets_an_adaptive_card() {
-    check_teams(&body(TargetKind::Teams, vec![alert()]));
-    let hostile = body(TargetKind::Teams, vec![hostile()]);
-    check_teams(&hostile);
-    // A Workflows webhook takes 28 KB.
-    assert!(hostile.to_string().len() < 28 * 1024, "{}", hostile.to_string().len());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """Calls of actions, and where it is remembered how they ended: in this process, in Redis, or in a RunGuard service.
 
-The rule is written once, as two pure steps; the stores only keep their outcome.
+The rule is the core's, as two pure steps; the stores only keep their outcome.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
 from runguard import InvalidInputError, fingerprint
+from runguard._core import call_begun, call_finished, call_refusal
 from runguard.client import Client
 
 from ._bedrock_trace import action_call
 
 _log = logging.getLogger("runguard.aws_lambda")
 
-FAILURES_ALLOWED = 2
 # A Bedrock session is idle for at most an hour before it ends.
 KEPT_SECONDS = 3600
 # Sessions one process remembers; beyond them the one not used for longest is forgotten.
@@ -85,31 +85,9 @@ class Store(Protocol):
         """Takes note of what came of it."""
 
 
-class _Last(NamedTuple):
-    """The last call of a session, and its failures since it last succeeded or another call came between."""
-
-    signature: str = ""
-    failures: int = 0
-
-
-def _begin(last: _Last, signature: str) -> _Last:
-    return last if last.signature == signature else _Last(signature)
-
-
-def _finish(last: _Last, signature: str, failed: bool) -> _Last:
-    if last.signature != signature:
-        # Another call has begun since: this result is old news.
-        return last
-    return _Last(signature, last.failures + 1 if failed else 0)
-
-
-def _refusal(call: ActionCall, last: _Last) -> Optional[str]:
-    if last.failures < FAILURES_ALLOWED:
-        return None
-    return (
-        f"{call.name} was called {last.failures} times with identical parameters and failed each time. "
-        "It was not run again. Do not retry it: report the failure to the user."
-    )
+# The signature of a session's newest call, and its failures in a row.
+_Last = Tuple[str, int]
+_NOTHING: _Last = ("", 0)
 
 
 class _KeepsLast:
@@ -117,11 +95,12 @@ class _KeepsLast:
 
     def refusal(self, call: ActionCall) -> Optional[str]:
         signature = call.signature
-        return _refusal(call, self._change(call.session_id, lambda last: _begin(last, signature)))
+        _, failures = self._change(call.session_id, lambda last: call_begun(last, signature))
+        return call_refusal(call.name, failures)
 
     def record(self, call: ActionCall, failed: bool) -> None:
         signature = call.signature
-        self._change(call.session_id, lambda last: _finish(last, signature, failed))
+        self._change(call.session_id, lambda last: call_finished(last, signature, failed))
 
     def _change(self, session_id: str, step: Callable[[_Last], _Last]) -> _Last:
         raise NotImplementedError
@@ -139,8 +118,8 @@ class MemoryStore(_KeepsLast):
     def _change(self, session_id: str, step: Callable[[_Last], _Last]) -> _Last:
         with self._lock:
             now = time.monotonic()
-            last, since = self._sessions.pop(session_id, (_Last(), now))
-            changed = step(last if now - since < self._kept_seconds else _Last())
+            last, since = self._sessions.pop(session_id, (_NOTHING, now))
+            changed = step(last if now - since < self._kept_seconds else _NOTHING)
             self._sessions[session_id] = (changed, now)
             if len(self._sessions) > self._kept_sessions:
                 self._sessions.popitem(last=False)
@@ -164,7 +143,7 @@ class RedisStore(_KeepsLast):
         def swap(pipe: Any) -> _Last:
             # `pipe` watches the key: when another writer is faster, redis-py runs this again.
             kept = pipe.get(key)
-            changed = step(_Last(*json.loads(kept)) if kept else _Last())
+            changed = step(tuple(json.loads(kept)) if kept else _NOTHING)
             pipe.multi()
             pipe.set(key, json.dumps(changed), ex=self._kept_seconds)
             return changed
