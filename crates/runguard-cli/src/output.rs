@@ -36,6 +36,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// The same for text of more than one line: line ends and tabs stay.
+#[cfg(feature = "agent")]
 pub(crate) fn clean_lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     text.chars().map(|c| if steers(c) && c != '\n' && c != '\t' { '·' } else { c }).collect()
