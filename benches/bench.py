@@ -119,7 +119,7 @@ def build_runguard(options):
 
 def build_bare():
     target = WORK / "bare"
-    run(["cargo", "build", "--release", "--locked", "--target-dir", target], cwd=BENCHES / "bare")
+    run(["cargo", "build", "--release", "--locked", "-p", "bare", "--target-dir", target], cwd=ROOT)
     return target / "release" / "bare"
 
 
@@ -676,7 +676,7 @@ def measure_python(_):
     python = virtual_environment(WORK / "python", "import maturin", ["maturin>=1.9,<2", "-r", ROOT / "sdk/python/benches/requirements.txt"])
     wheels = WORK / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    run([python, "-m", "maturin", "build", "--release", "--locked", "-q", "-m", ROOT / "sdk/python/Cargo.toml", "-o", wheels])
+    run([python, "-m", "maturin", "build", "--profile", "wheel", "--locked", "-q", "-m", ROOT / "sdk/python/Cargo.toml", "-o", wheels])
     run([python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", next(wheels.glob("*.whl"))])
     run([python, ROOT / "sdk/python/benches/bench.py"], cwd=WORK)
     return {}

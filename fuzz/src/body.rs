@@ -1,6 +1,4 @@
 //! Request bodies made of a route's own table of fields, so that most of them are taken and the guards behind the reader run.
-//!
-//! Used by the fuzz target and, as a property test, by the core's own tests.
 
 use arbitrary::{Result, Unstructured};
 use runguard_guards::input::{Field, Kind};
@@ -20,7 +18,7 @@ const TEXTS: [&str; 8] = [
 ];
 
 /// A body for a route with these fields. One in sixteen members is of any form at all.
-pub fn body(fields: &[Field], bytes: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+pub(crate) fn body(fields: &[Field], bytes: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut members = Map::new();
     for field in fields {
         if field.required || bytes.ratio(3, 4)? {

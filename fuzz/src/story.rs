@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 /// How many bodies were made, and how many of them were taken.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Share {
-    pub made: u64,
-    pub taken: u64,
+pub(crate) struct Share {
+    pub(crate) made: u64,
+    pub(crate) taken: u64,
 }
 
 /// Bodies that `body` makes of the bytes, until they are used up.
-pub fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
+pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
     let mut share = Share::default();
     let mut states: BTreeMap<(bool, String, u8, String), Vec<u8>> = BTreeMap::new();
     let mut now = 1_700_000_000_000_i64;

@@ -49,11 +49,7 @@ async fn bytes(State(message): State<&'static str>, body: Bytes) -> Result<Vec<u
 /// The padding that brings an answer to the benchmark's requests up to `body_bytes`.
 fn padding(body_bytes: usize) -> &'static str {
     let unpadded = Answer::to(
-        Question {
-            session_id: "s-0000000".into(),
-            action_name: "lookup_order".into(),
-            action_params_hash: "0123456789abcdef".into(),
-        },
+        Question { session_id: "s-0000000".into(), action_name: "lookup_order".into(), action_params_hash: "0123456789abcdef".into() },
         "",
     );
     let unpadded_bytes = serde_json::to_vec(&unpadded).map_or(0, |body| body.len());
@@ -70,10 +66,7 @@ async fn main() -> std::io::Result<()> {
     let port = u16::try_from(number("PORT")).expect("a port is below 65536");
     let message = padding(number("BODY_BYTES"));
 
-    let routes = Router::new()
-        .route("/guard/agent-action", post(json))
-        .route("/bytes", post(bytes))
-        .with_state(message);
+    let routes = Router::new().route("/guard/agent-action", post(json)).route("/bytes", post(bytes)).with_state(message);
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     axum::serve(listener, routes).await
 }

@@ -20,7 +20,6 @@ pub mod session;
 pub mod settings;
 pub mod spend;
 pub mod state;
-mod tls;
 pub mod tool;
 
 pub use agent::{Agent, Input, RunOptions};

@@ -2,11 +2,16 @@
 
 use crate::failure::Failure;
 use clap::Args;
+use reqwest::blocking::{RequestBuilder, Response};
+use reqwest::{Method, Url};
+use runguard_http::client::{WithoutCertificates, causes, trust_only, trust_system};
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 #[derive(Debug, Args)]
 pub(crate) struct Client {
@@ -23,91 +28,87 @@ pub(crate) struct Client {
 
 pub(crate) type Query = Vec<(&'static str, String)>;
 
-type Response = ureq::http::Response<ureq::Body>;
-
 /// Long enough for an answer that is looked up, or written down.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 /// For answers that take their time.
 const MUCH_PATIENCE: Option<Duration> = Some(Duration::from_secs(300));
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MOST_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 
 impl Client {
-    fn agent(&self, timeout: Option<Duration>) -> Result<ureq::Agent, Failure> {
-        let trusted = match &self.ca {
-            Some(file) => RootCerts::Specific(Arc::new(certificates(file)?)),
-            None => RootCerts::PlatformVerifier,
+    /// With the query and the key; what it sends is still to be said.
+    fn request(&self, method: Method, path: &str, query: &Query, timeout: Option<Duration>) -> Result<RequestBuilder, Failure> {
+        let mut url = Url::parse(&self.address(path)).map_err(|problem| self.unreachable(&problem.to_string()))?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let trust = match &self.ca {
+            Some(file) => trust_authority(file)?,
+            None => trust_system(WithoutCertificates::for_scheme(url.scheme())).map_err(|problem| self.unreachable(&problem))?,
         };
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(timeout)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .tls_config(TlsConfig::builder().root_certs(trusted).build());
-        Ok(config.build().into())
+        let client = reqwest::blocking::Client::builder()
+            .tls_backend_preconfigured(trust)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(timeout)
+            .build()
+            .map_err(|error| self.unreachable(&causes(&error)))?;
+        let request = client.request(method, url);
+        Ok(match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        })
     }
 
     pub(crate) fn address(&self, path: &str) -> String {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
 
-    /// With the query and the key; what it sends is still to be said.
-    fn prepared<Kind>(&self, request: ureq::RequestBuilder<Kind>, query: &Query) -> ureq::RequestBuilder<Kind> {
-        let request = query.iter().fold(request, |request, (name, value)| request.query(*name, value));
-        match &self.key {
-            Some(key) => request.header("authorization", format!("Bearer {key}")),
-            None => request,
-        }
-    }
-
     pub(crate) fn get(&self, path: &str, query: &Query) -> Result<Value, Failure> {
-        let request = self.prepared(self.agent(PATIENCE)?.get(self.address(path)), query);
-        self.json(self.reached(request.call())?)
+        self.json(self.sent(self.request(Method::GET, path, query, PATIENCE)?)?)
     }
 
     /// An answer that does not end: its body is read line by line.
-    pub(crate) fn stream(&self, path: &str, query: &Query) -> Result<impl std::io::BufRead + use<>, Failure> {
-        let request = self.prepared(self.agent(None)?.get(self.address(path)), query);
-        let response = self.reached(request.call())?;
+    pub(crate) fn stream(&self, path: &str, query: &Query) -> Result<impl BufRead + use<>, Failure> {
+        let response = self.sent(self.request(Method::GET, path, query, None)?)?;
         if !response.status().is_success() {
             self.json(response)?;
             return Err(Failure::Failed("the service did not give a stream".into()));
         }
-        Ok(std::io::BufReader::new(response.into_body().into_reader()))
+        Ok(BufReader::new(response))
     }
 
     pub(crate) fn post(&self, path: &str, query: &Query) -> Result<Value, Failure> {
-        let request = self.prepared(self.agent(PATIENCE)?.post(self.address(path)), query);
-        self.json(self.reached(request.send_empty())?)
+        self.json(self.sent(self.request(Method::POST, path, query, PATIENCE)?.body(""))?)
     }
 
     pub(crate) fn delete(&self, path: &str, query: &Query) -> Result<Value, Failure> {
-        let request = self.prepared(self.agent(PATIENCE)?.delete(self.address(path)), query);
-        self.json(self.reached(request.call())?)
+        self.json(self.sent(self.request(Method::DELETE, path, query, PATIENCE)?)?)
     }
 
     /// With a JSON body.
     pub(crate) fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        let request = self.agent(MUCH_PATIENCE)?.post(self.address(path)).header("content-type", "application/json");
-        self.json(self.reached(self.prepared(request, &Query::new()).send(body.to_string()))?)
+        let request = self.request(Method::POST, path, &Query::new(), MUCH_PATIENCE)?.header("content-type", "application/json");
+        self.json(self.sent(request.body(body.to_string()))?)
     }
 
-    fn reached(&self, result: Result<Response, ureq::Error>) -> Result<Response, Failure> {
-        result.map_err(|error| self.unreachable(&error))
+    fn sent(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        request.send().map_err(|error| self.unreachable(&causes(&error)))
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> Failure {
+    fn unreachable(&self, problem: &str) -> Failure {
         let otherwise = "Is it running (`runguard serve`)? Another address goes with --url or RUNGUARD_URL";
-        let advice = self.distrust(error).unwrap_or(otherwise);
-        Failure::Unreachable(format!("cannot reach the service at {}: {error}. {advice}", self.url))
+        let advice = self.distrust(problem).unwrap_or(otherwise);
+        Failure::Unreachable(format!("cannot reach the service at {}: {problem}. {advice}", self.url))
     }
 
     /// What to do when the service answers and is not believed to be it.
-    fn distrust(&self, error: &ureq::Error) -> Option<&'static str> {
-        let text = error.to_string();
-        if text.contains("CaUsedAsEndEntity") {
+    fn distrust(&self, problem: &str) -> Option<&'static str> {
+        if problem.contains("CaUsedAsEndEntity") {
             return Some(
                 "The service shows the certificate of an authority as its own; it needs one that is not (`basicConstraints=CA:FALSE`), signed by an authority that --ca names",
             );
         }
-        match (text.contains("certificate"), &self.ca) {
+        match (problem.contains("certificate"), &self.ca) {
             (false, _) => None,
             (true, None) => Some(
                 "It answers, but its certificate is not trusted here. A private authority is named with --ca FILE or RUNGUARD_CA (PEM), or added to the system's",
@@ -118,10 +119,11 @@ impl Client {
         }
     }
 
-    fn json(&self, mut response: Response) -> Result<Value, Failure> {
+    fn json(&self, response: Response) -> Result<Value, Failure> {
         let status = response.status().as_u16();
-        let body = response.body_mut().with_config().limit(256 * 1024 * 1024).read_to_string().map_err(|error| self.unreachable(&error))?;
-        let value: Value = serde_json::from_str(&body).map_err(|_| {
+        let mut body = Vec::new();
+        response.take(MOST_ANSWER_BYTES).read_to_end(&mut body).map_err(|error| self.unreachable(&error.to_string()))?;
+        let value: Value = serde_json::from_slice(&body).map_err(|_| {
             Failure::Failed(format!("{} answered {status} with something that is not JSON; is it a RunGuard service?", self.url))
         })?;
         if (200..300).contains(&status) {
@@ -144,16 +146,15 @@ impl Client {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
+/// The certificates of a file, and no others.
+fn trust_authority(file: &Path) -> Result<ClientConfig, Failure> {
     let wrong = |problem: String| Failure::Usage(format!("--ca {}: {problem}", file.display()));
     let pem = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
-    let mut found = Vec::new();
-    for item in parse_pem(&pem) {
-        if let PemItem::Certificate(certificate) = item.map_err(|error| wrong(error.to_string()))? {
-            found.push(certificate);
-        }
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|error| wrong(error.to_string()))?;
+    if found.is_empty() {
+        return Err(wrong("no certificate is in it; it must be PEM".into()));
     }
-    if found.is_empty() { Err(wrong("no certificate is in it; it must be PEM".into())) } else { Ok(found) }
+    trust_only(found).map_err(wrong)
 }
 
 /// A name as one segment of a path.

@@ -1,5 +1,9 @@
 //! One file a verb.
 
+#[cfg(feature = "agent")]
+pub(crate) mod agent;
+#[cfg(not(feature = "agent"))]
+#[path = "commands/agent_left_out.rs"]
 pub(crate) mod agent;
 pub(crate) mod alerts;
 pub(crate) mod circuits;

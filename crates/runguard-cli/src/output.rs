@@ -25,6 +25,7 @@ pub(crate) fn table(headers: &[&str]) -> Table {
 }
 
 /// What users, models and tools said must not steer the terminal; line ends and tabs stay.
+#[cfg(feature = "agent")]
 pub(crate) fn clean_lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     text.chars().map(|c| if steers(c) && c != '\n' && c != '\t' { '·' } else { c }).collect()

@@ -15,6 +15,7 @@ use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::{self, Cell, Count, Digest, Place, Range, Row, Savings};
+use runguard_store::pace::Pace;
 use runguard_store::{FollowedRow, Follower, Store, StoreError};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -264,39 +265,29 @@ fn as_row<'a>(row: &FollowedRow<'a>) -> Row<'a> {
     }
 }
 
-/// Makes long work a row of short ones. While the service decides, the analyst takes about a tenth of a core; when nobody
-/// asks, it may hurry.
+/// While the service decides, the analyst takes about a tenth of a core; when nobody asks, it may hurry.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Rests {
     shared: Arc<Shared>,
-    since: Instant,
-    steps: u32,
+    pace: Pace,
     committed: u64,
     /// When the last decision was seen.
     busy_at: Instant,
 }
 
-impl Pace {
-    const STEPS: u32 = 16;
-    const WORK: Duration = Duration::from_micros(500);
-    const REST_BUSY: Duration = Duration::from_millis(5);
-    const REST_IDLE: Duration = Duration::from_micros(100);
+impl Rests {
+    const BUSY: Duration = Duration::from_millis(5);
+    const IDLE: Duration = Duration::from_micros(100);
     const IDLE_AFTER: Duration = Duration::from_millis(100);
 
     fn new(shared: Arc<Shared>) -> Self {
-        let (committed, now) = (shared.log.committed(), Instant::now());
-        Self { shared, since: now, steps: 0, committed, busy_at: now }
-    }
-
-    /// Whether it has worked long enough.
-    fn is_over(&mut self) -> bool {
-        self.steps += 1;
-        self.steps.is_multiple_of(Self::STEPS) && self.since.elapsed() >= Self::WORK
+        let committed = shared.log.committed();
+        Self { shared, pace: Pace::new(Self::BUSY), committed, busy_at: Instant::now() }
     }
 
     /// One step of work that may rest after it; breaks when the service stops.
     pub(crate) fn step(&mut self) -> ControlFlow<()> {
-        if self.is_over() { self.rest() } else { ControlFlow::Continue(()) }
+        if self.pace.is_due() { self.rest() } else { ControlFlow::Continue(()) }
     }
 
     fn rest(&mut self) -> ControlFlow<()> {
@@ -307,11 +298,9 @@ impl Pace {
         if committed != self.committed {
             (self.committed, self.busy_at) = (committed, Instant::now());
         }
-        if !self.shared.hurried.load(Ordering::Acquire) {
-            let is_busy = self.busy_at.elapsed() < Self::IDLE_AFTER;
-            std::thread::sleep(if is_busy { Self::REST_BUSY } else { Self::REST_IDLE });
-        }
-        self.since = Instant::now();
+        let is_busy = self.busy_at.elapsed() < Self::IDLE_AFTER;
+        let rest = if is_busy { Self::BUSY } else { Self::IDLE };
+        self.pace.rest(if self.shared.hurried.load(Ordering::Acquire) { Duration::ZERO } else { rest });
         ControlFlow::Continue(())
     }
 }
@@ -335,7 +324,7 @@ impl From<rusqlite::Error> for Ended {
 struct Desk {
     shared: Arc<Shared>,
     options: AnalystOptions,
-    pace: Pace,
+    rests: Rests,
     cells: Option<Cells>,
     marks: Marks,
     last_batch: Instant,
@@ -346,11 +335,11 @@ struct Desk {
 
 impl Desk {
     fn new(shared: Arc<Shared>, options: AnalystOptions) -> Self {
-        let pace = Pace::new(shared.clone());
+        let rests = Rests::new(shared.clone());
         Self {
             shared,
             options,
-            pace,
+            rests,
             cells: None,
             marks: Marks::default(),
             last_batch: Instant::now(),
@@ -449,7 +438,7 @@ impl Desk {
 
     /// One batch.
     fn digest(&mut self, goal: u64) -> Result<(), Ended> {
-        let Self { shared, pace, cells: Some(cells), marks, .. } = self else { return Ok(()) };
+        let Self { shared, rests, cells: Some(cells), marks, .. } = self else { return Ok(()) };
         let mut digest = Digest::default();
         let (mut reached, mut rows) = (cells.digested(), 0);
         marks.expire();
@@ -462,17 +451,17 @@ impl Desk {
                 digest.fold(&folded);
                 reached = row.seq;
                 rows += 1;
-                if rows >= BATCH_ROWS || pace.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if rows >= BATCH_ROWS || rests.pace.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             if flow.map_err(Ended::Log)?.is_continue() {
                 reached = goal;
             }
             // Not with the log's snapshot held: it would keep the write-ahead log from starting over.
-            if pace.rest().is_break() {
+            if rests.rest().is_break() {
                 return Err(Ended::Stopping);
             }
         }
-        cells.write(digest, reached, pace)?;
+        cells.write(digest, reached, rests)?;
         shared.digested.store(reached, Ordering::Release);
         self.last_batch = Instant::now();
         Ok(())
@@ -480,7 +469,7 @@ impl Desk {
 
     /// Lets go of hours that the log has let go of.
     fn retire(&mut self) -> Result<(), Ended> {
-        let Self { options, pace, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
+        let Self { options, rests, cells: Some(cells), last_retention, .. } = self else { return Ok(()) };
         let newest = cells.newest_hour().saturating_mul(digest::HOUR_MILLIS);
         let told = match &options.clock {
             Clock::System => crate::clock::system_now().as_millis(),
@@ -499,7 +488,7 @@ impl Desk {
             Clock::Virtual => told,
         };
         let hour = now.div_euclid(digest::HOUR_MILLIS);
-        cells.retire(hour.saturating_sub(i64::from(options.retention_days) * 24), pace)?;
+        cells.retire(hour.saturating_sub(i64::from(options.retention_days) * 24), rests)?;
         *last_retention = Some((Instant::now(), told_hour));
         Ok(())
     }

@@ -27,13 +27,14 @@ use runguard_guards::guard::{
 use runguard_guards::input::Input;
 use runguard_guards::pattern::{Pattern, Patterns};
 use runguard_guards::policy::{self, Policy, Rulebook, SettingsProblem, Tree, merge, unfold};
+use runguard_store::pace::Pace;
 use runguard_store::{Deed, Family, Key, LogRow, Names, Order, RowFilter, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rows looked at in one preview; of more, the newest.
 pub const MOST_ROWS: usize = 200_000;
@@ -45,6 +46,8 @@ const PAGE: usize = 500;
 const NUMBERS: usize = 20_000;
 /// Previews under way at a time, whosever they are.
 const MOST_AT_ONCE: usize = 4;
+/// Between two pieces of work.
+const REST: Duration = Duration::from_micros(250);
 /// The longest a preview may take.
 pub const LONGEST: Duration = Duration::from_secs(30);
 
@@ -212,7 +215,7 @@ async fn replay(engine: &Engine, ask: Ask, turn: Arc<Turn>) -> Result<Report, Pr
         after = deeds.last().map(|deed| deed.row.seq).filter(|seq| *seq < last);
         let given_up = waiting.given_up.clone();
         replay = aside(&turn, move || {
-            let mut pace = Pace::new();
+            let mut pace = Pace::new(REST);
             for deed in deeds.iter().filter(|deed| deed.row.seq <= last) {
                 if given_up.load(Ordering::Relaxed) {
                     break;
@@ -236,27 +239,6 @@ async fn aside<T: Send + 'static>(turn: &Arc<Turn>, work: impl FnOnce() -> T + S
         done
     };
     tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Read(error.to_string()).into())
-}
-
-/// Rests often: a thread that computes for long makes answers wait for their turn.
-struct Pace {
-    since: Instant,
-}
-
-impl Pace {
-    const WORK: Duration = Duration::from_micros(500);
-    const REST: Duration = Duration::from_micros(250);
-
-    fn new() -> Self {
-        Self { since: Instant::now() }
-    }
-
-    fn step(&mut self) {
-        if self.since.elapsed() >= Self::WORK {
-            std::thread::sleep(Self::REST);
-            self.since = Instant::now();
-        }
-    }
 }
 
 /// What the policy makes of a text is read from the log: instead of patterns there are words that say it.

@@ -12,6 +12,7 @@
 
 use crate::engine::Engine;
 use crate::settings::{TelemetrySettings, shown_receiver};
+use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -34,9 +35,12 @@ const MOST_NOTES: usize = 16_384;
 const SETTLE: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_millis(750);
 const METRICS_EVERY: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A stop waits no longer than this for the last spans.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+/// What is read of the collector's answer.
+const MOST_ANSWER_BYTES: usize = 64 * 1024;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A caller's trace, from its `traceparent`.
@@ -103,10 +107,10 @@ pub fn export(
     telemetry: Arc<Telemetry>,
     settings: TelemetrySettings,
     mut stopping: watch::Receiver<bool>,
-) -> impl Future<Output = ()> + Send {
+) -> Result<impl Future<Output = ()> + Send, String> {
     let committed = engine.store.committed();
     let mut exporter = Exporter {
-        wire: Arc::new(Wire::new(&settings)),
+        wire: Wire::new(&settings)?,
         after: *committed.borrow(),
         notes: HashMap::new(),
         waiting: VecDeque::new(),
@@ -119,7 +123,7 @@ pub fn export(
         engine,
     };
     tracing::info!(endpoint = shown_receiver(&settings.otlp_endpoint), "decisions are sent to an OpenTelemetry collector");
-    async move {
+    Ok(async move {
         while !*stopping.borrow() {
             let newest = *committed.borrow();
             tokio::select! {
@@ -138,7 +142,7 @@ pub fn export(
         exporter.pause = Pause::default();
         exporter.next_metrics = Instant::now();
         exporter.send(LAST_TIMEOUT).await;
-    }
+    })
 }
 
 /// How long to leave a collector alone that does not answer.
@@ -162,7 +166,7 @@ impl Pause {
 struct Exporter {
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
-    wire: Arc<Wire>,
+    wire: Wire,
     after: u64,
     notes: HashMap<String, TraceContext>,
     waiting: VecDeque<Value>,
@@ -214,7 +218,7 @@ impl Exporter {
             let count = self.waiting.len().min(BATCH);
             let spans: Vec<Value> = self.waiting.iter().take(count).cloned().collect();
             let body = json!({"resourceSpans": [{"resource": self.resource, "scopeSpans": [{"scope": scope(), "spans": spans}]}]});
-            let delivery = self.post("/v1/traces", body, timeout).await;
+            let delivery = self.wire.post("/v1/traces", &body, timeout).await;
             let rejected = match delivery {
                 Delivery::Later => return self.pause.failed(),
                 Delivery::Taken { rejected } => rejected.min(count as u64),
@@ -227,16 +231,11 @@ impl Exporter {
         }
         if Instant::now() >= self.next_metrics && self.pause.is_over() {
             let body = self.metrics();
-            match self.post("/v1/metrics", body, timeout).await {
+            match self.wire.post("/v1/metrics", &body, timeout).await {
                 Delivery::Later => self.pause.failed(),
                 Delivery::Taken { .. } | Delivery::Refused => self.next_metrics = Instant::now() + METRICS_EVERY,
             }
         }
-    }
-
-    async fn post(&self, path: &'static str, body: Value, timeout: Duration) -> Delivery {
-        let wire = self.wire.clone();
-        tokio::task::spawn_blocking(move || wire.post(path, &body, timeout)).await.unwrap_or(Delivery::Later)
     }
 
     fn metrics(&self) -> Value {
@@ -289,42 +288,58 @@ enum Delivery {
 struct Wire {
     endpoint: String,
     headers: Vec<(String, String)>,
-    agent: ureq::Agent,
+    client: reqwest::Client,
 }
 
 impl Wire {
-    fn new(settings: &TelemetrySettings) -> Self {
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).timeout_connect(Some(Duration::from_secs(2))).build().into();
-        Self { endpoint: settings.otlp_endpoint.trim_end_matches('/').to_owned(), headers: headers(settings), agent }
+    fn new(settings: &TelemetrySettings) -> Result<Self, String> {
+        let endpoint = settings.otlp_endpoint.trim_end_matches('/').to_owned();
+        let scheme = endpoint.split_once("://").map_or("https", |(scheme, _)| scheme);
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(trust_system(WithoutCertificates::for_scheme(scheme))?)
+            .connect_timeout(CONNECT_TIMEOUT)
+            // The headers hold keys.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|problem| format!("cannot set up the HTTP client: {}", causes(&problem)))?;
+        Ok(Self { endpoint, headers: headers(settings), client })
     }
 
-    fn post(&self, path: &str, body: &Value, timeout: Duration) -> Delivery {
-        let mut request = self.agent.post(format!("{}{path}", self.endpoint)).config().timeout_global(Some(timeout)).build();
+    async fn post(&self, path: &str, body: &Value, timeout: Duration) -> Delivery {
+        let mut request = self.client.post(format!("{}{path}", self.endpoint)).timeout(timeout);
         request = request.header("content-type", "application/json");
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        match request.send(body.to_string()) {
-            Ok(mut response) if response.status().is_success() => {
-                let answer = response.body_mut().with_config().limit(64 * 1024).read_to_string().unwrap_or_default();
-                Delivery::Taken { rejected: rejected(&answer) }
-            }
+        match request.body(body.to_string()).send().await {
+            Ok(response) if response.status().is_success() => Delivery::Taken { rejected: rejected(&beginning(response).await) },
             Ok(response) if matches!(response.status().as_u16(), 429 | 502 | 503 | 504) => Delivery::Later,
             Ok(response) => {
                 tracing::warn!(status = response.status().as_u16(), path, "the collector refuses what it is sent; it is dropped");
                 Delivery::Refused
             }
             Err(error) => {
-                tracing::debug!(%error, "the collector does not answer");
+                tracing::debug!(error = causes(&error), "the collector does not answer");
                 Delivery::Later
             }
         }
     }
 }
 
+/// As much of an answer as is worth reading.
+async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+    let mut answer = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await
+        && answer.len() + piece.len() <= MOST_ANSWER_BYTES
+    {
+        answer.extend_from_slice(&piece);
+    }
+    answer
+}
+
 /// `{"partialSuccess": {"rejectedSpans": "3"}}`, the number as text or as a number.
-fn rejected(answer: &str) -> u64 {
-    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+fn rejected(answer: &[u8]) -> u64 {
+    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let count = &answer["partialSuccess"]["rejectedSpans"];
     count.as_u64().or_else(|| count.as_str()?.parse().ok()).unwrap_or(0)
 }
@@ -463,8 +478,8 @@ mod tests {
 
     #[test]
     fn partly_refused_messages_are_counted() {
-        assert_eq!(rejected(r#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
-        assert_eq!(rejected(r#"{"partialSuccess":{"rejectedSpans":4}}"#), 4);
-        assert_eq!((rejected("{}"), rejected("")), (0, 0));
+        assert_eq!(rejected(br#"{"partialSuccess":{"rejectedSpans":"3"}}"#), 3);
+        assert_eq!(rejected(br#"{"partialSuccess":{"rejectedSpans":4}}"#), 4);
+        assert_eq!((rejected(b"{}"), rejected(b"")), (0, 0));
     }
 }

@@ -4,12 +4,13 @@
 //! are file descriptors, or are a web page that found the port. What is done about them is the same for every service,
 //! so it stands here, once: the accept loop ([`listen`]), plain and TLS connections of HTTP/1.1 and HTTP/2 ([`tls`],
 //! `connection`), request ids, bodies within bounds ([`body`]), the way in without a key ([`door`]), how much of the service
-//! one caller may have ([`load`]), and errors as callers see them ([`problem`]). So does when to ask others again
-//! ([`again`]). A service brings its routes and its words.
+//! one caller may have ([`load`]), and errors as callers see them ([`problem`]). So do whom to trust
+//! and when to ask again, for whoever calls others ([`client`], [`again`]). A service brings its routes and its words.
 
 pub mod address;
 pub mod again;
 pub mod body;
+pub mod client;
 mod connection;
 mod crowd;
 pub mod door;

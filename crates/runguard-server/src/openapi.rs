@@ -1,6 +1,7 @@
 //! The OpenAPI 3.1 description and the readable page, both made from the tables the service itself goes by: fields
 //! and answers from the guards' routes, reasons from their one list. What is not a table (the log's routes) is
-//! written here once. A test drives the service against this document.
+//! written here once. A test drives the service against this document, and one compares every answer of `/v1` with it field for field:
+//! an object has the fields that are named here and no others, or says that it has.
 
 use crate::routes::guards::BODY;
 use runguard_core::shown::html;
@@ -76,8 +77,8 @@ fn decision_schema() -> Value {
             "outcome": {"type": "string", "description": "allowed, would_block, blocked or recorded; for operators' changes what was done."},
             "reason": maybe,
             "message": maybe,
-            "answer": {"type": "object", "description": "The body that was answered."},
-            "input": {"type": "object", "description": "What of the request is kept."},
+            "answer": {"type": "object", "additionalProperties": true, "description": "The body that was answered."},
+            "input": {"type": "object", "additionalProperties": true, "description": "What of the request is kept."},
         },
     })
 }
@@ -127,7 +128,7 @@ fn settings_schema() -> Value {
         "admin": {"type": "boolean", "description": "Whether the caller may change things."},
         "all_tenants": {"type": "boolean", "description": "Whether the caller sees all tenants, or its own only."},
         "refused": {"type": "array", "items": refused, "description": "Changed files that are not in force because they were refused."},
-        "settings": {"type": "object", "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
+        "settings": {"type": "object", "additionalProperties": true, "description": "Tables in tables as in the settings file. A leaf has value, source, and after_restart where a changed value waits for one."},
     }})
 }
 
@@ -223,12 +224,17 @@ fn answer_schema(route: &Route) -> Value {
             json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known."}),
         ),
     ]);
+    properties.insert(
+        "degraded".into(),
+        json!({"const": true, "description": "The shared state is away: this node answered from what it remembers."}),
+    );
     let mut required = vec!["guard", "decision_id", "session_id"];
     if route.kind == RouteKind::Check {
         properties.insert("allow".into(), json!({"type": "boolean"}));
         properties
             .insert("would_block".into(), json!({"type": "boolean", "description": "Observe mode: enforce mode would have refused."}));
-        properties.insert("reason".into(), json!({"enum": route.reasons.iter().map(|reason| reason.code()).collect::<Vec<_>>()}));
+        let reasons: Vec<&str> = route.reasons.iter().chain([&Reason::StateUnavailable]).map(|reason| reason.code()).collect();
+        properties.insert("reason".into(), json!({"enum": reasons}));
         properties.insert("message".into(), text);
         properties.insert(
             "retry_after_seconds".into(),
@@ -322,15 +328,23 @@ fn filters() -> Vec<Value> {
     ]
 }
 
+/// An object that always has these fields.
+fn object(fields: &[(&str, &Value)]) -> Value {
+    let properties: Map<String, Value> = fields.iter().map(|(name, schema)| ((*name).to_owned(), (*schema).clone())).collect();
+    json!({"type": "object", "required": fields.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "properties": properties})
+}
+
+fn list(items: &Value) -> Value {
+    json!({"type": "array", "items": items})
+}
+
+/// Of this kind, or null.
+fn maybe(kind: &str) -> Value {
+    json!({"type": [kind, "null"]})
+}
+
 fn overview_schema() -> Value {
     let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
-    let maybe = |kind: &str| json!({"type": [kind, "null"]});
-    let object = |fields: &[(&str, &Value)]| {
-        let properties: serde_json::Map<String, Value> =
-            fields.iter().map(|(name, schema)| ((*name).to_owned(), (*schema).clone())).collect();
-        json!({"type": "object", "required": fields.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "properties": properties})
-    };
-    let list = |items: &Value| json!({"type": "array", "items": items});
     let few = |fields: &[(&str, &Value)]| json!({"type": "array", "maxItems": 50, "items": object(fields)});
     let (texts, wholes) = (list(&text), list(&whole));
     let outcomes = [("allowed", &whole), ("would_block", &whole), ("blocked", &whole)];
@@ -438,13 +452,14 @@ fn log_routes() -> Vec<(&'static str, Value)> {
     const FIND: &[u16] = &[400, 401, 403, 404, 422, 503];
     let decision = json!({"$ref": "#/components/schemas/Decision"});
     let circuit = json!({"$ref": "#/components/schemas/Circuit"});
-    let cursor = json!({"type": ["string", "null"]});
+    let cursor = maybe("string");
+    let (text, whole) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}));
     let in_path = |name: &str, about: &str| json!({"name": name, "in": "path", "required": true, "description": about, "schema": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "^[A-Za-z0-9._:~-]+$"}});
     let tenant = query("tenant", "Another tenant than the key's own; needs a key of all tenants.", &json!({"type": "string"}));
     let list_schema = json!({"type": "object", "required": ["decisions", "next_cursor"], "properties": {"decisions": {"type": "array", "items": decision}, "next_cursor": cursor}});
-    let mut list = json_response("A page.", &list_schema);
-    list["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
-    list["content"]["text/csv"] = json!({"schema": {"type": "string"}});
+    let mut page = json_response("A page.", &list_schema);
+    page["content"]["application/x-ndjson"] = json!({"schema": {"type": "string"}});
+    page["content"]["text/csv"] = json!({"schema": {"type": "string"}});
     let list_parameters = [
         filters(),
         paging(),
@@ -464,15 +479,21 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         "properties": {
             "session_id": {"type": "string"}, "tenant": {"type": "string"},
             "first_seen": {"type": ["string", "null"]}, "last_seen": {"type": ["string", "null"]},
-            "counts": {"type": "object"},
-            "counters": {"type": "array", "items": {"type": "object", "properties": {
+            "counts": object(&[("allowed", &whole), ("would_block", &whole), ("blocked", &whole)]),
+            "counters": {"type": "array", "items": {"type": "object", "required": ["guard", "subject", "used", "ceiling", "window_seconds", "allowed_next", "reason", "retry_after_seconds"], "properties": {
                 "guard": {"type": "string"}, "subject": {"type": "string"}, "used": {"type": "integer"}, "ceiling": {"type": "integer"},
                 "window_seconds": {"type": "integer"}, "allowed_next": {"type": "boolean"}, "reason": {"type": ["string", "null"]}, "retry_after_seconds": {"type": ["integer", "null"]}}}},
             "timeline": {"type": "array", "items": decision}, "next_cursor": cursor,
         },
     });
-    let stats_schema = json!({"type": "object", "required": ["since", "until", "bucket_seconds", "totals", "buckets"], "properties": {
-        "since": {"type": "string"}, "until": {"type": "string"}, "bucket_seconds": {"type": "integer"}, "totals": {"type": "array"}, "buckets": {"type": "array"}}});
+    let counts = list(&object(&[("guard", &text), ("outcome", &text), ("reason", &maybe("string")), ("count", &whole)]));
+    let stats_schema = object(&[
+        ("since", &text),
+        ("until", &text),
+        ("bucket_seconds", &whole),
+        ("totals", &counts),
+        ("buckets", &list(&object(&[("start", &text), ("counts", &counts)]))),
+    ]);
     let stats_parameters = [
         filters().into_iter().filter(|filter| ["guard", "tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect(),
         vec![query("bucket", "minute, hour (default) or day.", &json!({"enum": ["minute", "hour", "day"]}))],
@@ -483,7 +504,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         "severity": {"enum": ["low", "medium", "high"]}, "score": {"type": "number", "description": "What it is sorted by."},
         "guard": {"type": ["string", "null"]}, "subject": {"type": ["string", "null"], "description": "The flow it is about."},
         "setting": {"type": ["string", "null"], "description": "The setting to change, as a path in the settings file."},
-        "evidence": {"type": "object", "description": "The numbers behind it."}, "sessions": {"type": "array", "items": {"type": "string"}, "description": "Sessions to look at."},
+        "evidence": {"type": "object", "additionalProperties": true, "description": "The numbers behind it."}, "sessions": {"type": "array", "items": {"type": "string"}, "description": "Sessions to look at."},
         "saves": {"type": "object", "required": ["operations", "usd"], "properties": {"operations": {"type": "integer"}, "usd": {"type": "number"}}}}});
     let insights_schema = json!({"type": "object", "required": ["since", "until", "behind_rows", "insights"], "properties": {
         "since": {"type": "string"}, "until": {"type": "string"}, "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
@@ -502,7 +523,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         )],
     ]
     .concat();
-    let status_schema = json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}});
+    let status_schema = object(&[("status", &text)]);
     let text = |kind: &str, description: &str| json!({"description": description, "content": {kind: {"schema": {"type": "string"}}}});
     let control = |verb: &str, summary: &str| {
         let parameters = [in_path("endpoint_key", "The endpoint."), tenant.clone()];
@@ -538,7 +559,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
     let mut metrics = text("text/plain", "Metrics, in the text format 0.0.4 or, for those who ask for it, as OpenMetrics.");
     metrics["content"]["application/openmetrics-text"] = metrics["content"]["text/plain"].clone();
     vec![
-        ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, list), READ)})),
+        ("/v1/decisions", json!({"get": operation("log", "decisions", "The log, newest first.", &list_parameters, (200, page), READ)})),
         (
             "/v1/decisions/{decision_id}",
             json!({"get": operation("log", "decision", "One decision.", &[in_path("decision_id", "Its id.")], (200, json_response("The decision.", &decision)), FIND)}),
@@ -627,22 +648,64 @@ fn log_routes() -> Vec<(&'static str, Value)> {
 }
 
 fn alerts_schema() -> Value {
-    let objects = json!({"type": "array", "items": {"type": "object"}});
-    json!({
-        "type": "object",
-        "required": ["enabled", "behind_rows", "rules", "targets", "queued", "delivered", "dead", "queue_limit", "dropped"],
-        "properties": {
-            "enabled": {"type": "boolean", "description": "Whether there is a target to tell."},
-            "behind_rows": {"type": "integer", "description": "Decisions that are logged and not yet looked at."},
-            "rules": objects,
-            "targets": {"type": "array", "items": {"type": "object"}, "description": "Empty for whoever is not an admin of all tenants."},
-            "queued": objects,
-            "delivered": objects,
-            "dead": objects,
-            "queue_limit": {"type": "integer"},
-            "dropped": {"type": ["integer", "null"], "description": "Messages lost to the limit of the queue; null for whoever is not an admin of all tenants."},
-        },
-    })
+    let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
+    let (time_ms, name, texts) = (json!({"type": "integer"}), maybe("string"), list(&text));
+    let severity = json!({"enum": ["info", "warning", "error", "critical"]});
+    let span = json!({"type": ["integer", "string"], "description": "Seconds, or a text like 50ms."});
+    let firing = [("dedup_key", &text), ("tenant", &text), ("title", &text), ("since", &text), ("since_ms", &time_ms)];
+    let rule = object(&[
+        ("name", &text),
+        ("when", &json!({"enum": ["circuit_trip", "blocks", "block_rate", "budget", "fallback"]})),
+        ("guard", &name),
+        ("reason", &name),
+        ("tenant", &name),
+        ("subject", &name),
+        ("per", &texts),
+        ("count", &whole),
+        ("window", &span),
+        ("window_seconds", &whole),
+        ("share", &number),
+        ("at", &list(&whole)),
+        ("cooldown", &span),
+        ("cooldown_seconds", &whole),
+        ("severity", &json!({"enum": ["info", "warning", "error", "critical", null]})),
+        ("to", &json!({"type": "array", "items": text, "description": "Empty: all; and for whoever is not an admin of all tenants."})),
+        ("firing", &list(&object(&firing))),
+    ]);
+    let target = [("name", &text), ("kind", &text), ("host", &text), ("queued", &whole), ("dead", &whole), ("problem", &name)];
+    let mut targets = list(&object(&target));
+    targets["description"] = json!("Empty for whoever is not an admin of all tenants.");
+    let mut message = object(&[
+        ("id", &text),
+        ("message_id", &text),
+        ("target", &name),
+        ("attempts", &whole),
+        ("created", &text),
+        ("next_attempt", &name),
+        ("finished", &name),
+        ("problem", &name),
+    ]);
+    // What it says, unless it cannot be read any more.
+    let said = [("state", json!({"enum": ["firing", "resolved"]})), ("severity", severity), ("time_ms", time_ms)];
+    let words = ["rule", "dedup_key", "title", "text", "tenant", "guard", "reason", "subject", "session_id", "decision_id", "time"];
+    for (field, schema) in said.into_iter().chain(words.map(|word| (word, text.clone()))) {
+        message["properties"][field] = schema;
+    }
+    let messages = list(&message);
+    object(&[
+        ("enabled", &json!({"type": "boolean", "description": "Whether there is a target to tell."})),
+        ("behind_rows", &json!({"type": "integer", "minimum": 0, "description": "Decisions that are logged and not yet looked at."})),
+        ("rules", &list(&rule)),
+        ("targets", &targets),
+        ("queued", &messages),
+        ("delivered", &messages),
+        ("dead", &messages),
+        ("queue_limit", &whole),
+        (
+            "dropped",
+            &json!({"type": ["integer", "null"], "description": "Messages lost to the limit of the queue; null for whoever is not an admin of all tenants."}),
+        ),
+    ])
 }
 
 fn test_alerts() -> Value {

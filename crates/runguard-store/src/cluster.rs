@@ -29,6 +29,7 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
 use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow, encode_erasure};
 use crate::memory::Memory;
+#[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, View};
 use cells::{Cells, Fate, Wanted, name_of};
@@ -90,6 +91,7 @@ pub struct ClusterOptions {
 /// Where the log is kept.
 #[derive(Debug)]
 pub enum LogKept {
+    #[cfg(feature = "postgres")]
     Postgres(PgLog),
     /// In a store of the node's own, a copy of every node's rows.
     Local(Embedded),
@@ -394,6 +396,7 @@ impl Cluster {
         let clock = SharedClock::new(link.time().await.map_err(unreachable)?);
         clock.learn(link.time().await.map_err(unreachable)?, asked);
         let (log, disk) = match log {
+            #[cfg(feature = "postgres")]
             LogKept::Postgres(log) => (ClusterLog::Postgres(log), None),
             LogKept::Local(log) => (ClusterLog::Local(Arc::new(log)), None),
             LogKept::Memory(log, disk) => (ClusterLog::Memory(log), Some(disk)),

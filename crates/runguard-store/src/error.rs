@@ -35,6 +35,8 @@ pub enum OpenError {
     PostgresTooNew { place: String, found: i64, known: i64 },
     #[error("cannot join the shared state: {detail}")]
     Shared { detail: String },
+    #[error("`{setting}` is set, but this runguard was built without the feature `{feature}`. Build it with it, or leave the setting out")]
+    BuiltWithout { setting: &'static str, feature: &'static str },
 }
 
 /// A running store could not do what was asked.

@@ -1,7 +1,7 @@
 //! Keeps small states and an append-only log, durably, and knows no guard.
 //!
 //! [`Store`] is the seam. Behind it: [`Embedded`] (one process, its own files), [`Cluster`] (many nodes: states in Redis, the log
-//! in Postgres) and [`Memory`] (the model).
+//! in Postgres) and [`Memory`] (the model). The servers of a cluster are spoken to by the features `redis` and `postgres`.
 
 pub mod cluster;
 mod embedded;
@@ -12,7 +12,10 @@ pub mod fuzzing;
 mod key;
 mod log;
 mod memory;
+pub mod pace;
+#[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
 pub mod redis;
 pub mod scrub;
 mod store;
@@ -25,6 +28,7 @@ pub use error::{OpenError, StoreError};
 pub use key::{Family, Key, Names};
 pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
 pub use memory::{LogFault, Memory};
+#[cfg(feature = "postgres")]
 pub use postgres::{PgLog, PgOptions};
 pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, Standing, Store, View, Written};
 pub use trusted_time::TrustedTime;

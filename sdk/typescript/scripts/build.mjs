@@ -1,6 +1,7 @@
 // Builds the package: the core with cargo, its bytes into a TypeScript file, then ESM and CJS with tsc.
 //   node scripts/build.mjs             all of it
 //   node scripts/build.mjs --js-only   only TypeScript, with the WebAssembly of the last build
+//   RUNGUARD_WASM_PROFILE=dev …        WebAssembly that is quick to build, for tests; a release is built with the profile `wasm`
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -12,15 +13,16 @@ const run = (command, args, options = {}) => execFileSync(command, args, { stdio
 
 if (!process.argv.includes('--js-only')) {
   const crate = join(root, 'wasm')
+  const profile = process.env.RUNGUARD_WASM_PROFILE ?? 'wasm'
   run(
     'cargo',
-    ['build', '--release', '--locked', '--target', 'wasm32-unknown-unknown', ...(process.env.CARGO_BUILD_FLAGS?.split(' ') ?? [])],
+    ['build', '--profile', profile, '--locked', '--target', 'wasm32-unknown-unknown', ...(process.env.CARGO_BUILD_FLAGS?.split(' ') ?? [])],
     { cwd: crate },
   )
   const metadata = JSON.parse(
     execFileSync('cargo', ['metadata', '--format-version', '1', '--no-deps', '--offline'], { cwd: crate, maxBuffer: 1 << 26 }),
   )
-  const wasm = readFileSync(join(metadata.target_directory, 'wasm32-unknown-unknown/release/runguard_wasm.wasm'))
+  const wasm = readFileSync(join(metadata.target_directory, 'wasm32-unknown-unknown', profile === 'dev' ? 'debug' : profile, 'runguard_wasm.wasm'))
   const source = `// Made by scripts/build.mjs from the crate in wasm/.\nexport const WASM_BASE64 =\n  "${wasm.toString('base64')}";\n`
   writeFileSync(join(root, 'src/core/wasm-bytes.ts'), source)
   console.log(`core: ${(wasm.length / 1024).toFixed(0)} KiB of WebAssembly`)

@@ -2,9 +2,6 @@
 //!
 //! Nothing is waited for without an end: a connection, the head of the answer, the next byte and the answer as a whole have
 //! their own limits. What providers say about failures is read here and nowhere else, because they say it alike.
-//!
-//! TLS is rustls with ring, given to the client ready made: the client never looks for a process-wide choice, which would
-//! panic when there is none.
 
 use super::{ErrorKind, ProviderError};
 use crate::settings::{ProviderKind, ProviderSettings};
@@ -12,8 +9,8 @@ use bytes::Bytes;
 use reqwest::{StatusCode, Url};
 use runguard_core::time::Span;
 use runguard_http::again::retry_after;
+use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use serde_json::Value;
-use std::error::Error as _;
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -43,10 +40,7 @@ pub(super) struct Http {
 impl Http {
     pub(super) fn new(settings: &ProviderSettings) -> Result<Self, String> {
         let base = settings.base_url.as_deref().map(parse_base).transpose()?;
-        let tls = match &base {
-            Some(base) => crate::tls::client_config_for(base)?,
-            None => crate::tls::client_config(crate::tls::WithoutCertificates::Fail)?,
-        };
+        let tls = trust_system(WithoutCertificates::for_scheme(base.as_ref().map_or("https", Url::scheme)))?;
         let mut builder = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .connect_timeout(duration(settings.connect_timeout))
@@ -359,17 +353,9 @@ fn duration(span: Span) -> Duration {
     if span == Span::ZERO { A_YEAR } else { Duration::from_millis(span.as_millis()).min(A_YEAR) }
 }
 
-/// The error and all that is behind it, without the address, which may hold a password.
 fn whole(problem: &reqwest::Error) -> String {
-    let mut texts = Vec::new();
-    let mut next = problem.source();
-    while let Some(source) = next {
-        texts.push(source.to_string());
-        next = source.source();
-    }
-    // Some links repeat what is behind them.
-    texts.dedup_by(|later, earlier| earlier.contains(later.as_str()));
-    if texts.is_empty() { "the exchange failed".to_owned() } else { texts.join(": ") }
+    let causes = causes(problem);
+    if causes.is_empty() { "the exchange failed".to_owned() } else { causes }
 }
 
 /// Fit for one line of a terminal.

@@ -16,8 +16,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, Url, redirect};
 use runguard_http::address::is_public;
+use runguard_http::client::{WithoutCertificates, behind, causes, trust_system};
 use serde_json::{Value, json};
-use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl HttpGet {
         };
         let private_hosts = private_hosts.iter().map(|entry| PrivateHost::parse(entry)).collect::<Result<_, _>>()?;
         // Plain HTTP works on a system without certificates too, and HTTPS says there that it trusts nobody.
-        let tls = crate::tls::client_config(crate::tls::WithoutCertificates::TrustNobody)?;
+        let tls = trust_system(WithoutCertificates::TrustNobody)?;
         let public = client(tls.clone(), Arc::new(PublicOnly(Arc::clone(&resolver))))?;
         Ok(Self { spec, public, private: client(tls, resolver)?, private_hosts })
     }
@@ -222,25 +222,15 @@ impl Resolve for PublicOnly {
 }
 
 fn cannot_fetch(url: &Url, error: &reqwest::Error) -> String {
-    let mut source: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(inner) = source {
-        if let Some(Refused(text)) = inner.downcast_ref() {
-            return text.clone();
-        }
-        source = inner.source();
+    match behind(error).find_map(|cause| cause.downcast_ref()) {
+        Some(Refused(text)) => text.clone(),
+        None => format!("cannot fetch {url}: {}", with_sources(error)),
     }
-    format!("cannot fetch {url}: {}", with_sources(error))
 }
 
 /// The client's error names its own step only; the cause stands further in.
 fn with_sources(error: &reqwest::Error) -> String {
-    let mut text = if error.is_connect() { "cannot connect".to_owned() } else { "the request failed".to_owned() };
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(&format!(": {inner}"));
-        source = inner.source();
-    }
-    text
+    format!("{}: {}", if error.is_connect() { "cannot connect" } else { "the request failed" }, causes(error))
 }
 
 async fn show(url: &Url, mut response: Response, max_bytes: usize) -> Result<ToolOutput, String> {

@@ -22,6 +22,7 @@ use rmcp::model::{
 };
 use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt, Peer, RunningService, ServiceError};
 use rmcp::transport::streamable_http_client::StreamableHttpError;
+use runguard_http::client::causes;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -341,17 +342,9 @@ fn explain(problem: &str, watch: Option<&Watch>) -> String {
 }
 
 /// An error with all that caused it, each said once.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let (text, causes) = (error.to_string(), causes(error));
+    if causes.is_empty() || text.contains(&causes) { text } else { format!("{text}: {causes}") }
 }
 
 /// The tools that are wanted, from all pages of the server's list.

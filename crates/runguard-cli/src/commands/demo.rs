@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint};
+use reqwest::blocking::RequestBuilder;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Span, Timestamp};
 use runguard_engine::clock::system_now;
@@ -18,6 +19,7 @@ use runguard_engine::engine::open_store;
 use runguard_engine::settings::check_text;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_http::ListenError;
+use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use runguard_server::{ServeError, Server};
 use scenarios::SCENARIOS;
 use serde_json::{Value, json};
@@ -215,11 +217,11 @@ impl Demo {
     /// Sends the traffic, on threads of its own, while a line on the terminal says how it goes.
     async fn send(&self, plan: Plan, url: &str, interrupted: &Interrupt, price: NanoDollars) -> Result<Tallies, String> {
         let workers = (self.rate as usize / 50).clamp(4, 32);
-        let door = Http::new(url);
+        let url = url.to_owned();
         let live = Arc::new(Live::default());
         let stop = interrupted.flag.clone();
         let shared = live.clone();
-        let mut driving = tokio::task::spawn_blocking(move || traffic::drive(&plan, workers, &door, &shared, &stop));
+        let mut driving = tokio::task::spawn_blocking(move || traffic::drive(&plan, workers, &Http::new(&url)?, &shared, &stop));
         let shows = !self.json && std::io::stdout().is_terminal();
         let mut tick = tokio::time::interval(Duration::from_millis(200));
         let tallies = loop {
@@ -389,34 +391,34 @@ async fn close(engine: Arc<Engine>) {
 
 /// The service over HTTP, with connections that are kept.
 struct Http {
-    agent: ureq::Agent,
+    client: reqwest::blocking::Client,
     url: String,
 }
 
 impl Http {
-    fn new(url: &str) -> Self {
-        let agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(30)))
-            .max_idle_connections_per_host(32)
-            .proxy(None)
+    /// Not on a thread of a runtime: it waits.
+    fn new(url: &str) -> Result<Self, String> {
+        let client = reqwest::blocking::Client::builder()
+            .tls_backend_preconfigured(trust_system(WithoutCertificates::TrustNobody)?)
+            .timeout(Duration::from_secs(30))
+            .no_proxy()
             .build()
-            .into();
-        Self { agent, url: url.to_owned() }
+            .map_err(|error| format!("cannot set up the HTTP client: {}", causes(&error)))?;
+        Ok(Self { client, url: url.to_owned() })
     }
 
-    fn read(&self, response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<(u16, Vec<u8>), String> {
-        let lost = |error: ureq::Error| format!("the service at {} did not answer: {error}", self.url);
-        let mut response = response.map_err(lost)?;
-        let body = response.body_mut().read_to_vec().map_err(lost)?;
-        Ok((response.status().as_u16(), body))
+    fn ask(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), String> {
+        let lost = |error: reqwest::Error| format!("the service at {} did not answer: {}", self.url, causes(&error));
+        let response = request.send().map_err(lost)?;
+        let status = response.status().as_u16();
+        Ok((status, response.bytes().map_err(lost)?.to_vec()))
     }
 }
 
 impl Door for Http {
     fn send(&self, path: &str, body: &str) -> Result<Answer, String> {
-        let response = self.agent.post(format!("{}{path}", self.url)).header("content-type", "application/json").send(body);
-        let (status, answer) = self.read(response)?;
+        let request = self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        let (status, answer) = self.ask(request.body(body.to_owned()))?;
         Answer::read(status, &answer).map_err(|problem| format!("{path}: {problem}"))
     }
 }
@@ -424,10 +426,10 @@ impl Door for Http {
 /// The three strongest insights, once the log has been looked at; none if the service has no such route.
 fn insights(url: &str) -> Vec<Value> {
     const PATIENCE: Duration = Duration::from_secs(3);
-    let door = Http::new(url);
+    let Ok(door) = Http::new(url) else { return Vec::new() };
     let started = Instant::now();
     loop {
-        let Ok((200, body)) = door.read(door.agent.get(format!("{url}/v1/insights")).call()) else { return Vec::new() };
+        let Ok((200, body)) = door.ask(door.client.get(format!("{url}/v1/insights"))) else { return Vec::new() };
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         if answer["behind_rows"].as_u64().unwrap_or(0) == 0 || started.elapsed() > PATIENCE {
             return answer["insights"].as_array().map(|all| all.iter().take(3).cloned().collect()).unwrap_or_default();

@@ -75,9 +75,7 @@ fn stall_of(file: &Path, text: &str) -> Result<StallSettings, String> {
     let loaded = match runguard_engine::settings::check_text(file, text) {
         Ok(loaded) => loaded,
         Err(of_service) => {
-            let agent = runguard_agent::settings::Settings::from_toml(text);
-            return agent
-                .map(|agent| agent.guardrails.stall_settings())
+            return stall_of_agent(text)
                 .map_err(|of_agent| format!("these are settings neither of the service ({of_service}) nor of an agent ({of_agent})"));
         }
     };
@@ -88,6 +86,17 @@ fn stall_of(file: &Path, text: &str) -> Result<StallSettings, String> {
         stall.remove(beside);
     }
     serde_json::from_value(stall.into()).map_err(|error| format!("{}: [guards.stall]: {error}", file.display()))
+}
+
+#[cfg(feature = "agent")]
+fn stall_of_agent(text: &str) -> Result<StallSettings, String> {
+    let agent = runguard_agent::settings::Settings::from_toml(text);
+    agent.map(|agent| agent.guardrails.stall_settings()).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "agent"))]
+fn stall_of_agent(_: &str) -> Result<StallSettings, String> {
+    Err("which this runguard cannot read: it was built without the feature `agent`".into())
 }
 
 /// All files of what was named, folders opened up.

@@ -107,9 +107,12 @@ impl Serve {
         let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()));
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
         let (stop_telemetry, stopping) = tokio::sync::watch::channel(false);
-        let telemetry = engine.telemetry.clone().map(|telemetry| {
+        let telemetry = engine.telemetry.clone().and_then(|telemetry| {
             let settings = engine.settings.load().telemetry.clone();
-            tokio::spawn(runguard_engine::telemetry::export(engine.clone(), telemetry, settings, stopping))
+            runguard_engine::telemetry::export(engine.clone(), telemetry, settings, stopping)
+                .inspect_err(|problem| tracing::error!(problem, "decisions are not sent to the collector"))
+                .ok()
+                .map(tokio::spawn)
         });
         server.run(stop_signal()).await;
         watcher.abort();

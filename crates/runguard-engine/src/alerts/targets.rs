@@ -12,11 +12,10 @@ use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_http::address::is_public;
 use runguard_http::again::retry_after;
+use runguard_http::client::{WithoutCertificates, behind, causes, trust_system};
 use runguard_insight::alert::Alert;
-use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::error::Error as _;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -287,14 +286,8 @@ impl Target {
     fn unreached(&self, error: reqwest::Error) -> Failed {
         // The address may be a secret.
         let error = error.without_url();
-        let mut text = String::new();
-        let mut source = error.source();
-        while let Some(inner) = source {
-            if let Some(Private(refusal)) = inner.downcast_ref() {
-                return Failed::never(refusal.clone());
-            }
-            text.push_str(&format!(": {inner}"));
-            source = inner.source();
+        if let Some(Private(refusal)) = behind(&error).find_map(|cause| cause.downcast_ref()) {
+            return Failed::never(refusal.clone());
         }
         let what = if error.is_timeout() {
             format!("{} did not answer within {} s", self.host(), TIMEOUT.as_secs())
@@ -303,7 +296,7 @@ impl Target {
         } else {
             format!("{} closed the connection without a proper answer", self.host())
         };
-        Failed::later(format!("{what}{}", shown(&text)))
+        Failed::later(format!("{what}: {}", shown(&causes(&error))))
     }
 
     async fn refused(&self, mut response: reqwest::Response) -> Failed {
@@ -350,17 +343,9 @@ fn private(host: &str, address: IpAddr) -> String {
 }
 
 fn client(settings: &TargetSettings) -> Result<reqwest::Client, String> {
-    let builder = || {
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|problem| format!("cannot set up TLS: {problem}"))
-    };
-    let tls = match builder()?.with_platform_verifier() {
-        Ok(config) => config.with_no_client_auth(),
-        // A receiver on this machine is reached without TLS: a system without certificates must not stand in its way.
-        Err(_) if settings.allow_private => builder()?.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth(),
-        Err(problem) => return Err(format!("cannot load this system's certificates: {problem}; install its package `ca-certificates`")),
-    };
+    // A receiver on this machine is reached without TLS: a system without certificates must not stand in its way.
+    let otherwise = if settings.allow_private { WithoutCertificates::TrustNobody } else { WithoutCertificates::Fail };
+    let tls = trust_system(otherwise)?;
     let mut client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .no_proxy()

@@ -1,6 +1,6 @@
 //! The file of the cells: one table, and how far into the log it reaches.
 
-use super::{Ended, Pace};
+use super::{Ended, Rests};
 use crate::erasure::Gone;
 use runguard_insight::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
 use runguard_store::TrustedTime;
@@ -173,7 +173,7 @@ impl Cells {
     }
 
     /// Adds a digest to the cells, and says how far they reach, together.
-    pub(super) fn write(&mut self, digest: Digest, upto: u64, pace: &mut Pace) -> Result<(), Ended> {
+    pub(super) fn write(&mut self, digest: Digest, upto: u64, rests: &mut Rests) -> Result<(), Ended> {
         let mut changes: Vec<(Place, Cell)> = digest.into_cells().collect();
         // Sorted, each page of the table is touched once.
         changes.sort_unstable_by(|left, right| left.0.cmp(&right.0));
@@ -184,7 +184,7 @@ impl Cells {
         let mut writing = Writing { transaction: &transaction, names: &mut self.names, added: 0 };
         for (place, cell) in changes {
             let written = writing.put(place, cell);
-            if written.is_err() || pace.step().is_break() {
+            if written.is_err() || rests.step().is_break() {
                 // Nothing of it is kept, and so neither are its counts of names.
                 self.names.clear();
                 return written.and(Err(Ended::Stopping));
@@ -200,7 +200,7 @@ impl Cells {
     }
 
     /// Removes hours before this one, and more when there are too many cells.
-    pub(super) fn retire(&mut self, first_hour: i64, pace: &mut Pace) -> Result<(), Ended> {
+    pub(super) fn retire(&mut self, first_hour: i64, rests: &mut Rests) -> Result<(), Ended> {
         let before = self.kept;
         loop {
             let hours: (Option<i64>, Option<i64>) =
@@ -216,7 +216,7 @@ impl Cells {
             transaction.commit()?;
             self.kept = cells;
             self.names.clear();
-            if pace.rest() == ControlFlow::Break(()) {
+            if rests.rest() == ControlFlow::Break(()) {
                 return Err(Ended::Stopping);
             }
         }

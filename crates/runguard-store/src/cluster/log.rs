@@ -4,11 +4,11 @@ use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::embedded::Embedded;
 use crate::error::StoreError;
-use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
 use crate::memory::Memory;
-use crate::postgres::{self, PgFollower, PgLog};
+#[cfg(feature = "postgres")]
+use crate::postgres::{self, PgLog};
 use crate::store::Row;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,24 +23,10 @@ pub enum Imported {
     Overtaken,
 }
 
-impl Follow for PgFollower {
-    fn committed(&self) -> u64 {
-        self.committed()
-    }
-
-    fn follow(
-        &self,
-        after: u64,
-        upto: u64,
-        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
-        self.follow(after, upto, visit)
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(crate) enum ClusterLog {
     /// One log for all nodes.
+    #[cfg(feature = "postgres")]
     Postgres(PgLog),
     /// Every node keeps a copy of its own.
     Local(Arc<Embedded>),
@@ -51,6 +37,7 @@ pub(crate) enum ClusterLog {
 macro_rules! each {
     ($log:expr, $inner:ident => $call:expr) => {
         match $log {
+            #[cfg(feature = "postgres")]
             ClusterLog::Postgres($inner) => $call,
             ClusterLog::Local($inner) => $call,
             ClusterLog::Memory($inner) => $call,
@@ -59,12 +46,19 @@ macro_rules! each {
 }
 
 impl ClusterLog {
+    /// The node's own copy, where there is one.
+    fn copy(&self) -> Option<&Embedded> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => None,
+            Self::Local(log) => Some(log),
+            Self::Memory(_) => None,
+        }
+    }
+
     /// Whether all nodes write to one place, so that one of them is enough to do it.
     pub(crate) fn is_shared(&self) -> bool {
-        match self {
-            Self::Postgres(_) | Self::Memory(_) => true,
-            Self::Local(_) => false,
-        }
+        self.copy().is_none()
     }
 
     /// Appends rows and moves the positions, both or neither.
@@ -75,6 +69,7 @@ impl ClusterLog {
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(log) => match log.import(from, rows, upto).await? {
                 postgres::Imported::Done { .. } => Ok(Imported::Done),
                 postgres::Imported::Overtaken => Ok(Imported::Overtaken),
@@ -96,6 +91,7 @@ impl ClusterLog {
     /// Removes the rows of a session and appends the one that says so.
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(log) => log.erase_session(tenant, session, row).await,
             Self::Local(log) => log.erase_rows(tenant, session, row).await,
             Self::Memory(log) => log.erase_rows(tenant, session, row).await,
@@ -104,9 +100,9 @@ impl ClusterLog {
 
     /// Removes a session, known by its number, if a node's own copy has something of it from before the row.
     pub(crate) async fn erase_from_copy(&self, session: Option<i64>, row: &Row) -> Result<(), StoreError> {
-        match (self, session) {
-            (Self::Local(log), Some(session)) => log.erase_known(session, row.at, row).await.map(drop),
-            (Self::Postgres(_) | Self::Memory(_) | Self::Local(_), _) => Ok(()),
+        match (self.copy(), session) {
+            (Some(copy), Some(session)) => copy.erase_known(session, row.at, row).await.map(drop),
+            (None, _) | (_, None) => Ok(()),
         }
     }
 
@@ -122,10 +118,11 @@ impl ClusterLog {
         visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
     ) -> Result<(), StoreError> {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(log) => {
                 let shown = log.effects_since(since_millis, |_, at, tenant, effects| {
                     visit(at, tenant, effects);
-                    ControlFlow::Continue(())
+                    std::ops::ControlFlow::Continue(())
                 });
                 shown.await.map(drop)
             }
@@ -135,8 +132,10 @@ impl ClusterLog {
     }
 
     /// Old rows leave: the clock says `told_millis`, and so much time has passed since this was last asked.
+    #[cfg_attr(not(feature = "postgres"), expect(unused_variables, reason = "only Postgres goes by the time that passed"))]
     pub(crate) async fn retire(&self, told_millis: i64, elapsed: Duration) -> Result<(), StoreError> {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(log) => log.retire_passed(told_millis, elapsed).await.map(drop),
             Self::Local(log) => {
                 log.tell_time(told_millis);
@@ -148,17 +147,14 @@ impl ClusterLog {
 
     /// Rids the files of this node of what was removed. What Postgres keeps of it, its own vacuum takes.
     pub(crate) async fn purge(&self) -> Result<Vec<String>, StoreError> {
-        match self {
-            Self::Postgres(_) | Self::Memory(_) => Ok(Vec::new()),
-            Self::Local(log) => log.purge().await,
+        match self.copy() {
+            Some(copy) => copy.purge().await,
+            None => Ok(Vec::new()),
         }
     }
 
     pub(crate) fn wal_bytes(&self) -> Option<u64> {
-        match self {
-            Self::Postgres(_) | Self::Memory(_) => None,
-            Self::Local(log) => Some(log.wal_bytes()),
-        }
+        self.copy().map(Embedded::wal_bytes)
     }
 
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
@@ -171,6 +167,7 @@ impl ClusterLog {
 
     pub(crate) fn follower(&self) -> Follower {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(log) => Follower::new(Arc::new(log.follower())),
             Self::Local(log) => log.follower(),
             Self::Memory(log) => log.follower(),
@@ -208,6 +205,7 @@ impl ClusterLog {
 
     pub(crate) fn stop(&self) {
         match self {
+            #[cfg(feature = "postgres")]
             Self::Postgres(_) => {}
             Self::Local(log) => log.stop(),
             Self::Memory(log) => log.stop(),

@@ -9,6 +9,7 @@ use crate::embedded::shard::SHARDS;
 use crate::embedded::{Inner, decode_hash, decode_slots};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names, mask};
+use crate::pace::Pace;
 use crate::scrub::{BUSY, Checkpoint, Pages, checkpoint, overwrite_unused};
 use crate::store::{Keep, SlotState};
 use crate::trusted_time::TrustedTime;
@@ -144,45 +145,8 @@ impl Keeper {
     }
 }
 
-/// Makes long work a row of short ones. A thread that computes for long makes the others wait for their turn, and on
-/// a busy machine each turn is milliseconds; answers come first.
-#[derive(Debug)]
-struct Pace {
-    since: Instant,
-    steps: u32,
-    /// Somebody waits for the keeper to be done.
-    hurried: bool,
-}
-
-impl Pace {
-    const STEPS: u32 = 64;
-    const WORK: Duration = Duration::from_micros(500);
-    const REST: Duration = Duration::from_millis(1);
-
-    fn new(hurried: bool) -> Self {
-        Self { since: Instant::now(), steps: 0, hurried }
-    }
-
-    fn step(&mut self) {
-        self.steps += 1;
-        if self.hurried || !self.steps.is_multiple_of(Self::STEPS) || self.since.elapsed() < Self::WORK {
-            return;
-        }
-        self.rest();
-    }
-
-    /// After some work, however many steps it was.
-    fn rest_if_due(&mut self) {
-        if self.since.elapsed() >= Self::WORK {
-            self.rest();
-        }
-    }
-
-    fn rest(&mut self) {
-        std::thread::sleep(Self::REST);
-        self.since = Instant::now();
-    }
-}
+/// Between two pieces of work.
+const REST: Duration = Duration::from_millis(1);
 
 struct Round {
     inner: Arc<Inner>,
@@ -303,14 +267,15 @@ impl Round {
     }
 
     fn try_work(&mut self, all: bool) -> Result<(), rusqlite::Error> {
+        let pace = || if all { Pace::hurried() } else { Pace::new(REST) };
         let behind = self.inner.journal.committed().saturating_sub(self.indexed);
         if behind > 0 && (all || behind >= INDEX_ROWS || self.last_index.elapsed() >= INDEX_EVERY) {
-            self.index_rows(&mut Pace::new(all))?;
+            self.index_rows(&mut pace())?;
             self.last_index = Instant::now();
         }
         let since_checkpoint = self.inner.journal.committed().saturating_sub(self.checkpointed);
         if since_checkpoint > 0 && (all || since_checkpoint >= CHECKPOINT_ROWS || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY) {
-            self.checkpoint_states(&mut Pace::new(all));
+            self.checkpoint_states(&mut pace());
             self.last_checkpoint = Instant::now();
         }
         self.checkpoint_log(all)?;
@@ -496,7 +461,7 @@ impl Round {
         if self.indexed < goal || self.checkpointed < goal {
             return Err(rusqlite::Error::InvalidParameterName("the index is behind the log".into()));
         }
-        let mut pace = Pace::new(false);
+        let mut pace = Pace::new(REST);
         overwrite_unused(&self.index, || pace.rest_if_due())?;
         let mut pages = Pages::of(self.log()?)?;
         while let Some(soiled) = pages.next_soiled(self.log()?, &mut || pace.rest_if_due())? {
@@ -678,7 +643,7 @@ impl Round {
         if self.inner.shards.bytes() <= limit {
             return;
         }
-        self.checkpoint_states(&mut Pace::new(true));
+        self.checkpoint_states(&mut Pace::hurried());
         self.inner.cold.store(true, Ordering::Release);
         self.inner.evictions.fetch_add(1, Ordering::AcqRel);
         let per_shard = limit / SHARDS * 9 / 10;

@@ -8,7 +8,7 @@ use super::schema::{from_kept, to_kept};
 use super::{PgLog, texts};
 use crate::error::StoreError;
 use crate::key::Names;
-use crate::log::{Deed, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
+use crate::log::{Deed, Follow, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
 use futures_util::TryStreamExt as _;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -259,6 +259,21 @@ struct Page {
     /// Nothing is missing up to here.
     upto: u64,
     read: Instant,
+}
+
+impl Follow for PgFollower {
+    fn committed(&self) -> u64 {
+        self.committed()
+    }
+
+    fn follow(
+        &self,
+        after: u64,
+        upto: u64,
+        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        self.follow(after, upto, visit)
+    }
 }
 
 impl PgFollower {

@@ -3,6 +3,7 @@
     python run.py --wheel dist/runguard_breaker-….whl             all frameworks
     python run.py --wheel … --quick                               those that install in seconds
     python run.py --wheel … langchain crewai                      these only
+    python run.py --fill --quick                                  only downloads what these need
 
 Environments are kept (in .venv/adapters of the package) and filled anew only when their requirements change. Only one of them is
 filled at a time, and a refused download is tried again later, because package indexes refuse bursts.
@@ -76,8 +77,8 @@ def install(python: Path, *arguments: str) -> None:
             time.sleep(5 * attempt)
 
 
-def prepare(environment: Environment, home: Path, wheel: Path) -> Path:
-    """The environment's interpreter, with the framework and the newest wheel in place."""
+def fill(environment: Environment, home: Path) -> Path:
+    """The environment's interpreter, with the framework in place."""
     folder = home / environment.name
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     wanted = "\n".join([PYTEST, *environment.requirements])
@@ -87,17 +88,17 @@ def prepare(environment: Environment, home: Path, wheel: Path) -> Path:
             execute([sys.executable, "-m", "venv", "--clear", str(folder)], HERE)
             install(python, PYTEST, *environment.requirements)
             filled_with.write_text(wanted, encoding="utf-8")
-        # By path and without the index: the name on the index belongs to somebody else's package.
-        install(python, "--force-reinstall", "--no-deps", "--no-index", str(wheel))
     return python
 
 
 def check(environment: Environment, home: Path, wheel: Path) -> tuple[bool, str]:
     started = time.monotonic()
     try:
-        python = str(prepare(environment, home, wheel))
-        tests = execute([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", environment.test], HERE)
-        shown = execute([python, str(EXAMPLES / environment.example)], EXAMPLES)
+        python = fill(environment, home)
+        # By path and without the index: the name on the index belongs to somebody else's package.
+        install(python, "--force-reinstall", "--no-deps", "--no-index", str(wheel))
+        tests = execute([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", environment.test], HERE)
+        shown = execute([str(python), str(EXAMPLES / environment.example)], EXAMPLES)
         if not shown.strip():
             raise Failed(f"the example {environment.example} printed nothing")
     except Failed as failure:
@@ -110,7 +111,8 @@ def main() -> int:
     known = environments()
     parser = argparse.ArgumentParser(description="Runs the adapter tests, one environment per framework.")
     parser.add_argument("frameworks", nargs="*", metavar="framework", help=f"one or more of: {', '.join(known)}")
-    parser.add_argument("--wheel", required=True, type=Path, help="the runguard wheel to test")
+    parser.add_argument("--wheel", type=Path, help="the runguard wheel to test")
+    parser.add_argument("--fill", action="store_true", help="only fill the environments; no wheel is needed")
     parser.add_argument("--quick", action="store_true", help="only the frameworks that install in seconds")
     parser.add_argument("--venvs", type=Path, default=PACKAGE / ".venv" / "adapters", help="where the environments are kept")
     parser.add_argument("--jobs", type=int, default=2, help="how many frameworks are tested at the same time")
@@ -118,10 +120,15 @@ def main() -> int:
     unknown = [name for name in options.frameworks if name not in known]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
-    if not options.wheel.is_file():
-        parser.error(f"there is no wheel at {options.wheel}; build one with `maturin build` in {PACKAGE}")
     chosen = [known[name] for name in options.frameworks] or [entry for entry in known.values() if entry.quick or not options.quick]
-    home, wheel = options.venvs.resolve(), options.wheel.resolve()
+    home = options.venvs.resolve()
+    if options.fill:
+        for environment in chosen:
+            fill(environment, home)
+        return 0
+    if options.wheel is None or not options.wheel.is_file():
+        parser.error(f"there is no wheel at {options.wheel}; build one with `maturin build` in {PACKAGE}")
+    wheel = options.wheel.resolve()
     passed = True
     with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
         for ok, report in pool.map(lambda environment: check(environment, home, wheel), chosen):

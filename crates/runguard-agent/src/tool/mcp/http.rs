@@ -14,6 +14,7 @@ use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpClientTransport, StreamableHttpClientTransportConfig, StreamableHttpError,
     StreamableHttpPostResponse,
 };
+use runguard_http::client::{WithoutCertificates, trust_system};
 use sse_stream::{Sse, SseStream};
 use std::collections::HashMap;
 use std::io;
@@ -64,7 +65,7 @@ pub(super) fn transport(settings: &McpSettings, url: &str) -> Result<(Streamable
 }
 
 fn client(url: &reqwest::Url) -> Result<reqwest::Client, String> {
-    let tls = crate::tls::client_config_for(url)?;
+    let tls = trust_system(WithoutCertificates::for_scheme(url.scheme()))?;
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT_TIMEOUT)
