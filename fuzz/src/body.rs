@@ -51,7 +51,20 @@ fn fitting(field: &Field, bytes: &mut Unstructured<'_>) -> Result<Value> {
         Kind::Flag => json!(bytes.arbitrary::<bool>()?),
         Kind::OneOf(choices) => json!(*bytes.choose(choices)?),
         Kind::Any => anything(bytes, 4)?,
+        Kind::Scopes => {
+            let length = bytes.int_in_range(0..=3_u8)?;
+            Value::Array((0..length).map(|_| scope(bytes)).collect::<Result<_>>()?)
+        }
     })
+}
+
+fn scope(bytes: &mut Unstructured<'_>) -> Result<Value> {
+    Ok(json!({
+        "per": *bytes.choose(&["run", "tenant", "key", "model", "team"])?,
+        "name": *bytes.choose(&NAMES)?,
+        "period": *bytes.choose(&[None, Some("day"), Some("week"), Some("month")])?,
+        "max_usd": f64::from(bytes.arbitrary::<u16>()?) / 1000.0,
+    }))
 }
 
 fn text(bytes: &mut Unstructured<'_>) -> Result<String> {

@@ -3,10 +3,10 @@
 use arbitrary::Unstructured;
 use runguard_core::Timestamp;
 use runguard_core::text::StoreText;
-use runguard_guards::Policy;
 use runguard_guards::answer::{Envelope, Shape};
 use runguard_guards::guard::{Moment, ROUTES, replay};
 use runguard_guards::input::Input;
+use runguard_guards::{Policy, Scope};
 use std::collections::BTreeMap;
 
 /// How many bodies were made, and how many of them were taken.
@@ -19,7 +19,7 @@ pub(crate) struct Share {
 /// Bodies that `body` makes of the bytes, until they are used up.
 pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
     let mut share = Share::default();
-    let mut states: BTreeMap<(bool, String, u8, String), Vec<u8>> = BTreeMap::new();
+    let mut states: BTreeMap<(Scope, String, u8, String), Vec<u8>> = BTreeMap::new();
     let mut now = 1_700_000_000_000_i64;
     while share.made < 40 && !bytes.is_empty() {
         let Ok(route) = bytes.choose(ROUTES) else { break };
@@ -31,17 +31,10 @@ pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
         let operation = (route.read)(&input);
         let store_text = [StoreText::None, StoreText::Redacted, StoreText::Full][share.made as usize % 3];
         let moment = Moment { now: Timestamp::from_millis(now), decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C", store_text };
-        let places = operation.places();
+        let places = operation.places_by(policy);
         let names: Vec<_> = places
             .iter()
-            .map(|place| {
-                (
-                    place.scope == runguard_guards::Scope::Endpoint,
-                    place.name.to_owned(),
-                    place.slot as u8,
-                    place.kept_subject(store_text).into_owned(),
-                )
-            })
+            .map(|place| (place.scope, place.name.to_owned(), place.slot as u8, place.kept_subject(store_text).into_owned()))
             .collect();
         let kept: Vec<Option<&[u8]>> = names.iter().map(|name| states.get(name).map(Vec::as_slice)).collect();
         let outcome = operation.run(policy, &kept, moment);

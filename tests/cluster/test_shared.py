@@ -113,6 +113,28 @@ def test_budgets_are_shared_and_never_passed(cluster):
     assert {(body["spent_usd"], body["reserved_usd"]) for body in seen} == {(0.5, 8)}, seen
 
 
+def test_scopes_are_shared_and_granted_together(cluster):
+    cluster.start(3)
+
+    def reserve(number, node):
+        scopes = [{"per": "pool", "name": f"p{number % 2}", "period": "day", "max_usd": 6}, {"per": "tenant", "period": "month", "max_usd": 10}]
+        body = {"session_id": f"run-{number % 6}", "budget": f"b{number % 3}", "usd": 1, "scopes": scopes}
+        return body, node.client().post(BUDGET_RESERVE, body)
+
+    nodes = [random.choice(cluster.nodes) for _ in range(60)]
+    answers = all_at_once([lambda number=number, node=node: reserve(number, node) for number, node in enumerate(nodes)])
+    allowed = [(body, answer.json) for body, answer in answers if answer.status == 200]
+    assert len(allowed) == 10, "the tenant's limit over all budgets, and all of it"
+    assert max(Counter(body["scopes"][0]["name"] for body, _ in allowed).values()) <= 6
+    refused = {answer.json["scope"] for _, answer in answers if answer.status == 429}
+    assert refused <= {"pool/day", "tenant/month"} and "tenant/month" in refused
+    body, first = allowed[0]
+    done = cluster.nodes[2].client().allowed(BUDGET_COMMIT, **{**body, "usd": 0.5}, reservation_id=first["reservation_id"])
+    assert done["known"] is True
+    left = cluster.nodes[1].client().post(BUDGET_CHECK, {**body, "usd": 0.51}).json
+    assert (left["scope"], left["spent_usd"], left["reserved_usd"]) == ("tenant/month", 0.5, 9)
+
+
 def test_a_circuit_is_one_for_all_nodes(cluster):
     config = '[guards.api_circuit]\nrecovery = "2s"\n'
     cluster.start(3, config=config)

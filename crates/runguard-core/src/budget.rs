@@ -9,14 +9,18 @@
 //! `committed + reserved` cannot pass a limit, and an overrun that was only the shadow of a large reservation is gone when that is
 //! released. As long as nobody records, or commits more than was reserved, nothing is ever overrun.
 //!
-//! A budget and all its descendants share one lock: a question about the path up to the root is answered, and what it takes
-//! is taken, in one step. The critical sections are a handful of additions.
+//! A budget may draw on more than its parents: on scopes ([`Budget::within`]), such as a key's, a tenant's, a model's. A scope is a
+//! budget like any other, may be counted by periods ([`Budget::renew`]), and its limits may change ([`Budget::limit`]).
+//!
+//! A budget, its descendants and its scopes share one lock: a question about all it draws on is answered, and what it takes is taken, in
+//! one step. The critical sections are a handful of additions.
 
 use crate::ledger::{Account, Entry, number_of};
 pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
 use crate::money::NanoDollars;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +52,8 @@ pub enum BudgetError {
     TooManyOpen,
     /// Never made by this budget, or already committed or released.
     UnknownReservation(ReservationId),
+    /// The scope with this place in the list was made by another budget's [`Budget::scope`]: it has another lock.
+    ForeignScope(usize),
 }
 
 impl fmt::Display for BudgetError {
@@ -59,6 +65,9 @@ impl fmt::Display for BudgetError {
             }
             Self::UnknownReservation(id) => {
                 write!(f, "reservation {id} is not open in this budget; it was committed or released before, or belongs to another budget")
+            }
+            Self::ForeignScope(place) => {
+                write!(f, "scope {place} belongs to other budgets; make it with `scope` of this budget, of its parent or of its child")
             }
         }
     }
@@ -172,6 +181,7 @@ impl Snapshot {
 #[derive(Clone)]
 pub struct Budget {
     holder: Arc<Holder>,
+    scopes: Option<Arc<Scopes>>,
 }
 
 impl Budget {
@@ -179,7 +189,7 @@ impl Budget {
     pub fn new(limits: Limits) -> Self {
         let mut tree = Tree { nodes: Vec::new(), vacant: Vec::new(), last_reservation: 0 };
         let place = tree.open(limits, None);
-        Self { holder: Arc::new(Holder { tree: Arc::new(Mutex::new(tree)), place, parent: None }) }
+        Self { holder: Arc::new(Holder { tree: Arc::new(Mutex::new(tree)), place, parent: None }), scopes: None }
     }
 
     /// A budget that draws on what remains of this one: all it spends and reserves counts here too, and in every ancestor.
@@ -187,34 +197,92 @@ impl Budget {
     pub fn child(&self, limits: Limits) -> Self {
         let place = self.tree().open(limits, Some(self.holder.place));
         let parent = Some(Arc::clone(&self.holder));
-        Self { holder: Arc::new(Holder { tree: Arc::clone(&self.holder.tree), place, parent }) }
+        Self { holder: Arc::new(Holder { tree: Arc::clone(&self.holder.tree), place, parent }), scopes: self.scopes.clone() }
+    }
+
+    /// A budget that draws on no other and shares this one's lock, for this one, its children and its parents to draw on: see
+    /// [`Self::within`]. It lasts as long as somebody has it.
+    #[must_use]
+    pub fn scope(&self, limits: Limits) -> Self {
+        let place = self.tree().open(limits, None);
+        Self { holder: Arc::new(Holder { tree: Arc::clone(&self.holder.tree), place, parent: None }), scopes: None }
+    }
+
+    /// This budget, drawing on scopes too: what is asked of it is granted by all of them or by none, and counts in each once. In place
+    /// of those it drew on before.
+    ///
+    /// ```
+    /// use runguard_core::budget::{Budget, Cost, Level, Limits};
+    /// use runguard_core::time::Timestamp;
+    ///
+    /// let limits = |tokens| Limits { tokens: Some(tokens), ..Limits::default() };
+    /// let run = Budget::new(limits(1_000));
+    /// let (day, model) = (run.scope(limits(300)), run.scope(limits(500)));
+    /// let (midnight, now) = (Timestamp::from_millis(86_400_000), Timestamp::from_millis(5_000_000));
+    /// day.renew(midnight, now);
+    ///
+    /// let drawn = run.within(&[&day, &model])?;
+    /// drawn.reserve(Cost::tokens(250))?.commit(Cost::tokens(200))?;
+    /// let refused = drawn.reserve(Cost::tokens(101)).unwrap_err();
+    /// assert_eq!((refused.level, refused.renews_at), (Level::Scope(0), Some(midnight)));
+    /// day.limit(limits(301));
+    /// assert!(drawn.check(Cost::tokens(101)).is_ok(), "another limit, and what was used stays used");
+    /// # Ok::<(), runguard_core::budget::BudgetError>(())
+    /// ```
+    pub fn within(&self, scopes: &[&Self]) -> Result<Self, BudgetError> {
+        if let Some(foreign) = scopes.iter().position(|scope| !Arc::ptr_eq(&scope.holder.tree, &self.holder.tree)) {
+            return Err(BudgetError::ForeignScope(foreign));
+        }
+        let places = self.tree().drawn_on(self.holder.place, scopes.iter().map(|scope| scope.holder.place));
+        let holders = scopes.iter().map(|scope| Arc::clone(&scope.holder)).collect();
+        Ok(Self { holder: Arc::clone(&self.holder), scopes: Some(Arc::new(Scopes { places, _holders: holders })) })
+    }
+
+    /// Other limits from here on. What was spent and set aside stays.
+    pub fn limit(&self, limits: Limits) {
+        self.tree().nodes[self.holder.place].account.apply(&Entry::Limited(limits), NOW, MAX_KEYS);
+    }
+
+    /// Counts by periods, of which one ends at `ends`: the one that `now` is in. It begins unless the one before is still running. With
+    /// it what was spent and called starts from nothing; what is set aside stays.
+    pub fn renew(&self, ends: Timestamp, now: Timestamp) {
+        let mut tree = self.tree();
+        let account = &mut tree.nodes[self.holder.place].account;
+        if account.is_over(now) {
+            account.apply(&Entry::Began { ends }, now, MAX_KEYS);
+        }
+    }
+
+    /// What a question is asked of.
+    fn path(&self) -> Path<'_> {
+        Path::of(self.holder.place, self.scopes.as_ref())
     }
 
     /// Counts what was paid, and fails once more is spent than a limit of the path allows. What is paid stays counted, so
     /// every later record fails too.
     pub fn record(&self, paid: Cost) -> Result<(), BudgetExceeded> {
-        self.tree().record(self.holder.place, paid)
+        self.tree().record(self.path(), paid)
     }
 
     /// The limit that more was spent of than it allows, if any.
     pub fn overspent(&self) -> Option<BudgetExceeded> {
-        self.tree().path(self.holder.place).find_map(|(level, account)| account.is_within(account.limits, level, NOW).err())
+        self.tree().on(self.path()).find_map(|(level, account)| account.is_within(account.limits, level, NOW).err())
     }
 
     /// The limit of which nothing is left, if any.
     pub fn used_up(&self) -> Option<BudgetExceeded> {
-        self.tree().path(self.holder.place).find_map(|(level, account)| account.has_something_left(account.limits, level, NOW).err())
+        self.tree().on(self.path()).find_map(|(level, account)| account.has_something_left(account.limits, level, NOW).err())
     }
 
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.
     pub fn check(&self, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.tree().may_reserve(self.holder.place, estimate)
+        self.tree().may_reserve(self.path(), estimate)
     }
 
     /// Sets an estimate aside until the true cost is known. Refused, with nothing taken, when it does not fit beside what is
     /// spent and reserved at every level of the path. Dropping the reservation releases it.
     pub fn reserve(&self, estimate: Cost) -> Result<Reservation, BudgetExceeded> {
-        self.tree().hold(self.holder.place, estimate)?;
+        self.tree().hold(self.path(), estimate)?;
         Ok(Reservation { budget: self.clone(), estimate, is_open: true })
     }
 
@@ -226,22 +294,27 @@ impl Budget {
         if tree.nodes[place].account.open() >= MAX_OPEN_RESERVATIONS {
             return Err(BudgetError::TooManyOpen);
         }
-        tree.hold(place, estimate)?;
-        Ok(tree.name(place, estimate))
+        tree.hold(self.path(), estimate)?;
+        Ok(tree.name(place, estimate, self.scopes.clone()))
     }
 
-    /// As [`Reservation::commit`].
+    /// As [`Reservation::commit`], in the scopes it was reserved in.
     pub fn commit_by_id(&self, id: ReservationId, paid: Cost) -> Result<(), BudgetError> {
+        // Let go of after the lock.
+        let scopes;
         let mut tree = self.tree();
-        let estimate = tree.close(self.holder.place, id)?;
-        Ok(tree.commit(self.holder.place, estimate, paid)?)
+        let (estimate, reserved_in) = tree.close(self.holder.place, id)?;
+        scopes = reserved_in;
+        Ok(tree.commit(Path::of(self.holder.place, scopes.as_ref()), estimate, paid)?)
     }
 
     /// As [`Reservation::release`].
     pub fn release_by_id(&self, id: ReservationId) -> Result<(), BudgetError> {
+        let scopes;
         let mut tree = self.tree();
-        let estimate = tree.close(self.holder.place, id)?;
-        tree.let_go(self.holder.place, estimate);
+        let (estimate, reserved_in) = tree.close(self.holder.place, id)?;
+        scopes = reserved_in;
+        tree.let_go(Path::of(self.holder.place, scopes.as_ref()), estimate);
         Ok(())
     }
 
@@ -253,16 +326,16 @@ impl Budget {
     /// Counts one call of `key` at every level of the path that has a cap, and answers how many are left (`None` without a
     /// cap). Refused, with nothing counted, when the cap of one level is used up. See [`MAX_KEYS`] for the bound.
     pub fn count(&self, key: &str) -> Result<Option<u32>, BudgetExceeded> {
-        self.tree().count(self.holder.place, number_of(key))
+        self.tree().count(self.path(), number_of(key))
     }
 
     /// How many calls of `key` are left, over the whole path; `None` without a cap.
     pub fn calls_left(&self, key: &str) -> Option<u32> {
-        self.tree().calls_left(self.holder.place, number_of(key))
+        self.tree().calls_left(self.path(), number_of(key))
     }
 
     pub fn remaining(&self) -> Remaining {
-        self.tree().remaining(self.holder.place)
+        self.tree().remaining(self.path())
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -274,7 +347,7 @@ impl Budget {
             committed,
             reserved: account.reserved(NOW),
             overrun,
-            remaining: tree.remaining(self.holder.place),
+            remaining: tree.remaining(self.path()),
             open_reservations: account.open(),
             keys: account.keys(),
         }
@@ -332,7 +405,7 @@ impl Reservation {
     /// the rest is then the overrun.
     pub fn commit(mut self, paid: Cost) -> Result<(), BudgetExceeded> {
         self.is_open = false;
-        self.budget.tree().commit(self.budget.holder.place, self.estimate, paid)
+        self.budget.tree().commit(self.budget.path(), self.estimate, paid)
     }
 
     /// Gives back what was set aside.
@@ -344,7 +417,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.is_open {
-            self.budget.tree().let_go(self.budget.holder.place, self.estimate);
+            self.budget.tree().let_go(self.budget.path(), self.estimate);
         }
     }
 }
@@ -366,7 +439,9 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        self.tree().vacate(self.place);
+        // Let go of when the lock is free again: the scopes' last holder may be among them.
+        let scopes = self.tree().vacate(self.place);
+        drop(scopes);
         // One after the other: dropping a long line of ancestors inside each other would exhaust the stack.
         let mut next = self.parent.take();
         while let Some(mut holder) = next.and_then(Arc::into_inner) {
@@ -375,7 +450,27 @@ impl Drop for Holder {
     }
 }
 
-/// The accounts of a budget and all its descendants.
+/// What a budget draws on beside its ancestors.
+struct Scopes {
+    /// Each account once, with the scope that it belongs to.
+    places: Vec<(Level, usize)>,
+    _holders: Vec<Arc<Holder>>,
+}
+
+/// Every account that a question is asked of: a budget with its ancestors, and the scopes.
+#[derive(Clone, Copy)]
+struct Path<'a> {
+    place: usize,
+    scopes: &'a [(Level, usize)],
+}
+
+impl<'a> Path<'a> {
+    fn of(place: usize, scopes: Option<&'a Arc<Scopes>>) -> Self {
+        Self { place, scopes: scopes.map_or(&[], |scopes| &scopes.places) }
+    }
+}
+
+/// The accounts of a budget, all its descendants and their scopes.
 struct Tree {
     nodes: Vec<Node>,
     vacant: Vec<usize>,
@@ -386,11 +481,13 @@ struct Tree {
 struct Node {
     parent: Option<usize>,
     account: Account,
+    /// Where reservations that are open by id were made, beside the ancestors.
+    reserved_in: BTreeMap<u64, Arc<Scopes>>,
 }
 
 impl Tree {
     fn open(&mut self, limits: Limits, parent: Option<usize>) -> usize {
-        let node = Node { parent, account: Account::new(limits) };
+        let node = Node { parent, account: Account::new(limits), ..Node::default() };
         if let Some(place) = self.vacant.pop() {
             self.nodes[place] = node;
             return place;
@@ -399,95 +496,121 @@ impl Tree {
         self.nodes.len() - 1
     }
 
-    /// What was reserved by id and never settled goes back to the ancestors.
-    fn vacate(&mut self, place: usize) {
-        for (_, estimate) in self.open_by_id(place) {
-            self.let_go(place, estimate);
+    /// What was reserved by id and never settled goes back to all that it was reserved in.
+    fn vacate(&mut self, place: usize) -> BTreeMap<u64, Arc<Scopes>> {
+        let reserved_in = std::mem::take(&mut self.nodes[place].reserved_in);
+        for (ReservationId(id), estimate) in self.open_by_id(place) {
+            self.let_go(Path::of(place, reserved_in.get(&id)), estimate);
         }
         self.nodes[place] = Node::default();
         self.vacant.push(place);
+        reserved_in
     }
 
     fn open_by_id(&self, place: usize) -> Vec<(ReservationId, Cost)> {
         self.nodes[place].account.leases(NOW).map(|(id, lease)| (ReservationId(id), lease.cost)).collect()
     }
 
-    /// From the budget up to the root.
-    fn path(&self, place: usize) -> impl Iterator<Item = (Level, &Account)> {
-        let nodes = std::iter::successors(Some(&self.nodes[place]), |node| node.parent.map(|parent| &self.nodes[parent]));
-        nodes.enumerate().map(|(steps, node)| (Level::above(steps), &node.account))
+    /// A budget's own account and its ancestors'.
+    fn line(&self, place: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(place), |place| self.nodes[*place].parent)
     }
 
-    fn on_path(&mut self, place: usize, mut change: impl FnMut(&mut Account)) {
-        let mut next = Some(place);
+    /// The accounts of scopes and their ancestors that are not on a budget's own line, each once.
+    fn drawn_on(&self, place: usize, scopes: impl Iterator<Item = usize>) -> Vec<(Level, usize)> {
+        let mut known: Vec<usize> = self.line(place).collect();
+        let mut places = Vec::new();
+        for (number, scope) in scopes.enumerate() {
+            for place in self.line(scope) {
+                if !known.contains(&place) {
+                    known.push(place);
+                    places.push((Level::Scope(number as u32), place));
+                }
+            }
+        }
+        places
+    }
+
+    /// From the budget up to the root, and then the scopes.
+    fn on(&self, path: Path<'_>) -> impl Iterator<Item = (Level, &Account)> {
+        let line = self.line(path.place).enumerate().map(|(steps, place)| (Level::above(steps), place));
+        line.chain(path.scopes.iter().copied()).map(|(level, place)| (level, &self.nodes[place].account))
+    }
+
+    fn change(&mut self, path: Path<'_>, mut change: impl FnMut(&mut Account)) {
+        let mut next = Some(path.place);
         while let Some(place) = next {
             let node = &mut self.nodes[place];
             change(&mut node.account);
             next = node.parent;
         }
+        for (_, place) in path.scopes {
+            change(&mut self.nodes[*place].account);
+        }
     }
 
-    fn may_reserve(&self, place: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.path(place).try_for_each(|(level, account)| account.has_room_for(estimate, account.limits, level, NOW))
+    fn may_reserve(&self, path: Path<'_>, estimate: Cost) -> Result<(), BudgetExceeded> {
+        self.on(path).try_for_each(|(level, account)| account.has_room_for(estimate, account.limits, level, NOW))
     }
 
-    fn hold(&mut self, place: usize, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.may_reserve(place, estimate)?;
-        self.on_path(place, |account| account.hold(estimate));
+    fn hold(&mut self, path: Path<'_>, estimate: Cost) -> Result<(), BudgetExceeded> {
+        self.may_reserve(path, estimate)?;
+        self.change(path, |account| account.hold(estimate));
         Ok(())
     }
 
-    fn let_go(&mut self, place: usize, estimate: Cost) {
-        self.on_path(place, |account| account.let_go(estimate));
+    fn let_go(&mut self, path: Path<'_>, estimate: Cost) {
+        self.change(path, |account| account.let_go(estimate));
     }
 
-    fn record(&mut self, place: usize, paid: Cost) -> Result<(), BudgetExceeded> {
-        self.on_path(place, |account| account.spend(paid));
-        self.path(place).try_for_each(|(level, account)| account.is_within(account.limits, level, NOW))
+    fn record(&mut self, path: Path<'_>, paid: Cost) -> Result<(), BudgetExceeded> {
+        self.change(path, |account| account.spend(paid));
+        self.on(path).try_for_each(|(level, account)| account.is_within(account.limits, level, NOW))
     }
 
-    fn commit(&mut self, place: usize, estimate: Cost, paid: Cost) -> Result<(), BudgetExceeded> {
-        self.let_go(place, estimate);
-        self.on_path(place, |account| account.spend(paid));
-        self.path(place).try_for_each(|(level, account)| account.was_agreed(paid, estimate, account.limits, level, NOW))
+    fn commit(&mut self, path: Path<'_>, estimate: Cost, paid: Cost) -> Result<(), BudgetExceeded> {
+        self.let_go(path, estimate);
+        self.change(path, |account| account.spend(paid));
+        self.on(path).try_for_each(|(level, account)| account.was_agreed(paid, estimate, account.limits, level, NOW))
     }
 
     /// Names what was set aside. Its budget keeps the name; that it is set aside all the path knows already.
-    fn name(&mut self, place: usize, estimate: Cost) -> ReservationId {
+    fn name(&mut self, place: usize, estimate: Cost, scopes: Option<Arc<Scopes>>) -> ReservationId {
         self.last_reservation += 1;
-        let id = self.last_reservation;
-        let account = &mut self.nodes[place].account;
-        account.let_go(estimate);
-        account.apply(&Entry::Reserved { id, cost: estimate, expires: Timestamp::MAX }, NOW, MAX_KEYS);
+        let (id, node) = (self.last_reservation, &mut self.nodes[place]);
+        node.account.let_go(estimate);
+        node.account.apply(&Entry::Reserved { id, cost: estimate, expires: Timestamp::MAX }, NOW, MAX_KEYS);
+        node.reserved_in.extend(scopes.map(|scopes| (id, scopes)));
         ReservationId(id)
     }
 
     /// Takes the name away again: what it set aside is held as before.
-    fn close(&mut self, place: usize, id: ReservationId) -> Result<Cost, BudgetError> {
-        let account = &mut self.nodes[place].account;
-        let estimate = account.lease(id.0, NOW).ok_or(BudgetError::UnknownReservation(id))?.cost;
-        account.apply(&Entry::Settled { id: id.0 }, NOW, MAX_KEYS);
-        account.hold(estimate);
-        Ok(estimate)
+    fn close(&mut self, place: usize, id: ReservationId) -> Result<(Cost, Option<Arc<Scopes>>), BudgetError> {
+        let node = &mut self.nodes[place];
+        let estimate = node.account.lease(id.0, NOW).ok_or(BudgetError::UnknownReservation(id))?.cost;
+        node.account.apply(&Entry::Settled { id: id.0 }, NOW, MAX_KEYS);
+        node.account.hold(estimate);
+        Ok((estimate, node.reserved_in.remove(&id.0)))
     }
 
-    fn remaining(&self, place: usize) -> Remaining {
-        self.path(place).map(|(_, account)| account.room(account.limits, NOW)).fold(Remaining::default(), |least, (usd, tokens)| {
-            Remaining { usd: [least.usd, usd].into_iter().flatten().min(), tokens: [least.tokens, tokens].into_iter().flatten().min() }
+    fn remaining(&self, path: Path<'_>) -> Remaining {
+        self.on(path).map(|(_, account)| account.room(account.limits, NOW)).fold(Remaining::default(), |least, (usd, tokens)| Remaining {
+            usd: [least.usd, usd].into_iter().flatten().min(),
+            tokens: [least.tokens, tokens].into_iter().flatten().min(),
         })
     }
 
-    fn calls_left(&self, place: usize, key: u64) -> Option<u32> {
-        self.path(place).filter_map(|(_, account)| account.limits.cap.map(|cap| cap.saturating_sub(account.calls_of(key)))).min()
+    fn calls_left(&self, path: Path<'_>, key: u64) -> Option<u32> {
+        self.on(path).filter_map(|(_, account)| account.limits.cap.map(|cap| cap.saturating_sub(account.calls_of(key)))).min()
     }
 
-    fn count(&mut self, place: usize, key: u64) -> Result<Option<u32>, BudgetExceeded> {
-        let granted = self.path(place).try_for_each(|(level, account)| account.may_call(key, account.limits, level));
-        self.on_path(place, |account| match (account.limits.cap, granted) {
+    fn count(&mut self, path: Path<'_>, key: u64) -> Result<Option<u32>, BudgetExceeded> {
+        let granted = self.on(path).try_for_each(|(level, account)| account.may_call(key, account.limits, level));
+        self.change(path, |account| match (account.limits.cap, granted) {
             (None, _) => {}
             (Some(_), Ok(())) => account.apply(&Entry::Counted { key }, NOW, MAX_KEYS),
             (Some(_), Err(_)) => account.refuse_call(key),
         });
-        granted.map(|()| self.calls_left(place, key))
+        granted.map(|()| self.calls_left(path, key))
     }
 }

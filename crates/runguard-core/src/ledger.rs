@@ -2,8 +2,11 @@
 //! (the guard `budget`).
 //!
 //! An [`Account`] is pure. It holds what was spent, what is set aside and how often each key was called; what happens to it is an
-//! [`Entry`]. A budget may draw on others (a parent, a team, a month): a question is asked of every account on its path, and is
-//! granted by all of them or by none.
+//! [`Entry`]. A budget may draw on others: on a parent, and on any number of scopes (a key's, a tenant's, a model's, a day's). A question
+//! is asked of every account on its path, and is granted by all of them or by none.
+//!
+//! Limits are no part of an account's name, and scopes do not even keep them: whoever asks says what is in force. So a limit that is
+//! raised or lowered finds what was used.
 //!
 //! The rules, once:
 //! - An estimate is set aside when it fits beside what is spent and what others have set aside.
@@ -13,9 +16,12 @@
 //!   beyond it must fit beside what others have set aside.
 //! - A call that was made is counted, also beyond its cap; with the money it cost.
 //! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
+//! - With a new period what was spent and called begins at nothing; what is set aside stays, and is paid in the period it is settled in.
+//!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing.
 
 mod calls;
 
+use crate::calendar::Period;
 use crate::money::NanoDollars;
 use crate::packed::{Packed, serialise_packed};
 use crate::reason::Reason;
@@ -71,6 +77,31 @@ impl Limits {
         self.amounts().map(|limit| limit.unwrap_or(COUNTABLE).min(COUNTABLE))
     }
 }
+
+/// What a question draws on beside its own budget, as its caller names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// What there is one of for each: a team, a user, a model.
+    pub per: String,
+    /// Which one. Empty where whoever keeps the books knows it.
+    pub name: String,
+    pub period: Option<Period>,
+    /// The caller's own, for this question.
+    pub limits: Limits,
+    /// [`scope_label`] of it.
+    pub label: String,
+}
+
+/// How an account of a scope is called, whoever it belongs to: `team/day`, and `team` for what never begins anew.
+pub fn scope_label(per: &str, period: Option<Period>) -> String {
+    match period {
+        Some(period) => format!("{per}/{period}"),
+        None => per.to_owned(),
+    }
+}
+
+/// Scopes that one question may name, and that settings may add to it.
+pub const MOST_SCOPES: usize = 16;
 
 /// What something costs.
 ///
@@ -190,6 +221,8 @@ pub enum Level {
     Own,
     /// 1 is the parent, 2 the parent's parent.
     Ancestor(u32),
+    /// One of the scopes that were named, by its place among them.
+    Scope(u32),
 }
 
 impl Level {
@@ -225,6 +258,8 @@ pub struct BudgetExceeded {
     /// What was refused; 0 when the money was already spent and is in `spent`.
     pub asked: u64,
     pub limit: u64,
+    /// When the period of that limit is over, and it begins anew.
+    pub renews_at: Option<Timestamp>,
 }
 
 impl BudgetExceeded {
@@ -262,15 +297,24 @@ impl BudgetExceeded {
 
     /// What is wrong and what to do, in sentences.
     pub fn sentences(&self) -> String {
-        format!("The {}. {}.", self.what(), capitalised(self.advice()))
+        self.sentences_of(self.whose())
     }
 
-    fn what(&self) -> String {
-        let whose = match self.level {
+    /// The same by someone who knows a better name for that budget.
+    pub fn sentences_of(&self, whose: &str) -> String {
+        format!("The {}. {}.", self.what(whose), capitalised(self.advice()))
+    }
+
+    fn whose(&self) -> &'static str {
+        match self.level {
             Level::Own => "budget",
             Level::Ancestor(1) => "parent's budget",
             Level::Ancestor(_) => "budget of an ancestor",
-        };
+            Level::Scope(_) => "budget of a scope",
+        }
+    }
+
+    fn what(&self, whose: &str) -> String {
         let [limit, spent, reserved, asked] = [self.limit, self.spent, self.reserved, self.asked].map(|amount| self.unit.show(amount));
         if self.unit == Unit::Calls {
             return format!("{whose} allows {limit} of one key, and all were made");
@@ -287,21 +331,17 @@ impl BudgetExceeded {
     }
 
     fn advice(&self) -> &'static str {
-        match self.unit {
-            Unit::Calls => "go on without this call, or stop the run",
-            Unit::Usd | Unit::Tokens => "stop the run, or raise the limit",
+        match (self.unit, self.renews_at) {
+            (Unit::Calls, _) => "go on without this call, or stop the run",
+            (Unit::Usd | Unit::Tokens, None) => "stop the run, or raise the limit",
+            (Unit::Usd | Unit::Tokens, Some(_)) => "wait for the next period, stop the run, or raise the limit",
         }
-    }
-
-    /// Whether time alone may make room: a reservation may expire, what is spent stays spent.
-    pub fn may_clear(&self) -> bool {
-        self.reserved > 0 && self.spent.saturating_add(self.asked) <= self.limit
     }
 }
 
 impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {}; {}", self.what(), self.advice())
+        write!(f, "the {}; {}", self.what(self.whose()), self.advice())
     }
 }
 
@@ -435,6 +475,10 @@ pub enum Entry {
     Counted {
         key: u64,
     },
+    /// A period begins that lasts until then, unless it has begun already.
+    Began {
+        ends: Timestamp,
+    },
 }
 
 /// One level of a budget.
@@ -448,6 +492,9 @@ pub struct Account {
     /// Set aside by who holds it in the same process, and gives it back.
     #[serde(skip)]
     held: Cost,
+    /// Of an account that counts by periods: until when what was spent counts. Stands behind the rest: [`Self::to_bytes`].
+    #[serde(skip)]
+    ends: Option<Timestamp>,
 }
 
 impl Account {
@@ -466,7 +513,41 @@ impl Account {
             }
             Entry::Settled { id } => drop(self.open.remove(*id)),
             Entry::Counted { key } => self.calls.add(*key, most_keys),
+            Entry::Began { ends } => self.begin(*ends),
         }
+    }
+
+    /// Whether a period has to begin before anything is asked of an account that counts by periods.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.ends.is_none_or(|ends| ends <= now)
+    }
+
+    /// What an account counted before it had periods belongs to its first.
+    fn begin(&mut self, ends: Timestamp) {
+        if self.ends.is_some_and(|known| ends <= known) {
+            return;
+        }
+        if self.ends.is_some() {
+            (self.spent, self.calls) = (Cost::ZERO, Calls::default());
+        }
+        self.ends = Some(ends);
+    }
+
+    /// As it is kept. Accounts without a period are kept as they were before there were any.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        /// Most accounts fit.
+        const ROOM: usize = 256;
+        let bytes = postcard::to_extend(self, Vec::with_capacity(ROOM)).unwrap_or_default();
+        match self.ends {
+            Some(ends) => postcard::to_extend(&ends, bytes).unwrap_or_default(),
+            None => bytes,
+        }
+    }
+
+    /// What cannot be read counts as empty.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let Ok((account, rest)) = postcard::take_from_bytes::<Self>(bytes) else { return Self::default() };
+        Self { ends: postcard::from_bytes(rest).ok(), ..account }
     }
 
     pub fn spend(&mut self, cost: Cost) {
@@ -514,6 +595,31 @@ impl Account {
         self.open.in_force(now).map(|(_, lease)| lease.expires).min()
     }
 
+    /// When what refuses here may end by itself: a reservation expires, or the period does. What is spent stays spent until then.
+    pub fn may_clear_at(&self, exceeded: &BudgetExceeded, now: Timestamp) -> Option<Timestamp> {
+        let BudgetExceeded { spent, reserved, asked, limit, renews_at, .. } = *exceeded;
+        let may_expire = reserved > 0 && spent.saturating_add(asked) <= limit;
+        let by_expiry = if may_expire { self.leaves_by_expiry(exceeded.unit, limit - spent - asked, now) } else { None };
+        [by_expiry, renews_at.filter(|_| asked <= limit)].into_iter().flatten().min()
+    }
+
+    /// When no more than `at_most` is set aside, if nothing is settled.
+    fn leaves_by_expiry(&self, unit: Unit, at_most: u64, now: Timestamp) -> Option<Timestamp> {
+        let unit = BOOKED.into_iter().position(|booked| booked == unit)?;
+        let mut reserved = self.reserved(now).amounts()[unit];
+        let mut leases: Vec<&Lease> = self.open.in_force(now).map(|(_, lease)| lease).collect();
+        leases.sort_unstable_by_key(|lease| lease.expires);
+        leases.into_iter().find_map(|lease| {
+            reserved = reserved.saturating_sub(lease.cost.amounts()[unit]);
+            (reserved <= at_most).then_some(lease.expires)
+        })
+    }
+
+    /// When its period is over.
+    pub fn renews_at(&self) -> Option<Timestamp> {
+        self.ends
+    }
+
     pub fn calls_of(&self, key: u64) -> u32 {
         self.calls.made(key)
     }
@@ -553,7 +659,7 @@ impl Account {
         match limits.cap {
             Some(cap) if made >= cap => {
                 let (spent, limit) = (u64::from(made), u64::from(cap));
-                Err(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit })
+                Err(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit, renews_at: self.ends })
             }
             Some(_) | None => Ok(()),
         }
@@ -586,7 +692,7 @@ impl Account {
         for (number, unit) in BOOKED.into_iter().enumerate() {
             let (spent, reserved, asked, limit) = (spent[number], reserved[number], asked[number], ceilings[number]);
             if !is_right(spent, reserved, asked, limit) {
-                return Err(BudgetExceeded { unit, level, spent, reserved, asked, limit });
+                return Err(BudgetExceeded { unit, level, spent, reserved, asked, limit, renews_at: self.ends });
             }
         }
         Ok(())

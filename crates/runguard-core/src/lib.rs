@@ -2,6 +2,7 @@
 
 pub mod breaker;
 pub mod budget;
+pub mod calendar;
 pub mod detect;
 pub mod fingerprint;
 pub mod hashed;

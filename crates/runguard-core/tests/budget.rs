@@ -8,6 +8,7 @@ use runguard_core::budget::{
     Budget, BudgetError, BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Reservation, Unit, call_key,
 };
 use runguard_core::money::NanoDollars;
+use runguard_core::time::Timestamp;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -204,6 +205,58 @@ mod stories {
     }
 
     #[test]
+    fn scopes_grant_together_or_not_at_all() {
+        let run = Budget::new(usd_limit(dollars("2")));
+        let (key, model) = (run.scope(usd_limit(dollars("10"))), run.scope(usd_limit(dollars("1"))));
+        let drawn = run.within(&[&key, &model]).unwrap();
+        let refused = drawn.reserve(Cost::usd(dollars("1.5"))).unwrap_err();
+        assert_eq!((refused.level, refused.limit_value(), refused.renews_at), (Level::Scope(1), 1.0, None));
+        assert_eq!(key.snapshot().reserved, Cost::ZERO, "a refusal is in no book");
+        let held = drawn.reserve(Cost::usd(dollars("0.5"))).unwrap();
+        let by_id = drawn.reserve_with_id(Cost::usd(dollars("0.25"))).unwrap();
+        assert_eq!(drawn.remaining().usd, Some(dollars("0.25")));
+        held.commit(Cost::usd(dollars("0.75"))).unwrap();
+        run.commit_by_id(by_id, Cost::usd(dollars("0.25"))).unwrap();
+        assert_eq!([&run, &key, &model].map(|budget| budget.snapshot().spent().usd), [dollars("1"); 3], "settled in all of them");
+        assert_eq!(run.within(&[&Budget::new(Limits::default())]).unwrap_err(), BudgetError::ForeignScope(0));
+    }
+
+    #[test]
+    fn a_scope_that_nobody_has_any_more_takes_its_reservations_along() {
+        let run = Budget::new(usd_limit(dollars("2")));
+        let drawn = run.within(&[&run.scope(Limits::default())]).unwrap();
+        let id = drawn.reserve_with_id(Cost::usd(dollars("1"))).unwrap();
+        drop(drawn);
+        let _other = run.scope(Limits::default());
+        run.release_by_id(id).unwrap();
+        assert_eq!(run.remaining().usd, Some(dollars("2")));
+        let child = run.child(Limits::default()).within(&[&run.scope(Limits::default())]).unwrap();
+        child.reserve_with_id(Cost::usd(dollars("1"))).unwrap();
+        drop(child);
+        assert_eq!(run.remaining().usd, Some(dollars("2")));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_finds_the_period_that_has_begun() {
+        const DAY: i64 = 86_400_000;
+        let day = Budget::new(usd_limit(dollars("1")));
+        let renew = |now: i64| day.renew(Timestamp::from_millis(now.div_euclid(DAY) * DAY + DAY), Timestamp::from_millis(now));
+        renew(DAY - 1);
+        let over_midnight = day.reserve_with_id(Cost::usd(dollars("0.25"))).unwrap();
+        day.record(Cost::usd(dollars("0.75"))).unwrap();
+        assert_eq!(day.check(Cost::usd(nanos(1))).unwrap_err().renews_at, Some(Timestamp::from_millis(DAY)));
+        renew(DAY);
+        assert_eq!(day.remaining().usd, Some(dollars("0.75")), "what is set aside stays");
+        day.commit_by_id(over_midnight, Cost::usd(dollars("0.25"))).unwrap();
+        renew(DAY - 1);
+        assert_eq!(day.snapshot().spent().usd, dollars("0.25"), "nothing is freed, nothing is lost");
+        renew(2 * DAY - 1);
+        assert_eq!(day.snapshot().spent().usd, dollars("0.25"));
+        renew(2 * DAY);
+        assert_eq!(day.remaining().usd, Some(dollars("1")));
+    }
+
+    #[test]
     fn the_messages_say_the_numbers_and_what_to_do() {
         let root = Budget::new(usd_limit(dollars("1")));
         let child = root.child(cap(1));
@@ -224,7 +277,12 @@ mod stories {
 mod properties {
     use super::*;
 
-    const PARENTS: [Option<usize>; 4] = [None, Some(0), Some(0), Some(1)];
+    /// The last two are scopes.
+    const PARENTS: [Option<usize>; 6] = [None, Some(0), Some(0), Some(1), None, None];
+
+    /// Who is asked, and the scopes named with it.
+    const ASKED: [(usize, &[usize]); 11] =
+        [(0, &[]), (1, &[]), (2, &[]), (3, &[]), (4, &[]), (5, &[]), (0, &[4]), (1, &[5]), (2, &[4, 5]), (3, &[5, 4, 4]), (3, &[4, 0])];
 
     #[derive(Debug, Clone)]
     enum Act {
@@ -236,6 +294,9 @@ mod properties {
         CommitEstimate(usize),
         Release(usize),
         Count(usize, u8),
+        Limit(usize, Limits),
+        /// A period begins for an account, if the one before is over by then.
+        Renew(usize, i64),
     }
 
     fn cost() -> impl Strategy<Value = Cost> {
@@ -243,7 +304,7 @@ mod properties {
     }
 
     fn act() -> impl Strategy<Value = Act> {
-        let budget = 0..PARENTS.len();
+        let budget = 0..ASKED.len();
         prop_oneof![
             2 => (budget.clone(), cost()).prop_map(|(budget, cost)| Act::Record(budget, cost)),
             4 => (budget.clone(), cost()).prop_map(|(budget, cost)| Act::Reserve(budget, cost)),
@@ -252,6 +313,8 @@ mod properties {
             3 => any::<usize>().prop_map(Act::CommitEstimate),
             1 => any::<usize>().prop_map(Act::Release),
             1 => (budget, 0_u8..2).prop_map(|(budget, key)| Act::Count(budget, key)),
+            1 => (0..PARENTS.len(), limits()).prop_map(|(budget, limits)| Act::Limit(budget, limits)),
+            2 => (0..PARENTS.len(), 0_i64..500).prop_map(|(budget, now)| Act::Renew(budget, now)),
         ]
     }
 
@@ -275,6 +338,7 @@ mod properties {
         spent: [i128; 2],
         reserved: [i128; 2],
         calls: [u32; 2],
+        ends: Option<i64>,
     }
 
     impl Plain {
@@ -284,8 +348,16 @@ mod properties {
         }
     }
 
-    fn path(budget: usize) -> Vec<usize> {
-        std::iter::successors(Some(budget), |at| PARENTS[*at]).collect()
+    /// Every account once.
+    fn path(asked: usize) -> Vec<usize> {
+        let (budget, scopes) = ASKED[asked];
+        let mut path: Vec<usize> = std::iter::successors(Some(budget), |at| PARENTS[*at]).collect();
+        for scope in scopes {
+            if !path.contains(scope) {
+                path.push(*scope);
+            }
+        }
+        path
     }
 
     fn amounts(cost: Cost) -> [i128; 2] {
@@ -293,111 +365,136 @@ mod properties {
     }
 
     proptest! {
-            #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(400))]
 
-            #[test]
-            fn any_sequence_follows_the_plain_rules(all_limits in prop::array::uniform4(limits()), acts in prop::collection::vec(act(), 1..80)) {
-                let mut budgets: Vec<Budget> = Vec::new();
-                let mut plain: Vec<Plain> = Vec::new();
-                for (parent, limits) in PARENTS.into_iter().zip(all_limits) {
-                    budgets.push(parent.map_or_else(|| Budget::new(limits), |parent| budgets[parent].child(limits)));
-                    plain.push(Plain { limits, ..Plain::default() });
-                }
-                let mut held: Vec<(usize, Cost, Held)> = Vec::new();
-                let mut kept_to_estimates = true;
+        #[test]
+        fn any_sequence_follows_the_plain_rules(all_limits in prop::array::uniform6(limits()), acts in prop::collection::vec(act(), 1..80)) {
+            let mut budgets: Vec<Budget> = Vec::new();
+            let mut plain: Vec<Plain> = Vec::new();
+            for (parent, limits) in PARENTS.into_iter().zip(all_limits) {
+                let budget = match (parent, budgets.first()) {
+                    (Some(parent), _) => budgets[parent].child(limits),
+                    (None, Some(root)) => root.scope(limits),
+                    (None, None) => Budget::new(limits),
+                };
+                budgets.push(budget);
+                plain.push(Plain { limits, ..Plain::default() });
+            }
+            let named = |scopes: &[usize]| scopes.iter().map(|scope| budgets[*scope].clone()).collect::<Vec<_>>();
+            let asked: Vec<Budget> =
+                ASKED.map(|(budget, scopes)| budgets[budget].within(&named(scopes).iter().collect::<Vec<_>>()).unwrap()).into();
+            let mut held: Vec<(usize, Cost, Held)> = Vec::new();
+            let mut kept_to_estimates = true;
 
-                for act in acts {
-                    match act {
-                        Act::Record(budget, paid) => {
-                            kept_to_estimates = false;
+            for act in acts {
+                match act {
+                    Act::Record(budget, paid) => {
+                        kept_to_estimates = false;
+                        for at in path(budget) {
+                            for unit in 0..2 {
+                                plain[at].spent[unit] += amounts(paid)[unit];
+                            }
+                        }
+                        let exceeded = path(budget).iter().any(|at| (0..2).any(|unit| plain[*at].spent[unit] > plain[*at].limit(unit)));
+                        prop_assert_eq!(asked[budget].record(paid).is_err(), exceeded);
+                    }
+                    Act::Reserve(budget, estimate) | Act::ReserveWithId(budget, estimate) => {
+                        let fits = path(budget).iter().all(|at| {
+                            let book = &plain[*at];
+                            (0..2).all(|unit| book.spent[unit] + book.reserved[unit] + amounts(estimate)[unit] <= book.limit(unit))
+                        });
+                        prop_assert_eq!(asked[budget].check(estimate).is_ok(), fits);
+                        let got = if matches!(act, Act::Reserve(..)) {
+                            asked[budget].reserve(estimate).ok().map(Held::Object)
+                        } else {
+                            asked[budget].reserve_with_id(estimate).ok().map(Held::Id)
+                        };
+                        prop_assert_eq!(got.is_some(), fits);
+                        if let Some(got) = got {
                             for at in path(budget) {
                                 for unit in 0..2 {
-                                    plain[at].spent[unit] += amounts(paid)[unit];
+                                    plain[at].reserved[unit] += amounts(estimate)[unit];
                                 }
                             }
-                            let exceeded = path(budget).iter().any(|at| (0..2).any(|unit| plain[*at].spent[unit] > plain[*at].limit(unit)));
-                            prop_assert_eq!(budgets[budget].record(paid).is_err(), exceeded);
+                            held.push((budget, estimate, got));
                         }
-                        Act::Reserve(budget, estimate) | Act::ReserveWithId(budget, estimate) => {
-                            let fits = path(budget).iter().all(|at| {
-                                let book = &plain[*at];
-                                (0..2).all(|unit| book.spent[unit] + book.reserved[unit] + amounts(estimate)[unit] <= book.limit(unit))
-                            });
-                            prop_assert_eq!(budgets[budget].check(estimate).is_ok(), fits);
-                            let got = if matches!(act, Act::Reserve(..)) {
-                                budgets[budget].reserve(estimate).ok().map(Held::Object)
-                            } else {
-                                budgets[budget].reserve_with_id(estimate).ok().map(Held::Id)
-                            };
-                            prop_assert_eq!(got.is_some(), fits);
-                            if let Some(got) = got {
-                                for at in path(budget) {
-                                    for unit in 0..2 {
-                                        plain[at].reserved[unit] += amounts(estimate)[unit];
-                                    }
-                                }
-                                held.push((budget, estimate, got));
+                    }
+                    Act::Commit(place, _) | Act::CommitEstimate(place) if !held.is_empty() => {
+                        let (budget, estimate, object) = held.swap_remove(place % held.len());
+                        let paid = if let Act::Commit(_, paid) = act { paid } else { estimate };
+                        kept_to_estimates &= (0..2).all(|unit| amounts(paid)[unit] <= amounts(estimate)[unit]);
+                        let mut overran = false;
+                        for at in path(budget) {
+                            for unit in 0..2 {
+                                plain[at].reserved[unit] -= amounts(estimate)[unit];
+                                plain[at].spent[unit] += amounts(paid)[unit];
+                                overran |= amounts(paid)[unit] > amounts(estimate)[unit]
+                                    && plain[at].spent[unit] + plain[at].reserved[unit] > plain[at].limit(unit);
                             }
                         }
-                        Act::Commit(place, _) | Act::CommitEstimate(place) if !held.is_empty() => {
-                            let (budget, estimate, object) = held.swap_remove(place % held.len());
-                            let paid = if let Act::Commit(_, paid) = act { paid } else { estimate };
-                            kept_to_estimates &= (0..2).all(|unit| amounts(paid)[unit] <= amounts(estimate)[unit]);
-                            let mut overran = false;
+                        let failed = match object {
+                            Held::Object(reservation) => reservation.commit(paid).is_err(),
+                            // Where it was reserved is known, whatever it is settled with.
+                            Held::Id(id) => budgets[ASKED[budget].0].commit_by_id(id, paid).is_err(),
+                        };
+                        prop_assert_eq!(failed, overran);
+                    }
+                    Act::Release(place) if !held.is_empty() => {
+                        let (budget, estimate, object) = held.swap_remove(place % held.len());
+                        for at in path(budget) {
+                            for unit in 0..2 {
+                                plain[at].reserved[unit] -= amounts(estimate)[unit];
+                            }
+                        }
+                        match object {
+                            Held::Object(reservation) => drop(reservation),
+                            Held::Id(id) => budgets[ASKED[budget].0].release_by_id(id).unwrap(),
+                        }
+                    }
+                    Act::Commit(..) | Act::CommitEstimate(_) | Act::Release(_) => {}
+                    Act::Count(budget, key) => {
+                        let key = usize::from(key);
+                        let may = path(budget).iter().all(|at| plain[*at].limits.cap.is_none_or(|cap| plain[*at].calls[key] < cap));
+                        prop_assert_eq!(asked[budget].count(&key.to_string()).is_ok(), may);
+                        if may {
                             for at in path(budget) {
-                                for unit in 0..2 {
-                                    plain[at].reserved[unit] -= amounts(estimate)[unit];
-                                    plain[at].spent[unit] += amounts(paid)[unit];
-                                    overran |= amounts(paid)[unit] > amounts(estimate)[unit]
-                                        && plain[at].spent[unit] + plain[at].reserved[unit] > plain[at].limit(unit);
-                                }
-                            }
-                            let failed = match object {
-                                Held::Object(reservation) => reservation.commit(paid).is_err(),
-                                Held::Id(id) => budgets[budget].commit_by_id(id, paid).is_err(),
-                            };
-                            prop_assert_eq!(failed, overran);
-                        }
-                        Act::Release(place) if !held.is_empty() => {
-                            let (budget, estimate, object) = held.swap_remove(place % held.len());
-                            for at in path(budget) {
-                                for unit in 0..2 {
-                                    plain[at].reserved[unit] -= amounts(estimate)[unit];
-                                }
-                            }
-                            match object {
-                                Held::Object(reservation) => drop(reservation),
-                                Held::Id(id) => budgets[budget].release_by_id(id).unwrap(),
-                            }
-                        }
-                        Act::Commit(..) | Act::CommitEstimate(_) | Act::Release(_) => {}
-                        Act::Count(budget, key) => {
-                            let key = usize::from(key);
-                            let may = path(budget).iter().all(|at| plain[*at].limits.cap.is_none_or(|cap| plain[*at].calls[key] < cap));
-                            prop_assert_eq!(budgets[budget].count(&key.to_string()).is_ok(), may);
-                            if may {
-                                for at in path(budget) {
-     plain[at].calls[key] += 1;
-    }
+                                plain[at].calls[key] += u32::from(plain[at].limits.cap.is_some());
                             }
                         }
                     }
+                    Act::Limit(budget, limits) => {
+                        // Whoever lowers a limit below what is used has overrun it.
+                        kept_to_estimates = false;
+                        plain[budget].limits = limits;
+                        budgets[budget].limit(limits);
+                    }
+                    Act::Renew(budget, now) => {
+                        let (ends, plain) = (now.div_euclid(100) * 100 + 100, &mut plain[budget]);
+                        match plain.ends {
+                            Some(known) if known > now => {}
+                            Some(_) => *plain = Plain { limits: plain.limits, reserved: plain.reserved, ends: Some(ends), ..Plain::default() },
+                            None => plain.ends = Some(ends),
+                        }
+                        budgets[budget].renew(Timestamp::from_millis(ends), Timestamp::from_millis(now));
+                    }
+                }
 
-                    for (budget, plain) in budgets.iter().zip(&plain) {
-                        let books = budget.snapshot();
-                        prop_assert_eq!(amounts(books.spent()), plain.spent);
-                        prop_assert_eq!(amounts(books.reserved), plain.reserved);
-                        for unit in 0..2 {
-                            prop_assert!(amounts(books.committed)[unit] + amounts(books.reserved)[unit] <= plain.limit(unit));
-                            if kept_to_estimates {
-                                prop_assert!(plain.spent[unit] + plain.reserved[unit] <= plain.limit(unit), "nothing is overrun by those who keep to their estimates");
-                                prop_assert_eq!(amounts(books.overrun)[unit], 0);
-                            }
+                for (budget, plain) in budgets.iter().zip(&plain) {
+                    let books = budget.snapshot();
+                    prop_assert_eq!(amounts(books.spent()), plain.spent);
+                    prop_assert_eq!(amounts(books.reserved), plain.reserved);
+                    for unit in 0..2 {
+                        // A limit may be lowered below what is set aside; beside that nothing fits.
+                            prop_assert!(amounts(books.committed)[unit] <= (plain.limit(unit) - plain.reserved[unit]).max(0));
+                        if kept_to_estimates {
+                            prop_assert!(plain.spent[unit] + plain.reserved[unit] <= plain.limit(unit), "nothing is overrun by those who keep to their estimates");
+                            prop_assert_eq!(amounts(books.overrun)[unit], 0);
                         }
                     }
                 }
             }
         }
+    }
 }
 
 mod threads {

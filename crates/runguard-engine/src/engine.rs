@@ -217,11 +217,12 @@ fn group(names: Names, tenant: &str, key: Key, slot: u8, label: &str) -> Option<
             // An endpoint's label says whose it is, a session's does not.
             let endpoint = match key.family {
                 Family::Endpoint => label.split_once('\0').map_or(label, |(_, endpoint)| endpoint),
-                Family::Session | Family::Idempotency => label,
+                Family::Session | Family::Idempotency | Family::Account => label,
             };
             names.key(Family::Endpoint, tenant, endpoint).group()
         }
-        LivesWith::Budget => names.key(Family::Session, tenant, &format!("\0budget\0{label}")).group(),
+        // With the one that nearly everybody has, where it has always been.
+        LivesWith::Budget => names.key(Family::Session, tenant, "\0budget\0default").group(),
     })
 }
 
@@ -233,6 +234,7 @@ fn keep(slot: u8, state: &[u8]) -> Keep {
             Remains::Phase => Keep::Log,
             Remains::OperatorsWord => Keep::Always,
         },
+        Some(Slot::BudgetScope) => Keep::Month,
         Some(slot) if slot.is_windowed() => Keep::Window,
         Some(_) | None => Keep::Log,
     }
@@ -313,7 +315,8 @@ impl Engine {
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
-        let (places, names) = (asked.operation.places(), self.store.names());
+        let policy = settings.policies.for_tenant(asked.tenant);
+        let (places, names) = (asked.operation.places_by(policy), self.store.names());
         let labels: SmallVec<[Cow<'_, str>; 2]> = places.iter().map(|place| label(asked.tenant, place, settings.log.store_text)).collect();
         let mut cells: SmallVec<[Cell<'_>; 3]> =
             places.iter().zip(&labels).map(|(place, label)| cell(names, asked.tenant, place, label)).collect();
@@ -590,20 +593,26 @@ pub fn forced_name(forced: Forced) -> &'static str {
     }
 }
 
-/// What a state is filed under within its entry. Endpoints are listed, so theirs says whose it is.
+/// What a state is filed under within its entry. Endpoints and accounts are no session's, so theirs says whose it is.
 pub(crate) fn label<'a>(tenant: &str, place: &guard::Place<'a>, store_text: StoreText) -> Cow<'a, str> {
     match place.scope {
         Scope::Session => place.kept_subject(store_text),
         Scope::Endpoint => Cow::Owned(format!("{tenant}\0{}", place.subject)),
+        Scope::Account => Cow::Owned(format!("{tenant}\0{}\0{}", place.subject, place.name)),
+    }
+}
+
+pub(crate) const fn family_of(scope: Scope) -> Family {
+    match scope {
+        Scope::Session => Family::Session,
+        Scope::Endpoint => Family::Endpoint,
+        Scope::Account => Family::Account,
     }
 }
 
 /// The address of a guard's state.
 pub(crate) fn cell<'a>(names: Names, tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
-    let family = match place.scope {
-        Scope::Session => Family::Session,
-        Scope::Endpoint => Family::Endpoint,
-    };
+    let family = family_of(place.scope);
     let (key, slot) = (names.key(family, tenant, place.name), place.slot as u8);
     Cell { key, slot, subject: label, group: group(names, tenant, key, slot, label).unwrap_or(key.group()) }
 }

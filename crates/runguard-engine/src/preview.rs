@@ -14,14 +14,14 @@
 //! on threads that serve nobody, one at a time for a tenant and few in all, within a time, and ends soon after the caller has
 //! gone; its turn is over when the work is, and not when the caller leaves.
 
-use crate::engine::{Engine, Outcome, label};
+use crate::engine::{Engine, Outcome, family_of, label};
 use crate::settings::Settings;
 use runguard_core::text::{self, StoreText};
 use runguard_core::{GuardName, Reason, Span, Timestamp};
 use runguard_guards::Mode;
 use runguard_guards::answer::Value as Fact;
 use runguard_guards::guard::{
-    self, Moment, Operation, Scope, action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery,
+    self, Moment, Operation, Slot, action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery,
     no_match_reprompt, run_loop, stall, tool_call,
 };
 use runguard_guards::input::Input;
@@ -424,19 +424,13 @@ struct Ended {
 impl Lane {
     fn run(&mut self, tenant: &str, operation: &dyn Operation, policy: &Policy, row: &LogRow) -> Ended {
         let now = Timestamp::from_millis(row.at);
-        let places = operation.places();
+        let places = operation.places_by(policy);
         let names: Vec<StateName> = places
             .iter()
-            .map(|place| {
-                let family = match place.scope {
-                    Scope::Session => Family::Session,
-                    Scope::Endpoint => Family::Endpoint,
-                };
-                StateName {
-                    key: self.names.key(family, tenant, place.name),
-                    slot: place.slot as u8,
-                    label: label(tenant, place, StoreText::Full).into_owned(),
-                }
+            .map(|place| StateName {
+                key: self.names.key(family_of(place.scope), tenant, place.name),
+                slot: place.slot as u8,
+                label: label(tenant, place, StoreText::Full).into_owned(),
             })
             .collect();
         let states: Vec<Option<&[u8]>> = names.iter().map(|name| self.states.get(name).map(Vec::as_slice)).collect();
@@ -847,7 +841,11 @@ impl Replay {
             self.reservations.insert(budget::reservation_number(&row.id), row.id.clone());
         }
         let own_key = self.lanes[0].names.key(Family::Session, &row.tenant, &row.session);
-        let own = deed.effects.iter().find(|effect| effect.key == own_key).map(|effect| effect.events.as_slice());
+        let own = deed
+            .effects
+            .iter()
+            .find(|effect| effect.key == own_key && effect.slot == Slot::Budget as u8)
+            .map(|effect| effect.events.as_slice());
         let refused = row.outcome == "blocked" || row.outcome == "would_block";
         let asked_usd = answer["cost_usd"].as_f64();
         if refused && own.is_none() && (asked_usd.is_none() || row.reason.as_deref() != Some(Reason::BudgetExceeded.code())) {
@@ -855,7 +853,7 @@ impl Replay {
             return None;
         }
         let set = self.in_force(row)?.budget.for_subject(&row.subject).settings.clone();
-        let is_own = answer["level"].as_str() != Some("parent");
+        let is_own = !matches!(answer["level"].as_str(), Some("parent" | "scope"));
         // What the caller asked for; a row that does not tell it shows it by a limit that nobody else has set.
         let shown_usd = || answer["limit_usd"].as_f64().filter(|limit| is_own && (limit - set.max_usd).abs() > f64::EPSILON);
         let shown_tokens = || answer["limit_tokens"].as_u64().filter(|limit| is_own && *limit != set.max_tokens);
@@ -878,6 +876,9 @@ impl Replay {
             limit_usd: input["max_usd"].as_f64().or_else(shown_usd),
             limit_tokens: input["max_tokens"].as_u64().or_else(shown_tokens),
             cap: input["cap"].as_u64(),
+            scopes: input["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+            model: input["model"].as_str(),
+            asked_with: input["asked_with"].as_str(),
             reservations: &self.reservations,
         })
     }

@@ -66,7 +66,7 @@ fn operation(path: &str, body: &str) -> Box<dyn Operation> {
 }
 
 fn run(operation: &dyn Operation, policy: &Policy, states: &HashMap<usize, Vec<u8>>, now: i64) -> runguard_guards::Outcome {
-    let states: Vec<Option<&[u8]>> = (0..operation.places().len()).map(|place| states.get(&place).map(Vec::as_slice)).collect();
+    let states: Vec<Option<&[u8]>> = (0..operation.places_by(policy).len()).map(|place| states.get(&place).map(Vec::as_slice)).collect();
     let moment = Moment { now: Timestamp::from_millis(now), decision_id: "01JF8Z6Q0V3N1W2X4Y5Z6A7B8C", store_text: StoreText::Redacted };
     operation.run(policy, &states, moment)
 }
@@ -122,6 +122,22 @@ fn main() {
         }
         let bytes: usize = states.values().map(Vec::len).sum();
         println!("{path:<28} {:>9.0} {:>9.0} {:>9.0}   {bytes:>5}  {}", figures[0], figures[1], figures[2], verdict(&*operation, &figures));
+    }
+    println!("\nBudgets that draw on five scopes, three of them by periods, after ten earlier requests:\n");
+    let limit = serde_json::json!({"max_usd": 1000});
+    let scopes = serde_json::json!({"run": {"total": limit}, "tenant": {"day": limit, "month": limit}, "model": {"week": limit}});
+    let guards = serde_json::json!({"budget": {"time_zone": "Europe/Berlin", "scopes": scopes}});
+    let policy_of_scopes = Policy::build(guards.as_object().expect("a table"), &["guards"]).expect("valid settings");
+    for act in ["check", "record", "reserve"] {
+        let body = r#"{"session_id":"run-1","usd":0.01,"model":"gpt-4o","scopes":[{"per":"team","name":"search"}]}"#;
+        let operation = operation(&format!("/guard/budget/{act}"), body);
+        let mut states: HashMap<usize, Vec<u8>> = HashMap::new();
+        for second in 0..10 {
+            for change in run(&*operation, &policy_of_scopes, &states, 1_700_000_000_000 + second * 1_000).changes {
+                states.insert(change.place, change.state);
+            }
+        }
+        println!("{act:<28} {:>9.0}", nanoseconds(&*operation, &policy_of_scopes, &states, 1_700_000_011_000));
     }
     println!("\nRedaction of a text before it is kept:\n");
     for (name, text) in TEXTS {

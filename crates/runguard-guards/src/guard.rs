@@ -109,11 +109,12 @@ pub static ROUTES: &[&Route] = &[
     &action_group::RESULT_ROUTE,
 ];
 
-/// Where a piece of state lives: with a session, or shared by all sessions of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Where a piece of state lives: with a session, or shared by all sessions of an endpoint, or by all that draw on an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     Session,
     Endpoint,
+    Account,
 }
 
 /// The address of one piece of state. Within a scope it is told apart by slot (whose state) and subject (of what).
@@ -154,6 +155,7 @@ pub enum Slot {
     Budget = 12,
     ToolCall = 13,
     ActionGroup = 14,
+    BudgetScope = 15,
 }
 
 /// What a state is asked together with.
@@ -162,12 +164,12 @@ pub enum LivesWith {
     Session,
     /// A session's retries with the endpoint's phase; the subject names the endpoint.
     Endpoint,
-    /// A budget with its parent of the same name; the subject is that name.
+    /// All budgets of a tenant, and the scopes they draw on: one question may be asked of any of them.
     Budget,
 }
 
 impl Slot {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::AiTaskRetry,
         Self::Handoff,
         Self::KbBotpress,
@@ -182,6 +184,7 @@ impl Slot {
         Self::Budget,
         Self::ToolCall,
         Self::ActionGroup,
+        Self::BudgetScope,
     ];
 
     pub fn from_number(number: u8) -> Option<Self> {
@@ -192,7 +195,7 @@ impl Slot {
     pub const fn lives_with(self) -> LivesWith {
         match self {
             Self::CircuitEndpoint | Self::CircuitSession => LivesWith::Endpoint,
-            Self::Budget => LivesWith::Budget,
+            Self::Budget | Self::BudgetScope => LivesWith::Budget,
             Self::AiTaskRetry
             | Self::Handoff
             | Self::KbBotpress
@@ -219,7 +222,9 @@ impl Slot {
             | Self::CaptureSlotFill
             | Self::CircuitSession => true,
             // An operator's word, a run's history, money.
-            Self::CircuitEndpoint | Self::Loop | Self::Stall | Self::Budget | Self::ToolCall | Self::ActionGroup => false,
+            Self::CircuitEndpoint | Self::Loop | Self::Stall | Self::Budget | Self::BudgetScope | Self::ToolCall | Self::ActionGroup => {
+                false
+            }
         }
     }
 }
@@ -243,9 +248,13 @@ pub trait Operation: Send + Sync + Debug {
         Cow::Borrowed(self.subject())
     }
     fn places(&self) -> Vec<Place<'_>>;
+    /// The same with those that the settings add.
+    fn places_by<'a>(&'a self, _policy: &'a Policy) -> Vec<Place<'a>> {
+        self.places()
+    }
     /// What of the request is kept in the log.
     fn input(&self, store_text: StoreText) -> Facts;
-    /// `states` are those at [`Self::places`], in that order.
+    /// `states` are those at [`Self::places_by`] the same policy, in that order.
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome;
 }
 
@@ -263,7 +272,7 @@ pub struct Outcome {
 /// One piece of state with what happened to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Index into [`Operation::places`].
+    /// Index into [`Operation::places_by`].
     pub place: usize,
     pub events: Vec<u8>,
     pub state: Vec<u8>,
@@ -351,6 +360,10 @@ pub(crate) trait Check: Send + Sync + Debug {
         Cow::Borrowed(self.subject())
     }
     fn places(&self) -> Vec<Place<'_>>;
+    /// See [`Operation::places_by`].
+    fn places_by<'a>(&'a self, _policy: &'a Policy) -> Vec<Place<'a>> {
+        self.places()
+    }
     fn input(&self, store_text: StoreText) -> Facts;
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
@@ -476,15 +489,12 @@ pub(crate) fn changes<G: Guard>(mut state: G::State, events: Vec<G::Event>, at: 
     for event in &events {
         G::apply(&mut state, event, at);
     }
-    let mut changes: Vec<Change> = Vec::with_capacity(1);
-    let mut by_part: [Vec<&G::Event>; 2] = [Vec::new(), Vec::new()];
-    for event in &events {
-        by_part[G::part(event)].push(event);
-    }
-    for (place, events) in by_part.into_iter().enumerate().filter(|(_, events)| !events.is_empty()) {
-        changes.push(Change { place, events: encode(&events), state: state.save(place) });
-    }
-    changes
+    let parts = events.iter().map(G::part).max().unwrap_or(0);
+    let of_part = |place: usize| {
+        let events: Vec<&G::Event> = events.iter().filter(|event| G::part(event) == place).collect();
+        (!events.is_empty()).then(|| Change { place, events: encode(&events), state: state.save(place) })
+    };
+    (0..=parts).filter_map(of_part).collect()
 }
 
 /// What a session or an endpoint is after events happened to it: how a state is rebuilt from the log.
@@ -512,7 +522,7 @@ pub fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> O
         Slot::CircuitSession => part::<api_circuit::ApiCircuit>(1, state, events, at),
         Slot::Loop => part::<run_loop::RunLoop>(0, state, events, at),
         Slot::Stall => part::<stall::Stall>(0, state, events, at),
-        Slot::Budget => budget::replay(state, events, at),
+        Slot::Budget | Slot::BudgetScope => budget::replay(state, events, at),
         Slot::ToolCall => part::<tool_call::ToolCallGuard>(0, state, events, at),
         Slot::ActionGroup => part::<action_group::ActionGroup>(0, state, events, at),
     }
@@ -535,7 +545,8 @@ pub fn outlook(slot: u8, policy: &Policy, subject: &str, state: &[u8], now: Time
         Some(Slot::CaptureSlotFill) => of::<capture_slot_fill::CaptureSlotFill>(0, policy, subject, state, now),
         Some(Slot::CircuitSession) => of::<api_circuit::ApiCircuit>(1, policy, subject, state, now),
         // What comes next decides, or it is not a count: nothing can be said beforehand.
-        Some(Slot::CircuitEndpoint | Slot::Loop | Slot::Stall | Slot::Budget | Slot::ToolCall | Slot::ActionGroup) | None => Vec::new(),
+        Some(Slot::CircuitEndpoint | Slot::Loop | Slot::Stall | Slot::Budget | Slot::BudgetScope | Slot::ToolCall | Slot::ActionGroup)
+        | None => Vec::new(),
     }
 }
 
@@ -561,6 +572,10 @@ macro_rules! operation_of_check {
 
             fn places(&self) -> Vec<crate::guard::Place<'_>> {
                 crate::guard::Check::places(self)
+            }
+
+            fn places_by<'a>(&'a self, policy: &'a crate::policy::Policy) -> Vec<crate::guard::Place<'a>> {
+                crate::guard::Check::places_by(self, policy)
             }
 
             fn input(&self, store_text: runguard_core::text::StoreText) -> crate::answer::Facts {

@@ -3,6 +3,8 @@
 //! The table of a route is written once and serves four times: it validates, it names unknown fields, it is the
 //! OpenAPI schema, and it is the documentation. All problems are collected, so a caller mends them in one go.
 
+use runguard_core::calendar::Period;
+use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
 use runguard_core::money::NanoDollars;
 pub use runguard_core::text::MAX_TEXT_BYTES;
 use serde::Deserialize;
@@ -40,6 +42,8 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// Any JSON value, nested at most 64 deep.
     Any,
+    /// What a budget draws on: a list of objects.
+    Scopes,
 }
 
 /// What is kept of a field, in the log and in states.
@@ -86,7 +90,9 @@ impl Keeping {
 impl Kind {
     pub const fn keeping(self) -> Keeping {
         match self {
-            Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) => Keeping::AsItIs,
+            Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) | Self::Scopes => {
+                Keeping::AsItIs
+            }
             Self::Text => Keeping::AsStoreTextSays,
             Self::Label | Self::Hash => Keeping::AsNameOrDigest,
             Self::Any => Keeping::AsDigest,
@@ -114,6 +120,9 @@ impl Field {
     }
 }
 
+/// What a budget may be for each of without a caller's naming it: its session, its tenant, the key it asks with, the model it prices.
+pub const KNOWN_PER: [&str; 4] = ["run", "tenant", "key", "model"];
+
 /// Every guard route takes this one as well.
 pub const REQUEST_ID: Field =
     Field::optional("request_id", Kind::Id, "Idempotency key, for callers that cannot send the Idempotency-Key header.", "\"turn-42\"");
@@ -140,6 +149,7 @@ enum Parsed<'a> {
     Dollars(NanoDollars),
     Flag(bool),
     Json(&'a RawValue),
+    Scopes(Vec<Scope>),
 }
 
 /// The fields of one request, checked.
@@ -147,13 +157,15 @@ enum Parsed<'a> {
 pub struct Input<'a> {
     values: Vec<(&'static str, Parsed<'a>)>,
     pub warnings: Vec<String>,
+    /// The public id of the key that it was asked with, if any.
+    pub asked_with: Option<&'a str>,
 }
 
 impl<'a> Input<'a> {
     pub fn read(body: &'a [u8], fields: &'static [Field]) -> Result<Self, InputError> {
         let text = std::str::from_utf8(body).map_err(|_| InputError::NotAnObject("the body is not UTF-8 text".into()))?;
         let Object(members) = serde_json::from_str(text).map_err(|error| InputError::NotAnObject(not_an_object(text, &error)))?;
-        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new() };
+        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new(), asked_with: None };
         let mut problems = Vec::new();
         let mut unknown = 0_usize;
         for (name, raw) in members {
@@ -224,6 +236,14 @@ impl<'a> Input<'a> {
 
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.find(name), Some(Parsed::Flag(true)))
+    }
+
+    /// Empty when absent.
+    pub fn scopes(&self, name: &str) -> Vec<Scope> {
+        match self.find(name) {
+            Some(Parsed::Scopes(scopes)) => scopes.clone(),
+            _ => Vec::new(),
+        }
     }
 
     pub fn json(&self, name: &str) -> Option<&'a RawValue> {
@@ -350,13 +370,7 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
             }
             Parsed::Number(number)
         }
-        Kind::Whole(at_least) => {
-            let number = number(text).filter(|number| number.fract() == 0.0).ok_or("must be a whole number")?;
-            if number < at_least as f64 || number > 9_007_199_254_740_991.0 {
-                return Err(format!("must be a whole number of at least {at_least}"));
-            }
-            Parsed::Whole(number as u64)
-        }
+        Kind::Whole(at_least) => Parsed::Whole(whole(text, at_least)?),
         Kind::Dollars => Parsed::Dollars(dollars(text)?),
         Kind::Flag => match text {
             "true" => Parsed::Flag(true),
@@ -376,8 +390,71 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>
             }
             Parsed::Json(raw)
         }
+        Kind::Scopes => Parsed::Scopes(scopes(text)?),
     };
     Ok(Some(value))
+}
+
+/// A scope as it is sent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SentScope<'a> {
+    per: String,
+    name: Option<String>,
+    period: Option<Period>,
+    #[serde(borrow)]
+    max_usd: Option<&'a RawValue>,
+    #[serde(borrow)]
+    max_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cap: Option<&'a RawValue>,
+}
+
+/// Longest name of what there is a budget for each of.
+const MAX_PER_CHARS: usize = 32;
+
+/// What there may be a budget for each of: a word of small letters, digits, `_` and `-`.
+pub fn is_per(per: &str) -> bool {
+    (1..=MAX_PER_CHARS).contains(&per.len())
+        && per.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-'))
+}
+
+fn scopes(text: &str) -> Result<Vec<Scope>, String> {
+    let sent: Vec<SentScope<'_>> = serde_json::from_str(text)
+        .map_err(|error| format!("must be a list such as [{{\"per\": \"team\", \"name\": \"search\", \"period\": \"day\"}}]: {error}"))?;
+    if sent.len() > MOST_SCOPES {
+        return Err(format!("has {} scopes; at most {MOST_SCOPES} are taken", sent.len()));
+    }
+    sent.into_iter().map(scope).collect()
+}
+
+fn scope(sent: SentScope<'_>) -> Result<Scope, String> {
+    let SentScope { per, name, period, max_usd, max_tokens, cap } = sent;
+    if !is_per(&per) {
+        return Err(format!("`per` must be a word of at most {MAX_PER_CHARS} small letters, digits, _ and -"));
+    }
+    let name = name.unwrap_or_default();
+    let chars = name.chars().count();
+    if chars > MAX_ID_CHARS {
+        return Err(format!("the name of a {per} is {chars} characters long; at most {MAX_ID_CHARS} are taken"));
+    }
+    if name.trim().is_empty() && !KNOWN_PER.contains(&per.as_str()) {
+        return Err(format!("needs the name of the {per}; without one are {}", KNOWN_PER.join(", ")));
+    }
+    let limit = |name: &str, problem: String| format!("{name} {problem}");
+    let usd = max_usd.map(|usd| dollars(usd.get()).map_err(|problem| limit("max_usd", problem))).transpose()?;
+    let tokens = max_tokens.map(|tokens| whole(tokens.get(), 0).map_err(|problem| limit("max_tokens", problem))).transpose()?;
+    let cap = cap.map(|cap| whole(cap.get(), 0).map_err(|problem| limit("cap", problem))).transpose()?;
+    let limits = Limits { usd, tokens, cap: cap.map(|cap| u32::try_from(cap).unwrap_or(u32::MAX)) };
+    Ok(Scope { label: scope_label(&per, period), per, name, period, limits })
+}
+
+fn whole(text: &str, at_least: u64) -> Result<u64, String> {
+    let number = number(text).filter(|number| number.fract() == 0.0).ok_or("must be a whole number")?;
+    if number < at_least as f64 || number > 9_007_199_254_740_991.0 {
+        return Err(format!("must be a whole number of at least {at_least}"));
+    }
+    Ok(number as u64)
 }
 
 fn dollars(text: &str) -> Result<NanoDollars, String> {

@@ -321,6 +321,11 @@ struct FallbackAnswer {
 struct BudgetAnswer<'a> {
     #[serde(borrow)]
     level: Cow<'a, str>,
+    #[serde(borrow)]
+    scope: Cow<'a, str>,
+    #[serde(borrow)]
+    scope_name: Cow<'a, str>,
+    renews_in_seconds: Option<i64>,
     spent_usd: Option<f64>,
     limit_usd: Option<f64>,
     spent_tokens: Option<u64>,
@@ -639,9 +644,19 @@ impl Rule {
             None => return Vec::new(),
         };
         let input: BudgetInput<'_> = serde_json::from_str(row.input).unwrap_or_default();
-        // A refusal may speak of the parent's budget: then it is the parent's that is used up.
-        let owner = if answer.level == "parent" && !input.parent.is_empty() { &*input.parent } else { row.session };
-        let key = dedup_key(&self.name, &[row.tenant, owner, row.subject]);
+        // A refusal may speak of the parent's budget or a scope's: then it is that one that is used up.
+        let scope = format!("{} {}", answer.scope, answer.scope_name);
+        let owner = match &*answer.level {
+            "parent" if !input.parent.is_empty() => &*input.parent,
+            "scope" => scope.trim_end(),
+            _ => row.session,
+        };
+        // Each period is used up anew.
+        let ends = answer.renews_in_seconds.map_or_else(String::new, |seconds| (row.at.as_millis().div_euclid(1000) + seconds).to_string());
+        let key = match ends.as_str() {
+            "" => dedup_key(&self.name, &[row.tenant, owner, row.subject]),
+            ends => dedup_key(&self.name, &[row.tenant, owner, row.subject, ends]),
+        };
         if !state.entries.contains_key(&key) && percent < f64::from(self.at[0]) {
             return Vec::new();
         }

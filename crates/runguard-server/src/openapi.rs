@@ -4,11 +4,12 @@
 //! an object has the fields that are named here and no others, or says that it has.
 
 use crate::routes::guards::BODY;
+use runguard_core::ledger::MOST_SCOPES;
 use runguard_core::shown::html;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
 use runguard_guards::guard::{AnswerKind, ROUTES, Route, RouteKind};
-use runguard_guards::input::{Field, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
+use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
 use serde_json::{Map, Value, json};
 
 pub fn document() -> Value {
@@ -173,6 +174,27 @@ fn example(field: &Field) -> Value {
     serde_json::from_str(field.example).unwrap_or(Value::Null)
 }
 
+fn scope_schema() -> Value {
+    let whole = json!({"type": ["integer", "null"], "minimum": 0, "maximum": 9_007_199_254_740_991_u64});
+    json!({
+        "type": "object",
+        "required": ["per"],
+        "additionalProperties": false,
+        "properties": {
+            "per": {"type": "string", "pattern": "^[a-z0-9_-]{1,32}$"},
+            "name": {"type": ["string", "null"], "maxLength": MAX_ID_CHARS},
+            "period": {"type": ["string", "null"], "enum": ["day", "week", "month", null]},
+            "max_usd": {"type": ["number", "null"], "minimum": 0, "maximum": 9_000_000_000_u64},
+            "max_tokens": whole,
+            "cap": whole,
+        },
+        "anyOf": [
+            {"properties": {"per": {"enum": KNOWN_PER}}},
+            {"required": ["name"], "properties": {"name": {"type": "string", "minLength": 1, "pattern": "[^\\s]"}}},
+        ],
+    })
+}
+
 fn field_schema(field: &Field) -> Value {
     let mut schema = match field.kind {
         Kind::Id | Kind::Label => json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
@@ -187,6 +209,7 @@ fn field_schema(field: &Field) -> Value {
         Kind::Flag => json!({"type": "boolean"}),
         Kind::OneOf(choices) => json!({"type": "string", "enum": choices}),
         Kind::Any => json!({}),
+        Kind::Scopes => json!({"type": "array", "maxItems": MOST_SCOPES, "items": scope_schema()}),
     };
     if let Value::Object(schema) = &mut schema {
         if !field.required && field.kind != Kind::Any {

@@ -85,7 +85,7 @@ fn what_is_kept_is_listed() {
     for route in ROUTES {
         for field in route.fields {
             // Numbers and choices are nobody's words.
-            if matches!(field.kind, Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::Any) {
+            if matches!(field.kind, Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::Any | Kind::Scopes) {
                 out += &format!("| `{}` | `{}` | {} |\n", route.path, field.name, field.kind.keeping().code());
             }
         }

@@ -71,6 +71,8 @@ const FLUSH: Duration = Duration::from_secs(30);
 /// How often old rows are looked for, unless a test is in a hurry.
 pub const RETIRE_EVERY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+/// The longest there is, and what clocks are put forward and back.
+const MONTH_MILLIS: u64 = 32 * DAY_MILLIS;
 
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
@@ -181,6 +183,7 @@ impl Inner {
             + match (self.rules.keep)(slot, state) {
                 Keep::Window => window,
                 Keep::Log => log.max(window),
+                Keep::Month => log.max(window).max(MONTH_MILLIS),
                 Keep::Day => DAY_MILLIS,
                 Keep::Always => recovery::FOREVER_MILLIS,
             }

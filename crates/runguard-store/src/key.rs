@@ -16,6 +16,8 @@ pub enum Family {
     Session = 0,
     Endpoint = 1,
     Idempotency = 2,
+    /// What many sessions draw on.
+    Account = 3,
 }
 
 impl Family {
@@ -24,6 +26,7 @@ impl Family {
             0 => Some(Self::Session),
             1 => Some(Self::Endpoint),
             2 => Some(Self::Idempotency),
+            3 => Some(Self::Account),
             _ => None,
         }
     }

@@ -96,6 +96,8 @@ pub enum Keep {
     Window,
     /// As long as the log.
     Log,
+    /// As long as the log, and no less than a month: what counts until the end of one.
+    Month,
     /// A day: answers for repeated requests.
     Day,
     /// Until it is taken back: an operator's word.

@@ -136,6 +136,18 @@ export interface StallRequest extends OfSession {
   new_turn?: boolean
 }
 
+/** A budget that many sessions share. */
+export interface BudgetScope {
+  /** What there is one of for each: `team`, `user`; `run`, `tenant`, `key` and `model` need no name. */
+  per: string
+  name?: string
+  period?: 'day' | 'week' | 'month'
+  /** Limits for this question. */
+  max_usd?: number
+  max_tokens?: number
+  cap?: number
+}
+
 /** Which budget, and its limits if the caller sets them. */
 export interface BudgetRequest extends OfSession {
   budget?: string
@@ -144,6 +156,8 @@ export interface BudgetRequest extends OfSession {
   max_usd?: number
   max_tokens?: number
   cap?: number
+  /** What it draws on besides; to settle a reservation, the same. */
+  scopes?: BudgetScope[]
 }
 
 /** What was or will be spent: dollars, tokens, a call of a key, or the usage of a model. */
@@ -284,7 +298,7 @@ export class GuardClient {
     return this.#guard('budget/commit', request, options)
   }
 
-  budgetRelease(request: BudgetRequest & { reservation_id: string }, options?: RequestOptions): Promise<Answer> {
+  budgetRelease(request: BudgetRequest & { reservation_id: string; model?: string }, options?: RequestOptions): Promise<Answer> {
     return this.#guard('budget/release', request, options)
   }
 

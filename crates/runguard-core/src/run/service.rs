@@ -327,22 +327,29 @@ impl Answer {
 
     /// Which limit stands against it, if it is one.
     fn exceeded(&self, asked: Cost) -> Option<BudgetExceeded> {
-        let level = if self.text("level") == Some("parent") { Level::Ancestor(1) } else { Level::Own };
+        let level = match self.text("level") {
+            Some("parent") => Level::Ancestor(1),
+            Some("scope") => Level::Scope(0),
+            Some(_) | None => Level::Own,
+        };
+        // The service says in how many seconds: it is its clock that counts, and there is none here.
+        let renews_at = None;
         let whole = |name: &str| self.whole(name).unwrap_or(0);
         let nanos = |name: &str| self.nanos(name).unwrap_or(0);
         if self.gives(Reason::CallCapReached) {
-            return Some(BudgetExceeded { unit: Unit::Calls, level, spent: whole("calls"), reserved: 0, asked: 1, limit: whole("cap") });
+            let (spent, limit) = (whole("calls"), whole("cap"));
+            return Some(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit, renews_at });
         }
         if !self.gives(Reason::BudgetExceeded) {
             return None;
         }
         if let Some(limit) = self.nanos("limit_usd") {
             let (spent, reserved, asked) = (nanos("spent_usd"), nanos("reserved_usd"), asked.usd.as_nanos().unsigned_abs());
-            return Some(BudgetExceeded { unit: Unit::Usd, level, spent, reserved, asked, limit });
+            return Some(BudgetExceeded { unit: Unit::Usd, level, spent, reserved, asked, limit, renews_at });
         }
         let (spent, limit) = (whole("spent_tokens"), whole("limit_tokens"));
         let reserved = self.whole("remaining_tokens").map_or(0, |left| limit.saturating_sub(spent).saturating_sub(left));
-        Some(BudgetExceeded { unit: Unit::Tokens, level, spent, reserved, asked: asked.tokens, limit })
+        Some(BudgetExceeded { unit: Unit::Tokens, level, spent, reserved, asked: asked.tokens, limit, renews_at })
     }
 
     /// A refusal that no limit is behind: a model without a price, or a service that cannot say.

@@ -5,12 +5,16 @@
 //! the answers alone, and the log must hold every answer once.
 
 use crate::network::Taped;
-use crate::world::{CHILD_LIMIT, ERASABLE, Given, PARENT_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World, route};
+use crate::world::{
+    CHILD_LIMIT, ERASABLE, GLOBEX_LIMIT, Given, PARENT_LIMIT, POOL_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World, pool_of,
+    route,
+};
 use runguard_core::Timestamp;
+use runguard_core::ledger::Account;
 use runguard_engine::Outcome;
 use runguard_engine::engine::RULES;
 use runguard_guards::answer::{Envelope, Shape};
-use runguard_guards::guard::{Moment, Place, Scope};
+use runguard_guards::guard::{Moment, Place, Scope, Slot};
 use runguard_guards::input::Input;
 use runguard_store::cluster::EntryRow;
 use runguard_store::cluster::link::Put;
@@ -46,6 +50,7 @@ fn name_of_place(tenant: &str, place: &Place<'_>) -> u128 {
     let (family, label) = match place.scope {
         Scope::Session => (0, place.subject.to_owned()),
         Scope::Endpoint => (1, format!("{tenant}\0{}", place.subject)),
+        Scope::Account => (3, format!("{tenant}\0{}\0{}", place.subject, place.name)),
     };
     let hash = xxh3_128(&[&[family], tenant.as_bytes(), &[0], place.name.as_bytes()].concat());
     name_of(family, hash, place.slot as u8, &label)
@@ -82,7 +87,7 @@ pub(crate) async fn check(world: &World) -> Result<(), String> {
     log_has_every_answer(world, &rows, &risks)?;
     log_has_nothing_else(world, &rows, &risks)?;
     limits(world, &risks)?;
-    replay_tape(world)?;
+    replay_tape(world, &risks)?;
     repeated_requests(world, &risks).await?;
     erased_stays_erased(world)?;
     states_are_what_the_log_says(world).await
@@ -196,6 +201,7 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
             }
             "/guard/budget/commit" if body["known"] == true => {
                 let cost = body["cost_usd"].as_f64().unwrap_or(0.0);
+                *spent.entry((tenant.clone(), pool_of(&session))).or_default() += cost;
                 *spent.entry((tenant.clone(), session)).or_default() += cost;
                 *spent.entry((tenant, "team".into())).or_default() += cost;
             }
@@ -221,7 +227,13 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
         }
     }
     for (key, spent) in spent {
-        let limit = if key.1 == "team" { PARENT_LIMIT } else { CHILD_LIMIT };
+        let limit = match (key.0.as_str(), key.1.as_str()) {
+            // Every session has the same parent: what it spends is all that the tenant does.
+            ("globex", "team") => GLOBEX_LIMIT,
+            (_, "team") => PARENT_LIMIT,
+            (_, pool) if pool.starts_with("pool") => POOL_LIMIT,
+            _ => CHILD_LIMIT,
+        };
         if spent > limit + 1e-9 && risks.late.is_empty() {
             return Err(format!("{key:?} spent {spent}, the limit is {limit}"));
         }
@@ -230,7 +242,7 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
 }
 
 /// One after the other, as if there were one node.
-fn replay_tape(world: &World) -> Result<(), String> {
+fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
     let (told, record) = (world.told(), world.network.record());
     let asked: BTreeMap<&str, &Request> =
         told.given.iter().filter(|given| !given.replayed).map(|given| (given.id.as_str(), &given.request)).collect();
@@ -257,6 +269,9 @@ fn replay_tape(world: &World) -> Result<(), String> {
                     let name = name_of(effect.family, effect.hash, effect.slot, effect.subject);
                     let before = states.get(&name).map(Vec::as_slice);
                     if let Some(state) = (RULES.replay)(effect.slot, before, effect.events, row.at) {
+                        if risks.late.is_empty() {
+                            stays_within_its_limit(&effect, &state, row)?;
+                        }
                         states.insert(name, state);
                     }
                 }
@@ -283,16 +298,35 @@ fn replay_tape(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// Nobody here spends without asking, nor more than was set aside: what is settled and what is reserved is never more than a limit.
+fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &EntryRow) -> Result<(), String> {
+    let of_team = xxh3_128(&[&[0], row.tenant.as_bytes(), &[0], &b"team"[..]].concat());
+    let limit = match (Slot::from_number(effect.slot), effect.subject.split('\0').nth(1)) {
+        (Some(Slot::Budget), _) if effect.hash == of_team => PARENT_LIMIT,
+        (Some(Slot::Budget), _) => CHILD_LIMIT,
+        (Some(Slot::BudgetScope), Some("pool/day")) => POOL_LIMIT,
+        (Some(Slot::BudgetScope), Some("tenant")) if &*row.tenant == "globex" => GLOBEX_LIMIT,
+        _ => return Ok(()),
+    };
+    let account = Account::from_bytes(state);
+    let used = account.spent().plus(account.reserved(Timestamp::from_millis(row.at))).usd.as_dollars();
+    if used <= limit + 1e-9 {
+        return Ok(());
+    }
+    Err(format!("{used} of {limit} are spent and reserved in {:?} after {}", effect.subject, row.id))
+}
+
 fn same_answer(world: &World, states: &BTreeMap<u128, Vec<u8>>, request: &Request, row: &EntryRow) -> Result<(), String> {
     let route = route(request.path);
     let input = Input::read(request.body.as_bytes(), route.fields).unwrap();
     let operation = (route.read)(&input);
-    let places = operation.places();
+    let policy = world.settings.policies.for_tenant(&request.tenant);
+    let places = operation.places_by(policy);
     let before: Vec<Option<&[u8]>> =
         places.iter().map(|place| states.get(&name_of_place(&request.tenant, place)).map(Vec::as_slice)).collect();
     let now = Timestamp::from_millis(row.at);
     let moment = Moment { now, decision_id: &row.id, store_text: world.settings.log.store_text };
-    let outcome = operation.run(world.settings.policies.for_tenant(&request.tenant), &before, moment);
+    let outcome = operation.run(policy, &before, moment);
     let envelope = Envelope { decision_id: &row.id, session_id: operation.session_id(), warnings: &[], now };
     let answer = outcome.answer.to_json(&envelope, Shape::Full).rest();
     if answer == row.answer {

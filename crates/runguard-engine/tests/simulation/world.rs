@@ -25,6 +25,8 @@ pub(crate) const PROBES: usize = 1;
 pub(crate) const PROBE_TIMEOUT_MILLIS: i64 = 5_000;
 pub(crate) const CHILD_LIMIT: f64 = 1.0;
 pub(crate) const PARENT_LIMIT: f64 = 1.5;
+pub(crate) const POOL_LIMIT: f64 = 0.8;
+pub(crate) const GLOBEX_LIMIT: f64 = 1.2;
 const RULES_TEXT: &str = "
 [guards.ai_task_retry]
 max_retries = 5
@@ -36,6 +38,12 @@ probe_timeout = \"5s\"
 max_attempts_per_session = 50
 [guards.budget]
 max_usd = 1.5
+[guards.budget.scopes.pool.day]
+max_usd = 0.8
+[guards.budget.scopes.tenant.total]
+max_usd = 0
+[tenants.globex.guards.budget.scopes.tenant.total]
+max_usd = 1.2
 ";
 /// After the last fault every node must be sound within this time: the one that builds the states may have died with the lease.
 /// And with small streams what was decided alone goes home in small parts.
@@ -46,6 +54,11 @@ pub(crate) const ERASABLE: &str = "gone";
 
 pub(crate) fn route(path: &str) -> &'static Route {
     ROUTES.iter().find(|route| route.path == path).unwrap()
+}
+
+/// Two sessions share a pool.
+pub(crate) fn pool_of(session: &str) -> String {
+    format!("pool{}", session.bytes().last().unwrap_or_default() % 2)
 }
 
 /// What somebody asks.
@@ -403,7 +416,10 @@ impl World {
         let chosen = chance.below(100);
         let session = if chance.in_thousand(150) { format!("{ERASABLE}{}", chance.below(2)) } else { format!("s{}", chance.below(4)) };
         let other = format!("s{}", chance.below(4));
-        let budget = |session: &str| json!({"session_id": session, "budget": "b", "parent": "team", "max_usd": CHILD_LIMIT});
+        let budget = |session: &str| {
+            let pool = json!({"per": "pool", "name": pool_of(session)});
+            json!({"session_id": session, "budget": "b", "parent": "team", "max_usd": CHILD_LIMIT, "scopes": [pool]})
+        };
         let (path, body) = match chosen {
             0..25 => ("/guard/ai-task-retry", json!({"session_id": session, "task_name": format!("t{}", chance.below(3))})),
             25..32 => ("/guard/handoff", json!({"session_id": session, "source_bot": "a", "target_bot": format!("b{}", chance.below(4))})),

@@ -5,18 +5,24 @@
 //! budget may draw on a parent's (a team's, a user's): both must have enough. A reservation that is never settled, because
 //! its caller died, expires.
 //!
+//! What is asked may draw on *scopes* too: on a key's, a tenant's, a model's, a team's budget, for good or for a day, a week, a month.
+//! Settings give limits to every key, tenant, model or team; a request names what the service does not know by itself. All must
+//! have enough, and what is granted counts in all of them, in one step. For that all budgets of a tenant live together.
+//!
 //! The limit of the settings is a ceiling. A caller may set a limit of its own, and another one later: it is the caller's, and
 //! holds for that budget. What is in force is the lower of the two, so that no caller gets past what the operator allows, and
-//! a ceiling that the operator moves holds at once. What the caller asked for is kept as it was asked.
+//! a ceiling that the operator moves holds at once. What the caller asked for is kept as it was asked. A scope belongs to many: a limit
+//! that a caller gives for it holds for that one question.
 
 use super::{
-    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored, decode,
-    encode, operation_of_check, says,
+    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot,
+    Stored, operation_of_check, says,
 };
 use crate::answer::Facts;
-use crate::input::{Field, Input, Kind};
+use crate::input::{Field, Input, Kind, is_per};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, Unit, number_of};
+use runguard_core::calendar::{Period, Zone};
+use runguard_core::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, MOST_SCOPES, Scope, Unit, number_of, scope_label};
 use runguard_core::limits::{lasting, within};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, UnknownModel, Usage};
@@ -24,7 +30,10 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// Fields of every route, and then those of one.
 macro_rules! fields {
@@ -36,6 +45,7 @@ macro_rules! fields {
             Field::optional("max_usd", Kind::Dollars, "The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings.", "5.00"),
             Field::optional("max_tokens", Kind::Whole(0), "The same in tokens.", "200000"),
             Field::optional("cap", Kind::Whole(0), "The same in calls of one key.", "2"),
+            Field::optional("scopes", Kind::Scopes, "What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same.", "[{\"per\":\"team\",\"name\":\"search\",\"period\":\"day\"}]"),
             $($more),*
         ]
     };
@@ -69,10 +79,10 @@ macro_rules! answers {
             says("spent_usd", AnswerKind::Number, "Dollars spent."),
             says("reserved_usd", AnswerKind::Number, "Dollars set aside."),
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
-            says("remaining_usd", AnswerKind::Number, "Dollars left, here and at the parent, if there is a limit."),
+            says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),
             says("spent_tokens", AnswerKind::Whole, "Tokens spent."),
             says("limit_tokens", AnswerKind::Whole, "Tokens allowed, if there is a limit."),
-            says("remaining_tokens", AnswerKind::Whole, "Tokens left, if there is a limit."),
+            says("remaining_tokens", AnswerKind::Whole, "Tokens left, in all it draws on, if there is a limit."),
             $($more),*
         ]
     };
@@ -99,7 +109,7 @@ route!(
     Check,
     "Is there enough left for this? Nothing is counted.",
     cost_fields![],
-    answers![LEVEL, MODEL, CALLS, REMAINING_CALLS, CAP],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
@@ -108,7 +118,7 @@ route!(
     Record,
     "This was spent. It counts, also when it passes the limit.",
     cost_fields![],
-    answers![LEVEL, MODEL, CALLS, REMAINING_CALLS, CAP],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
@@ -117,7 +127,7 @@ route!(
     Reserve,
     "Set this aside for a step, if there is enough.",
     cost_fields![],
-    answers![LEVEL, MODEL, CALLS, REMAINING_CALLS, CAP, RESERVATION_ID],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP, RESERVATION_ID],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded, Reason::TooManyReservations]
 );
 route!(
@@ -126,7 +136,7 @@ route!(
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    answers![LEVEL, MODEL, CALLS, REMAINING_CALLS, KNOWN],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, KNOWN],
     &[Reason::UnknownModel, Reason::BudgetExceeded]
 );
 route!(
@@ -134,12 +144,15 @@ route!(
     "release",
     Release,
     "The step was not done: what was reserved is free again.",
-    fields![RESERVATION],
+    fields![RESERVATION, Field::optional("model", Kind::Id, "The model that was named to reserve, where it has a scope.", "\"gpt-4o\"")],
     answers![KNOWN],
     &[]
 );
 
-const LEVEL: AnswerField = says("level", AnswerKind::Text, "Refused: whether it is this budget or the parent that is used up.");
+const LEVEL: AnswerField = says("level", AnswerKind::Text, "Refused: whether this budget, the parent or a scope is used up.");
+const SCOPE: AnswerField = says("scope", AnswerKind::Text, "Refused by a scope: which, such as team/day.");
+const SCOPE_NAME: AnswerField = says("scope_name", AnswerKind::Text, "Refused by a scope: whose, such as the name of the team.");
+const RENEWS: AnswerField = says("renews_in_seconds", AnswerKind::Whole, "Refused by a limit of a period: when the next one begins.");
 const MODEL: AnswerField = says("model", AnswerKind::Text, "Unknown model: its name.");
 const CALLS: AnswerField = says("calls", AnswerKind::Whole, "Calls of the key.");
 const REMAINING_CALLS: AnswerField = says("remaining_calls", AnswerKind::Whole, "Calls of the key left, if there is a cap.");
@@ -149,6 +162,8 @@ const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservat
 
 /// Open reservations of one budget; more are refused. Less than within a process: the state is read and written at every step.
 pub const MOST_RESERVATIONS: usize = 1024;
+/// The same of a scope, which many share.
+const MOST_RESERVATIONS_OF_SCOPE: usize = 4096;
 /// Keys counted against the cap. Beyond it the one counted longest ago is forgotten.
 const MOST_KEYS: usize = 512;
 
@@ -169,11 +184,21 @@ pub struct Settings {
     pub cap: u32,
     pub reservation: Span,
     pub unknown_models: UnknownModels,
+    pub time_zone: Zone,
+    pub scopes: Scopes,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_usd: 0.0, max_tokens: 0, cap: 0, reservation: Span::from_seconds(900), unknown_models: UnknownModels::Error }
+        Self {
+            max_usd: 0.0,
+            max_tokens: 0,
+            cap: 0,
+            reservation: Span::from_seconds(900),
+            unknown_models: UnknownModels::Error,
+            time_zone: Zone::UTC,
+            scopes: Scopes::default(),
+        }
     }
 }
 
@@ -193,6 +218,11 @@ impl GuardSettings for Settings {
             key: "unknown_models",
             about: "A model without a price, where dollars are limited: \"error\" refuses, \"free\" counts its tokens only.",
         },
+        Setting { key: "time_zone", about: "In which days, weeks (from Monday) and months begin, such as \"Europe/Berlin\"." },
+        Setting {
+            key: "scopes",
+            about: "Limits shared by many sessions, by what and for how long: scopes.tenant.day = { max_usd = 50 }, scopes.key.total, scopes.model.month, scopes.run.total; run, tenant, key (by the key's id) and model are known, any other word (team, user) is what requests name. day, week, month or total; max_usd, max_tokens, cap, 0 for no limit; one's own below names: scopes.model.day.names.\"gpt-4o\" = { max_usd = 5 }. A limit that is changed finds what was used.",
+        },
     ];
 
     fn longest_window(&self) -> Span {
@@ -209,34 +239,154 @@ impl GuardSettings for Settings {
 /// The limits of the settings, which no caller gets past.
 fn ceiling(settings: &Settings) -> Limits {
     let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
-    Limits {
-        usd: (!usd.is_zero()).then_some(usd),
-        tokens: (settings.max_tokens > 0).then_some(settings.max_tokens),
-        cap: (settings.cap > 0).then_some(settings.cap),
+    limits_of(usd, settings.max_tokens, settings.cap)
+}
+
+/// In settings nothing means no limit.
+fn limits_of(usd: NanoDollars, tokens: u64, cap: u32) -> Limits {
+    Limits { usd: (!usd.is_zero()).then_some(usd), tokens: (tokens > 0).then_some(tokens), cap: (cap > 0).then_some(cap) }
+}
+
+/// Limits of the settings that many sessions share, by what and for how long.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(try_from = "ScopeTables", into = "ScopeTables")]
+pub struct Scopes(Vec<ScopeRule>);
+
+/// As they stand in the settings: by what, for how long.
+type ScopeTables = BTreeMap<String, BTreeMap<String, ScopeTable>>;
+
+/// For what never begins anew, where a period could stand.
+const TOTAL: &str = "total";
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ScopeTable {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cap: Option<u32>,
+    /// One's own; what is left out is as for all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    names: BTreeMap<String, ScopeTable>,
+}
+
+#[derive(Debug, Clone)]
+struct ScopeRule {
+    per: String,
+    period: Option<Period>,
+    label: String,
+    table: ScopeTable,
+    limits: Limits,
+    names: BTreeMap<String, Limits>,
+}
+
+impl ScopeRule {
+    fn limits_of(&self, name: &str) -> Limits {
+        self.names.get(name).copied().unwrap_or(self.limits)
+    }
+}
+
+impl TryFrom<ScopeTables> for Scopes {
+    type Error = String;
+
+    fn try_from(tables: ScopeTables) -> Result<Self, String> {
+        let mut rules = Vec::new();
+        for (per, periods) in tables {
+            if !is_per(&per) {
+                return Err(format!("`{per}` must be a word of at most 32 small letters, digits, _ and -, such as tenant or team"));
+            }
+            for (period, table) in periods {
+                let known = Period::ALL.into_iter().find(|known| known.as_str() == period);
+                if known.is_none() && period != TOTAL {
+                    return Err(format!(
+                        "`{per}.{period}`: `{period}` is no period; use day, week, month, or {TOTAL} for what never begins anew"
+                    ));
+                }
+                let said = |problem: String| format!("`{per}.{period}`: {problem}");
+                let own = |(name, own): (&String, &ScopeTable)| own.limits(&table).map(|limits| (name.clone(), limits));
+                rules.push(ScopeRule {
+                    label: scope_label(&per, known),
+                    per: per.clone(),
+                    period: known,
+                    limits: table.limits(&ScopeTable::default()).map_err(said)?,
+                    names: table.names.iter().map(own).collect::<Result<_, _>>().map_err(said)?,
+                    table,
+                });
+            }
+        }
+        if rules.len() > MOST_SCOPES {
+            return Err(format!("there are {}; at most {MOST_SCOPES} are taken", rules.len()));
+        }
+        Ok(Self(rules))
+    }
+}
+
+impl From<Scopes> for ScopeTables {
+    fn from(scopes: Scopes) -> Self {
+        let mut tables = Self::new();
+        for rule in scopes.0 {
+            let period = rule.period.map_or(TOTAL, Period::as_str);
+            tables.entry(rule.per).or_default().insert(period.to_owned(), rule.table);
+        }
+        tables
+    }
+}
+
+impl ScopeTable {
+    fn limits(&self, others: &Self) -> Result<Limits, String> {
+        if self.names.values().any(|own| !own.names.is_empty()) {
+            return Err("`names` stands once, below the period".into());
+        }
+        let usd = NanoDollars::from_dollars(self.max_usd.or(others.max_usd).unwrap_or(0.0)).map_err(|error| format!("max_usd: {error}"))?;
+        let tokens = self.max_tokens.or(others.max_tokens).unwrap_or(0);
+        Ok(limits_of(usd, tokens, self.cap.or(others.cap).unwrap_or(0)))
+    }
+}
+
+/// A scope that a request draws on.
+#[derive(Debug, Clone, Copy)]
+struct Drawn<'a> {
+    label: &'a str,
+    name: &'a str,
+    period: Option<Period>,
+    /// In force for this question.
+    limits: Limits,
+}
+
+impl Drawn<'_> {
+    fn words(&self) -> String {
+        let per = self.label.split('/').next().unwrap_or_default();
+        let for_how_long = self.period.map_or_else(String::new, |period| format!(" for the {period}"));
+        match self.name {
+            "" => format!("{per}'s budget{for_how_long}"),
+            name => format!("budget of {per} '{name}'{for_how_long}"),
+        }
     }
 }
 
 /// The budget, and those it draws on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    /// From the budget itself upwards.
+    /// The budget itself, its parent, the scopes.
     path: Vec<Account>,
 }
 
 impl Stored for State {
     fn load(parts: &[Option<&[u8]>]) -> Self {
-        Self { path: parts.iter().map(|part| decode(*part)).collect() }
+        Self { path: parts.iter().map(|part| part.map(Account::from_bytes).unwrap_or_default()).collect() }
     }
 
     fn save(&self, part: usize) -> Vec<u8> {
-        encode(&self.path[part])
+        self.path[part].to_bytes()
     }
 }
 
 /// What happens to one account of the path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Event {
-    /// How many steps up.
+    /// Which one of the path.
     steps: u32,
     entry: Entry,
 }
@@ -274,11 +424,11 @@ impl Guard for Budget {
 /// One budget after events happened to it. Whether it was asked itself or as a parent makes no difference to it.
 pub(super) fn replay(state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
     let events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let mut account: Account = decode(state);
+    let mut account = state.map(Account::from_bytes).unwrap_or_default();
     for Event { entry, .. } in events {
         account.apply(&entry, at, MOST_KEYS);
     }
-    Some(encode(&account))
+    Some(account.to_bytes())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,12 +453,6 @@ impl Act {
 }
 
 #[derive(Debug)]
-struct Priced {
-    model: String,
-    usage: Usage,
-}
-
-#[derive(Debug)]
 pub struct Request {
     act: Act,
     session_id: String,
@@ -318,12 +462,17 @@ pub struct Request {
     usd: Option<NanoDollars>,
     tokens: Option<u64>,
     key: Option<String>,
-    priced: Option<Priced>,
+    model: Option<String>,
+    /// What of the model was used, where its price is to be found.
+    usage: Option<Usage>,
     reservation: Option<String>,
+    scopes: Vec<Scope>,
+    /// The key that it was asked with.
+    asked_with: Option<String>,
 }
 
 /// What a row of the log tells of a request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Told<'a> {
     pub session_id: &'a str,
     pub budget: &'a str,
@@ -339,8 +488,12 @@ pub struct Told<'a> {
     pub limit_usd: Option<f64>,
     pub limit_tokens: Option<u64>,
     pub cap: Option<u64>,
+    /// What it drew on besides, as [`shown`] shows it.
+    pub scopes: Vec<&'a str>,
+    pub model: Option<&'a str>,
+    pub asked_with: Option<&'a str>,
     /// The names of reservations by their numbers.
-    pub reservations: &'a std::collections::BTreeMap<u64, String>,
+    pub reservations: &'a BTreeMap<u64, String>,
 }
 
 /// The request that a row of the log tells of. `None` when it does not tell enough.
@@ -361,8 +514,11 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
         usd: told.asked_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()),
         tokens: told.asked_tokens,
         key: None,
-        priced: None,
+        model: told.model.map(str::to_owned),
+        usage: None,
         reservation: None,
+        scopes: told.scopes.iter().filter_map(|shown| read_shown(shown)).collect(),
+        asked_with: told.asked_with.map(str::to_owned),
     };
     for event in events.into_iter().filter(|event| event.steps == 0) {
         match event.entry {
@@ -373,9 +529,40 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
             Entry::Settled { id } => request.reservation = Some(told.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
             // Its name is not kept; a name made of its number tells it from others all the same.
             Entry::Counted { key } => request.key = Some(key.to_string()),
+            Entry::Began { .. } => {}
         }
     }
     Some(Box::new(request))
+}
+
+/// A scope of the request as the log tells it: `team/day max_usd=5:search`.
+fn shown(scope: &Scope) -> String {
+    let Limits { usd, tokens, cap } = scope.limits;
+    let usd = usd.map_or_else(String::new, |usd| format!(" max_usd={}", usd.as_dollars()));
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(" max_tokens={tokens}"));
+    let cap = cap.map_or_else(String::new, |cap| format!(" cap={cap}"));
+    format!("{}{usd}{tokens}{cap}:{}", scope.label, scope.name)
+}
+
+fn read_shown(shown: &str) -> Option<Scope> {
+    let (head, name) = shown.split_once(':')?;
+    let mut words = head.split(' ');
+    let label = words.next()?;
+    let mut limits = Limits::default();
+    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+        match key {
+            "max_usd" => limits.usd = NanoDollars::from_dollars(value.parse().ok()?).ok(),
+            "max_tokens" => limits.tokens = value.parse().ok(),
+            "cap" => limits.cap = value.parse().ok(),
+            _ => return None,
+        }
+    }
+    let (per, period) = label.split_once('/').map_or((label, None), |(per, period)| (per, Some(period)));
+    let period = match period {
+        Some(period) => Some(Period::ALL.into_iter().find(|known| known.as_str() == period)?),
+        None => None,
+    };
+    Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, label: label.to_owned() })
 }
 
 /// As many calls as can be counted.
@@ -400,10 +587,21 @@ pub struct Pass {
     reservation_id: Option<String>,
     known: Option<bool>,
     cost: Cost,
-    /// The path once this is done, with the limits in force.
-    after: Vec<(Account, Limits)>,
+    /// Of the budget itself, once this is done.
+    spent: Cost,
+    reserved: Cost,
+    limits: Limits,
+    /// Over all the path.
+    remaining_usd: Option<NanoDollars>,
+    remaining_tokens: Option<u64>,
     calls: Option<u32>,
-    now: Timestamp,
+}
+
+/// An account that is asked, and the limits in force there.
+#[derive(Debug, Clone)]
+struct OnPath<'a> {
+    account: Cow<'a, Account>,
+    limits: Limits,
 }
 
 impl Request {
@@ -412,15 +610,14 @@ impl Request {
         let id = |name: &str| input.optional_text(name).filter(|text| !text.is_empty());
         let limits = Limits { usd: input.dollars("max_usd"), tokens: input.whole("max_tokens"), cap: input.whole("cap").map(calls) };
         let count = |name: &str| input.whole(name).unwrap_or(0);
-        let priced = id("model").map(|model| Priced {
-            model,
-            usage: Usage {
-                input_tokens: count("input_tokens"),
-                output_tokens: count("output_tokens"),
-                cached_tokens: count("cached_tokens"),
-                cache_write_tokens: count("cache_write_tokens"),
-                ..Usage::default()
-            },
+        let model = id("model");
+        // What is given back is not priced.
+        let usage = (model.is_some() && act != Act::Release).then(|| Usage {
+            input_tokens: count("input_tokens"),
+            output_tokens: count("output_tokens"),
+            cached_tokens: count("cached_tokens"),
+            cache_write_tokens: count("cache_write_tokens"),
+            ..Usage::default()
         });
         Self {
             act,
@@ -432,35 +629,97 @@ impl Request {
             usd: input.dollars("usd"),
             tokens: input.whole("tokens"),
             key: id("key"),
-            priced,
+            model,
+            usage,
             reservation: id("reservation_id"),
+            scopes: input.scopes("scopes"),
+            asked_with: input.asked_with.filter(|key| !key.is_empty()).map(str::to_owned),
         }
     }
 
-    /// How many accounts the path has.
-    fn accounts(&self) -> usize {
+    /// Whose scope of a kind it draws on. What the service knows no caller says otherwise.
+    fn name_of<'a>(&'a self, per: &str, said: Option<&'a str>) -> Option<&'a str> {
+        let name = match per {
+            "run" => Some(self.session_id.as_str()),
+            // Accounts are a tenant's anyway.
+            "tenant" => return Some(""),
+            "key" => self.asked_with.as_deref(),
+            "model" => self.model.as_deref().or(said),
+            _ => said,
+        };
+        name.filter(|name| !name.is_empty())
+    }
+
+    /// Scopes of the settings that apply to it, and those it names itself; each once.
+    fn drawn_on<'a>(&'a self, settings: &'a Settings) -> Vec<Drawn<'a>> {
+        let mut drawn: Vec<Drawn<'a>> = Vec::new();
+        let mut draw = |new: Drawn<'a>| match drawn.iter_mut().find(|known| known.label == new.label && known.name == new.name) {
+            Some(known) => known.limits = new.limits.within(known.limits),
+            None => drawn.push(new),
+        };
+        for rule in &settings.scopes.0 {
+            let said = self.scopes.iter().filter(|scope| scope.per == rule.per).map(|scope| Some(scope.name.as_str()));
+            for name in std::iter::once(None).chain(said).filter_map(|said| self.name_of(&rule.per, said)) {
+                draw(Drawn { label: &rule.label, name, period: rule.period, limits: rule.limits_of(name) });
+            }
+        }
+        for Scope { per, name, period, limits, label } in &self.scopes {
+            if let Some(name) = self.name_of(per, Some(name)) {
+                draw(Drawn { label, name, period: *period, limits: *limits });
+            }
+        }
+        drawn
+    }
+
+    /// Accounts of the path before the scopes.
+    fn line(&self) -> usize {
         1 + usize::from(self.parent.is_some())
+    }
+
+    fn level(&self, steps: usize) -> Level {
+        match steps.checked_sub(self.line()) {
+            Some(scope) => Level::Scope(scope as u32),
+            None => Level::above(steps),
+        }
     }
 
     /// What the request says it costs; `Err` names a model that has no price.
     fn cost(&self, settings: &Settings) -> Result<Option<Cost>, String> {
-        let Some(Priced { model, usage }) = &self.priced else {
+        let (Some(model), Some(usage)) = (&self.model, &self.usage) else {
             let told = self.usd.is_some() || self.tokens.is_some();
             return Ok(told.then(|| Cost { usd: self.usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }));
         };
-        let usd = match (self.usd, Prices::bundled().cost(model, usage, &UnknownModel::Error)) {
-            // What the caller knows better than the table.
-            (Some(usd), _) | (None, Ok((usd, _))) => usd,
-            (None, Err(_)) if settings.unknown_models == UnknownModels::Free => NanoDollars::ZERO,
-            (None, Err(_)) => return Err(model.clone()),
+        let from_table = || Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(usd, _)| usd);
+        // What the caller knows better than the table.
+        let usd = match self.usd.map_or_else(from_table, Ok) {
+            Ok(usd) => usd,
+            Err(_) if settings.unknown_models == UnknownModels::Free => NanoDollars::ZERO,
+            Err(_) => return Err(model.clone()),
         };
         Ok(Some(Cost { usd, tokens: usage.total_tokens() }))
     }
 
-    /// What is in force so many steps up.
-    fn limits_at(&self, settings: &Settings, account: &Account, steps: usize) -> Limits {
-        let own = if steps == 0 { self.limits.or(account.limits) } else { account.limits };
-        own.within(ceiling(settings))
+    /// The path as it is at this moment: periods that are over have begun anew. With what began.
+    fn path<'a>(&self, settings: &Settings, state: &'a State, now: Timestamp) -> (Vec<OnPath<'a>>, Vec<Event>) {
+        static EMPTY: LazyLock<Account> = LazyLock::new(Account::default);
+        let account_at = |steps: usize| Cow::Borrowed(state.path.get(steps).unwrap_or(&EMPTY));
+        let mut path: Vec<OnPath<'a>> = Vec::with_capacity(state.path.len());
+        for steps in 0..self.line() {
+            let account = account_at(steps);
+            let own = if steps == 0 { self.limits.or(account.limits) } else { account.limits };
+            path.push(OnPath { account, limits: own.within(ceiling(settings)) });
+        }
+        let mut began = Vec::new();
+        for Drawn { period, limits, .. } in self.drawn_on(settings) {
+            let mut account = account_at(path.len());
+            if let Some(period) = period.filter(|_| account.is_over(now)) {
+                let entry = Entry::Began { ends: settings.time_zone.end_of(period, now) };
+                account.to_mut().apply(&entry, now, MOST_KEYS);
+                began.push(Event { steps: path.len() as u32, entry });
+            }
+            path.push(OnPath { account, limits });
+        }
+        (path, began)
     }
 
     fn reservation_number(&self) -> Option<u64> {
@@ -472,13 +731,16 @@ impl Request {
     }
 
     /// What happens when the request is let pass, or when it tells of what happened already.
-    fn events(&self, settings: &Settings, path: &[(Account, Limits)], cost: Cost, moment: Moment<'_>) -> Vec<Event> {
-        let mut events = Vec::new();
-        let own = path[0].0.limits;
-        if self.act != Act::Check && self.limits != Limits::default() && self.limits.or(own) != own {
+    fn events(&self, settings: &Settings, path: &[OnPath<'_>], began: Vec<Event>, cost: Cost, moment: Moment<'_>) -> Vec<Event> {
+        if self.act == Act::Check {
+            return Vec::new();
+        }
+        let mut events = began;
+        let own = path[0].account.limits;
+        if self.limits != Limits::default() && self.limits.or(own) != own {
             events.push(Event { steps: 0, entry: Entry::Limited(self.limits.or(own)) });
         }
-        for (steps, (_, limits)) in path.iter().enumerate() {
+        for (steps, OnPath { limits, .. }) in path.iter().enumerate() {
             let mut push = |entry| events.push(Event { steps: steps as u32, entry });
             match self.act {
                 Act::Check => {}
@@ -513,8 +775,8 @@ impl Request {
 
     /// What stands against the request so many steps up: of the path before it, or of the path once it is done where it tells of
     /// what happened already.
-    fn block_at(&self, steps: usize, before: &(Account, Limits), after: &Account, cost: Cost, now: Timestamp) -> Option<Block> {
-        let (level, (account, limits)) = (Level::above(steps), before);
+    fn block_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Option<Block> {
+        let (level, OnPath { account, limits }) = (self.level(steps), before);
         let call = || self.key_number().map_or(Ok(()), |key| account.may_call(key, *limits, level));
         let estimate = || self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
         let judged = match self.act {
@@ -526,9 +788,10 @@ impl Request {
         if let Err(exceeded) = judged {
             return Some(Block::Exceeded(exceeded));
         }
-        let is_full = self.act == Act::Reserve && account.open() >= MOST_RESERVATIONS;
+        let most = if steps < self.line() { MOST_RESERVATIONS } else { MOST_RESERVATIONS_OF_SCOPE };
+        let is_full = self.act == Act::Reserve && account.open() >= most;
         let open = if is_full { account.leases(now).count() } else { 0 };
-        (open >= MOST_RESERVATIONS).then_some(Block::Reservations { open: open as u32 })
+        (open >= most).then_some(Block::Reservations { open: open as u32 })
     }
 }
 
@@ -555,6 +818,19 @@ impl Check for Request {
         std::iter::once(own).chain(parent).collect()
     }
 
+    fn places_by<'a>(&'a self, policy: &'a Policy) -> Vec<Place<'a>> {
+        let mut places = self.places();
+        let settings = &policy.budget.for_subject(&self.budget).settings;
+        places.extend(self.drawn_on(settings).into_iter().map(|Drawn { label, name, .. }| Place {
+            // A run's goes with its session.
+            scope: if label.split('/').next() == Some("run") { PlaceScope::Session } else { PlaceScope::Account },
+            name,
+            slot: Slot::BudgetScope,
+            subject: label,
+        }));
+        places
+    }
+
     fn input(&self, _store_text: StoreText) -> Facts {
         let facts = Facts::new().with("act", self.route().path.rsplit('/').next().unwrap_or_default());
         let mut facts = match &self.parent {
@@ -570,8 +846,14 @@ impl Check for Request {
         if let Some(cap) = self.limits.cap {
             facts = facts.with("cap", cap);
         }
-        match &self.priced {
-            Some(priced) => facts.with("model", priced.model.clone()),
+        if !self.scopes.is_empty() {
+            facts = facts.with("scopes", self.scopes.iter().map(shown).collect::<Vec<_>>());
+        }
+        if let Some(key) = &self.asked_with {
+            facts = facts.with("asked_with", key.clone());
+        }
+        match &self.model {
+            Some(model) => facts.with("model", model.clone()),
             None => facts,
         }
     }
@@ -589,59 +871,58 @@ impl Check for Request {
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let now = moment.now;
-        let before: Vec<(Account, Limits)> = (0..self.accounts())
-            .map(|steps| {
-                let account = state.path.get(steps).cloned().unwrap_or_default();
-                let limits = self.limits_at(settings, &account, steps);
-                (account, limits)
-            })
-            .collect();
+        let (before, began) = self.path(settings, state, now);
         let mut findings = Vec::new();
         let told = self.cost(settings);
         // What happened is counted, also what has no known price: its tokens and its call.
         let happened = matches!(self.act, Act::Record | Act::Commit);
-        let lease = self.reservation_number().and_then(|id| before[0].0.lease(id, now));
+        let lease = self.reservation_number().and_then(|id| before[0].account.lease(id, now));
         let cost = match &told {
             Ok(Some(cost)) => *cost,
             Ok(None) => lease.filter(|_| self.act == Act::Commit).map(|lease| lease.cost).unwrap_or_default(),
-            Err(_) => Cost::tokens(self.priced.as_ref().map_or(0, |priced| priced.usage.total_tokens())),
+            Err(_) => Cost::tokens(self.usage.as_ref().map_or(0, Usage::total_tokens)),
         };
-        let events = self.events(settings, &before, cost, moment);
+        let events = self.events(settings, &before, began, cost, moment);
         let counted = || if happened { events.clone() } else { Vec::new() };
         // Tokens need no price: it matters only where dollars are limited.
         if let Err(model) = told
-            && before.iter().any(|(_, limits)| limits.usd.is_some())
+            && before.iter().any(|on_path| on_path.limits.usd.is_some())
         {
             findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model { model }, None) });
         }
         let mut after = before.clone();
         for event in &events {
-            after[Budget::part(event)].0.apply(&event.entry, now, MOST_KEYS);
+            after[Budget::part(event)].account.to_mut().apply(&event.entry, now, MOST_KEYS);
         }
         for (steps, before) in before.iter().enumerate() {
-            let Some(block) = self.block_at(steps, before, &after[steps].0, cost, now) else { continue };
-            let (reason, may_clear) = match &block {
-                Block::Model { .. } => (Reason::UnknownModel, false),
-                Block::Exceeded(exceeded) => (exceeded.reason(), exceeded.may_clear()),
-                Block::Reservations { .. } => (Reason::TooManyReservations, true),
+            let Some(block) = self.block_at(steps, before, &after[steps].account, cost, now) else { continue };
+            let (reason, clears_at) = match &block {
+                Block::Model { .. } => (Reason::UnknownModel, None),
+                Block::Exceeded(exceeded) => (exceeded.reason(), before.account.may_clear_at(exceeded, now)),
+                Block::Reservations { .. } => (Reason::TooManyReservations, before.account.next_expiry(now)),
             };
             // What is told is not asked again.
-            let clears_at = before.0.next_expiry(now).filter(|_| may_clear && !happened);
+            let clears_at = clears_at.filter(|_| !happened);
             findings.push(Finding { events: counted(), ..Finding::new(reason, block, clears_at) });
             break;
         }
+        let OnPath { account: own, limits } = &after[0];
+        let room = || after.iter().map(|on_path| on_path.account.room(on_path.limits, now));
         let pass = Pass {
             reservation_id: (self.act == Act::Reserve).then(|| moment.decision_id.to_owned()),
             known: matches!(self.act, Act::Commit | Act::Release).then_some(lease.is_some()),
             cost,
-            calls: self.key_number().map(|key| after[0].0.calls_of(key)),
-            after,
-            now,
+            spent: own.spent(),
+            reserved: own.reserved(now),
+            limits: *limits,
+            remaining_usd: room().filter_map(|(usd, _)| usd).min(),
+            remaining_tokens: room().filter_map(|(_, tokens)| tokens).min(),
+            calls: self.key_number().map(|key| own.calls_of(key)),
         };
         Ruling { findings, pass, events }
     }
 
-    fn explain(&self, _settings: &Settings, _state: &State, block: &Block, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let facts = Facts::new().with("budget", self.budget.clone());
         match block {
             Block::Model { model } => (
@@ -650,7 +931,7 @@ impl Check for Request {
                     "Model '{model}' has no known price, so its cost cannot be kept within a limit. Send usd with the request, or set unknown_models = \"free\"."
                 ),
             ),
-            Block::Exceeded(exceeded) => self.explain_exceeded(facts, exceeded),
+            Block::Exceeded(exceeded) => self.explain_exceeded(facts, exceeded, settings, moment.now),
             Block::Reservations { open } => (
                 facts,
                 format!(
@@ -661,7 +942,7 @@ impl Check for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        let Pass { reservation_id, known, cost, after, calls, now } = pass;
+        let Pass { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls } = pass;
         let mut facts = Facts::new().with("budget", self.budget.clone());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -669,23 +950,21 @@ impl Check for Request {
         if let Some(known) = known {
             facts = facts.with("known", known);
         }
-        let (own, limits) = &after[0];
         facts = facts
             .with("cost_usd", cost.usd.as_dollars())
-            .with("spent_usd", own.spent().usd.as_dollars())
-            .with("reserved_usd", own.reserved(now).usd.as_dollars())
-            .with("spent_tokens", own.spent().tokens);
-        let room: Vec<(Option<NanoDollars>, Option<u64>)> = after.iter().map(|(account, limits)| account.room(*limits, now)).collect();
+            .with("spent_usd", spent.usd.as_dollars())
+            .with("reserved_usd", reserved.usd.as_dollars())
+            .with("spent_tokens", spent.tokens);
         if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }
-        if let Some(left) = room.iter().filter_map(|(usd, _)| *usd).min() {
+        if let Some(left) = remaining_usd {
             facts = facts.with("remaining_usd", left.as_dollars());
         }
         if let Some(limit) = limits.tokens {
             facts = facts.with("limit_tokens", limit);
         }
-        if let Some(left) = room.iter().filter_map(|(_, tokens)| *tokens).min() {
+        if let Some(left) = remaining_tokens {
             facts = facts.with("remaining_tokens", left);
         }
         if let Some(calls) = calls {
@@ -699,11 +978,25 @@ impl Check for Request {
 }
 
 impl Request {
-    fn explain_exceeded(&self, facts: Facts, exceeded: &BudgetExceeded) -> (Facts, String) {
-        let level = match exceeded.level {
-            Level::Own => "budget",
-            Level::Ancestor(_) => "parent",
+    fn explain_exceeded(&self, facts: Facts, exceeded: &BudgetExceeded, settings: &Settings, now: Timestamp) -> (Facts, String) {
+        let drawn = match exceeded.level {
+            Level::Own | Level::Ancestor(_) => None,
+            Level::Scope(number) => self.drawn_on(settings).into_iter().nth(number as usize),
         };
+        let (level, sentences) = match (exceeded.level, &drawn) {
+            (Level::Own, _) => ("budget", exceeded.sentences()),
+            (Level::Ancestor(_), _) => ("parent", exceeded.sentences()),
+            (Level::Scope(_), drawn) => {
+                ("scope", drawn.map_or_else(|| exceeded.sentences(), |drawn| exceeded.sentences_of(&drawn.words())))
+            }
+        };
+        let mut facts = facts;
+        if let Some(Drawn { label, name, .. }) = drawn {
+            facts = facts.with("scope", label.to_owned()).with_text("scope_name", name.to_owned());
+        }
+        if let Some(renews_at) = exceeded.renews_at {
+            facts = facts.with("renews_in_seconds", now.seconds_until(renews_at));
+        }
         let BudgetExceeded { unit, spent, reserved, limit, .. } = *exceeded;
         match unit {
             Unit::Calls => (
@@ -721,7 +1014,7 @@ impl Request {
                     .with("reserved_usd", exceeded.reserved_value())
                     .with("limit_usd", exceeded.limit_value())
                     .with("remaining_usd", exceeded.remaining_value()),
-                exceeded.sentences(),
+                sentences,
             ),
             Unit::Tokens => (
                 facts
@@ -729,7 +1022,7 @@ impl Request {
                     .with("spent_tokens", spent)
                     .with("limit_tokens", limit)
                     .with("remaining_tokens", limit.saturating_sub(spent).saturating_sub(reserved)),
-                exceeded.sentences(),
+                sentences,
             ),
         }
     }
@@ -911,6 +1204,173 @@ mod tests {
         assert_eq!(story.message(), "The budget of $1.00 is exceeded: $1.50 spent. Stop the run, or raise the limit.");
     }
 
+    fn with_scopes(scopes: Json) -> Story {
+        with_ceiling(json!({ "time_zone": "Europe/Berlin", "scopes": scopes }))
+    }
+
+    /// A budget of its own for each run, with what it draws on.
+    fn drawing(act: &str, run: &str, usd: f64, scopes: Json) -> Box<dyn Operation> {
+        operation(&format!("/guard/budget/{act}"), json!({"session_id": run, "usd": usd, "scopes": scopes}))
+    }
+
+    #[test]
+    fn scopes_grant_together_or_not_at_all() {
+        let mut story =
+            with_scopes(json!({"tenant": {"day": {"max_usd": 2}}, "team": {"total": {"max_usd": 1, "names": {"big": {"max_usd": 9}}}}}));
+        let team = |name: &str| json!([{"per": "team", "name": name}]);
+        assert!(story.at(0).allows(&*drawing("reserve", "a", 0.75, team("search"))));
+        assert_eq!(story.fact("remaining_usd"), Some(Value::Number(0.25)));
+        assert_eq!(story.at(1).refuses(&*drawing("reserve", "b", 0.5, team("search"))), Reason::BudgetExceeded);
+        let said = ["level", "scope", "scope_name", "limit_usd", "reserved_usd", "renews_in_seconds"].map(|fact| story.fact(fact));
+        assert_eq!(
+            said,
+            [Some("scope".into()), Some("team".into()), Some("search".into()), Some(1.0.into()), Some(0.75.into()), None],
+            "{:?}",
+            story.message()
+        );
+        assert_eq!(
+            story.message(),
+            "The budget of team 'search' of $1.00 has no room for $0.50: $0.00 spent, $0.75 reserved, $0.25 left. Stop the run, or raise the limit."
+        );
+        let now = Timestamp::from_millis(1);
+        assert_eq!(story.scope("tenant/day", "").reserved(now).usd, NanoDollars::parse("0.75").unwrap(), "a refusal is in no book");
+        assert!(story.at(2).allows(&*drawing("reserve", "b", 1.0, team("big"))), "a team's own limit");
+        assert_eq!(story.at(3).refuses(&*drawing("reserve", "c", 0.5, json!([]))), Reason::BudgetExceeded);
+        assert_eq!(story.fact("scope"), Some("tenant/day".into()));
+        assert_eq!(story.fact("renews_in_seconds"), Some(Value::Int(23 * 3600)), "1970 began at one o'clock in Berlin");
+        assert!(story.message().starts_with("The tenant's budget for the day of $2.00 has no room"), "{}", story.message());
+        assert!(story.message().ends_with("Wait for the next period, stop the run, or raise the limit."), "{}", story.message());
+        assert_eq!(story.retry_after_seconds(), Some(900), "before midnight the reservations expire");
+    }
+
+    #[test]
+    fn a_reservation_is_settled_in_every_scope() {
+        let mut story = with_scopes(json!({"tenant": {"day": {"max_usd": 2}}, "model": {"week": {}}}));
+        let scopes = json!([{"per": "team", "name": "search", "period": "month", "max_usd": 1}]);
+        assert!(story.at(0).allows(&*drawing("reserve", "a", 0.75, scopes.clone())));
+        let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+        let commit = json!({"session_id": "a", "usd": 0.5, "reservation_id": id, "model": "gpt-4o", "scopes": scopes});
+        assert!(story.at(1).allows(&*operation("/guard/budget/commit", commit)));
+        let now = Timestamp::from_millis(2);
+        for (label, name) in [("tenant/day", ""), ("team/month", "search"), ("model/week", "gpt-4o")] {
+            let account = story.scope(label, name);
+            assert_eq!((account.spent().usd, account.reserved(now)), (NanoDollars::parse("0.5").unwrap(), Cost::ZERO), "{label}");
+        }
+        let tighter = |usd: f64| json!([{"per": "tenant", "period": "day", "max_usd": usd}]);
+        assert_eq!(story.at(3).refuses(&*drawing("check", "a", 0.0, tighter(0.4))), Reason::BudgetExceeded);
+        assert_eq!(story.at(4).refuses(&*drawing("check", "b", 1.6, tighter(9.0))), Reason::BudgetExceeded, "a ceiling");
+        assert!(story.at(5).allows(&*drawing("check", "b", 1.5, json!([]))), "a limit given for a scope held for that question");
+    }
+
+    #[test]
+    fn the_key_and_the_run_are_the_services_to_name() {
+        let mut story = with_scopes(json!({"key": {"total": {"names": {"k1": {"cap": 1}}}}, "run": {"total": {"max_usd": 1}}}));
+        let call = |key: Option<&'static str>, budget: &str| {
+            let body = json!({"session_id": "s", "budget": budget, "key": "search", "usd": 0.4,
+                "scopes": [{"per": "key", "name": "k9"}, {"per": "run", "name": "other"}]});
+            let body = body.to_string();
+            let mut input = Input::read(body.as_bytes(), RECORD_ROUTE.fields).unwrap();
+            input.asked_with = key;
+            (RECORD_ROUTE.read)(&input)
+        };
+        assert!(story.at(0).allows(&*call(Some("k1"), "x")));
+        assert_eq!(story.at(1).refuses(&*call(Some("k1"), "x")), Reason::CallCapReached);
+        assert_eq!(story.fact("scope_name"), Some("k1".into()));
+        assert_eq!(story.at(2).refuses(&*call(Some("k2"), "y")), Reason::BudgetExceeded, "all budgets of a run together");
+        assert_eq!((story.fact("scope"), story.fact("spent_usd")), (Some("run".into()), Some(Value::Number(1.2))));
+    }
+
+    #[test]
+    fn a_period_begins_anew_and_a_clock_that_jumps_back_frees_nothing() {
+        // 2026-10-24T22:00Z: a day of 25 hours begins in Berlin.
+        const BEGINS: i64 = 1_792_879_200_000;
+        const HOURS: i64 = 3_600_000;
+        let mut story = with_scopes(json!({"tenant": {"day": {"max_usd": 1, "cap": 1}}}));
+        let record = |usd: f64| drawing("record", "a", usd, json!([]));
+        assert!(story.at(BEGINS - 1).allows(&*record(1.0)));
+        assert_eq!(story.at(BEGINS - 1).refuses(&*drawing("check", "a", 0.1, json!([]))), Reason::BudgetExceeded);
+        assert_eq!(story.retry_after_seconds(), Some(1));
+        assert!(story.at(BEGINS).allows(&*record(0.75)));
+        assert_eq!(story.at(BEGINS - 1).refuses(&*drawing("reserve", "a", 0.5, json!([]))), Reason::BudgetExceeded, "nothing is freed");
+        assert_eq!(story.fact("spent_usd"), Some(Value::Number(0.75)), "nothing is lost");
+        assert_eq!(story.at(BEGINS).refuses(&*drawing("check", "a", 0.5, json!([]))), Reason::BudgetExceeded);
+        assert_eq!(story.retry_after_seconds(), Some(25 * 3600));
+        assert_eq!(story.at(BEGINS).refuses(&*drawing("check", "a", 1.5, json!([]))), Reason::BudgetExceeded);
+        assert_eq!(story.retry_after_seconds(), None, "no day has room for it");
+        assert!(story.at(BEGINS + 25 * HOURS).allows(&*drawing("reserve", "a", 1.0, json!([]))));
+        assert_eq!(story.at(BEGINS + 50 * HOURS).refuses(&*drawing("reserve", "a", 1.1, json!([]))), Reason::BudgetExceeded);
+        let keyed =
+            |at: i64, story: &mut Story| story.at(at).allows(&*operation("/guard/budget/record", json!({"session_id": "b", "key": "k"})));
+        assert!(
+            keyed(BEGINS + 26 * HOURS, &mut story) && !keyed(BEGINS + 27 * HOURS, &mut story) && keyed(BEGINS + 49 * HOURS, &mut story)
+        );
+    }
+
+    #[test]
+    fn a_limit_that_is_edited_finds_what_was_used() {
+        let limit = |usd: f64| json!({"budget": {"scopes": {"team": {"day": {"max_usd": usd}}}}});
+        let team = json!([{"per": "team", "name": "search"}]);
+        let mut story = Story::default();
+        story.settings_become(limit(10.0));
+        assert!(story.at(0).allows(&*drawing("record", "a", 3.0, team.clone())));
+        story.settings_become(limit(2.0));
+        assert_eq!(story.at(1).refuses(&*drawing("check", "b", 0.0, team.clone())), Reason::BudgetExceeded);
+        assert_eq!(story.fact("spent_usd"), Some(Value::Number(3.0)));
+        story.settings_become(limit(4.0));
+        assert!(story.at(2).allows(&*drawing("check", "b", 1.0, team.clone())));
+        assert_eq!(story.at(3).refuses(&*drawing("check", "b", 1.1, team)), Reason::BudgetExceeded);
+    }
+
+    #[test]
+    fn a_scope_in_the_log_can_be_read_again() {
+        let limits = Limits { usd: Some(NanoDollars::parse("0.1").unwrap()), tokens: Some(7), cap: Some(2) };
+        for (period, limits) in [(Some(Period::Week), limits), (None, Limits::default())] {
+            let scope = Scope { per: "team".into(), name: "a: b=c".into(), period, limits, label: scope_label("team", period) };
+            assert_eq!(read_shown(&shown(&scope)), Some(scope));
+        }
+        assert_eq!(read_shown("team/hour:x"), None);
+    }
+
+    #[test]
+    fn every_name_of_a_kind_has_the_limits_of_its_kind() {
+        let mut story = with_scopes(json!({"team": {"day": {"max_usd": 1}}}));
+        let both = json!([{"per": "team", "name": "a"}, {"per": "team", "name": "b"}]);
+        assert!(story.at(0).allows(&*drawing("record", "r", 0.75, json!([{"per": "team", "name": "b"}]))));
+        assert_eq!(story.at(1).refuses(&*drawing("reserve", "r", 0.5, both)), Reason::BudgetExceeded);
+        assert_eq!((story.fact("scope"), story.fact("scope_name")), (Some("team/day".into()), Some("b".into())));
+    }
+
+    #[test]
+    fn mistakes_in_scopes_are_named() {
+        for (scopes, says) in [
+            (json!({"tenant": {"hour": {}}}), "`hour` is no period; use day, week, month, or total"),
+            (json!({"Team": {"day": {}}}), "`Team` must be a word"),
+            (json!({"team": {"day": {"max_usd": -1}}}), "`team.day`: max_usd"),
+            (json!({"team": {"day": {"max_dollars": 1}}}), "unknown field `max_dollars`"),
+            (json!({"team": {"day": {"names": {"a": {"names": {"b": {}}}}}}}), "`names` stands once"),
+        ] {
+            let tree = json!({ "budget": { "scopes": scopes } });
+            let problem = Policy::build(tree.as_object().unwrap(), &["guards"]).unwrap_err();
+            assert!(problem.path.join(".").starts_with("guards.budget.scopes"), "{problem:?}");
+            assert!(problem.problem.contains(says), "{problem:?}");
+        }
+        let zone = json!({"budget": {"time_zone": "Mars"}});
+        let problem = Policy::build(zone.as_object().unwrap(), &["guards"]).unwrap_err();
+        assert_eq!(problem.path.join("."), "guards.budget.time_zone");
+        for scopes in [
+            "7",
+            "[7]",
+            "[{}]",
+            r#"[{"per":"team"}]"#,
+            r#"[{"per":"a/b","name":"x"}]"#,
+            r#"[{"per":"run","period":"hour"}]"#,
+            r#"[{"per":"run","max_usd":-1}]"#,
+        ] {
+            let body = format!(r#"{{"session_id":"s","scopes":{scopes}}}"#);
+            assert!(Input::read(body.as_bytes(), CHECK_ROUTE.fields).is_err(), "{scopes}");
+        }
+    }
+
     /// One thing that is done to a budget.
     #[derive(Debug, Clone)]
     enum Act {
@@ -920,6 +1380,9 @@ mod tests {
         Reserve(u32),
         Commit(usize, Option<u32>),
         Release(usize),
+        Limit(usize, Bound),
+        /// So many hours go by, or back.
+        Pass(i8),
     }
 
     fn act() -> impl proptest::strategy::Strategy<Value = Act> {
@@ -931,101 +1394,211 @@ mod tests {
             (0_u32..60).prop_map(Act::Reserve),
             (any::<usize>(), proptest::option::of(0_u32..60)).prop_map(|(which, cents)| Act::Commit(which, cents)),
             any::<usize>().prop_map(Act::Release),
+            (0..SCOPES.len(), bound()).prop_map(|(number, bound)| Act::Limit(number, bound)),
+            (-30_i8..60).prop_map(Act::Pass),
         ]
     }
 
+    const NAMES: [&str; 3] = ["team", "a", "b"];
+    /// What may be named with a question: label, per, name, period.
+    const SCOPES: [(&str, &str, &str, Option<Period>); 3] =
+        [("model", "model", "m", None), ("user/day", "user", "u", Some(Period::Day)), ("user/month", "user", "u", Some(Period::Month))];
+    const BEGINS: i64 = 1_767_000_000_000;
+
+    /// A cent is ten tokens, so that both units are counted.
+    fn amount(cents: u32) -> Cost {
+        Cost { usd: NanoDollars::from_nanos(i64::from(cents) * 10_000_000).unwrap(), tokens: u64::from(cents) * 10 }
+    }
+
+    type Bound = (Option<u32>, Option<u32>);
+
+    fn bounds((cents, cap): Bound) -> Limits {
+        Limits { usd: cents.map(|cents| amount(cents).usd), tokens: cents.map(|cents| amount(cents).tokens), cap }
+    }
+
+    fn dollars(cents: u32) -> String {
+        format!("{}.{:02}", cents / 100, cents % 100)
+    }
+
+    fn put_limits(body: &mut Json, (cents, cap): Bound) {
+        if let Some(cents) = cents {
+            body["max_usd"] = dollars(cents).into();
+            body["max_tokens"] = (cents * 10).into();
+        }
+        if let Some(cap) = cap {
+            body["cap"] = cap.into();
+        }
+    }
+
+    /// A budget in a process and one in a store, to which the same is done.
+    struct Both {
+        story: Story,
+        budgets: Vec<runguard_core::budget::Budget>,
+        scopes: Vec<runguard_core::budget::Budget>,
+        scope_bounds: Vec<Bound>,
+        now: i64,
+    }
+
+    impl Both {
+        fn new(limits: &[Bound]) -> Self {
+            let team = runguard_core::budget::Budget::new(bounds(limits[0]));
+            let scopes = SCOPES.iter().map(|_| team.scope(Limits::default())).collect();
+            let budgets = vec![team.clone(), team.child(bounds(limits[1])), team.child(bounds(limits[2]))];
+            let story = with_ceiling(json!({"time_zone": "Europe/Berlin", "reservation": "3650d"}));
+            let mut both = Self { story, budgets, scopes, scope_bounds: vec![(None, None); SCOPES.len()], now: BEGINS };
+            for (whose, bound) in limits.iter().enumerate() {
+                let mut body = both.body(whose, 0, Some(0), json!({}));
+                put_limits(&mut body, *bound);
+                both.store("record", body);
+            }
+            both
+        }
+
+        /// The scopes of this set, with the limits that are in force.
+        fn body(&self, whose: usize, set: u8, cents: Option<u32>, more: Json) -> Json {
+            let mut body = json!({"session_id": NAMES[whose]});
+            if whose > 0 {
+                body["parent"] = "team".into();
+            }
+            if let Some(cents) = cents {
+                body["usd"] = dollars(cents).into();
+                body["tokens"] = (cents * 10).into();
+            }
+            let named = |number: usize| {
+                let (_, per, name, period) = SCOPES[number];
+                let mut scope = json!({"per": per, "name": name, "period": period});
+                put_limits(&mut scope, self.scope_bounds[number]);
+                scope
+            };
+            body["scopes"] = members(set).map(named).collect();
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        }
+
+        fn store(&mut self, act: &str, body: Json) -> bool {
+            self.story.at(self.now).allows(&*operation(&format!("/guard/budget/{act}"), body))
+        }
+
+        /// When the period of a scope ends that this moment is in.
+        fn end_of(&self, number: usize) -> Option<Timestamp> {
+            let zone = Zone::named("Europe/Berlin").unwrap();
+            SCOPES[number].3.map(|period| zone.end_of(period, Timestamp::from_millis(self.now)))
+        }
+
+        /// The budget that draws on the scopes of a set, at this moment.
+        fn process(&self, whose: usize, set: u8) -> runguard_core::budget::Budget {
+            for number in members(set) {
+                if let Some(ends) = self.end_of(number) {
+                    self.scopes[number].renew(ends, Timestamp::from_millis(self.now));
+                }
+            }
+            self.budgets[whose].within(&members(set).map(|number| &self.scopes[number]).collect::<Vec<_>>()).unwrap()
+        }
+
+        fn same_books(&self) -> Result<(), proptest::test_runner::TestCaseError> {
+            let now = Timestamp::from_millis(self.now);
+            self.process(0, u8::MAX);
+            let own = self.budgets.iter().zip(NAMES).map(|(budget, name)| (budget, self.story.account(name)));
+            let scopes = self.scopes.iter().enumerate().map(|(number, scope)| {
+                let mut kept = self.story.scope(SCOPES[number].0, SCOPES[number].2);
+                // A question that is refused leaves nothing behind, so a period may be over without anybody's having noted it.
+                if let Some(ends) = self.end_of(number).filter(|_| kept.is_over(now)) {
+                    kept.apply(&Entry::Began { ends }, now, MOST_KEYS);
+                }
+                (scope, kept)
+            });
+            for (budget, kept) in own.chain(scopes) {
+                let books = budget.snapshot();
+                proptest::prop_assert_eq!(kept.spent(), books.spent());
+                proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
+                // Apart from what was spent without asking, what is spent and set aside stays within the limit.
+                if let Some(limit) = books.limits.usd {
+                    proptest::prop_assert!(books.committed.usd <= limit.saturating_sub(books.reserved.usd));
+                }
+            }
+            Ok(())
+        }
+    }
+
+    fn members(set: u8) -> impl Iterator<Item = usize> {
+        (0..SCOPES.len()).filter(move |number| set & 1 << number != 0)
+    }
+
+    fn bound() -> impl proptest::strategy::Strategy<Value = Bound> {
+        (proptest::option::of(0_u32..200), proptest::option::of(0_u32..4))
+    }
+
     proptest::proptest! {
-        /// The budget of a process and that of a store answer alike and hold the same, whatever is done to a parent and its children.
+        /// The budget of a process and that of a store answer alike and hold the same, whatever is done to a parent, its children and
+        /// the scopes they draw on, in whatever days and months, with whatever limits.
         #[test]
         fn a_process_and_a_store_keep_the_same_books(
-            limits in proptest::collection::vec((proptest::option::of(0_u32..200), proptest::option::of(0_u32..4)), 3),
-            acts in proptest::collection::vec((0_usize..3, act()), 1..60),
+            limits in proptest::collection::vec(bound(), 3),
+            acts in proptest::collection::vec((0_usize..3, 0_u8..8, act()), 1..60),
         ) {
-            use runguard_core::budget::{Budget as Process, Cost as Amount, Limits as Bounds};
-            const NAMES: [&str; 3] = ["team", "a", "b"];
-            // A cent is ten tokens, so that both units are counted.
-            let amount = |cents: u32| Amount { usd: NanoDollars::from_nanos(i64::from(cents) * 10_000_000).unwrap(), tokens: u64::from(cents) * 10 };
-            let bounds = |(cents, cap): &(Option<u32>, Option<u32>)| Bounds { usd: cents.map(|cents| amount(cents).usd), tokens: cents.map(|cents| amount(cents).tokens), cap: *cap };
-            let team = Process::new(bounds(&limits[0]));
-            let budgets = [team.clone(), team.child(bounds(&limits[1])), team.child(bounds(&limits[2]))];
-            let mut story = Story::default();
-            let body = |whose: usize, cents: Option<u32>, more: Json| {
-                let mut body = json!({"session_id": NAMES[whose]});
-                if whose > 0 {
-                    body["parent"] = "team".into();
-                }
-                if let Some(cents) = cents {
-                    body["usd"] = format!("{}.{:02}", cents / 100, cents % 100).into();
-                    body["tokens"] = (cents * 10).into();
-                }
-                body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-                body
-            };
-            for (whose, (cents, cap)) in limits.iter().enumerate() {
-                let mut more = json!({});
-                if let Some(cents) = cents {
-                    more["max_usd"] = format!("{}.{:02}", cents / 100, cents % 100).into();
-                    more["max_tokens"] = (cents * 10).into();
-                }
-                if let Some(cap) = cap {
-                    more["cap"] = (*cap).into();
-                }
-                story.at(0).run(&*operation("/guard/budget/record", body(whose, Some(0), more)));
-            }
-            let mut open: Vec<(usize, runguard_core::budget::ReservationId, String, Amount)> = Vec::new();
-            for (time, (whose, act)) in acts.into_iter().enumerate() {
-                let story = story.at(time as i64 + 1);
+            let mut both = Both::new(&limits);
+            let mut open: Vec<(usize, u8, runguard_core::budget::ReservationId, String, Cost)> = Vec::new();
+            for (whose, set, act) in acts {
                 let (in_process, in_store) = match act {
                     Act::Check(cents) => {
-                        (budgets[whose].check(amount(cents)).is_ok(), story.allows(&*operation("/guard/budget/check", body(whose, Some(cents), json!({})))))
+                        let body = both.body(whose, set, Some(cents), json!({}));
+                        (both.process(whose, set).check(amount(cents)).is_ok(), both.store("check", body))
                     }
                     Act::Record(cents) => {
-                        (budgets[whose].record(amount(cents)).is_ok(), story.allows(&*operation("/guard/budget/record", body(whose, Some(cents), json!({})))))
+                        let body = both.body(whose, set, Some(cents), json!({}));
+                        (both.process(whose, set).record(amount(cents)).is_ok(), both.store("record", body))
                     }
                     Act::Call(cents, key) => {
-                        let key = key.to_string();
-                        let is_free = budgets[whose].calls_left(&key) != Some(0) && budgets[whose].check(Amount::ZERO).is_ok();
-                        let may = story.allows(&*operation("/guard/budget/check", body(whose, None, json!({"key": key}))));
+                        let (key, budget) = (key.to_string(), both.process(whose, set));
+                        let is_free = budget.calls_left(&key) != Some(0) && budget.check(Cost::ZERO).is_ok();
+                        let check = both.body(whose, set, None, json!({"key": key}));
+                        let may = both.store("check", check);
                         proptest::prop_assert_eq!(is_free, may);
                         if !may {
                             continue;
                         }
-                        budgets[whose].count(&key).unwrap();
-                        let record = operation("/guard/budget/record", body(whose, Some(cents), json!({"key": key})));
-                        (budgets[whose].record(amount(cents)).is_ok(), story.allows(&*record))
+                        budget.count(&key).unwrap();
+                        let record = both.body(whose, set, Some(cents), json!({"key": key}));
+                        (budget.record(amount(cents)).is_ok(), both.store("record", record))
                     }
                     Act::Reserve(cents) => {
-                        let id = budgets[whose].reserve_with_id(amount(cents));
-                        let granted = story.allows(&*operation("/guard/budget/reserve", body(whose, Some(cents), json!({}))));
-                        if let (Ok(id), true, Some(Value::Text(name))) = (id, granted, story.fact("reservation_id")) {
-                            open.push((whose, id, name.into_owned(), amount(cents)));
+                        let id = both.process(whose, set).reserve_with_id(amount(cents));
+                        let body = both.body(whose, set, Some(cents), json!({}));
+                        let granted = both.store("reserve", body);
+                        if let (Ok(id), true, Some(Value::Text(name))) = (id, granted, both.story.fact("reservation_id")) {
+                            open.push((whose, set, id, name.into_owned(), amount(cents)));
                         }
                         (id.is_ok(), granted)
                     }
                     Act::Commit(which, cents) if !open.is_empty() => {
-                        let (whose, id, name, estimate) = open.swap_remove(which % open.len());
-                        let committed = budgets[whose].commit_by_id(id, cents.map_or(estimate, amount)).is_ok();
-                        (committed, story.allows(&*operation("/guard/budget/commit", body(whose, cents, json!({"reservation_id": name})))))
+                        let (whose, set, id, name, estimate) = open.swap_remove(which % open.len());
+                        let committed = both.process(whose, set).commit_by_id(id, cents.map_or(estimate, amount)).is_ok();
+                        let body = both.body(whose, set, cents, json!({"reservation_id": name}));
+                        (committed, both.store("commit", body))
                     }
                     Act::Release(which) if !open.is_empty() => {
-                        let (whose, id, name, _) = open.swap_remove(which % open.len());
-                        budgets[whose].release_by_id(id).unwrap();
-                        (true, story.allows(&*operation("/guard/budget/release", body(whose, None, json!({"reservation_id": name})))))
+                        let (whose, set, id, name, _) = open.swap_remove(which % open.len());
+                        both.process(whose, set).release_by_id(id).unwrap();
+                        let body = both.body(whose, set, None, json!({"reservation_id": name}));
+                        (true, both.store("release", body))
+                    }
+                    Act::Limit(number, bound) => {
+                        both.scope_bounds[number] = bound;
+                        both.scopes[number].limit(bounds(bound));
+                        continue;
+                    }
+                    Act::Pass(hours) => {
+                        // Everyone has noted the time, or going back would be no going back for them.
+                        let body = both.body(0, u8::MAX, Some(0), json!({}));
+                        both.store("record", body);
+                        both.process(0, u8::MAX);
+                        both.now += i64::from(hours) * 3_600_000;
+                        continue;
                     }
                     Act::Commit(..) | Act::Release(_) => continue,
                 };
                 proptest::prop_assert_eq!(in_process, in_store);
-                for (whose, budget) in budgets.iter().enumerate() {
-                    let books = budget.snapshot();
-                    let kept = story.account(NAMES[whose]);
-                    proptest::prop_assert_eq!(kept.spent(), books.spent());
-                    // Apart from what was spent without asking, what is spent and set aside stays within the limit.
-                    let now = Timestamp::from_millis(time as i64 + 1);
-                    proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
-                    if let Some(limit) = books.limits.usd {
-                        proptest::prop_assert!(books.committed.usd.saturating_add(books.reserved.usd) <= limit);
-                    }
-                }
+                both.same_books()?;
             }
         }
     }

@@ -11,6 +11,7 @@ use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 pub(crate) fn moment(now: i64, decision_id: &str) -> Moment<'_> {
     Moment { now: Timestamp::from_millis(now), decision_id, store_text: StoreText::Redacted }
@@ -27,7 +28,7 @@ pub(crate) fn operation(path: &str, body: serde_json::Value) -> Box<dyn Operatio
     (route.read)(&Input::read(body.as_bytes(), route.fields).unwrap())
 }
 
-type Address = (bool, String, u8, String);
+type Address = (super::Scope, String, u8, String);
 
 /// A little world: states, a clock, and the log of what happened.
 #[derive(Default)]
@@ -65,24 +66,24 @@ impl Story {
         self
     }
 
-    fn addresses(operation: &dyn Operation) -> Vec<Address> {
+    fn addresses(&self, operation: &dyn Operation) -> Vec<Address> {
         operation
-            .places()
+            .places_by(&self.policy)
             .into_iter()
-            .map(|place| (place.scope == super::Scope::Endpoint, place.name.to_owned(), place.slot as u8, place.subject.to_owned()))
+            .map(|place| (place.scope, place.name.to_owned(), place.slot as u8, place.subject.to_owned()))
             .collect()
     }
 
     fn peek(&self, operation: &dyn Operation, now: i64) -> Outcome {
         let states: Vec<Option<&[u8]>> =
-            Self::addresses(operation).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
+            self.addresses(operation).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
         operation.run(&self.policy, &states, moment(now, &format!("id-{}", self.decisions)))
     }
 
     pub(crate) fn run(&mut self, operation: &dyn Operation) -> Outcome {
         let outcome = self.peek(operation, self.now);
         self.decisions += 1;
-        let addresses = Self::addresses(operation);
+        let addresses = self.addresses(operation);
         for change in &outcome.changes {
             let address = addresses[change.place].clone();
             self.log.push((Timestamp::from_millis(self.now), address.clone(), change.events.clone()));
@@ -109,15 +110,28 @@ impl Story {
     }
 
     pub(crate) fn force(&mut self, endpoint: &str, control: api_circuit::Control, now: i64) {
-        let address = (true, endpoint.to_owned(), Slot::CircuitEndpoint as u8, endpoint.to_owned());
+        let address = (super::Scope::Endpoint, endpoint.to_owned(), Slot::CircuitEndpoint as u8, endpoint.to_owned());
         let change = api_circuit::control(self.states.get(&address).map(Vec::as_slice), control, Timestamp::from_millis(now));
         self.states.insert(address, change.state);
     }
 
     /// What is kept of a session's budget.
     pub(crate) fn account(&self, session: &str) -> Account {
-        let address = (false, session.to_owned(), Slot::Budget as u8, "default".to_owned());
-        super::decode(self.states.get(&address).map(Vec::as_slice))
+        self.account_at((super::Scope::Session, session.to_owned(), Slot::Budget as u8, "default".to_owned()))
+    }
+
+    /// What is kept of a scope.
+    pub(crate) fn scope(&self, label: &str, name: &str) -> Account {
+        self.account_at((super::Scope::Account, name.to_owned(), Slot::BudgetScope as u8, label.to_owned()))
+    }
+
+    fn account_at(&self, address: Address) -> Account {
+        self.states.get(&address).map(|state| Account::from_bytes(state)).unwrap_or_default()
+    }
+
+    /// Other settings from here on.
+    pub(crate) fn settings_become(&mut self, guards: serde_json::Value) {
+        self.policy = Self::with_policy(guards).policy;
     }
 
     fn last(&self) -> &Answer {
@@ -199,7 +213,12 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
         match number {
             0 => body["max_tokens"] = 9000.into(),
             1 => body["model"] = (if flag { "gpt-4o" } else { "no-such-model" }).into(),
-            _ => {}
+            _ => {
+                // Not the budget itself.
+                (body["max_usd"], body["max_tokens"], body["cap"]) = (1_000_000.into(), 1_000_000_000.into(), 1_000_000.into());
+                let period = if flag { Some("day") } else { None };
+                body["scopes"] = json!([{"per": "team", "name": "t", "period": period, "max_usd": 5, "cap": 4}, {"per": "tenant", "period": "week", "max_usd": 30}]);
+            }
         }
         if number == 1 {
             body["usd"] = serde_json::Value::Null;
@@ -297,11 +316,12 @@ proptest! {
     /// No bytes on disk make a guard panic, and what it cannot read counts as empty.
     #[test]
     fn damaged_states_are_survived(slot in 0_u8..17, bytes in prop::collection::vec(any::<u8>(), 0..60), (route, body) in request()) {
+        static POLICY: LazyLock<Policy> = LazyLock::new(Policy::default);
         let operation = operation_of(route, &body);
-        let states = vec![Some(bytes.as_slice()); operation.places().len()];
-        let _ = operation.run(&Policy::default(), &states, moment(0, "id"));
+        let states = vec![Some(bytes.as_slice()); operation.places_by(&POLICY).len()];
+        let _ = operation.run(&POLICY, &states, moment(0, "id"));
         let _ = replay(slot, Some(&bytes), &bytes, Timestamp::from_millis(0));
-        let _ = super::outlook(slot, &Policy::default(), "a", &bytes, Timestamp::from_millis(0));
+        let _ = super::outlook(slot, &POLICY, "a", &bytes, Timestamp::from_millis(0));
     }
 }
 
@@ -347,5 +367,5 @@ fn every_slot_number_is_known() {
     for number in 1..=9 {
         assert_eq!(Slot::from_number(number).map(|slot| slot as u8), Some(number));
     }
-    assert!(Slot::from_number(0).is_none() && Slot::from_number(15).is_none());
+    assert!(Slot::from_number(0).is_none() && Slot::from_number(16).is_none());
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 pub type Tree = Map<String, Value>;
 
-/// Tables within tables. The deepest key there is stands nine deep.
+/// Tables within tables. The deepest key there is stands twelve deep: one name of a scope, of one budget of one tenant.
 pub const MOST_LEVELS: usize = 16;
 /// Parts of a name that an error repeats.
 const SHOWN_PARTS: usize = 4;

@@ -164,6 +164,25 @@ fn a_refusal_of_the_parent_is_told_of_the_parent() {
 }
 
 #[test]
+fn a_scope_that_is_used_up_is_told_once_in_each_period() {
+    const DAY: i64 = 86_400;
+    let refused = |second: i64, answer: &str| {
+        let row = Row { outcome: "blocked", reason: Some("budget_exceeded"), ..spending(second, answer) };
+        rule(When::Budget).judge(&mut State::default(), &row).pop().map(|alert| (alert.title, alert.dedup_key))
+    };
+    let answer = |renews: i64| {
+        format!(
+            r#"{{"level":"scope","scope":"team/day","scope_name":"search","spent_usd":5.0,"limit_usd":5.0,"renews_in_seconds":{renews}}}"#
+        )
+    };
+    let [first, later, next_day] =
+        [(10, DAY - 10), (60, DAY - 60), (DAY + 10, DAY - 10)].map(|(at, renews)| refused(at, &answer(renews)).unwrap());
+    assert_eq!(first.0, "Budget 'orders' of 'team/day search' has reached 100 %");
+    assert_eq!(first.1, later.1);
+    assert_ne!(first.1, next_day.1);
+}
+
+#[test]
 fn degraded_answers_are_told_until_they_are_whole_for_a_window() {
     let degraded = |second| row(second, "handoff", "check", "allowed", None, r#"{"degraded":true}"#);
     let whole = |second| row(second, "handoff", "check", "allowed", None, r#"{"degraded":false,"note":"\"degraded\":true"}"#);

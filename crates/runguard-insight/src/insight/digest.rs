@@ -505,8 +505,8 @@ impl Digest {
         let answer: BudgetAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
         let cell = self.of(row, Dimension::Budget, row.subject, "");
         cell.outcome(outcome);
-        // What a refusal says of the parent is not this budget's.
-        if answer.level == "parent" {
+        // What a refusal says of the parent or of a scope is not this budget's.
+        if matches!(&*answer.level, "parent" | "scope") {
             return;
         }
         let nanos = |dollars: f64| (dollars * NANOS).round() as u64;

@@ -10,7 +10,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::{Telemetry, TraceContext};
-use runguard_engine::{Answered, Asked, Idempotency, Outcome, Role};
+use runguard_engine::{Answered, Asked, Caller, Idempotency, Outcome, Role};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::{Notice, Operation, ROUTES, Route, RouteKind};
 use runguard_guards::input::{Input, InputError, MAX_ID_CHARS, closest};
@@ -18,6 +18,7 @@ use runguard_http::RequestId;
 use runguard_http::body::{LARGE, Limit};
 use runguard_http::load::Share;
 use runguard_http::reply::{Body, JSON, Reply, reply};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What every guard takes, unknown fields included: a caller may send more than the guard asks for.
@@ -80,8 +81,11 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     let mut share = app.enter(&caller)?;
     let body = app.read_body(body, BODY, &mut share).await?;
     let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
-    let (mut question, _share) =
-        if body.len() <= LONG { (Question::read(route, &body)?, share) } else { long_question(app, route, body.clone(), share).await? };
+    let (mut question, _share) = if body.len() <= LONG {
+        (Question::read(route, &body, &caller)?, share)
+    } else {
+        long_question(app, route, body.clone(), share, caller.clone()).await?
+    };
     question.warnings.extend(misread);
     let key = given.or(question.request_id);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
@@ -101,20 +105,27 @@ struct Question {
 }
 
 impl Question {
-    fn read(route: &Route, body: &[u8]) -> Result<Self, InputError> {
-        let input = Input::read(body, route.fields)?;
+    fn read(route: &Route, body: &[u8], caller: &Caller) -> Result<Self, InputError> {
+        let mut input = Input::read(body, route.fields)?;
+        input.asked_with = Some(caller.key_id.as_str()).filter(|key| !key.is_empty());
         let (operation, request_id) = ((route.read)(&input), input.optional_text("request_id"));
         Ok(Self { operation, request_id, warnings: input.warnings })
     }
 }
 
 /// One at a time, and not on a thread that serves: a megabyte of arguments takes many milliseconds.
-async fn long_question(app: &App, route: &'static Route, body: Bytes, share: Share) -> Result<(Question, Share), Problem> {
+async fn long_question(
+    app: &App,
+    route: &'static Route,
+    body: Bytes,
+    share: Share,
+    caller: Arc<Caller>,
+) -> Result<(Question, Share), Problem> {
     let turn = app.long_bodies.clone().acquire_owned().await;
     // Turn and share are held by the thread: a caller who hangs up does not end what was begun, nor may it begin more meanwhile.
     let read = move || {
         let _turn = turn;
-        Question::read(route, &body).map(|question| (question, share))
+        Question::read(route, &body, &caller).map(|question| (question, share))
     };
     let read = tokio::task::spawn_blocking(read).await;
     Ok(read.map_err(|_| Problem::not_ready("The request could not be read. Try again shortly."))??)

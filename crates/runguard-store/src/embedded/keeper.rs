@@ -49,6 +49,8 @@ const PRUNE_ROWS: u64 = 500;
 /// Answers for repeated requests are kept a day.
 const IDEMPOTENCY_MILLIS: i64 = DAY_MILLIS;
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+/// The longest there is, and what clocks are put forward and back.
+const MONTH_MILLIS: i64 = 32 * DAY_MILLIS;
 const MINUTE_MILLIS: i64 = 60_000;
 
 /// The files that could not be rid of what was removed, because somebody reads an older state of them.
@@ -552,9 +554,10 @@ impl Round {
         }
         let window_millis = self.inner.state_lifetime_millis.load(Ordering::Relaxed).saturating_add(MINUTE_MILLIS);
         self.forget_endpoints(now.saturating_sub(window_millis), now.saturating_sub(state_millis))?;
-        for (family, oldest) in
-            [(Family::Session, now.saturating_sub(state_millis)), (Family::Idempotency, now.saturating_sub(IDEMPOTENCY_MILLIS))]
+        for (family, millis) in
+            [(Family::Session, state_millis), (Family::Account, state_millis.max(MONTH_MILLIS)), (Family::Idempotency, IDEMPOTENCY_MILLIS)]
         {
+            let oldest = now.saturating_sub(millis);
             self.index.execute("DELETE FROM states WHERE family = ?1 AND at < ?2", params![family as u8, oldest])?;
             self.inner.evictions.fetch_add(1, Ordering::AcqRel);
             for shard in 0..SHARDS {
@@ -579,7 +582,7 @@ impl Round {
         let is_over = move |at: i64, slots: &[SlotState]| {
             slots.iter().all(|slot| match keep(slot.slot, &slot.state) {
                 Keep::Window => at < oldest_window,
-                Keep::Log | Keep::Day => at < oldest_log,
+                Keep::Log | Keep::Month | Keep::Day => at < oldest_log,
                 Keep::Always => false,
             })
         };

@@ -77,9 +77,9 @@ class Client:
         """Turns a reservation into what was really spent."""
         return self.post("/guard/budget/commit", session_id=session_id, reservation_id=reservation_id, **what)
 
-    def budget_release(self, session_id: str, reservation_id: str) -> Answer:
+    def budget_release(self, session_id: str, reservation_id: str, **what: Any) -> Answer:
         """Gives a reservation back."""
-        return self.post("/guard/budget/release", session_id=session_id, reservation_id=reservation_id)
+        return self.post("/guard/budget/release", session_id=session_id, reservation_id=reservation_id, **what)
 
     def tool_call(self, session_id: str, tool: str, *, args: Any = None, **what: Any) -> Answer:
         """May this tool be run, or was it run already?"""
