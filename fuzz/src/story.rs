@@ -38,7 +38,7 @@ pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
                 (
                     place.scope == runguard_guards::Scope::Endpoint,
                     place.name.to_owned(),
-                    place.slot as u8,
+                    place.slot.number,
                     place.kept_subject(store_text).into_owned(),
                 )
             })

@@ -245,6 +245,8 @@ async fn aside<T: Send + 'static>(turn: &Arc<Turn>, work: impl FnOnce() -> T + S
 const SIGNAL: &str = "signal";
 const SPOKEN: &str = "spoken";
 const NOTHING: &str = "";
+/// Where a guard's settings have patterns.
+const PATTERN_KEYS: [&str; 2] = ["patterns", "entities"];
 
 /// The policies of one tenant, in force and changed.
 struct Rules {
@@ -260,8 +262,8 @@ impl Rules {
         let in_force = settings.guard_tree(tenant);
         let change = Tree::from_iter([(guard.code().to_owned(), Value::Object(change.clone()))]);
         let plain = [policy.clone(), Arc::new(policy.overridden(&in_force, &change, &[], patterns)?)];
-        let has_patterns = matches!(guard, GuardName::AiTaskRetry | GuardName::NoMatchReprompt | GuardName::CaptureSlotFill);
-        if !has_patterns {
+        let mut sections = policy::sections().into_iter().filter(|section| section.guard == guard);
+        if !sections.any(|section| PATTERN_KEYS.iter().any(|key| section.defaults.contains_key(*key))) {
             return Ok(Self { by_word: plain.clone(), plain });
         }
         let mut by_word = |guards: Tree| policy.overridden(&Tree::new(), &worded(guards, guard), &[], patterns).map(Arc::new);
@@ -275,7 +277,7 @@ impl Rules {
 fn worded(mut guards: Tree, guard: GuardName) -> Tree {
     guards.retain(|name, _| name == guard.code());
     for section in policy::sections().iter().filter(|section| section.guard == guard) {
-        for key in ["patterns", "entities"] {
+        for key in PATTERN_KEYS {
             if let Some(built_in) = section.defaults.get(key) {
                 let mut with_defaults = Tree::from_iter([(guard.code().to_owned(), json!({ key: built_in }))]);
                 merge(&mut with_defaults, &guards);
@@ -434,7 +436,7 @@ impl Lane {
                 };
                 StateName {
                     key: self.names.key(family, tenant, place.name),
-                    slot: place.slot as u8,
+                    slot: place.slot.number,
                     label: label(tenant, place, StoreText::Full).into_owned(),
                 }
             })
@@ -472,7 +474,7 @@ impl Lane {
         let place = api_circuit::endpoint_place(&row.subject);
         let name = StateName {
             key: self.names.key(Family::Endpoint, &row.tenant, place.name),
-            slot: place.slot as u8,
+            slot: place.slot.number,
             label: label(&row.tenant, &place, StoreText::Full).into_owned(),
         };
         let change = api_circuit::control(self.states.get(&name).map(Vec::as_slice), control, Timestamp::from_millis(row.at));
@@ -506,10 +508,7 @@ impl Replay {
         let mut patterns = settings.policies.patterns().clone().until(given_up);
         let rules = Rules::build(&settings, &tenant, ask.guard, &ask.settings, &mut patterns).map_err(PreviewError::Settings)?;
         // A circuit's phase, a run and a budget do not end with a window: what counts may be as old as the log.
-        let ages = !matches!(
-            ask.guard,
-            GuardName::ApiCircuit | GuardName::Loop | GuardName::Stall | GuardName::Budget | GuardName::ToolCall | GuardName::ActionGroup
-        );
+        let ages = guard::GuardEntry::of(ask.guard).slots.iter().all(|slot| matches!(slot.lasts, guard::Lasts::Window));
         let longest = rules.plain.iter().map(|policy| policy.longest_window()).max().unwrap_or(Span::ZERO);
         let longest = longest.max(settings.policies.longest_window());
         Ok(Self {
@@ -633,16 +632,10 @@ impl Replay {
         if self.report.truncated {
             self.doubts.insert(Doubt::WarmUpCut, MOST_ROWS as u64);
         }
-        // Only where results are told do they matter for what follows.
-        if !matches!(
-            self.ask.guard,
-            GuardName::ApiCircuit
-                | GuardName::KbRequery
-                | GuardName::AgentAction
-                | GuardName::ToolCall
-                | GuardName::ActionGroup
-                | GuardName::Budget
-        ) {
+        // Only where results are told, or what was spent, do they matter for what follows.
+        let entry = guard::GuardEntry::of(self.ask.guard);
+        let is_told = entry.holds == guard::Holds::Money || entry.routes.iter().any(|route| route.kind != guard::RouteKind::Check);
+        if !is_told {
             self.doubts.remove(&Doubt::RanAnyway);
         }
         self.report.changed = self.changed.into_iter().rev().collect();

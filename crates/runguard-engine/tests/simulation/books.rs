@@ -48,7 +48,7 @@ fn name_of_place(tenant: &str, place: &Place<'_>) -> u128 {
         Scope::Endpoint => (1, format!("{tenant}\0{}", place.subject)),
     };
     let hash = xxh3_128(&[&[family], tenant.as_bytes(), &[0], place.name.as_bytes()].concat());
-    name_of(family, hash, place.slot as u8, &label)
+    name_of(family, hash, place.slot.number, &label)
 }
 
 pub(crate) fn rows_of(log: &Memory) -> Vec<LogRow> {

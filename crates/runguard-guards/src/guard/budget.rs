@@ -10,8 +10,8 @@
 //! a ceiling that the operator moves holds at once. What the caller asked for is kept as it was asked.
 
 use super::{
-    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored, decode,
-    encode, operation_of_check, says,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Outlook, Place, Route,
+    RouteKind, Ruling, RulingOf, Slot, Stored, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -25,6 +25,19 @@ use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&CHECK_ROUTE, &RECORD_ROUTE, &RESERVE_ROUTE, &COMMIT_ROUTE, &RELEASE_ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ModelCall,
+    holds: Holds::Money,
+};
+
+static SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(12, Lasts::Log) };
 
 /// Fields of every route, and then those of one.
 macro_rules! fields {
@@ -269,16 +282,16 @@ impl Guard for Budget {
         // An outlook counts requests; money is told by the check route.
         Vec::new()
     }
-}
 
-/// One budget after events happened to it. Whether it was asked itself or as a parent makes no difference to it.
-pub(super) fn replay(state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
-    let events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let mut account: Account = decode(state);
-    for Event { entry, .. } in events {
-        account.apply(&entry, at, MOST_KEYS);
+    /// Whether a budget was asked itself or as a parent makes no difference to it.
+    fn replay(_part: usize, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
+        let events: Vec<Event> = postcard::from_bytes(events).ok()?;
+        let mut account: Account = decode(state);
+        for Event { entry, .. } in events {
+            account.apply(&entry, at, MOST_KEYS);
+        }
+        Some(encode(&account))
     }
-    Some(encode(&account))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -532,7 +545,7 @@ impl Request {
     }
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = Budget;
     type Block = Block;
     type Pass = Pass;
@@ -550,8 +563,8 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        let own = Place::in_session(&self.session_id, Slot::Budget, &self.budget);
-        let parent = self.parent.iter().map(|parent| Place::in_session(parent, Slot::Budget, &self.budget));
+        let own = Place::in_session(&self.session_id, &SLOT, &self.budget);
+        let parent = self.parent.iter().map(|parent| Place::in_session(parent, &SLOT, &self.budget));
         std::iter::once(own).chain(parent).collect()
     }
 
@@ -734,7 +747,6 @@ impl Request {
         }
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {
