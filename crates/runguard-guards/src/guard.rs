@@ -39,6 +39,16 @@ pub struct Route {
     pub read: fn(&Input<'_>) -> Box<dyn Operation>,
 }
 
+impl Route {
+    /// Fills in what is required and not there with the field's own example, so that the body is taken.
+    pub fn complete(&self, body: &mut serde_json::Map<String, serde_json::Value>) {
+        for field in self.fields.iter().filter(|field| field.required) {
+            let example = || serde_json::from_str(field.example).unwrap_or_default();
+            body.entry(field.name).or_insert_with(example);
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// Asks: may be refused.

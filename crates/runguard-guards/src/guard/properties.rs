@@ -205,6 +205,7 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
             body["usd"] = serde_json::Value::Null;
         }
     }
+    ROUTES[route].complete(body.as_object_mut().unwrap());
     body
 }
 
