@@ -501,6 +501,24 @@ struct Replay {
     changed: std::collections::VecDeque<Changed>,
 }
 
+type MakeAgain = fn(&mut Replay, &Deed, &Value, &Value) -> Option<Again>;
+
+/// Guards of whose rows the request can be made again.
+const MADE_AGAIN: [(GuardName, MakeAgain); 12] = [
+    (GuardName::AiTaskRetry, Replay::task_again),
+    (GuardName::NoMatchReprompt, Replay::reprompt_again),
+    (GuardName::CaptureSlotFill, |replay, deed, input, answer| Some(replay.capture_again(deed, input, answer))),
+    (GuardName::Handoff, |_, deed, input, _| Some(Replay::handoff_again(deed, input))),
+    (GuardName::KbRequery, |replay, deed, input, answer| Some(Again::of(replay.kb_again(&deed.row, input, answer)))),
+    (GuardName::AgentAction, |_, deed, input, _| Some(Again::of(Replay::action_again(deed, input)))),
+    (GuardName::ApiCircuit, |_, deed, input, _| Some(Replay::circuit_again(deed, input))),
+    (GuardName::Loop, |replay, deed, input, _| replay.loop_again(deed, input)),
+    (GuardName::Stall, Replay::stall_again),
+    (GuardName::Budget, |replay, deed, input, answer| replay.budget_again(deed, input, answer).map(Again::of)),
+    (GuardName::ToolCall, |replay, deed, input, _| replay.tool_again(deed, input).map(Again::of)),
+    (GuardName::ActionGroup, |_, deed, input, _| Replay::group_again(deed, input).map(Again::of)),
+];
+
 impl Replay {
     fn new(settings: Arc<Settings>, ask: Ask, given_up: Arc<AtomicBool>) -> Result<Self, PreviewError> {
         let changes_patterns = changes_patterns(&ask.settings);
@@ -645,82 +663,95 @@ impl Replay {
 
     /// The request of a row. `None`: it is taken as it was.
     fn again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
+        let Some((_, make)) = MADE_AGAIN.iter().find(|(guard, _)| *guard == self.ask.guard) else {
+            self.doubt(Doubt::NoEvents);
+            return None;
+        };
+        make(self, deed, input, answer)
+    }
+
+    fn task_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
         let row = &deed.row;
         let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
-        match self.ask.guard {
-            GuardName::AiTaskRetry => {
-                let request = |user_message: String| ai_task_retry::Request {
-                    session_id: row.session.clone(),
-                    task_name: row.subject.clone(),
-                    user_message,
-                    validation_error: String::new(),
-                };
-                let reason = Reason::InputMissingPrerequisiteSignal;
-                let rulebook = self.in_force(row)?.ai_task_retry.for_subject(&row.subject);
-                let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
-                let reading = self.reading(known, &text("user_message"), 500);
-                let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_message") };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::NoMatchReprompt => {
-                let request = |user_utterance: String| no_match_reprompt::Request {
-                    session_id: row.session.clone(),
-                    step_id: row.subject.clone(),
-                    user_utterance,
-                };
-                let reason = Reason::EntitySignalAbsent;
-                let rulebook = self.in_force(row)?.no_match_reprompt.for_subject(&row.subject);
-                let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
-                let reading = self.reading(known, &text("user_utterance"), 500);
-                let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_utterance") };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::CaptureSlotFill => {
-                let request = |user_utterance: String| capture_slot_fill::Request {
-                    session_id: row.session.clone(),
-                    capture_step: row.subject.clone(),
-                    entity_type: text("entity_type"),
-                    user_utterance,
-                };
-                let classified = answer["classification"].as_str();
-                let known = if classified.is_some() { Known::Finding } else { Known::Nothing };
-                let reading = self.reading(known, &text("user_utterance"), 200);
-                let said = match (reading, classified) {
-                    (Reading::Word, Some("machine_format_extraction_failure")) => SIGNAL.to_owned(),
-                    (Reading::Word, Some("colloquial_format")) => SPOKEN.to_owned(),
-                    (Reading::Word, _) => NOTHING.to_owned(),
-                    (Reading::Text, _) => text("user_utterance"),
-                };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::Handoff => Some(Again::of(Box::new(handoff::Request {
-                session_id: row.session.clone(),
-                source_bot: text("source_bot"),
-                target_bot: row.subject.clone(),
-            }))),
-            GuardName::KbRequery => Some(Again::of(self.kb_again(row, input, answer))),
-            GuardName::AgentAction => Some(Again::of(Self::action_again(deed, input))),
-            GuardName::ApiCircuit => {
-                let operation: Box<dyn Operation> = if row.kind == "check" {
-                    Box::new(api_circuit::CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })
-                } else {
-                    Box::new(circuit_record(row, input, None))
-                };
-                Some(Again::of(operation))
-            }
-            GuardName::Loop => self.loop_again(deed, input),
-            GuardName::Stall => {
-                let events = deed.effects.first().map(|effect| effect.events.as_slice());
-                let made = events.and_then(|events| stall::again(&row.session, &row.subject, events)).map(Again::of);
-                if made.is_none() {
-                    self.doubt(Doubt::NoEvents);
-                }
-                made
-            }
-            GuardName::Budget => self.budget_again(deed, input, answer).map(Again::of),
-            GuardName::ToolCall => self.tool_again(deed, input).map(Again::of),
-            GuardName::ActionGroup => Self::group_again(deed, input).map(Again::of),
+        let request = |user_message: String| ai_task_retry::Request {
+            session_id: row.session.clone(),
+            task_name: row.subject.clone(),
+            user_message,
+            validation_error: String::new(),
+        };
+        let reason = Reason::InputMissingPrerequisiteSignal;
+        let rulebook = self.in_force(row)?.ai_task_retry.for_subject(&row.subject);
+        let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
+        let reading = self.reading(known, &text("user_message"), 500);
+        let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_message") };
+        Some(Again { operation: Box::new(request(said)), reading })
+    }
+
+    fn reprompt_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        let request = |user_utterance: String| no_match_reprompt::Request {
+            session_id: row.session.clone(),
+            step_id: row.subject.clone(),
+            user_utterance,
+        };
+        let reason = Reason::EntitySignalAbsent;
+        let rulebook = self.in_force(row)?.no_match_reprompt.for_subject(&row.subject);
+        let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
+        let reading = self.reading(known, &text("user_utterance"), 500);
+        let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_utterance") };
+        Some(Again { operation: Box::new(request(said)), reading })
+    }
+
+    fn capture_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Again {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        let request = |user_utterance: String| capture_slot_fill::Request {
+            session_id: row.session.clone(),
+            capture_step: row.subject.clone(),
+            entity_type: text("entity_type"),
+            user_utterance,
+        };
+        let classified = answer["classification"].as_str();
+        let known = if classified.is_some() { Known::Finding } else { Known::Nothing };
+        let reading = self.reading(known, &text("user_utterance"), 200);
+        let said = match (reading, classified) {
+            (Reading::Word, Some("machine_format_extraction_failure")) => SIGNAL.to_owned(),
+            (Reading::Word, Some("colloquial_format")) => SPOKEN.to_owned(),
+            (Reading::Word, _) => NOTHING.to_owned(),
+            (Reading::Text, _) => text("user_utterance"),
+        };
+        Again { operation: Box::new(request(said)), reading }
+    }
+
+    fn handoff_again(deed: &Deed, input: &Value) -> Again {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        Again::of(Box::new(handoff::Request {
+            session_id: row.session.clone(),
+            source_bot: text("source_bot"),
+            target_bot: row.subject.clone(),
+        }))
+    }
+
+    fn circuit_again(deed: &Deed, input: &Value) -> Again {
+        let row = &deed.row;
+        let operation: Box<dyn Operation> = if row.kind == "check" {
+            Box::new(api_circuit::CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })
+        } else {
+            Box::new(circuit_record(row, input, None))
+        };
+        Again::of(operation)
+    }
+
+    fn stall_again(&mut self, deed: &Deed, _input: &Value, _answer: &Value) -> Option<Again> {
+        let row = &deed.row;
+        let events = deed.effects.first().map(|effect| effect.events.as_slice());
+        let made = events.and_then(|events| stall::again(&row.session, &row.subject, events)).map(Again::of);
+        if made.is_none() {
+            self.doubt(Doubt::NoEvents);
         }
+        made
     }
 
     fn in_force(&self, row: &LogRow) -> Option<&Policy> {
