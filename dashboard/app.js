@@ -8,7 +8,7 @@ import { insights } from './view-insights.js';
 import { overview } from './view-overview.js';
 import { session } from './view-session.js';
 import { settings } from './view-settings.js';
-import { GUARDS, REASONS, guardName, moment, reasonName } from './words.js';
+import { GUARDS, guardName, learnWords, moment, reasonName } from './words.js';
 
 const VIEWS = { overview, decisions, insights, session, settings, alerts };
 const NAMES = { overview: 'Overview', decisions: 'Decisions', insights: 'Insights', settings: 'Settings', alerts: 'Alerts' };
@@ -241,12 +241,12 @@ function drawFilters() {
       choice('', 'All guards', where.guard ?? ''), Object.keys(GUARDS).map((code) => choice(code, guardName(code), where.guard)))));
   }
   if (wanted === 'all') {
-    const groups = Object.entries(REASONS).filter(([guard]) => !where.guard || guard === where.guard);
+    const groups = Object.values(GUARDS).filter(({ guard }) => !where.guard || guard === where.guard);
     parts.push(field('Reason', el('select', { name: 'reason', on: { change: (event) => change({ reason: event.target.value }) } },
       choice('', 'All reasons', where.reason ?? ''),
-      groups.map(([guard, reasons]) => {
-        const group = el('optgroup', null, Object.keys(reasons).map((code) => choice(code, reasonName(code), where.reason)));
-        group.label = guardName(guard);
+      groups.map(({ label, reasons }) => {
+        const group = el('optgroup', null, reasons.map(({ reason }) => choice(reason, reasonName(reason), where.reason)));
+        group.label = label;
         return group;
       }))));
   }
@@ -394,7 +394,8 @@ dark.addEventListener('change', themed);
 async function start() {
   at('forget').hidden = !key.get();
   at('metrics').hidden = Boolean(key.get());
-  await learnRole();
+  // Without them the page shows the codes.
+  await Promise.all([learnRole(), get('v1/guards').then(learnWords, () => {})]);
   arrive(false);
   themed();
   learnRefused();

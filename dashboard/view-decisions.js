@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { badge, el, foreign, panel, table } from './dom.js';
-import { OUTCOMES, count, guardName, moment, outcomeName, reasonName, times, when } from './words.js';
+import { OUTCOMES, count, guardName, moment, outcomeName, reasonName, subjectName, times, when } from './words.js';
 
 const PAGE = 50;
 /// Rows kept on the page; reading on from there starts a page of its own.
@@ -12,7 +12,7 @@ const MOST = 1000;
 export const sessionOf = (frame, decision) => frame.to('session', { session: decision.session_id, of: decision.tenant !== 'default' && decision.tenant !== frame.where.tenant ? decision.tenant : undefined });
 
 /// A topic's name is a hash; what was asked says more.
-const topic = (row) => foreign((row.guard === 'kb_requery' && (row.input?.query || row.input?.query_text)) || row.subject, 40);
+const topic = (row) => foreign((subjectName(row.guard) === 'topic' && (row.input?.query || row.input?.query_text)) || row.subject, 40);
 
 export function decisionTable(frame, rows, caption) {
   return table(caption, [{ label: 'Time', class: 'time' }, { label: 'Outcome', class: 'outcome' }, { label: 'Guard', class: 'guard wide-only' }, { label: 'Subject', class: 'subject' }, { label: 'Why', class: 'why' }, { label: 'Session', class: 'session' }],

@@ -5,7 +5,7 @@ import { GUARD_COLOURS, chainText, columns, graph, histogram, line, stacked } fr
 import { badge, bar, el, foreign, panel, table } from './dom.js';
 import { decisionTable } from './view-decisions.js';
 import { adviceTitle } from './view-insights.js';
-import { SUBJECTS, compact, count, decimal, dollars, duration, fieldName, guardName, milliseconds, percent, reasonName, times } from './words.js';
+import { compact, count, decimal, dollars, duration, fieldName, guardName, milliseconds, percent, reasonName, subjectName, times } from './words.js';
 
 /// Rows a list shows before it says how many more there are.
 const ROWS = 8;
@@ -95,7 +95,7 @@ export function overview(frame, main) {
   function drawSubjects({ subjects, labels }) {
     return [table('Tasks, bots, topics and others by blocked decisions', [{ label: 'What' }, { label: 'Guard', class: 'wide-only' }, { label: 'Blocked', class: 'n' }, { label: 'Allowed', class: 'n' }, { label: 'Example', class: 'wide-only' }],
       subjects.slice(0, ROWS).map((subject) => [
-        [foreign((subject.guard === 'kb_requery' && labels[subject.subject]) || subject.subject, 48), el('span', { class: 'hint' }, ` ${SUBJECTS[subject.guard] ?? ''}`)], guardName(subject.guard),
+        [foreign((subjectName(subject.guard) === 'topic' && labels[subject.subject]) || subject.subject, 48), el('span', { class: 'hint' }, ` ${subjectName(subject.guard)}`)], guardName(subject.guard),
         [count(subject.blocked), subject.would_block ? el('span', { class: 'hint' }, ` + ${count(subject.would_block)}`) : null], count(subject.allowed), sessions(subject.sessions, 1)])),
     more(subjects, 'subjects')];
   }

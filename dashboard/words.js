@@ -1,62 +1,24 @@
-// The words and numbers of the page. A test compares the codes with the service's own list.
+// The words and numbers of the page. What guards and reasons are called is told by the service.
 
-export const GUARDS = {
-  ai_task_retry: 'AI task retry',
-  handoff: 'Bot handoff',
-  kb_requery: 'Knowledge base',
-  agent_action: 'Agent action',
-  no_match_reprompt: 'Reprompt',
-  capture_slot_fill: 'Slot filling',
-  api_circuit: 'API circuit',
-  loop: 'Loop',
-  stall: 'Stall',
-  budget: 'Budget',
-  tool_call: 'Tool call',
-  action_group: 'Action group',
-};
+/// By code: `{ label, subject, reasons: [{ reason, label }] }`.
+export const GUARDS = {};
+const REASON_LABELS = {};
 
-/// What the subject of a decision is, by guard.
-export const SUBJECTS = {
-  ai_task_retry: 'task', handoff: 'bot', kb_requery: 'topic', agent_action: 'action', no_match_reprompt: 'step', capture_slot_fill: 'step',
-  api_circuit: 'endpoint', loop: 'run', stall: 'run', budget: 'budget', tool_call: 'tool', action_group: 'action',
-};
-
-export const REASONS = {
-  ai_task_retry: { input_missing_prerequisite_signal: 'Value missing in the message', retry_cap_reached: 'Retries used up' },
-  handoff: { handoff_ceiling_reached: 'Too many handoffs', cycle_detected: 'Handed round in a circle' },
-  kb_requery: {
-    confidence_already_met: 'Answer was good enough', kb_requery_cap_reached: 'Queries used up', kb_query_cap_reached: 'Recorded queries used up',
-    low_confidence_re_query_blocked: 'Topic is not documented',
-  },
-  agent_action: {
-    total_action_ceiling: 'Too many actions', consecutive_same_action_spiral: 'Same action in a row', same_action_frequency_spiral: 'Same action too often',
-    identical_call_spiral: 'Identical call again', action_cycle: 'Actions go round in a circle',
-  },
-  no_match_reprompt: { entity_signal_absent: 'Value missing in the answer', reprompt_ceiling_reached: 'Reprompts used up' },
-  capture_slot_fill: { colloquial_format_detected: 'Value given in words', attempt_ceiling_reached: 'Attempts used up' },
-  api_circuit: { circuit_just_tripped: 'Circuit tripped', circuit_open: 'Circuit open', session_retry_ceiling: 'Session retries used up' },
-  loop: { call_ceiling: 'Call made too often', loop_detected: 'Calls loop' },
-  stall: {
-    stalled_identical: 'Same call, same result', stalled_cycle: 'Same round, same results', stalled_no_news: 'Nothing new', stalled_same_error: 'Same error again',
-    stalled_messages: 'Same message again',
-  },
-  budget: {
-    budget_exceeded: 'Budget used up', unknown_model: 'Model without a price', call_cap_reached: 'Calls used up', too_many_reservations: 'Too many reservations',
-    state_unavailable: 'Shared state away',
-  },
-  tool_call: { tool_limit: 'Tool limit reached', exact_duplicate: 'Same call again', similar_query: 'Similar query again' },
-  action_group: { permanent_failure: 'Fails for good' },
-};
-
-const FLAT = Object.assign({}, ...Object.values(REASONS));
+export function learnWords({ guards }) {
+  for (const guard of guards) {
+    GUARDS[guard.guard] = guard;
+    for (const { reason, label } of guard.reasons) REASON_LABELS[reason] = label;
+  }
+}
 
 const plain = (code) => {
   const words = String(code).replaceAll('_', ' ');
   return words.charAt(0).toUpperCase() + words.slice(1);
 };
 
-export const guardName = (code) => (Object.hasOwn(GUARDS, code) ? GUARDS[code] : plain(code));
-export const reasonName = (code) => (Object.hasOwn(FLAT, code) ? FLAT[code] : plain(code));
+export const guardName = (code) => (Object.hasOwn(GUARDS, code) ? GUARDS[code].label : plain(code));
+export const subjectName = (code) => (Object.hasOwn(GUARDS, code) ? GUARDS[code].subject : '');
+export const reasonName = (code) => (Object.hasOwn(REASON_LABELS, code) ? REASON_LABELS[code] : plain(code));
 export const fieldName = plain;
 export const OUTCOMES = { allowed: 'Allowed', would_block: 'Would block', blocked: 'Blocked', recorded: 'Recorded' };
 export const outcomeName = (code) => (Object.hasOwn(OUTCOMES, code) ? OUTCOMES[code] : plain(code));

@@ -34,7 +34,7 @@ pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
         let places = operation.places_by(policy);
         let names: Vec<_> = places
             .iter()
-            .map(|place| (place.scope, place.name.to_owned(), place.slot as u8, place.kept_subject(store_text).into_owned()))
+            .map(|place| (place.scope, place.name.to_owned(), place.slot.number, place.kept_subject(store_text).into_owned()))
             .collect();
         let kept: Vec<Option<&[u8]>> = names.iter().map(|name| states.get(name).map(Vec::as_slice)).collect();
         let outcome = operation.run(policy, &kept, moment);

@@ -49,7 +49,7 @@ def test_the_people_of_this_machine_are_let_in(shared_server, own):
 
 
 def test_what_is_the_same_for_everyone_is_shown_to_everyone(shared_server):
-    for path in ("/healthz", "/readyz", "/", "/docs", "/openapi.json"):
+    for path in ("/healthz", "/readyz", "/", "/docs", "/openapi.json", "/v1/guards"):
         assert shared_server.client().get(path, {"Host": "probe.example", "Sec-Fetch-Site": "cross-site"}).status == 200, path
 
 

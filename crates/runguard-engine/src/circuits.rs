@@ -8,7 +8,7 @@ use runguard_core::Timestamp;
 use runguard_core::breaker::Phase;
 use runguard_core::text::StoreText;
 use runguard_guards::guard::api_circuit::{self, CircuitView};
-use runguard_guards::guard::{Place, Scope, Slot};
+use runguard_guards::guard::{Place, Scope};
 use runguard_store::{Decided, Family, Labelled, StoreError};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,7 +158,7 @@ impl Engine {
                 // Held by whoever looks, not by whoever asked.
                 let _turn = &turn;
                 let Some((tenant, endpoint_key)) = entry.label.split_once('\0') else { return };
-                if entry.slot != Slot::CircuitEndpoint as u8 || query.tenant.as_deref().is_some_and(|wanted| wanted != tenant) {
+                if entry.slot != api_circuit::ENDPOINT_SLOT.number || query.tenant.as_deref().is_some_and(|wanted| wanted != tenant) {
                     return;
                 }
                 let policy = settings.policies.for_tenant(tenant);

@@ -16,7 +16,7 @@ use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_guards::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
 use runguard_guards::guard::api_circuit::{self, Control, Forced, Remains};
-use runguard_guards::guard::{self, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
+use runguard_guards::guard::{self, GuardEntry, Holds, Lasts, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::Range;
@@ -211,7 +211,7 @@ fn group(names: Names, tenant: &str, key: Key, slot: u8, label: &str) -> Option<
     if slot == KEPT_ANSWER {
         return None;
     }
-    Some(match Slot::from_number(slot).map_or(LivesWith::Session, Slot::lives_with) {
+    Some(match Slot::from_number(slot).map_or(LivesWith::Session, |slot| slot.lives_with) {
         LivesWith::Session => key.group(),
         LivesWith::Endpoint => {
             // An endpoint's label says whose it is, a session's does not.
@@ -227,16 +227,18 @@ fn group(names: Names, tenant: &str, key: Key, slot: u8, label: &str) -> Option<
 }
 
 fn keep(slot: u8, state: &[u8]) -> Keep {
-    match Slot::from_number(slot) {
-        _ if slot == KEPT_ANSWER => Keep::Day,
-        Some(Slot::CircuitEndpoint) => match api_circuit::remains(state) {
+    if slot == KEPT_ANSWER {
+        return Keep::Day;
+    }
+    match Slot::from_number(slot).map_or(Lasts::Log, |slot| slot.lasts) {
+        Lasts::Window => Keep::Window,
+        Lasts::Log => Keep::Log,
+        Lasts::Month => Keep::Month,
+        Lasts::ByState(remains) => match remains(state) {
             Remains::Nothing => Keep::Window,
             Remains::Phase => Keep::Log,
             Remains::OperatorsWord => Keep::Always,
         },
-        Some(Slot::BudgetScope) => Keep::Month,
-        Some(slot) if slot.is_windowed() => Keep::Window,
-        Some(_) | None => Keep::Log,
     }
 }
 
@@ -523,19 +525,9 @@ impl Engine {
 fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings) {
     let operation = asked.operation;
     let (name, policy) = (operation.route().guard, settings.policies.for_tenant(asked.tenant));
-    let when_away = match name {
-        GuardName::Budget => settings.store.budget_when_away,
-        GuardName::AiTaskRetry
-        | GuardName::Handoff
-        | GuardName::KbRequery
-        | GuardName::AgentAction
-        | GuardName::NoMatchReprompt
-        | GuardName::CaptureSlotFill
-        | GuardName::ApiCircuit
-        | GuardName::Loop
-        | GuardName::Stall
-        | GuardName::ToolCall
-        | GuardName::ActionGroup => settings.store.flow_when_away,
+    let (when_away, setting) = match GuardEntry::of(name).holds {
+        Holds::Money => (settings.store.budget_when_away, "budget_when_away"),
+        Holds::Flow => (settings.store.flow_when_away, "flow_when_away"),
     };
     let enforced = policy.mode_of(name, operation.subject(), Reason::StateUnavailable) == Mode::Enforce;
     if when_away == WhenAway::Refuse && enforced && operation.route().kind == RouteKind::Check && outcome.answer.allow == Some(true) {
@@ -548,8 +540,7 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
             allow: Some(false),
             reason: Some(Reason::StateUnavailable),
             message: Some(format!(
-                "The state that all nodes share is away, and {name} does not go on without it: a limit kept from memory could be passed. Try again in a moment, or stop here; `store.{}` says what happens.",
-                if name == GuardName::Budget { "budget_when_away" } else { "flow_when_away" }
+                "The state that all nodes share is away, and {name} does not go on without it: a limit kept from memory could be passed. Try again in a moment, or stop here; `store.{setting}` says what happens."
             )),
             retry_at: None,
             facts: old_name.map_or_else(Facts::new, |allow| Facts::new().with("allow_ai_response", allow)),
@@ -613,7 +604,7 @@ pub(crate) const fn family_of(scope: Scope) -> Family {
 /// The address of a guard's state.
 pub(crate) fn cell<'a>(names: Names, tenant: &str, place: &guard::Place<'_>, label: &'a str) -> Cell<'a> {
     let family = family_of(place.scope);
-    let (key, slot) = (names.key(family, tenant, place.name), place.slot as u8);
+    let (key, slot) = (names.key(family, tenant, place.name), place.slot.number);
     Cell { key, slot, subject: label, group: group(names, tenant, key, slot, label).unwrap_or(key.group()) }
 }
 

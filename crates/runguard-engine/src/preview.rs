@@ -21,7 +21,7 @@ use runguard_core::{GuardName, Reason, Span, Timestamp};
 use runguard_guards::Mode;
 use runguard_guards::answer::Value as Fact;
 use runguard_guards::guard::{
-    self, Moment, Operation, Slot, action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery,
+    self, Moment, Operation, action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery,
     no_match_reprompt, run_loop, stall, tool_call,
 };
 use runguard_guards::input::Input;
@@ -245,6 +245,8 @@ async fn aside<T: Send + 'static>(turn: &Arc<Turn>, work: impl FnOnce() -> T + S
 const SIGNAL: &str = "signal";
 const SPOKEN: &str = "spoken";
 const NOTHING: &str = "";
+/// Where a guard's settings have patterns.
+const PATTERN_KEYS: [&str; 2] = ["patterns", "entities"];
 
 /// The policies of one tenant, in force and changed.
 struct Rules {
@@ -260,8 +262,8 @@ impl Rules {
         let in_force = settings.guard_tree(tenant);
         let change = Tree::from_iter([(guard.code().to_owned(), Value::Object(change.clone()))]);
         let plain = [policy.clone(), Arc::new(policy.overridden(&in_force, &change, &[], patterns)?)];
-        let has_patterns = matches!(guard, GuardName::AiTaskRetry | GuardName::NoMatchReprompt | GuardName::CaptureSlotFill);
-        if !has_patterns {
+        let mut sections = policy::sections().into_iter().filter(|section| section.guard == guard);
+        if !sections.any(|section| PATTERN_KEYS.iter().any(|key| section.defaults.contains_key(*key))) {
             return Ok(Self { by_word: plain.clone(), plain });
         }
         let mut by_word = |guards: Tree| policy.overridden(&Tree::new(), &worded(guards, guard), &[], patterns).map(Arc::new);
@@ -275,7 +277,7 @@ impl Rules {
 fn worded(mut guards: Tree, guard: GuardName) -> Tree {
     guards.retain(|name, _| name == guard.code());
     for section in policy::sections().iter().filter(|section| section.guard == guard) {
-        for key in ["patterns", "entities"] {
+        for key in PATTERN_KEYS {
             if let Some(built_in) = section.defaults.get(key) {
                 let mut with_defaults = Tree::from_iter([(guard.code().to_owned(), json!({ key: built_in }))]);
                 merge(&mut with_defaults, &guards);
@@ -429,7 +431,7 @@ impl Lane {
             .iter()
             .map(|place| StateName {
                 key: self.names.key(family_of(place.scope), tenant, place.name),
-                slot: place.slot as u8,
+                slot: place.slot.number,
                 label: label(tenant, place, StoreText::Full).into_owned(),
             })
             .collect();
@@ -466,7 +468,7 @@ impl Lane {
         let place = api_circuit::endpoint_place(&row.subject);
         let name = StateName {
             key: self.names.key(Family::Endpoint, &row.tenant, place.name),
-            slot: place.slot as u8,
+            slot: place.slot.number,
             label: label(&row.tenant, &place, StoreText::Full).into_owned(),
         };
         let change = api_circuit::control(self.states.get(&name).map(Vec::as_slice), control, Timestamp::from_millis(row.at));
@@ -493,6 +495,24 @@ struct Replay {
     changed: std::collections::VecDeque<Changed>,
 }
 
+type MakeAgain = fn(&mut Replay, &Deed, &Value, &Value) -> Option<Again>;
+
+/// Guards of whose rows the request can be made again.
+const MADE_AGAIN: [(GuardName, MakeAgain); 12] = [
+    (GuardName::AiTaskRetry, Replay::task_again),
+    (GuardName::NoMatchReprompt, Replay::reprompt_again),
+    (GuardName::CaptureSlotFill, |replay, deed, input, answer| Some(replay.capture_again(deed, input, answer))),
+    (GuardName::Handoff, |_, deed, input, _| Some(Replay::handoff_again(deed, input))),
+    (GuardName::KbRequery, |replay, deed, input, answer| Some(Again::of(replay.kb_again(&deed.row, input, answer)))),
+    (GuardName::AgentAction, |_, deed, input, _| Some(Again::of(Replay::action_again(deed, input)))),
+    (GuardName::ApiCircuit, |_, deed, input, _| Some(Replay::circuit_again(deed, input))),
+    (GuardName::Loop, |replay, deed, input, _| replay.loop_again(deed, input)),
+    (GuardName::Stall, Replay::stall_again),
+    (GuardName::Budget, |replay, deed, input, answer| replay.budget_again(deed, input, answer).map(Again::of)),
+    (GuardName::ToolCall, |replay, deed, input, _| replay.tool_again(deed, input).map(Again::of)),
+    (GuardName::ActionGroup, |_, deed, input, _| Replay::group_again(deed, input).map(Again::of)),
+];
+
 impl Replay {
     fn new(settings: Arc<Settings>, ask: Ask, given_up: Arc<AtomicBool>) -> Result<Self, PreviewError> {
         let changes_patterns = changes_patterns(&ask.settings);
@@ -500,10 +520,7 @@ impl Replay {
         let mut patterns = settings.policies.patterns().clone().until(given_up);
         let rules = Rules::build(&settings, &tenant, ask.guard, &ask.settings, &mut patterns).map_err(PreviewError::Settings)?;
         // A circuit's phase, a run and a budget do not end with a window: what counts may be as old as the log.
-        let ages = !matches!(
-            ask.guard,
-            GuardName::ApiCircuit | GuardName::Loop | GuardName::Stall | GuardName::Budget | GuardName::ToolCall | GuardName::ActionGroup
-        );
+        let ages = guard::GuardEntry::of(ask.guard).slots.iter().all(|slot| matches!(slot.lasts, guard::Lasts::Window));
         let longest = rules.plain.iter().map(|policy| policy.longest_window()).max().unwrap_or(Span::ZERO);
         let longest = longest.max(settings.policies.longest_window());
         Ok(Self {
@@ -627,16 +644,10 @@ impl Replay {
         if self.report.truncated {
             self.doubts.insert(Doubt::WarmUpCut, MOST_ROWS as u64);
         }
-        // Only where results are told do they matter for what follows.
-        if !matches!(
-            self.ask.guard,
-            GuardName::ApiCircuit
-                | GuardName::KbRequery
-                | GuardName::AgentAction
-                | GuardName::ToolCall
-                | GuardName::ActionGroup
-                | GuardName::Budget
-        ) {
+        // Only where results are told, or what was spent, do they matter for what follows.
+        let entry = guard::GuardEntry::of(self.ask.guard);
+        let is_told = entry.holds == guard::Holds::Money || entry.routes.iter().any(|route| route.kind != guard::RouteKind::Check);
+        if !is_told {
             self.doubts.remove(&Doubt::RanAnyway);
         }
         self.report.changed = self.changed.into_iter().rev().collect();
@@ -646,82 +657,95 @@ impl Replay {
 
     /// The request of a row. `None`: it is taken as it was.
     fn again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
+        let Some((_, make)) = MADE_AGAIN.iter().find(|(guard, _)| *guard == self.ask.guard) else {
+            self.doubt(Doubt::NoEvents);
+            return None;
+        };
+        make(self, deed, input, answer)
+    }
+
+    fn task_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
         let row = &deed.row;
         let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
-        match self.ask.guard {
-            GuardName::AiTaskRetry => {
-                let request = |user_message: String| ai_task_retry::Request {
-                    session_id: row.session.clone(),
-                    task_name: row.subject.clone(),
-                    user_message,
-                    validation_error: String::new(),
-                };
-                let reason = Reason::InputMissingPrerequisiteSignal;
-                let rulebook = self.in_force(row)?.ai_task_retry.for_subject(&row.subject);
-                let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
-                let reading = self.reading(known, &text("user_message"), 500);
-                let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_message") };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::NoMatchReprompt => {
-                let request = |user_utterance: String| no_match_reprompt::Request {
-                    session_id: row.session.clone(),
-                    step_id: row.subject.clone(),
-                    user_utterance,
-                };
-                let reason = Reason::EntitySignalAbsent;
-                let rulebook = self.in_force(row)?.no_match_reprompt.for_subject(&row.subject);
-                let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
-                let reading = self.reading(known, &text("user_utterance"), 500);
-                let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_utterance") };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::CaptureSlotFill => {
-                let request = |user_utterance: String| capture_slot_fill::Request {
-                    session_id: row.session.clone(),
-                    capture_step: row.subject.clone(),
-                    entity_type: text("entity_type"),
-                    user_utterance,
-                };
-                let classified = answer["classification"].as_str();
-                let known = if classified.is_some() { Known::Finding } else { Known::Nothing };
-                let reading = self.reading(known, &text("user_utterance"), 200);
-                let said = match (reading, classified) {
-                    (Reading::Word, Some("machine_format_extraction_failure")) => SIGNAL.to_owned(),
-                    (Reading::Word, Some("colloquial_format")) => SPOKEN.to_owned(),
-                    (Reading::Word, _) => NOTHING.to_owned(),
-                    (Reading::Text, _) => text("user_utterance"),
-                };
-                Some(Again { operation: Box::new(request(said)), reading })
-            }
-            GuardName::Handoff => Some(Again::of(Box::new(handoff::Request {
-                session_id: row.session.clone(),
-                source_bot: text("source_bot"),
-                target_bot: row.subject.clone(),
-            }))),
-            GuardName::KbRequery => Some(Again::of(self.kb_again(row, input, answer))),
-            GuardName::AgentAction => Some(Again::of(Self::action_again(deed, input))),
-            GuardName::ApiCircuit => {
-                let operation: Box<dyn Operation> = if row.kind == "check" {
-                    Box::new(api_circuit::CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })
-                } else {
-                    Box::new(circuit_record(row, input, None))
-                };
-                Some(Again::of(operation))
-            }
-            GuardName::Loop => self.loop_again(deed, input),
-            GuardName::Stall => {
-                let events = deed.effects.first().map(|effect| effect.events.as_slice());
-                let made = events.and_then(|events| stall::again(&row.session, &row.subject, events)).map(Again::of);
-                if made.is_none() {
-                    self.doubt(Doubt::NoEvents);
-                }
-                made
-            }
-            GuardName::Budget => self.budget_again(deed, input, answer).map(Again::of),
-            GuardName::ToolCall => self.tool_again(deed, input).map(Again::of),
-            GuardName::ActionGroup => Self::group_again(deed, input).map(Again::of),
+        let request = |user_message: String| ai_task_retry::Request {
+            session_id: row.session.clone(),
+            task_name: row.subject.clone(),
+            user_message,
+            validation_error: String::new(),
+        };
+        let reason = Reason::InputMissingPrerequisiteSignal;
+        let rulebook = self.in_force(row)?.ai_task_retry.for_subject(&row.subject);
+        let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
+        let reading = self.reading(known, &text("user_message"), 500);
+        let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_message") };
+        Some(Again { operation: Box::new(request(said)), reading })
+    }
+
+    fn reprompt_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Option<Again> {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        let request = |user_utterance: String| no_match_reprompt::Request {
+            session_id: row.session.clone(),
+            step_id: row.subject.clone(),
+            user_utterance,
+        };
+        let reason = Reason::EntitySignalAbsent;
+        let rulebook = self.in_force(row)?.no_match_reprompt.for_subject(&row.subject);
+        let known = Known::of(rulebook, rulebook.settings.patterns.get(&row.subject), reason);
+        let reading = self.reading(known, &text("user_utterance"), 500);
+        let said = if reading == Reading::Word { word(row, answer, reason) } else { text("user_utterance") };
+        Some(Again { operation: Box::new(request(said)), reading })
+    }
+
+    fn capture_again(&mut self, deed: &Deed, input: &Value, answer: &Value) -> Again {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        let request = |user_utterance: String| capture_slot_fill::Request {
+            session_id: row.session.clone(),
+            capture_step: row.subject.clone(),
+            entity_type: text("entity_type"),
+            user_utterance,
+        };
+        let classified = answer["classification"].as_str();
+        let known = if classified.is_some() { Known::Finding } else { Known::Nothing };
+        let reading = self.reading(known, &text("user_utterance"), 200);
+        let said = match (reading, classified) {
+            (Reading::Word, Some("machine_format_extraction_failure")) => SIGNAL.to_owned(),
+            (Reading::Word, Some("colloquial_format")) => SPOKEN.to_owned(),
+            (Reading::Word, _) => NOTHING.to_owned(),
+            (Reading::Text, _) => text("user_utterance"),
+        };
+        Again { operation: Box::new(request(said)), reading }
+    }
+
+    fn handoff_again(deed: &Deed, input: &Value) -> Again {
+        let row = &deed.row;
+        let text = |name: &str| input[name].as_str().unwrap_or_default().to_owned();
+        Again::of(Box::new(handoff::Request {
+            session_id: row.session.clone(),
+            source_bot: text("source_bot"),
+            target_bot: row.subject.clone(),
+        }))
+    }
+
+    fn circuit_again(deed: &Deed, input: &Value) -> Again {
+        let row = &deed.row;
+        let operation: Box<dyn Operation> = if row.kind == "check" {
+            Box::new(api_circuit::CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })
+        } else {
+            Box::new(circuit_record(row, input, None))
+        };
+        Again::of(operation)
+    }
+
+    fn stall_again(&mut self, deed: &Deed, _input: &Value, _answer: &Value) -> Option<Again> {
+        let row = &deed.row;
+        let events = deed.effects.first().map(|effect| effect.events.as_slice());
+        let made = events.and_then(|events| stall::again(&row.session, &row.subject, events)).map(Again::of);
+        if made.is_none() {
+            self.doubt(Doubt::NoEvents);
         }
+        made
     }
 
     fn in_force(&self, row: &LogRow) -> Option<&Policy> {
@@ -844,7 +868,7 @@ impl Replay {
         let own = deed
             .effects
             .iter()
-            .find(|effect| effect.key == own_key && effect.slot == Slot::Budget as u8)
+            .find(|effect| effect.key == own_key && effect.slot == budget::SLOT.number)
             .map(|effect| effect.events.as_slice());
         let refused = row.outcome == "blocked" || row.outcome == "would_block";
         let asked_usd = answer["cost_usd"].as_f64();

@@ -12,6 +12,8 @@
 
 use crate::engine::Engine;
 use crate::settings::{TelemetrySettings, shown_receiver};
+use runguard_core::GuardName;
+use runguard_guards::guard::{GuardEntry, GuardedStep};
 use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use runguard_store::{LogRow, Order, RowFilter};
 use serde_json::{Value, json};
@@ -370,11 +372,11 @@ fn nanos(millis: i64) -> String {
 
 /// What the guarded step is, in the words of the conventions for generative AI, and the attribute that names it.
 fn operation(guard: &str) -> (&'static str, Option<&'static str>) {
-    match guard {
-        "handoff" => ("invoke_agent", Some("gen_ai.agent.name")),
-        "agent_action" | "loop" | "stall" | "tool_call" | "action_group" | "api_circuit" => ("execute_tool", Some("gen_ai.tool.name")),
-        "kb_requery" => ("retrieval", None),
-        _ => ("chat", None),
+    match GuardName::from_code(guard).map(|guard| GuardEntry::of(guard).step) {
+        Some(GuardedStep::Handover) => ("invoke_agent", Some("gen_ai.agent.name")),
+        Some(GuardedStep::ToolCall) => ("execute_tool", Some("gen_ai.tool.name")),
+        Some(GuardedStep::Retrieval) => ("retrieval", None),
+        Some(GuardedStep::Question | GuardedStep::ModelCall) | None => ("chat", None),
     }
 }
 

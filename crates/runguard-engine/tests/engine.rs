@@ -496,7 +496,8 @@ fn deed() -> impl Strategy<Value = Deed> {
                 "failed": flag, "max_usd": 5, "max_tokens": 9000, "cap": 3, "usd": share, "tokens": number * 100, "key": flag.then_some(subject),
                 "parent": subject, "reservation_id": "none",
             });
-            let body = suited(ROUTES[route].path, body, text, flag);
+            let mut body = suited(ROUTES[route].path, body, text, flag);
+            ROUTES[route].complete(body.as_object_mut().unwrap());
             Deed::Ask { route, body, key, with_permit }
         });
     prop_oneof![

@@ -12,8 +12,8 @@ use runguard_engine::preview::{Ask, PreviewError, Report, preview, preview_withi
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Answered, Asked, Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::answer::Shape;
-use runguard_guards::guard::ROUTES;
 use runguard_guards::guard::api_circuit::Control;
+use runguard_guards::guard::{GuardEntry, ROUTES};
 use runguard_guards::input::Input;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -89,16 +89,16 @@ impl Dice {
 /// One request of a guard; answers to earlier ones may be needed for it.
 fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) -> (&'static str, Value) {
     let texts = ["my order is #12345678", "call me at 555 867 5309", "write to jane@example.com", "no idea", "the fifteenth", "06/21/2026"];
-    match guard {
-        GuardName::AiTaskRetry => (
+    match guard.code() {
+        "ai_task_retry" => (
             "/guard/ai-task-retry",
             json!({"session_id": session, "task_name": dice.of(&["extract_order_number", "extract_date", "summarise"]), "user_message": dice.of(&texts)}),
         ),
-        GuardName::Handoff => {
+        "handoff" => {
             let bots = ["a", "b", "c", "d", "e"];
             ("/guard/handoff", json!({"session_id": session, "source_bot": dice.of(&bots), "target_bot": dice.of(&bots)}))
         }
-        GuardName::KbRequery => {
+        "kb_requery" => {
             let queries =
                 ["how do refunds work", "how do the refunds work", "where is order 12345678", "where is order 87654321", "opening hours"];
             let confidence = [0.2, 0.45, 0.6, 0.8][dice.roll(4) as usize];
@@ -117,7 +117,7 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
                 ),
             }
         }
-        GuardName::AgentAction => {
+        "agent_action" => {
             let action = dice.of(&["look", "look", "write", "poll"]);
             if dice.roll(3) == 0 {
                 (
@@ -128,15 +128,15 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
                 ("/guard/agent-action", json!({"session_id": session, "action_name": action, "action_params": {"n": dice.roll(2)}}))
             }
         }
-        GuardName::NoMatchReprompt => (
+        "no_match_reprompt" => (
             "/guard/no-match-reprompt",
             json!({"session_id": session, "step_id": dice.of(&["capture_email", "capture_order_id", "menu"]), "user_utterance": dice.of(&texts)}),
         ),
-        GuardName::CaptureSlotFill => (
+        "capture_slot_fill" => (
             "/guard/capture-slot-fill",
             json!({"session_id": session, "capture_step": dice.of(&["s1", "s2"]), "entity_type": dice.of(&["date", "order_id", "email", "other"]), "user_utterance": dice.of(&texts)}),
         ),
-        GuardName::ApiCircuit => {
+        "api_circuit" => {
             let endpoint = dice.of(&["orders", "billing"]);
             if dice.roll(2) == 0 {
                 return ("/guard/api-circuit/check", json!({"session_id": session, "endpoint_key": endpoint}));
@@ -150,7 +150,7 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
                 json!({"session_id": session, "endpoint_key": endpoint, "outcome": outcome, "permit_id": permit, "latency_ms": dice.roll(900)}),
             )
         }
-        GuardName::Loop => {
+        "loop" => {
             let route = if dice.roll(6) == 0 { "/guard/loop/check" } else { "/guard/loop" };
             let tool = dice.of(&["search", "read"]);
             let mut body = json!({"session_id": session, "tool": tool, "args": {"n": dice.roll(2)}});
@@ -161,7 +161,7 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
             }
             (route, body)
         }
-        GuardName::Stall => {
+        "stall" => {
             let mut body = json!({"session_id": session, "tool": dice.of(&["search", "read", ""]), "args": {"n": dice.roll(2)}, "round": dice.roll(1000).to_string()});
             match dice.roll(4) {
                 0 => body["error"] = "no such file 77".into(),
@@ -171,7 +171,7 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
             body["new_turn"] = (dice.roll(40) == 0).into();
             ("/guard/stall", body)
         }
-        GuardName::Budget => {
+        "budget" => {
             let cents = f64::from(dice.roll(60) as u32) / 100.0;
             let mut body = json!({"session_id": session, "usd": cents, "tokens": 0});
             if session == "s1" {
@@ -209,14 +209,21 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
                 _ => ("/guard/budget/reserve", body),
             }
         }
-        GuardName::ToolCall => {
+        "tool_call" => {
             let args = json!({"query": dice.of(&["refund policy", "the refund policy", "opening hours", "shipping to Spain"])});
             let body = json!({"session_id": session, "turn_id": dice.of(&["t1", "t2"]), "tool": dice.of(&["search_knowledge", "read_file"]), "args": args, "error": dice.roll(2) == 0});
             if dice.roll(4) == 0 { ("/guard/tool-call/record", body) } else { ("/guard/tool-call", body) }
         }
-        GuardName::ActionGroup => {
+        "action_group" => {
             let body = json!({"session_id": session, "action_group": "orders", "function": "get", "parameters": [{"name": "id", "value": dice.roll(4) / 3}], "failed": dice.roll(8) > 0});
             if dice.roll(2) == 0 { ("/guard/action-group", body) } else { ("/guard/action-group/result", body) }
+        }
+        // One that needs no story of its own.
+        _ => {
+            let route = GuardEntry::of(guard).routes[0];
+            let mut body = serde_json::Map::from_iter([("session_id".to_owned(), session.into())]);
+            route.complete(&mut body);
+            (route.path, Value::Object(body))
         }
     }
 }

@@ -5,28 +5,16 @@
 //! log carries them, and a state is nothing but its events applied in order. So recovery after a crash is the same
 //! code as living through it.
 //!
-//! To add a guard: its file below, a line in [`ROUTES`] and in [`replay`] and [`outlook`], a section in
-//! [`crate::policy`], and its reasons in [`runguard_core::reason`].
+//! To add a guard: its file below, and its entry in the list of [`runguard_core::reason`]. CONTRIBUTING.md says it in full.
 
-pub mod action_group;
-pub mod agent_action;
-pub mod ai_task_retry;
-pub mod api_circuit;
-pub mod budget;
-pub mod capture_slot_fill;
-pub mod handoff;
-pub mod kb_requery;
-pub mod no_match_reprompt;
-pub mod run_loop;
-pub mod stall;
-pub mod tool_call;
-
+mod asking_again;
 #[cfg(test)]
 mod properties;
 
 use crate::answer::{Answer, Facts, Signal};
 use crate::input::{Field, Input};
 use crate::policy::{GuardSettings, Mode, Policy, Rulebook, Section};
+use runguard_core::breaker::circuit::Remains;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 pub(crate) use runguard_core::text::times;
@@ -49,6 +37,16 @@ pub struct Route {
     pub answers: &'static [AnswerField],
     pub reasons: &'static [Reason],
     pub read: fn(&Input<'_>) -> Box<dyn Operation>,
+}
+
+impl Route {
+    /// Fills in what is required and not there with the field's own example, so that the body is taken.
+    pub fn complete(&self, body: &mut serde_json::Map<String, serde_json::Value>) {
+        for field in self.fields.iter().filter(|field| field.required) {
+            let example = || serde_json::from_str(field.example).unwrap_or_default();
+            body.entry(field.name).or_insert_with(example);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,32 +80,98 @@ pub(crate) const fn says(name: &'static str, kind: AnswerKind, about: &'static s
     AnswerField { name, kind, about }
 }
 
+macro_rules! registry {
+    ($(
+        $(#[$about:meta])+
+        $name:ident = $code:literal in $module:ident, $label:literal, subject $subject:literal { $($reasons:tt)+ }
+    )+) => {
+        $($(#[$about])+ pub mod $module;)+
+
+        const ENTRIES: &[(GuardName, GuardEntry)] = &[$((GuardName::$name, $module::ENTRY)),+];
+    };
+}
+runguard_core::for_every_guard!(registry);
+
+/// What the service must know of a guard besides its name, its settings and how it decides.
+#[derive(Debug, Clone, Copy)]
+pub struct GuardEntry {
+    pub routes: &'static [&'static Route],
+    pub slots: &'static [&'static Slot],
+    pub step: GuardedStep,
+    pub holds: Holds,
+}
+
+impl GuardEntry {
+    pub const fn of(guard: GuardName) -> &'static Self {
+        &ENTRIES[guard.index()].1
+    }
+}
+
+/// What is done when a guard allows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardedStep {
+    /// The user, or the model, is asked once more.
+    Question,
+    /// A model is paid.
+    ModelCall,
+    ToolCall,
+    Handover,
+    Retrieval,
+}
+
+/// What would be lost if a guard decided from memory while the state that nodes share is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// A round of a loop.
+    Flow,
+    /// A limit that is never to be passed.
+    Money,
+}
+
+const fn count_routes() -> usize {
+    let (mut count, mut guard) = (0, 0);
+    while guard < ENTRIES.len() {
+        count += ENTRIES[guard].1.routes.len();
+        guard += 1;
+    }
+    count
+}
+
 /// Every guard route of the service.
-pub static ROUTES: &[&Route] = &[
-    &ai_task_retry::ROUTE,
-    &handoff::ROUTE,
-    &kb_requery::BOTPRESS_ROUTE,
-    &kb_requery::CHECK_ROUTE,
-    &kb_requery::RECORD_ROUTE,
-    &agent_action::ROUTE,
-    &agent_action::RESULT_ROUTE,
-    &no_match_reprompt::ROUTE,
-    &capture_slot_fill::ROUTE,
-    &api_circuit::CHECK_ROUTE,
-    &api_circuit::RECORD_ROUTE,
-    &run_loop::ROUTE,
-    &run_loop::CHECK_ROUTE,
-    &stall::ROUTE,
-    &budget::CHECK_ROUTE,
-    &budget::RECORD_ROUTE,
-    &budget::RESERVE_ROUTE,
-    &budget::COMMIT_ROUTE,
-    &budget::RELEASE_ROUTE,
-    &tool_call::ROUTE,
-    &tool_call::RECORD_ROUTE,
-    &action_group::ROUTE,
-    &action_group::RESULT_ROUTE,
-];
+pub static ROUTES: &[&Route] = &{
+    let mut routes = [ENTRIES[0].1.routes[0]; count_routes()];
+    let (mut count, mut guard) = (0, 0);
+    while guard < ENTRIES.len() {
+        let (name, entry) = &ENTRIES[guard];
+        let mut position = 0;
+        while position < entry.routes.len() {
+            assert!(entry.routes[position].guard as u8 == *name as u8, "a route names another guard than the one it is listed under");
+            routes[count] = entry.routes[position];
+            count += 1;
+            position += 1;
+        }
+        guard += 1;
+    }
+    routes
+};
+
+/// States by the number they are filed under.
+static SLOTS: [Option<&Slot>; 256] = {
+    let mut slots = [None; 256];
+    let mut guard = 0;
+    while guard < ENTRIES.len() {
+        let own = ENTRIES[guard].1.slots;
+        let mut position = 0;
+        while position < own.len() {
+            let number = own[position].number as usize;
+            assert!(slots[number].is_none(), "two states are filed under one number");
+            slots[number] = Some(own[position]);
+            position += 1;
+        }
+        guard += 1;
+    }
+    slots
+};
 
 /// Where a piece of state lives: with a session, or shared by all sessions of an endpoint, or by all that draw on an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,40 +186,22 @@ pub enum Scope {
 pub struct Place<'a> {
     pub scope: Scope,
     pub name: &'a str,
-    pub slot: Slot,
+    pub slot: &'static Slot,
     pub subject: &'a str,
 }
 
 impl<'a> Place<'a> {
-    pub fn in_session(session_id: &'a str, slot: Slot, subject: &'a str) -> Self {
+    pub fn in_session(session_id: &'a str, slot: &'static Slot, subject: &'a str) -> Self {
         Self { scope: Scope::Session, name: session_id, slot, subject }
     }
 
-    /// The subject as it may be kept: a topic is named by the caller, maybe in the user's words.
+    /// The subject as it may be kept.
     pub fn kept_subject(&self, store_text: StoreText) -> Cow<'a, str> {
-        if self.slot == Slot::KbBotpress { store_text.keep_name(self.subject) } else { Cow::Borrowed(self.subject) }
+        match self.slot.subject {
+            NamedBy::Program => Cow::Borrowed(self.subject),
+            NamedBy::Anyone => store_text.keep_name(self.subject),
+        }
     }
-}
-
-/// Whose state it is. The numbers are on disk: they are added, never changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Slot {
-    AiTaskRetry = 1,
-    Handoff = 2,
-    KbBotpress = 3,
-    KbVoiceflow = 4,
-    AgentAction = 5,
-    NoMatchReprompt = 6,
-    CaptureSlotFill = 7,
-    CircuitEndpoint = 8,
-    CircuitSession = 9,
-    Loop = 10,
-    Stall = 11,
-    Budget = 12,
-    ToolCall = 13,
-    ActionGroup = 14,
-    BudgetScope = 15,
 }
 
 /// What a state is asked together with.
@@ -168,64 +214,70 @@ pub enum LivesWith {
     Budget,
 }
 
-impl Slot {
-    const ALL: [Self; 15] = [
-        Self::AiTaskRetry,
-        Self::Handoff,
-        Self::KbBotpress,
-        Self::KbVoiceflow,
-        Self::AgentAction,
-        Self::NoMatchReprompt,
-        Self::CaptureSlotFill,
-        Self::CircuitEndpoint,
-        Self::CircuitSession,
-        Self::Loop,
-        Self::Stall,
-        Self::Budget,
-        Self::ToolCall,
-        Self::ActionGroup,
-        Self::BudgetScope,
-    ];
+/// How long a state matters.
+#[derive(Debug, Clone, Copy)]
+pub enum Lasts {
+    /// Nothing in it does once the longest window has passed.
+    Window,
+    /// A run's history, money: as long as what it came from.
+    Log,
+    /// Books of a period: the longest is a month.
+    Month,
+    /// By what is in it.
+    ByState(fn(&[u8]) -> Remains),
+}
 
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|slot| *slot as u8 == number)
-    }
+/// Who names what a state is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBy {
+    /// A program: the name says nothing about people.
+    Program,
+    /// Whoever asks, maybe in the user's words.
+    Anyone,
+}
 
+/// One kind of state: whose it is, where it lives, how it is made again from its events.
+#[derive(Debug)]
+pub struct Slot {
+    /// What it is filed under on disk: added, never changed.
+    pub number: u8,
     /// States that one step touches must live together, wherever they are kept.
-    pub const fn lives_with(self) -> LivesWith {
-        match self {
-            Self::CircuitEndpoint | Self::CircuitSession => LivesWith::Endpoint,
-            Self::Budget | Self::BudgetScope => LivesWith::Budget,
-            Self::AiTaskRetry
-            | Self::Handoff
-            | Self::KbBotpress
-            | Self::KbVoiceflow
-            | Self::AgentAction
-            | Self::NoMatchReprompt
-            | Self::CaptureSlotFill
-            | Self::Loop
-            | Self::Stall
-            | Self::ToolCall
-            | Self::ActionGroup => LivesWith::Session,
+    pub lives_with: LivesWith,
+    pub lasts: Lasts,
+    pub subject: NamedBy,
+    replay: Replay,
+    outlook: fn(&Policy, &str, &[u8], Timestamp) -> Vec<Outlook>,
+}
+
+type Replay = fn(Option<&[u8]>, &[u8], Timestamp) -> Option<Vec<u8>>;
+
+impl PartialEq for Slot {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Slot {}
+
+impl Slot {
+    /// A part of a guard's state, which lives with the session.
+    pub(crate) const fn of<G: Guard, const PART: usize>(number: u8, lasts: Lasts) -> Self {
+        Self {
+            number,
+            lives_with: LivesWith::Session,
+            lasts,
+            subject: NamedBy::Program,
+            replay: |state, events, at| G::replay(PART, state, events, at),
+            outlook: |policy, subject, state, now| {
+                let mut parts = [None; MOST_PARTS];
+                parts[PART] = Some(state);
+                G::outlook(G::section(policy), subject, &G::State::load(&parts), now)
+            },
         }
     }
 
-    /// Whether nothing in it matters once the longest window has passed.
-    pub const fn is_windowed(self) -> bool {
-        match self {
-            Self::AiTaskRetry
-            | Self::Handoff
-            | Self::KbBotpress
-            | Self::KbVoiceflow
-            | Self::AgentAction
-            | Self::NoMatchReprompt
-            | Self::CaptureSlotFill
-            | Self::CircuitSession => true,
-            // An operator's word, a run's history, money.
-            Self::CircuitEndpoint | Self::Loop | Self::Stall | Self::Budget | Self::BudgetScope | Self::ToolCall | Self::ActionGroup => {
-                false
-            }
-        }
+    pub fn from_number(number: u8) -> Option<&'static Self> {
+        SLOTS[number as usize]
     }
 }
 
@@ -311,7 +363,21 @@ pub(crate) trait Guard {
         0
     }
     fn outlook(section: &Section<Self::Settings>, subject: &str, state: &Self::State, now: Timestamp) -> Vec<Outlook>;
+    /// A part of the state after events happened to it. `None`: they are not known to this version.
+    fn replay(part: usize, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
+        let events: Vec<Self::Event> = postcard::from_bytes(events).ok()?;
+        let mut parts = [None; MOST_PARTS];
+        parts[part] = state;
+        let mut state = Self::State::load(&parts);
+        for event in &events {
+            Self::apply(&mut state, event, at);
+        }
+        Some(state.save(part))
+    }
 }
+
+/// Parts of the state of one guard.
+const MOST_PARTS: usize = 2;
 
 /// A state as bytes, in one part or several.
 pub(crate) trait Stored: Default {
@@ -345,10 +411,11 @@ macro_rules! stored_in_one_part {
 }
 pub(crate) use stored_in_one_part;
 
-/// A route that asks.
-pub(crate) trait Check: Send + Sync + Debug {
+/// A request as its guard understands it. This is all a guard writes of a route: modes, retry times, answers, the log and replay
+/// follow from it.
+pub(crate) trait Decide: Send + Sync + Debug {
     type Guard: Guard;
-    /// Why it refuses, with the numbers.
+    /// Why it refuses, with the numbers. What only tells is never refused: [`std::convert::Infallible`].
     type Block;
     /// What it says when it allows.
     type Pass;
@@ -377,12 +444,54 @@ pub(crate) trait Check: Send + Sync + Debug {
     fn always(&self, _allow: bool) -> Facts {
         Facts::default()
     }
+    /// What an operator should hear of at once.
+    fn notice(&self, _pass: &Self::Pass) -> Option<Notice> {
+        None
+    }
 }
 
-pub(crate) type SettingsOf<C> = <<C as Check>::Guard as Guard>::Settings;
-pub(crate) type StateOf<C> = <<C as Check>::Guard as Guard>::State;
-pub(crate) type EventOf<C> = <<C as Check>::Guard as Guard>::Event;
-pub(crate) type RulingOf<C> = Ruling<<C as Check>::Block, <C as Check>::Pass, EventOf<C>>;
+impl<D: Decide> Operation for D {
+    fn route(&self) -> &'static Route {
+        Decide::route(self)
+    }
+
+    fn session_id(&self) -> &str {
+        Decide::session_id(self)
+    }
+
+    fn subject(&self) -> &str {
+        Decide::subject(self)
+    }
+
+    fn kept_subject(&self, store_text: StoreText) -> Cow<'_, str> {
+        Decide::kept_subject(self, store_text)
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        Decide::places(self)
+    }
+
+    fn places_by<'a>(&'a self, policy: &'a Policy) -> Vec<Place<'a>> {
+        Decide::places_by(self, policy)
+    }
+
+    fn input(&self, store_text: StoreText) -> Facts {
+        Decide::input(self, store_text)
+    }
+
+    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+        let section = D::Guard::section(policy);
+        match Decide::route(self).kind {
+            RouteKind::Check => run_check(self, section, states, moment),
+            RouteKind::Record | RouteKind::RecordSilently => run_record(self, section, states, moment),
+        }
+    }
+}
+
+pub(crate) type SettingsOf<D> = <<D as Decide>::Guard as Guard>::Settings;
+pub(crate) type StateOf<D> = <<D as Decide>::Guard as Guard>::State;
+pub(crate) type EventOf<D> = <<D as Decide>::Guard as Guard>::Event;
+pub(crate) type RulingOf<D> = Ruling<<D as Decide>::Block, <D as Decide>::Pass, EventOf<D>>;
 
 /// What the rules found, in their order, and what happens if none of it stops the request.
 #[derive(Debug)]
@@ -408,17 +517,26 @@ impl<B, E> Finding<B, E> {
     }
 }
 
-/// Runs a check: decides, applies the modes, finds the true retry time, applies the events.
-pub(crate) fn run_check<C: Check>(check: &C, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-    run_check_by(check, C::Guard::section(policy), states, moment)
+/// What is told has happened, whatever the mode: it is counted, and nothing is refused.
+fn run_record<D: Decide>(told: &D, section: &Section<SettingsOf<D>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+    let settings = &section.for_subject(Decide::subject(told)).settings;
+    let state = StateOf::<D>::load(states);
+    let ruling = told.decide(settings, &state, moment);
+    let notice = told.notice(&ruling.pass);
+    Outcome {
+        answer: answer(told, None, told.pass(ruling.pass, moment), Vec::new()),
+        changes: changes::<D::Guard>(state, ruling.events, moment.now),
+        notice,
+        warnings: told.warnings(settings),
+    }
 }
 
-/// The same with the one section of a policy that it needs.
-pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-    let rulebook = section.for_subject(check.subject());
+/// Runs a check with the one section of a policy that it needs: decides, applies the modes, finds the true retry time, applies the events.
+pub(crate) fn run_check<C: Decide>(check: &C, section: &Section<SettingsOf<C>>, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
+    let rulebook = section.for_subject(Decide::subject(check));
     if rulebook.mode == Mode::Off {
         return Outcome {
-            answer: answer(check, true, check.always(true).with("mode", "off"), Vec::new()),
+            answer: answer(check, Some(true), check.always(true).with("mode", "off"), Vec::new()),
             changes: Vec::new(),
             notice: None,
             warnings: Vec::new(),
@@ -438,7 +556,7 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
             }
             Mode::Enforce => {
                 let (facts, message) = check.explain(settings, &state, &finding.block, moment);
-                let mut answer = answer(check, false, check.always(false).and(facts), signals);
+                let mut answer = answer(check, Some(false), check.always(false).and(facts), signals);
                 answer.reason = Some(finding.reason);
                 answer.message = Some(message);
                 answer.retry_at = finding.clears_at.and_then(|at| first_allowed(check, rulebook, &state, moment, at));
@@ -447,7 +565,7 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
         }
     }
     let facts = check.always(true).and(check.pass(ruling.pass, moment));
-    let mut answer = answer(check, true, facts, signals);
+    let mut answer = answer(check, Some(true), facts, signals);
     if let Some(first) = answer.signals.first() {
         answer.reason = Some(first.reason);
         answer.message = Some(first.message.clone());
@@ -455,13 +573,13 @@ pub(crate) fn run_check_by<C: Check>(check: &C, section: &Section<SettingsOf<C>>
     Outcome { answer, changes: changes::<C::Guard>(state, ruling.events, moment.now), notice: None, warnings }
 }
 
-fn answer<C: Check>(check: &C, allow: bool, facts: Facts, signals: Vec<Signal>) -> Answer {
-    Answer { guard: check.route().guard, allow: Some(allow), reason: None, message: None, retry_at: None, facts, signals }
+fn answer<D: Decide>(request: &D, allow: Option<bool>, facts: Facts, signals: Vec<Signal>) -> Answer {
+    Answer { guard: Decide::route(request).guard, allow, reason: None, message: None, retry_at: None, facts, signals }
 }
 
 /// Retry times must be true for the whole decision, not for one rule: when the first rule clears, another may
 /// still refuse. So the decision is made again at each moment a rule clears, until one lets the request pass.
-fn first_allowed<C: Check>(
+fn first_allowed<C: Decide>(
     check: &C,
     rulebook: &Rulebook<SettingsOf<C>>,
     state: &StateOf<C>,
@@ -500,104 +618,12 @@ pub(crate) fn changes<G: Guard>(mut state: G::State, events: Vec<G::Event>, at: 
 /// What a session or an endpoint is after events happened to it: how a state is rebuilt from the log.
 /// `None` when the slot or the events are not known to this version.
 pub fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
-    fn part<G: Guard>(part: usize, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
-        let events: Vec<G::Event> = postcard::from_bytes(events).ok()?;
-        let mut parts = [None; 2];
-        parts[part] = state;
-        let mut state = G::State::load(&parts);
-        for event in &events {
-            G::apply(&mut state, event, at);
-        }
-        Some(state.save(part))
-    }
-    match Slot::from_number(slot)? {
-        Slot::AiTaskRetry => part::<ai_task_retry::AiTaskRetry>(0, state, events, at),
-        Slot::Handoff => part::<handoff::Handoff>(0, state, events, at),
-        Slot::KbBotpress => part::<kb_requery::Botpress>(0, state, events, at),
-        Slot::KbVoiceflow => part::<kb_requery::Voiceflow>(0, state, events, at),
-        Slot::AgentAction => part::<agent_action::AgentAction>(0, state, events, at),
-        Slot::NoMatchReprompt => part::<no_match_reprompt::NoMatchReprompt>(0, state, events, at),
-        Slot::CaptureSlotFill => part::<capture_slot_fill::CaptureSlotFill>(0, state, events, at),
-        Slot::CircuitEndpoint => part::<api_circuit::ApiCircuit>(0, state, events, at),
-        Slot::CircuitSession => part::<api_circuit::ApiCircuit>(1, state, events, at),
-        Slot::Loop => part::<run_loop::RunLoop>(0, state, events, at),
-        Slot::Stall => part::<stall::Stall>(0, state, events, at),
-        Slot::Budget | Slot::BudgetScope => budget::replay(state, events, at),
-        Slot::ToolCall => part::<tool_call::ToolCallGuard>(0, state, events, at),
-        Slot::ActionGroup => part::<action_group::ActionGroup>(0, state, events, at),
-    }
+    (Slot::from_number(slot)?.replay)(state, events, at)
 }
 
 /// What is used up in one slot of a session, and what would be allowed next.
 pub fn outlook(slot: u8, policy: &Policy, subject: &str, state: &[u8], now: Timestamp) -> Vec<Outlook> {
-    fn of<G: Guard>(part: usize, policy: &Policy, subject: &str, state: &[u8], now: Timestamp) -> Vec<Outlook> {
-        let mut parts = [None; 2];
-        parts[part] = Some(state);
-        G::outlook(G::section(policy), subject, &G::State::load(&parts), now)
-    }
-    match Slot::from_number(slot) {
-        Some(Slot::AiTaskRetry) => of::<ai_task_retry::AiTaskRetry>(0, policy, subject, state, now),
-        Some(Slot::Handoff) => of::<handoff::Handoff>(0, policy, subject, state, now),
-        Some(Slot::KbBotpress) => of::<kb_requery::Botpress>(0, policy, subject, state, now),
-        Some(Slot::KbVoiceflow) => of::<kb_requery::Voiceflow>(0, policy, subject, state, now),
-        Some(Slot::AgentAction) => of::<agent_action::AgentAction>(0, policy, subject, state, now),
-        Some(Slot::NoMatchReprompt) => of::<no_match_reprompt::NoMatchReprompt>(0, policy, subject, state, now),
-        Some(Slot::CaptureSlotFill) => of::<capture_slot_fill::CaptureSlotFill>(0, policy, subject, state, now),
-        Some(Slot::CircuitSession) => of::<api_circuit::ApiCircuit>(1, policy, subject, state, now),
-        // What comes next decides, or it is not a count: nothing can be said beforehand.
-        Some(Slot::CircuitEndpoint | Slot::Loop | Slot::Stall | Slot::Budget | Slot::BudgetScope | Slot::ToolCall | Slot::ActionGroup)
-        | None => Vec::new(),
-    }
-}
-
-/// Makes an [`Operation`] of a [`Check`].
-macro_rules! operation_of_check {
-    ($request:ty) => {
-        impl crate::guard::Operation for $request {
-            fn route(&self) -> &'static crate::guard::Route {
-                crate::guard::Check::route(self)
-            }
-
-            fn session_id(&self) -> &str {
-                crate::guard::Check::session_id(self)
-            }
-
-            fn subject(&self) -> &str {
-                crate::guard::Check::subject(self)
-            }
-
-            fn kept_subject(&self, store_text: runguard_core::text::StoreText) -> std::borrow::Cow<'_, str> {
-                crate::guard::Check::kept_subject(self, store_text)
-            }
-
-            fn places(&self) -> Vec<crate::guard::Place<'_>> {
-                crate::guard::Check::places(self)
-            }
-
-            fn places_by<'a>(&'a self, policy: &'a crate::policy::Policy) -> Vec<crate::guard::Place<'a>> {
-                crate::guard::Check::places_by(self, policy)
-            }
-
-            fn input(&self, store_text: runguard_core::text::StoreText) -> crate::answer::Facts {
-                crate::guard::Check::input(self, store_text)
-            }
-
-            fn run(
-                &self,
-                policy: &crate::policy::Policy,
-                states: &[Option<&[u8]>],
-                moment: crate::guard::Moment<'_>,
-            ) -> crate::guard::Outcome {
-                crate::guard::run_check(self, policy, states, moment)
-            }
-        }
-    };
-}
-pub(crate) use operation_of_check;
-
-/// The answer of a route that only tells.
-pub(crate) fn recorded(guard: GuardName, facts: Facts) -> Answer {
-    Answer { guard, allow: None, reason: None, message: None, retry_at: None, facts, signals: Vec::new() }
+    Slot::from_number(slot).map_or_else(Vec::new, |slot| (slot.outlook)(policy, subject, state, now))
 }
 
 /// A plain count against a ceiling, as three guards and many outlooks have it.

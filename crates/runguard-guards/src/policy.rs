@@ -11,13 +11,11 @@ mod tree;
 
 pub use tree::{MOST_LEVELS, Tree, check_levels, merge, nest, unfold};
 
-use crate::guard::{
-    action_group, agent_action, ai_task_retry, api_circuit, budget, capture_slot_fill, handoff, kb_requery, no_match_reprompt, run_loop,
-    stall, tool_call,
-};
+use crate::guard;
 use crate::input::closest;
 use crate::pattern::{Pattern, Patterns};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::time::Span;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,11 +59,15 @@ pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send +
     const GUARD: GuardName;
     /// Path below `[guards]`.
     const SECTION: &'static [&'static str];
+    /// The tables of a guard that has several.
+    const DOORS: &'static [&'static str] = &[];
     /// The table of overrides, and what its keys name: `tasks`, `bots`, `endpoints`…
     const SUBJECTS: &'static str;
     const SETTINGS: &'static [Setting];
+    /// Rules that are not measured on everyone's traffic: they watch until a user enforces them.
+    const OBSERVED: &'static [Reason] = &[];
     /// How long an event can matter: states must live at least that long.
-    fn longest_window(&self) -> runguard_core::time::Span;
+    fn longest_window(&self) -> Span;
     /// Values that type-check and still make no sense.
     fn check(&self) -> Result<(), (&'static str, String)>;
     /// Shows every pattern with its path below the section.
@@ -99,13 +101,6 @@ pub struct Section<S> {
     subjects: BTreeMap<String, Rulebook<S>>,
 }
 
-impl<S: GuardSettings> Section<S> {
-    fn longest_window(&self) -> runguard_core::time::Span {
-        let own = self.base.settings.longest_window();
-        self.subjects.values().map(|book| book.settings.longest_window()).fold(own, std::cmp::Ord::max)
-    }
-}
-
 impl<S> Section<S> {
     /// For what is no subject's own.
     pub fn base(&self) -> &Rulebook<S> {
@@ -120,11 +115,70 @@ impl<S> Section<S> {
     }
 }
 
-macro_rules! sections {
-    ($($field:ident: $settings:ty),+ $(,)?) => {
+/// A section, whatever its settings are.
+pub trait AnySection {
+    /// The mode of the guard for a subject.
+    fn mode(&self, subject: &str) -> Mode;
+    /// The mode of one rule.
+    fn rule_mode(&self, subject: &str, reason: Reason) -> Mode;
+    fn longest_window(&self) -> Span;
+}
+
+impl<S: GuardSettings> AnySection for Section<S> {
+    fn mode(&self, subject: &str) -> Mode {
+        self.for_subject(subject).mode
+    }
+
+    fn rule_mode(&self, subject: &str, reason: Reason) -> Mode {
+        self.for_subject(subject).mode_of(reason)
+    }
+
+    fn longest_window(&self) -> Span {
+        let own = self.base.settings.longest_window();
+        self.subjects.values().map(|book| book.settings.longest_window()).fold(own, std::cmp::Ord::max)
+    }
+}
+
+/// What a policy has of one guard: a section, or several for a guard with several doors.
+pub trait Sections {
+    fn build(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem>
+    where
+        Self: Sized;
+    /// What is documented.
+    fn about() -> Vec<SectionInfo>
+    where
+        Self: Sized;
+    fn all(&self) -> Vec<&dyn AnySection>;
+    /// The one that a reason of the guard is of.
+    fn of(&self, reason: Reason) -> &dyn AnySection;
+}
+
+impl<S: GuardSettings> Sections for Arc<Section<S>> {
+    fn build(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+        build_section(guards, path, patterns).map(Arc::new)
+    }
+
+    fn about() -> Vec<SectionInfo> {
+        vec![SectionInfo::of::<S>()]
+    }
+
+    fn all(&self) -> Vec<&dyn AnySection> {
+        vec![&**self]
+    }
+
+    fn of(&self, _reason: Reason) -> &dyn AnySection {
+        &**self
+    }
+}
+
+macro_rules! policy {
+    ($(
+        $(#[$about:meta])+
+        $name:ident = $code:literal in $guard:ident, $label:literal, subject $subject:literal { $($reasons:tt)+ }
+    )+) => {
         /// Everything one tenant's guards go by.
         #[derive(Debug, Clone)]
-        pub struct Policy { $(pub $field: Arc<Section<$settings>>),+ }
+        pub struct Policy { $($(#[$about])+ pub $guard: guard::$guard::Sections),+ }
 
         impl Policy {
             /// `guards` is the merged `[guards]` tree; `path` is where it stands, for error messages.
@@ -135,7 +189,7 @@ macro_rules! sections {
             /// The same with patterns that may be compiled already.
             pub fn build_with(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
                 check_guard_names(guards, path)?;
-                Ok(Self { $($field: Arc::new(build_section(guards, path, patterns)?)),+ })
+                Ok(Self { $($guard: Sections::build(guards, path, patterns)?),+ })
             }
 
             /// This policy, made of `guards`, with `over` laid onto them. Guards that `over` does not name are shared.
@@ -143,40 +197,24 @@ macro_rules! sections {
                 check_guard_names(over, path)?;
                 let mut changed = Tree::from_iter(guards.iter().filter(|(guard, _)| over.contains_key(*guard)).map(|(guard, table)| (guard.clone(), table.clone())));
                 merge(&mut changed, over);
-                let names = |section: &[&str]| section.first().is_some_and(|guard| over.contains_key(*guard));
                 Ok(Self {
-                    $($field: if names(<$settings>::SECTION) { Arc::new(build_section(&changed, path, patterns)?) } else { self.$field.clone() }),+
+                    $($guard: if over.contains_key($code) { Sections::build(&changed, path, patterns)? } else { self.$guard.clone() }),+
                 })
             }
 
-            /// The longest window any guard counts in.
-            pub fn longest_window(&self) -> runguard_core::time::Span {
-                [$(self.$field.longest_window()),+].into_iter().fold(runguard_core::time::Span::ZERO, std::cmp::Ord::max)
+            pub fn of(&self, guard: GuardName) -> &dyn Sections {
+                match guard { $(GuardName::$name => &self.$guard),+ }
             }
         }
 
         /// Every section, for the example file and the documentation: path, subjects, keys, defaults.
         pub fn sections() -> Vec<SectionInfo> {
-            vec![$(SectionInfo::of::<$settings>()),+]
+            let of_guards = [$(<guard::$guard::Sections as Sections>::about()),+];
+            of_guards.into_iter().flatten().collect()
         }
     };
 }
-
-sections! {
-    ai_task_retry: ai_task_retry::Settings,
-    handoff: handoff::Settings,
-    kb_botpress: kb_requery::BotpressSettings,
-    kb_voiceflow: kb_requery::VoiceflowSettings,
-    agent_action: agent_action::Settings,
-    no_match_reprompt: no_match_reprompt::Settings,
-    capture_slot_fill: capture_slot_fill::Settings,
-    api_circuit: api_circuit::Settings,
-    run_loop: run_loop::Settings,
-    stall: stall::Settings,
-    budget: budget::Settings,
-    tool_call: tool_call::Settings,
-    action_group: action_group::Settings,
-}
+runguard_core::for_every_guard!(policy);
 
 impl Default for Policy {
     fn default() -> Self {
@@ -190,12 +228,20 @@ pub struct SectionInfo {
     pub path: &'static [&'static str],
     pub subjects: &'static str,
     pub settings: &'static [Setting],
+    pub observed: &'static [Reason],
     pub defaults: Tree,
 }
 
 impl SectionInfo {
-    fn of<S: GuardSettings>() -> Self {
-        Self { guard: S::GUARD, path: S::SECTION, subjects: S::SUBJECTS, settings: S::SETTINGS, defaults: to_tree(&S::default()) }
+    pub(crate) fn of<S: GuardSettings>() -> Self {
+        Self {
+            guard: S::GUARD,
+            path: S::SECTION,
+            subjects: S::SUBJECTS,
+            settings: S::SETTINGS,
+            observed: S::OBSERVED,
+            defaults: to_tree(&S::default()),
+        }
     }
 }
 
@@ -241,7 +287,7 @@ impl Policies {
     }
 
     /// The longest window any guard of any tenant counts in.
-    pub fn longest_window(&self) -> runguard_core::time::Span {
+    pub fn longest_window(&self) -> Span {
         self.tenants.values().map(|policy| policy.longest_window()).fold(self.base.longest_window(), std::cmp::Ord::max)
     }
 
@@ -251,24 +297,15 @@ impl Policies {
 }
 
 impl Policy {
-    /// How a reason counts for a guard's subject. A guard with two doors goes by the milder of them.
+    /// The longest window any guard counts in.
+    pub fn longest_window(&self) -> Span {
+        let sections = GuardName::ALL.iter().flat_map(|guard| self.of(*guard).all());
+        sections.map(AnySection::longest_window).fold(Span::ZERO, std::cmp::Ord::max)
+    }
+
+    /// How a reason counts for a guard's subject. A guard with several doors goes by the mildest of them.
     pub fn mode_of(&self, guard: GuardName, subject: &str, reason: Reason) -> Mode {
-        match guard {
-            GuardName::AiTaskRetry => self.ai_task_retry.for_subject(subject).mode_of(reason),
-            GuardName::Handoff => self.handoff.for_subject(subject).mode_of(reason),
-            GuardName::KbRequery => {
-                self.kb_botpress.for_subject(subject).mode_of(reason).min(self.kb_voiceflow.for_subject(subject).mode_of(reason))
-            }
-            GuardName::AgentAction => self.agent_action.for_subject(subject).mode_of(reason),
-            GuardName::NoMatchReprompt => self.no_match_reprompt.for_subject(subject).mode_of(reason),
-            GuardName::CaptureSlotFill => self.capture_slot_fill.for_subject(subject).mode_of(reason),
-            GuardName::ApiCircuit => self.api_circuit.for_subject(subject).mode_of(reason),
-            GuardName::Loop => self.run_loop.for_subject(subject).mode_of(reason),
-            GuardName::Stall => self.stall.for_subject(subject).mode_of(reason),
-            GuardName::Budget => self.budget.for_subject(subject).mode_of(reason),
-            GuardName::ToolCall => self.tool_call.for_subject(subject).mode_of(reason),
-            GuardName::ActionGroup => self.action_group.for_subject(subject).mode_of(reason),
-        }
+        self.of(guard).all().into_iter().map(|section| section.rule_mode(subject, reason)).min().unwrap_or_default()
     }
 }
 
@@ -328,7 +365,7 @@ pub(crate) fn build_section<S: GuardSettings>(
         };
         let table = as_table(value, &path)?;
         if depth + 1 < S::SECTION.len() {
-            check_guard_of_doors(table, &path)?;
+            check_guard_of_doors(table, &path, S::DOORS)?;
             for key in [MODE, RULES] {
                 if let Some(value) = table.get(key) {
                     tree.insert(key.to_owned(), value.clone());
@@ -355,10 +392,10 @@ pub(crate) fn build_section<S: GuardSettings>(
     Ok(Section { base, subjects: overrides })
 }
 
-fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProblem> {
-    let known = [MODE, RULES, "botpress", "voiceflow"];
+fn check_guard_of_doors(table: &Tree, path: &[&str], doors: &[&str]) -> Result<(), SettingsProblem> {
+    let known = [&[MODE, RULES], doors].concat();
     match table.keys().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => Err(unknown(path, key, known.into_iter(), "key")),
+        Some(key) => Err(unknown(path, key, known.iter().copied(), "key")),
         None => Ok(()),
     }
 }
@@ -366,7 +403,10 @@ fn check_guard_of_doors(table: &Tree, path: &[&str]) -> Result<(), SettingsProbl
 fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Rulebook<S>, SettingsProblem> {
     let mut tree = tree.clone();
     let mode = tree.remove(MODE).map_or(Ok(Mode::default()), |value| read(&value, &below(path, MODE)))?;
-    let mut rules = default_rules();
+    let mut rules = [Mode::Enforce; Reason::ALL.len()];
+    for reason in S::OBSERVED {
+        rules[reason.index()] = Mode::Observe;
+    }
     if let Some(value) = tree.remove(RULES) {
         let path = below(path, RULES);
         let known: Vec<&str> = Reason::of(S::GUARD).map(Reason::code).collect();
@@ -431,17 +471,9 @@ fn said(error: &serde_json::Error) -> String {
     error.to_string().split(' ').map(|word| Some(word).filter(harmless).unwrap_or("…")).collect::<Vec<_>>().join(" ")
 }
 
-/// Two rules are hints of the seeds and not measured on everyone's traffic: they watch until a user enforces them.
-fn default_rules() -> [Mode; Reason::ALL.len()] {
-    let mut rules = [Mode::Enforce; Reason::ALL.len()];
-    rules[Reason::IdenticalCallSpiral.index()] = Mode::Observe;
-    rules[Reason::ActionCycle.index()] = Mode::Observe;
-    rules
-}
-
 /// The mode of a rule that nobody has set.
 pub fn default_rule_mode(reason: Reason) -> Mode {
-    default_rules()[reason.index()]
+    if sections().iter().any(|section| section.observed.contains(&reason)) { Mode::Observe } else { Mode::Enforce }
 }
 
 #[cfg(test)]
@@ -482,7 +514,7 @@ mod tests {
         assert_eq!(policies.patterns().len(), alone.patterns().len(), "each pattern is compiled once");
         let (one, other) = (policies.for_tenant("t1"), policies.for_tenant("t2"));
         assert!(Arc::ptr_eq(&one.capture_slot_fill, &other.capture_slot_fill), "guards that are not named are shared");
-        assert!(Arc::ptr_eq(&one.kb_botpress, &policies.for_tenant("none").kb_botpress));
+        assert!(Arc::ptr_eq(&one.kb_requery.botpress, &policies.for_tenant("none").kb_requery.botpress));
         assert!(Arc::ptr_eq(one, policies.for_tenant("t1001")), "and everything, with the same overrides");
         assert_eq!(
             (one.ai_task_retry.for_subject("x").settings.max_retries, other.ai_task_retry.for_subject("x").settings.max_retries),
@@ -562,8 +594,8 @@ mod tests {
         assert_eq!(book.mode_of(Reason::ActionCycle), Mode::Observe);
         assert_eq!(book.mode_of(Reason::TotalActionCeiling), Mode::Off);
         let both = build(json!({"kb_requery": {"mode": "off"}})).unwrap();
-        assert_eq!(both.kb_botpress.for_subject("").mode, Mode::Off);
-        assert_eq!(both.kb_voiceflow.for_subject("").mode, Mode::Off);
+        assert_eq!(both.kb_requery.botpress.for_subject("").mode, Mode::Off);
+        assert_eq!(both.kb_requery.voiceflow.for_subject("").mode, Mode::Off);
     }
 
     #[test]

@@ -118,20 +118,23 @@ pub struct Inputs {
     pub usd_per_operation: NanoDollars,
 }
 
+/// Rounds of the loop, operations of each, rounds the guard lets pass, operations of a refused one.
+const LOOPS: [(GuardName, [u64; 4]); 7] = [
+    (GuardName::AiTaskRetry, [5, 1, 2, 0]),
+    (GuardName::Handoff, [12, 2, 4, 1]),
+    (GuardName::KbRequery, [10, 2, 2, 0]),
+    (GuardName::AgentAction, [20, 1, 3, 1]),
+    (GuardName::NoMatchReprompt, [8, 2, 3, 0]),
+    (GuardName::CaptureSlotFill, [15, 1, 4, 0]),
+    (GuardName::ApiCircuit, [3, 1, 3, 0]),
+];
+
 impl Inputs {
     /// The guard's ceilings as they are by default, and the loop as the pages describe it. `None` for guards they have no
     /// numbers for.
     pub fn of(guard: GuardName) -> Option<Self> {
-        let (attempts, operations_per_attempt, allowed, refused_operations) = match guard {
-            GuardName::AiTaskRetry => (5, 1, 2, 0),
-            GuardName::Handoff => (12, 2, 4, 1),
-            GuardName::KbRequery => (10, 2, 2, 0),
-            GuardName::AgentAction => (20, 1, 3, 1),
-            GuardName::NoMatchReprompt => (8, 2, 3, 0),
-            GuardName::CaptureSlotFill => (15, 1, 4, 0),
-            GuardName::ApiCircuit => (3, 1, 3, 0),
-            GuardName::Loop | GuardName::Stall | GuardName::Budget | GuardName::ToolCall | GuardName::ActionGroup => return None,
-        };
+        let (_, [attempts, operations_per_attempt, allowed, refused_operations]) =
+            LOOPS.iter().find(|(known, _)| *known == guard).copied()?;
         Some(Self {
             conversations: 10_000,
             period: Period::Day,

@@ -8,8 +8,9 @@ use runguard_core::ledger::MOST_SCOPES;
 use runguard_core::shown::html;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
-use runguard_guards::guard::{AnswerKind, ROUTES, Route, RouteKind};
+use runguard_guards::guard::{AnswerKind, GuardEntry, ROUTES, Route, RouteKind};
 use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
+use runguard_guards::policy::default_rule_mode;
 use serde_json::{Map, Value, json};
 
 pub fn document() -> Value {
@@ -44,6 +45,31 @@ pub fn document() -> Value {
             },
         },
     })
+}
+
+/// Every guard with what people call it and its reasons.
+pub fn guards() -> Value {
+    let reason = |reason: Reason| json!({"reason": reason.code(), "label": reason.label(), "meaning": reason.meaning(), "mode": default_rule_mode(reason)});
+    let route = |route: &&Route| json!({"path": route.path, "summary": route.summary});
+    let guard = |guard: &GuardName| {
+        json!({
+            "guard": guard.code(), "label": guard.label(), "meaning": guard.meaning(), "subject": guard.subject(),
+            "routes": GuardEntry::of(*guard).routes.iter().map(route).collect::<Vec<_>>(),
+            "reasons": Reason::of(*guard).map(reason).collect::<Vec<_>>(),
+        })
+    };
+    json!({"guards": GuardName::ALL.iter().map(guard).collect::<Vec<_>>()})
+}
+
+fn guards_schema() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    let reason = json!({"type": "object", "required": ["reason", "label", "meaning", "mode"], "properties": {
+        "reason": text("Its code."), "label": text("What people read instead."), "meaning": text("What it means."), "mode": {"enum": ["off", "observe", "enforce"], "description": "Unless set otherwise."}}});
+    let route = json!({"type": "object", "required": ["path", "summary"], "properties": {"path": text("Where it is asked."), "summary": text("What it answers.")}});
+    let guard = json!({"type": "object", "required": ["guard", "label", "meaning", "subject", "routes", "reasons"], "properties": {
+        "guard": text("Its code."), "label": text("What people read instead."), "meaning": text("What it stops."), "subject": text("What its decisions are about."),
+        "routes": {"type": "array", "items": route}, "reasons": {"type": "array", "items": reason}}});
+    json!({"type": "object", "required": ["guards"], "properties": {"guards": {"type": "array", "items": guard}}})
 }
 
 fn problem_schema() -> Value {
@@ -653,6 +679,10 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         (
             "/metrics",
             json!({"get": operation("operations", "metrics", "Prometheus metrics: of the whole service for a key with the role metrics or an admin of all tenants, of its own tenant for any other key that may read.", &[], (200, metrics), &[401, 403])}),
+        ),
+        (
+            "/v1/guards",
+            json!({"get": operation("operations", "guards", "Every guard with its routes and reasons, and what people call them.", &[], (200, json_response("The guards.", &guards_schema())), &[])}),
         ),
         (
             "/openapi.json",

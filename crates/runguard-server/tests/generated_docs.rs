@@ -1,5 +1,8 @@
-//! The files under `docs/` that are made from the code must be what the code says. When this fails after a change that
-//! was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
+//! The files that are made from the code (under `docs/`, and the clients' methods) must be what the code says. When this fails after a
+//! change that was meant: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`.
+
+#[path = "generated_docs/clients.rs"]
+mod clients;
 
 use runguard_core::reason::{GuardName, Reason, RunReason};
 use runguard_engine::settings;
@@ -9,12 +12,16 @@ use runguard_guards::policy;
 use std::path::Path;
 
 fn check(name: &str, content: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    check_file(&format!("docs/{name}"), content);
+}
+
+fn check_file(name: &str, content: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, content).expect("docs can be written");
+        std::fs::write(&path, content).expect("files can be written");
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == content, "docs/{name} is stale; run UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs");
+    assert!(there == content, "{name} is stale; run UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs");
 }
 
 #[test]
@@ -99,4 +106,10 @@ fn the_openapi_document_is_there() {
     let mut document = serde_json::to_string_pretty(&runguard_server::openapi::document()).unwrap();
     document.push('\n');
     check("openapi.json", &document);
+}
+
+#[test]
+fn the_clients_have_a_method_for_every_route() {
+    check_file("sdk/python/python/runguard/_routes.py", &clients::python());
+    check_file("sdk/typescript/src/routes.ts", &clients::typescript());
 }

@@ -1,5 +1,8 @@
 /** The RunGuard service over HTTP: one method a route. Bodies have the names of the HTTP interface, both ways. */
 import { InvalidInputError, RunGuardError, ServiceError } from './errors.js'
+import { GuardRoutes, type BudgetCheckRequest, type BudgetReleaseRequest } from './routes.js'
+
+export type * from './routes.js'
 
 export interface ClientOptions {
   /** Where the service is: `http://127.0.0.1:8100`. */
@@ -42,99 +45,6 @@ export interface Answer {
 
 /** Fields of a request, `undefined` ones are left out. */
 export type Fields = Record<string, unknown>
-interface OfSession {
-  session_id: string
-  /** Idempotency key, for callers that cannot set a header. */
-  request_id?: string
-}
-
-export interface AiTaskRetryRequest extends OfSession {
-  task_name: string
-  user_message?: string | null
-  validation_error?: string | null
-}
-
-export interface HandoffRequest extends OfSession {
-  source_bot: string
-  target_bot: string
-}
-
-export interface KbRequeryRequest extends OfSession {
-  topic_hash: string
-  query_text?: string | null
-  last_confidence?: number | null
-}
-
-export interface KbRequeryCheckRequest extends OfSession {
-  query: string
-  prior_confidence?: number | null
-}
-
-export interface KbRequeryRecordRequest extends OfSession {
-  query: string
-  confidence_score: number
-  retrieved_chunks?: number | null
-}
-
-export interface AgentActionRequest extends OfSession {
-  action_name: string
-  action_params_hash?: string | null
-  action_params?: unknown
-}
-
-export interface AgentActionResultRequest extends OfSession {
-  action_name: string
-  result_summary?: string | null
-  result_hash?: string | null
-  error?: boolean | null
-}
-
-export interface NoMatchRepromptRequest extends OfSession {
-  step_id: string
-  user_utterance?: string | null
-}
-
-export interface CaptureSlotFillRequest extends OfSession {
-  capture_step: string
-  entity_type: string
-  user_utterance?: string | null
-}
-
-export interface ApiCircuitCheckRequest extends OfSession {
-  endpoint_key: string
-}
-
-export interface ApiCircuitRecordRequest extends OfSession {
-  endpoint_key: string
-  outcome: 'success' | 'failure'
-  attempt?: number | null
-  status_code?: number | null
-  latency_ms?: number | null
-  permit_id?: string | null
-}
-
-export interface LoopRequest extends OfSession {
-  /** A tool's name, or a signature of your own. */
-  tool: string
-  args?: unknown
-  repeats?: number
-  max_cycle_len?: number
-  window_seconds?: number
-  max_calls?: number
-}
-
-export interface StallRequest extends OfSession {
-  /** Left out for a message without a call. */
-  tool?: string
-  args?: unknown
-  args_hash?: string
-  result?: unknown
-  result_hash?: string
-  error?: string
-  round?: string
-  message?: string
-  new_turn?: boolean
-}
 
 /** A budget that many sessions share. */
 export interface BudgetScope {
@@ -148,45 +58,10 @@ export interface BudgetScope {
   cap?: number
 }
 
-/** Which budget, and its limits if the caller sets them. */
-export interface BudgetRequest extends OfSession {
-  budget?: string
-  /** The session whose budget of the same name this one draws on. */
-  parent?: string
-  max_usd?: number
-  max_tokens?: number
-  cap?: number
-  /** What it draws on besides; to settle a reservation, the same. */
-  scopes?: BudgetScope[]
-}
-
 /** What was or will be spent: dollars, tokens, a call of a key, or the usage of a model. */
-export interface BudgetAmountRequest extends BudgetRequest {
-  usd?: number
-  tokens?: number
-  key?: string
-  model?: string
-  input_tokens?: number
-  output_tokens?: number
-  cached_tokens?: number
-  cache_write_tokens?: number
-}
-
-export interface ToolCallRequest extends OfSession {
-  tool: string
-  args?: unknown
-  /** Each turn starts anew. */
-  turn_id?: string
-}
-
-export interface ActionGroupRequest extends OfSession {
-  action_group: string
-  api_path?: string
-  http_method?: string
-  function?: string
-  parameters?: unknown
-  request_body?: unknown
-}
+export type BudgetAmountRequest = BudgetCheckRequest
+/** Which budget, and its limits if the caller sets them. */
+export type BudgetRequest = Omit<BudgetReleaseRequest, 'reservation_id'>
 
 export interface DecisionFilter {
   guard?: string
@@ -209,113 +84,18 @@ export interface ServiceEvent {
   data: unknown
 }
 
-export class GuardClient {
+export class GuardClient extends GuardRoutes {
   readonly url: string
   readonly #options: ClientOptions
 
   constructor(options: ClientOptions | string) {
+    super()
     const given = typeof options === 'string' ? { url: options } : options
     if (typeof given.url !== 'string' || !/^https?:\/\//.test(given.url)) {
       throw new InvalidInputError(`url must be the http:// or https:// address of the service, not ${String(given.url)}.`)
     }
     this.url = given.url.replace(/\/+$/, '')
     this.#options = given
-  }
-
-  // Flow guards.
-
-  aiTaskRetry(request: AiTaskRetryRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('ai-task-retry', request, options)
-  }
-
-  handoff(request: HandoffRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('handoff', request, options)
-  }
-
-  kbRequery(request: KbRequeryRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('kb-requery', request, options)
-  }
-
-  kbRequeryCheck(request: KbRequeryCheckRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('kb-requery/check', request, options)
-  }
-
-  kbRequeryRecord(request: KbRequeryRecordRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('kb-requery/record', request, options)
-  }
-
-  agentAction(request: AgentActionRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('agent-action', request, options)
-  }
-
-  agentActionResult(request: AgentActionResultRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('agent-action/result', request, options)
-  }
-
-  noMatchReprompt(request: NoMatchRepromptRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('no-match-reprompt', request, options)
-  }
-
-  captureSlotFill(request: CaptureSlotFillRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('capture-slot-fill', request, options)
-  }
-
-  apiCircuitCheck(request: ApiCircuitCheckRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('api-circuit/check', request, options)
-  }
-
-  apiCircuitRecord(request: ApiCircuitRecordRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('api-circuit/record', request, options)
-  }
-
-  // Detectors.
-
-  loop(request: LoopRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('loop', request, options)
-  }
-
-  loopCheck(request: LoopRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('loop/check', request, options)
-  }
-
-  stall(request: StallRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('stall', request, options)
-  }
-
-  budgetCheck(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('budget/check', request, options)
-  }
-
-  budgetRecord(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('budget/record', request, options)
-  }
-
-  budgetReserve(request: BudgetAmountRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('budget/reserve', request, options)
-  }
-
-  budgetCommit(request: BudgetAmountRequest & { reservation_id: string }, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('budget/commit', request, options)
-  }
-
-  budgetRelease(request: BudgetRequest & { reservation_id: string; model?: string }, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('budget/release', request, options)
-  }
-
-  toolCall(request: ToolCallRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('tool-call', request, options)
-  }
-
-  toolCallRecord(request: ToolCallRequest & { error?: boolean }, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('tool-call/record', request, options)
-  }
-
-  actionGroup(request: ActionGroupRequest, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('action-group', request, options)
-  }
-
-  actionGroupResult(request: ActionGroupRequest & { failed: boolean }, options?: RequestOptions): Promise<Answer> {
-    return this.#guard('action-group/result', request, options)
   }
 
   // What was decided.
@@ -362,6 +142,11 @@ export class GuardClient {
     subject?: string
   }): Promise<Fields> {
     return this.#json('POST', '/v1/preview', {}, request)
+  }
+
+  /** Every guard with its routes and reasons, and what people call them. */
+  guards(): Promise<Fields> {
+    return this.#json('GET', '/v1/guards')
   }
 
   /** The settings in force, each value with where it came from. */
@@ -449,10 +234,10 @@ export class GuardClient {
 
   /** Asks a guard by the end of its path: for routes newer than this package. Never throws for a block. */
   guard(route: string, request: Fields, options?: RequestOptions): Promise<Answer> {
-    return this.#guard(route, request, options)
+    return this.ask(route, request, options)
   }
 
-  async #guard(route: string, request: object, options: RequestOptions = {}): Promise<Answer> {
+  protected override async ask(route: string, request: object, options: RequestOptions = {}): Promise<Answer> {
     let body: string
     try {
       body = JSON.stringify(request)

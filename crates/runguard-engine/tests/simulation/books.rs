@@ -14,7 +14,7 @@ use runguard_core::ledger::Account;
 use runguard_engine::Outcome;
 use runguard_engine::engine::RULES;
 use runguard_guards::answer::{Envelope, Shape};
-use runguard_guards::guard::{Moment, Place, Scope, Slot};
+use runguard_guards::guard::{Moment, Place, Scope, budget};
 use runguard_guards::input::Input;
 use runguard_store::cluster::EntryRow;
 use runguard_store::cluster::link::Put;
@@ -53,7 +53,7 @@ fn name_of_place(tenant: &str, place: &Place<'_>) -> u128 {
         Scope::Account => (3, format!("{tenant}\0{}\0{}", place.subject, place.name)),
     };
     let hash = xxh3_128(&[&[family], tenant.as_bytes(), &[0], place.name.as_bytes()].concat());
-    name_of(family, hash, place.slot as u8, &label)
+    name_of(family, hash, place.slot.number, &label)
 }
 
 pub(crate) fn rows_of(log: &Memory) -> Vec<LogRow> {
@@ -301,11 +301,17 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
 /// Nobody here spends without asking, nor more than was set aside: what is settled and what is reserved is never more than a limit.
 fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &EntryRow) -> Result<(), String> {
     let of_team = xxh3_128(&[&[0], row.tenant.as_bytes(), &[0], &b"team"[..]].concat());
-    let limit = match (Slot::from_number(effect.slot), effect.subject.split('\0').nth(1)) {
-        (Some(Slot::Budget), _) if effect.hash == of_team => PARENT_LIMIT,
-        (Some(Slot::Budget), _) => CHILD_LIMIT,
-        (Some(Slot::BudgetScope), Some("pool/day")) => POOL_LIMIT,
-        (Some(Slot::BudgetScope), Some("tenant")) if &*row.tenant == "globex" => GLOBEX_LIMIT,
+    let is_scope = effect.slot == budget::SCOPE_SLOT.number;
+    let limit = match effect.subject.split('\0').nth(1) {
+        _ if effect.slot == budget::SLOT.number => {
+            if effect.hash == of_team {
+                PARENT_LIMIT
+            } else {
+                CHILD_LIMIT
+            }
+        }
+        Some("pool/day") if is_scope => POOL_LIMIT,
+        Some("tenant") if is_scope && &*row.tenant == "globex" => GLOBEX_LIMIT,
         _ => return Ok(()),
     };
     let account = Account::from_bytes(state);

@@ -146,6 +146,7 @@ fn request(stuff: Stuff) -> Request {
     let known = |name: &str| ROUTES[route].fields.iter().any(|field| field.name == name);
     let members = body.as_object_mut().unwrap();
     members.retain(|name, value| known(name) && !value.is_null());
+    ROUTES[route].complete(members);
     if way == 0 {
         members.insert("typo".into(), true.into());
     }

@@ -4,8 +4,8 @@
 //! not calls: asking a healthy action for news is fine.
 
 use super::{
-    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot,
-    Stored, changes, operation_of_check, recorded, says, stored_in_one_part,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind,
+    Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -18,7 +18,17 @@ use runguard_core::text::{StoreText, redact};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry =
+    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<ActionGroup, 0>(14, Lasts::Log);
 
 macro_rules! call_fields {
     ($($more:expr),*) => {
@@ -157,7 +167,7 @@ impl Call {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::ActionGroup, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 }
 
@@ -169,7 +179,7 @@ pub struct Block {
     failures: u32,
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = ActionGroup;
     type Block = Block;
     type Pass = u32;
@@ -222,7 +232,6 @@ impl Check for Request {
         Facts::new().with("action", self.0.kept_action(moment.store_text).into_owned()).with("failures", failures)
     }
 }
-operation_of_check!(Request);
 
 #[derive(Debug)]
 pub struct ResultRequest {
@@ -230,7 +239,11 @@ pub struct ResultRequest {
     failed: bool,
 }
 
-impl Operation for ResultRequest {
+impl Decide for ResultRequest {
+    type Guard = ActionGroup;
+    type Block = Infallible;
+    type Pass = u32;
+
     fn route(&self) -> &'static Route {
         &RESULT_ROUTE
     }
@@ -255,28 +268,26 @@ impl Operation for ResultRequest {
         Facts::new().with("failed", self.failed)
     }
 
-    fn run(&self, _policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let state = LastCall::load(states);
-        let mut after = state;
+    fn decide(&self, _settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {
+        let mut after = *state;
         after.finish(self.call.identity, CallResult::of(self.failed));
         let events = vec![Event::Resulted { call: self.call.identity, failed: self.failed }];
-        Outcome {
-            answer: recorded(
-                GuardName::ActionGroup,
-                Facts::new()
-                    .with("action", self.call.kept_action(moment.store_text).into_owned())
-                    .with("failures", after.failures_of(self.call.identity)),
-            ),
-            changes: changes::<ActionGroup>(state, events, moment.now),
-            notice: None,
-            warnings: Vec::new(),
-        }
+        Ruling { findings: Vec::new(), pass: after.failures_of(self.call.identity), events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &LastCall, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+        match *block {}
+    }
+
+    fn pass(&self, failures: u32, moment: Moment<'_>) -> Facts {
+        Facts::new().with("action", self.call.kept_action(moment.store_text).into_owned()).with("failures", failures)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::Operation;
     use crate::guard::properties::{Story, operation};
     use serde_json::json;
 

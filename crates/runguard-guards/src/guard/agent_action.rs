@@ -4,8 +4,8 @@
 //! better answers: an action named under `polling` may go on in a row as long as its result changes.
 
 use super::{
-    AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, Stored, changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Outlook, Place, Route, RouteKind, Ruling,
+    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -17,7 +17,17 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::{StoreText, cut};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry =
+    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<AgentAction, 0>(5, Lasts::Window);
 
 pub static ROUTE: Route = Route {
     path: "/guard/agent-action",
@@ -115,6 +125,7 @@ impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::AgentAction;
     const SECTION: &'static [&'static str] = &["agent_action"];
     const SUBJECTS: &'static str = "actions";
+    const OBSERVED: &'static [Reason] = &[Reason::IdenticalCallSpiral, Reason::ActionCycle];
     const SETTINGS: &'static [Setting] = &[
         Setting { key: "max_total", about: "Actions of one session within the window." },
         Setting { key: "max_consecutive", about: "The same action in a row." },
@@ -352,7 +363,7 @@ fn distribution(state: &State, calls: &[&Call]) -> Vec<(String, u64)> {
     counts
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = AgentAction;
     type Block = Block;
     type Pass = Pass;
@@ -370,7 +381,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::AgentAction, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -445,7 +456,6 @@ impl Check for Request {
             .with("actions_remaining", pass.remaining)
     }
 }
-operation_of_check!(Request);
 
 fn kept_hash(hash: &str, store_text: StoreText) -> String {
     cut(&store_text.keep_name(hash), 64).to_owned()
@@ -471,7 +481,18 @@ pub struct ResultRequest {
     pub error: bool,
 }
 
-impl Operation for ResultRequest {
+/// What a result belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matched {
+    Call,
+    None,
+}
+
+impl Decide for ResultRequest {
+    type Guard = AgentAction;
+    type Block = Infallible;
+    type Pass = Matched;
+
     fn route(&self) -> &'static Route {
         &RESULT_ROUTE
     }
@@ -485,7 +506,7 @@ impl Operation for ResultRequest {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::AgentAction, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -495,22 +516,29 @@ impl Operation for ResultRequest {
             .with("error", self.error)
     }
 
-    fn run(&self, _policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let state = State::load(states);
-        let matches = state.names.index(&self.action_name).is_some();
+    fn decide(&self, _settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {
+        if state.names.index(&self.action_name).is_none() {
+            return Ruling { findings: Vec::new(), pass: Matched::None, events: Vec::new() };
+        }
         let identity = if self.result_hash.is_empty() { &self.result_summary } else { &self.result_hash };
         // A failure is a result too: the same failure again is no progress.
         let result = hash(&format!("{}{identity}", if self.error { "error:" } else { "result:" }));
-        let changes: Vec<Change> = if matches {
-            changes::<AgentAction>(state, vec![Event::Resulted { action: self.action_name.clone(), result }], moment.now)
-        } else {
-            Vec::new()
-        };
-        Outcome {
-            answer: recorded(GuardName::AgentAction, Facts::new().with("action_name", self.action_name.clone())),
-            changes,
-            notice: if matches { None } else { Some(Notice::UnmatchedResult) },
-            warnings: Vec::new(),
+        let events = vec![Event::Resulted { action: self.action_name.clone(), result }];
+        Ruling { findings: Vec::new(), pass: Matched::Call, events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+        match *block {}
+    }
+
+    fn pass(&self, _matched: Matched, _moment: Moment<'_>) -> Facts {
+        Facts::new().with("action_name", self.action_name.clone())
+    }
+
+    fn notice(&self, matched: &Matched) -> Option<Notice> {
+        match matched {
+            Matched::Call => None,
+            Matched::None => Some(Notice::UnmatchedResult),
         }
     }
 }

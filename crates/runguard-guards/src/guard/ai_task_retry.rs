@@ -3,21 +3,27 @@
 //! Two things are worth knowing before a retry: whether the message contains what the task should extract at all (if
 //! not, no number of model calls will find it, so this is asked first and costs no retry), and how often it was tried.
 
+use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
-    says, stored_in_one_part, times,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, RulingOf, Slot,
+    asking_again, says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
-use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
-use runguard_core::window::Slots;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<AiTaskRetry, 0>(1, Lasts::Window);
 
 pub static ROUTE: Route = Route {
     path: "/guard/ai-task-retry",
@@ -54,13 +60,12 @@ pub static ROUTE: Route = Route {
 pub struct Settings {
     pub max_retries: u32,
     pub window: Span,
-    pub patterns: BTreeMap<String, Pattern>,
+    pub patterns: Patterns,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        let patterns = BUILT_IN.iter().map(|(task, pattern)| ((*task).to_owned(), Pattern::of(pattern))).collect();
-        Self { max_retries: 2, window: Span::from_seconds(3600), patterns }
+        Self { max_retries: 2, window: Span::from_seconds(3600), patterns: asking_again::patterns(BUILT_IN) }
     }
 }
 
@@ -69,16 +74,6 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("extract_date", DATE),
     ("extract_amount", r"[$€£]\s*\d|\d\s*(?:dollar|usd|cent|eur|pound|gbp|[$€£])"),
 ];
-
-/// A number of five digits and more behind "order", "ORD" or "#". The sign needs no word boundary before it.
-pub(super) const ORDER_NUMBER: &str = r"(?:\bord(?:er)?(?:\s*(?:number|no\.?|nr\.?|id|is|[#:-]))*|#)\s*-?\d{5,}";
-
-/// 6/21/2026, 2026-06-21, 21.06.2026, June 21, 21st of June.
-pub(super) const DATE: &str = concat!(
-    r"\b\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}\b|\b\d{4}-\d{1,2}-\d{1,2}\b",
-    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*\.?\s+\d{1,2}",
-    r"|\b\d{1,2}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
-);
 
 impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::AiTaskRetry;
@@ -103,19 +98,20 @@ impl GuardSettings for Settings {
     }
 
     fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
-        self.patterns.iter_mut().try_for_each(|(task, pattern)| visit(&["patterns", task], pattern))
+        asking_again::each_pattern(&mut self.patterns, visit)
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
-    retries: Slots,
-}
-stored_in_one_part!(State);
-
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Event {
-    Retried { keep: u32 },
+impl Settings {
+    fn rule(&self) -> Rule<'_> {
+        Rule {
+            patterns: &self.patterns,
+            ceiling: self.max_retries,
+            window: self.window,
+            signal_missing: Reason::InputMissingPrerequisiteSignal,
+            ceiling_reached: Reason::RetryCapReached,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -131,22 +127,11 @@ impl Guard for AiTaskRetry {
     }
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
-        match event {
-            Event::Retried { keep } => state.retries.take(at, *keep),
-        }
+        state.apply(event, at);
     }
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let settings = &section.for_subject(subject).settings;
-        vec![count_outlook(
-            GuardName::AiTaskRetry,
-            Reason::RetryCapReached,
-            subject,
-            &state.retries,
-            settings.max_retries,
-            settings.window,
-            now,
-        )]
+        section.for_subject(subject).settings.rule().outlook(GuardName::AiTaskRetry, subject, state, now)
     }
 }
 
@@ -158,19 +143,7 @@ pub struct Request {
     pub validation_error: String,
 }
 
-#[derive(Debug)]
-pub enum Block {
-    SignalMissing,
-    CapReached { retries: u32 },
-}
-
-#[derive(Debug)]
-pub struct Pass {
-    attempt: u32,
-    remaining: u32,
-}
-
-impl Check for Request {
+impl Decide for Request {
     type Guard = AiTaskRetry;
     type Block = Block;
     type Pass = Pass;
@@ -188,7 +161,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::AiTaskRetry, &self.task_name)]
+        vec![Place::in_session(&self.session_id, &SLOT, &self.task_name)]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -198,21 +171,7 @@ impl Check for Request {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let mut findings = Vec::new();
-        if settings.patterns.get(&self.task_name).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(&self.user_message)) {
-            findings.push(Finding::new(Reason::InputMissingPrerequisiteSignal, Block::SignalMissing, None));
-        }
-        let retries = state.retries.count(moment.now, settings.window);
-        if retries >= settings.max_retries {
-            let frees_at = state.retries.frees_at(settings.window, settings.max_retries);
-            findings.push(Finding::new(Reason::RetryCapReached, Block::CapReached { retries }, frees_at));
-        }
-        let attempt = retries + 1;
-        Ruling {
-            findings,
-            pass: Pass { attempt, remaining: settings.max_retries.saturating_sub(attempt) },
-            events: vec![Event::Retried { keep: settings.max_retries }],
-        }
+        settings.rule().decide(&self.task_name, &self.user_message, state, moment.now)
     }
 
     fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
@@ -225,11 +184,11 @@ impl Check for Request {
                     "The message does not contain what task '{task}' should extract, so another model call cannot find it. Ask the user for the value instead of retrying."
                 ),
             ),
-            Block::CapReached { retries } => (
-                facts.with("retries_in_window", *retries).with("cap", settings.max_retries),
+            Block::CeilingReached { asked } => (
+                facts.with("retries_in_window", *asked).with("cap", settings.max_retries),
                 format!(
                     "Task '{task}' was already retried {} in the last {} (cap {}). Go to a fallback that asks for the value in a fixed form, or to a person.",
-                    times(*retries),
+                    times(*asked),
                     settings.window,
                     settings.max_retries
                 ),
@@ -244,12 +203,12 @@ impl Check for Request {
             .with("remaining_retries", pass.remaining)
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::guard::properties::{Story, ask};
+    use crate::pattern::Pattern;
 
     fn request(message: &str) -> Request {
         Request {

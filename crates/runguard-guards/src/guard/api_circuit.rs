@@ -1,13 +1,13 @@
 //! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
 
 use super::{
-    AnswerKind, Change, Check, Finding, Guard, Moment, Notice, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
-    Scope, Slot, Stored, changes, count_outlook, decode, encode, operation_of_check, recorded, says,
+    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Outlook, Place,
+    Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, count_outlook, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Refusal};
+use runguard_core::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Phase, Refusal};
 pub use runguard_core::breaker::circuit::{CircuitView, Control, Event, Forced, PhaseChange, Remains};
 use runguard_core::limits::{Invalid, within};
 use runguard_core::reason::{GuardName, Reason};
@@ -15,6 +15,22 @@ use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&CHECK_ROUTE, &RECORD_ROUTE],
+    slots: &[&ENDPOINT_SLOT, &SESSION_SLOT],
+    step: GuardedStep::ToolCall,
+    holds: Holds::Flow,
+};
+
+/// Where the phases of endpoints are filed.
+pub static ENDPOINT_SLOT: Slot = Slot { lives_with: LivesWith::Endpoint, ..Slot::of::<ApiCircuit, 0>(8, Lasts::ByState(remains)) };
+static SESSION_SLOT: Slot = Slot { lives_with: LivesWith::Endpoint, ..Slot::of::<ApiCircuit, 1>(9, Lasts::Window) };
 
 pub static CHECK_ROUTE: Route = Route {
     path: "/guard/api-circuit/check",
@@ -173,7 +189,7 @@ impl Guard for ApiCircuit {
 }
 
 fn places<'a>(endpoint_key: &'a str, session_id: &'a str) -> Vec<Place<'a>> {
-    vec![endpoint_place(endpoint_key), Place::in_session(session_id, Slot::CircuitSession, endpoint_key)]
+    vec![endpoint_place(endpoint_key), Place::in_session(session_id, &SESSION_SLOT, endpoint_key)]
 }
 
 /// Whether a permit has the form of those the check gives: a generation and a decision.
@@ -187,7 +203,7 @@ fn is_permit(permit: &str) -> bool {
 
 /// Where an endpoint's phase is kept.
 pub fn endpoint_place(endpoint_key: &str) -> Place<'_> {
-    Place { scope: Scope::Endpoint, name: endpoint_key, slot: Slot::CircuitEndpoint, subject: endpoint_key }
+    Place { scope: Scope::Endpoint, name: endpoint_key, slot: &ENDPOINT_SLOT, subject: endpoint_key }
 }
 
 #[derive(Debug)]
@@ -204,7 +220,7 @@ pub struct Pass {
     probe: bool,
 }
 
-impl Check for CheckRequest {
+impl Decide for CheckRequest {
     type Guard = ApiCircuit;
     type Block = Refusal;
     type Pass = Pass;
@@ -278,7 +294,6 @@ impl Check for CheckRequest {
             .with("probe", pass.probe)
     }
 }
-operation_of_check!(CheckRequest);
 
 #[derive(Debug)]
 pub struct RecordRequest {
@@ -291,7 +306,18 @@ pub struct RecordRequest {
     pub permit_id: Option<String>,
 }
 
-impl Operation for RecordRequest {
+/// What a result made of the circuit.
+#[derive(Debug)]
+pub struct Recorded {
+    phase: Phase,
+    change: Option<PhaseChange>,
+}
+
+impl Decide for RecordRequest {
+    type Guard = ApiCircuit;
+    type Block = Infallible;
+    type Pass = Recorded;
+
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -321,31 +347,35 @@ impl Operation for RecordRequest {
             .with("permit_id", self.permit_id.as_ref().map(kept))
     }
 
-    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let settings = &policy.api_circuit.for_subject(&self.endpoint_key).settings.circuit;
-        let state = State::load(states);
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let result = CallResult {
             session: &self.session_id,
             is_failure: self.failed,
             latency_ms: self.latency_ms,
             permit: self.permit_id.as_deref(),
         };
-        let events = state.endpoint.record(&state.session, &result, settings, moment.now);
+        let events = state.endpoint.record(&state.session, &result, &settings.circuit, moment.now);
         let change = PhaseChange::of(&events);
         let phase = change.map_or_else(|| state.endpoint.phase(), PhaseChange::phase);
-        let facts = Facts::new()
+        Ruling { findings: Vec::new(), pass: Recorded { phase, change }, events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+        match *block {}
+    }
+
+    fn pass(&self, recorded: Recorded, _moment: Moment<'_>) -> Facts {
+        Facts::new()
             .with("endpoint_key", self.endpoint_key.clone())
-            .with("phase", phase.code())
-            .with("tripped", change == Some(PhaseChange::Tripped));
-        Outcome {
-            answer: recorded(GuardName::ApiCircuit, facts),
-            changes: changes::<ApiCircuit>(state, events, moment.now),
-            notice: change.map(|change| match change {
-                PhaseChange::Tripped => Notice::CircuitTripped,
-                PhaseChange::Closed => Notice::CircuitClosed,
-            }),
-            warnings: Vec::new(),
-        }
+            .with("phase", recorded.phase.code())
+            .with("tripped", recorded.change == Some(PhaseChange::Tripped))
+    }
+
+    fn notice(&self, recorded: &Recorded) -> Option<Notice> {
+        recorded.change.map(|change| match change {
+            PhaseChange::Tripped => Notice::CircuitTripped,
+            PhaseChange::Closed => Notice::CircuitClosed,
+        })
     }
 }
 
@@ -562,7 +592,7 @@ mod tests {
     fn a_result_for_an_endpoint_that_is_not_remembered_counts_for_the_session_alone() {
         let policy = Policy::default();
         let moment = Moment { now: Timestamp::from_millis(0), decision_id: "d", store_text: StoreText::Full };
-        let mut outcome = result("s", true).run(&policy, &[None, None], moment);
+        let mut outcome = crate::Operation::run(&result("s", true), &policy, &[None, None], moment);
         assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [0, 1]);
         unwatched(&mut outcome);
         assert_eq!(outcome.changes.iter().map(|change| change.place).collect::<Vec<_>>(), [1]);

@@ -15,8 +15,8 @@
 //! that a caller gives for it holds for that one question.
 
 use super::{
-    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot,
-    Stored, operation_of_check, says,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Outlook, Place, Route,
+    RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot, Stored, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, is_per};
@@ -33,7 +33,20 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&CHECK_ROUTE, &RECORD_ROUTE, &RESERVE_ROUTE, &COMMIT_ROUTE, &RELEASE_ROUTE],
+    slots: &[&SLOT, &SCOPE_SLOT],
+    step: GuardedStep::ModelCall,
+    holds: Holds::Money,
+};
+
+pub static SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(12, Lasts::Log) };
+pub static SCOPE_SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(15, Lasts::Month) };
 
 /// Fields of every route, and then those of one.
 macro_rules! fields {
@@ -419,16 +432,16 @@ impl Guard for Budget {
         // An outlook counts requests; money is told by the check route.
         Vec::new()
     }
-}
 
-/// One budget after events happened to it. Whether it was asked itself or as a parent makes no difference to it.
-pub(super) fn replay(state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
-    let events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let mut account = state.map(Account::from_bytes).unwrap_or_default();
-    for Event { entry, .. } in events {
-        account.apply(&entry, at, MOST_KEYS);
+    /// Whether a budget was asked itself, as a parent or as a scope makes no difference to it.
+    fn replay(_part: usize, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
+        let events: Vec<Event> = postcard::from_bytes(events).ok()?;
+        let mut account = state.map(Account::from_bytes).unwrap_or_default();
+        for Event { entry, .. } in events {
+            account.apply(&entry, at, MOST_KEYS);
+        }
+        Some(account.to_bytes())
     }
-    Some(account.to_bytes())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -795,7 +808,7 @@ impl Request {
     }
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = Budget;
     type Block = Block;
     type Pass = Pass;
@@ -813,8 +826,8 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        let own = Place::in_session(&self.session_id, Slot::Budget, &self.budget);
-        let parent = self.parent.iter().map(|parent| Place::in_session(parent, Slot::Budget, &self.budget));
+        let own = Place::in_session(&self.session_id, &SLOT, &self.budget);
+        let parent = self.parent.iter().map(|parent| Place::in_session(parent, &SLOT, &self.budget));
         std::iter::once(own).chain(parent).collect()
     }
 
@@ -825,7 +838,7 @@ impl Check for Request {
             // A run's goes with its session.
             scope: if label.split('/').next() == Some("run") { PlaceScope::Session } else { PlaceScope::Account },
             name,
-            slot: Slot::BudgetScope,
+            slot: &SCOPE_SLOT,
             subject: label,
         }));
         places
@@ -1027,7 +1040,6 @@ impl Request {
         }
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {

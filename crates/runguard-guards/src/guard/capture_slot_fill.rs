@@ -4,10 +4,10 @@
 //! words. So a value in words is answered with a fixed format hint, which costs no attempt. Hints are bounded too:
 //! without that the user and the hint would go round for ever.
 
-use super::ai_task_retry::DATE;
+use super::asking_again::DATE;
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
-    says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, count_outlook, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -20,6 +20,14 @@ use runguard_core::time::{Span, Timestamp};
 use runguard_core::window::Slots;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<CaptureSlotFill, 0>(7, Lasts::Window);
 
 pub static ROUTE: Route = Route {
     path: "/guard/capture-slot-fill",
@@ -245,7 +253,7 @@ impl Request {
     }
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = CaptureSlotFill;
     type Block = Block;
     type Pass = Pass;
@@ -263,7 +271,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::CaptureSlotFill, &self.capture_step)]
+        vec![Place::in_session(&self.session_id, &SLOT, &self.capture_step)]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -347,7 +355,6 @@ impl Check for Request {
         Facts::new().with("allow_ai_response", allow)
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {

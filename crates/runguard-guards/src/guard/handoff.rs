@@ -4,8 +4,8 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest,
-    operation_of_check, says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -16,6 +16,14 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Handover, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<Handoff, 0>(2, Lasts::Window);
 
 pub static ROUTE: Route = Route {
     path: "/guard/handoff",
@@ -207,7 +215,7 @@ impl Request {
     }
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = Handoff;
     type Block = Block;
     type Pass = Pass;
@@ -225,7 +233,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::Handoff, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
     fn input(&self, _store_text: StoreText) -> Facts {
@@ -285,7 +293,6 @@ impl Check for Request {
             .with("handoffs_remaining", pass.remaining)
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,13 @@
 //! from the query's words: a rephrased question is the same question. The doors share no counters.
 
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, Stored,
-    changes, falls_below, forget_earliest, operation_of_check, recorded, says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Outlook, Place, Route, RouteKind, Ruling,
+    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
-use crate::policy::{GuardSettings, Policy, Section, Setting};
+use crate::pattern::Patterns;
+use crate::policy::{self, AnySection, GuardSettings, Policy, Section, SectionInfo, Setting, SettingsProblem, Tree};
 use runguard_core::fingerprint::hex16;
 use runguard_core::limits::{fraction, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
@@ -19,6 +20,45 @@ use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// What a policy has of it: a section for each door.
+#[derive(Debug, Clone)]
+pub struct Sections {
+    pub botpress: Arc<Section<BotpressSettings>>,
+    pub voiceflow: Arc<Section<VoiceflowSettings>>,
+}
+
+impl policy::Sections for Sections {
+    fn build(guards: &Tree, path: &[&str], patterns: &mut Patterns) -> Result<Self, SettingsProblem> {
+        Ok(Self { botpress: policy::Sections::build(guards, path, patterns)?, voiceflow: policy::Sections::build(guards, path, patterns)? })
+    }
+
+    fn about() -> Vec<SectionInfo> {
+        vec![SectionInfo::of::<BotpressSettings>(), SectionInfo::of::<VoiceflowSettings>()]
+    }
+
+    fn all(&self) -> Vec<&dyn AnySection> {
+        vec![&*self.botpress, &*self.voiceflow]
+    }
+
+    fn of(&self, reason: Reason) -> &dyn AnySection {
+        if CHECK_ROUTE.reasons.contains(&reason) { &*self.voiceflow } else { &*self.botpress }
+    }
+}
+
+const DOORS: &[&str] = &["botpress", "voiceflow"];
+
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&BOTPRESS_ROUTE, &CHECK_ROUTE, &RECORD_ROUTE],
+    slots: &[&BOTPRESS_SLOT, &VOICEFLOW_SLOT],
+    step: GuardedStep::Retrieval,
+    holds: Holds::Flow,
+};
+
+static BOTPRESS_SLOT: Slot = Slot { subject: NamedBy::Anyone, ..Slot::of::<Botpress, 0>(3, Lasts::Window) };
+static VOICEFLOW_SLOT: Slot = Slot::of::<Voiceflow, 0>(4, Lasts::Window);
 
 // ---------------------------------------------------------------------------------------------- Botpress door
 
@@ -71,6 +111,7 @@ impl Default for BotpressSettings {
 impl GuardSettings for BotpressSettings {
     const GUARD: GuardName = GuardName::KbRequery;
     const SECTION: &'static [&'static str] = &["kb_requery", "botpress"];
+    const DOORS: &'static [&'static str] = DOORS;
     const SUBJECTS: &'static str = "topics";
     const SETTINGS: &'static [Setting] = &[
         Setting { key: "max_queries", about: "Queries on one topic in one session within the window." },
@@ -131,7 +172,7 @@ impl Guard for Botpress {
     type Event = BotpressEvent;
 
     fn section(policy: &Policy) -> &Section<BotpressSettings> {
-        &policy.kb_botpress
+        &policy.kb_requery.botpress
     }
 
     fn apply(state: &mut BotpressState, event: &BotpressEvent, at: Timestamp) {
@@ -181,7 +222,7 @@ pub struct Pass {
     topic: Option<Matched>,
 }
 
-impl Check for BotpressRequest {
+impl Decide for BotpressRequest {
     type Guard = Botpress;
     type Block = BotpressBlock;
     type Pass = Pass;
@@ -203,7 +244,7 @@ impl Check for BotpressRequest {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::KbBotpress, &self.topic_hash)]
+        vec![Place::in_session(&self.session_id, &BOTPRESS_SLOT, &self.topic_hash)]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -267,7 +308,6 @@ impl Check for BotpressRequest {
             .with("queries_remaining", pass.remaining)
     }
 }
-operation_of_check!(BotpressRequest);
 
 // --------------------------------------------------------------------------------------------- Voiceflow door
 
@@ -366,6 +406,7 @@ impl Default for VoiceflowSettings {
 impl GuardSettings for VoiceflowSettings {
     const GUARD: GuardName = GuardName::KbRequery;
     const SECTION: &'static [&'static str] = &["kb_requery", "voiceflow"];
+    const DOORS: &'static [&'static str] = DOORS;
     const SUBJECTS: &'static str = "topics";
     const SETTINGS: &'static [Setting] = &[
         Setting { key: "max_queries", about: "Recorded queries on one topic in one session within the window." },
@@ -462,7 +503,7 @@ impl Guard for Voiceflow {
     type Event = VoiceflowEvent;
 
     fn section(policy: &Policy) -> &Section<VoiceflowSettings> {
-        &policy.kb_voiceflow
+        &policy.kb_requery.voiceflow
     }
 
     fn apply(state: &mut VoiceflowState, event: &VoiceflowEvent, at: Timestamp) {
@@ -523,7 +564,7 @@ impl CheckRequest {
     }
 }
 
-impl Check for CheckRequest {
+impl Decide for CheckRequest {
     type Guard = Voiceflow;
     type Block = CheckBlock;
     type Pass = Pass;
@@ -541,7 +582,7 @@ impl Check for CheckRequest {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
+        vec![Place::in_session(&self.session_id, &VOICEFLOW_SLOT, "")]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -615,7 +656,6 @@ impl Check for CheckRequest {
         self.topic_facts(pass.topic).with("query_number", pass.number).with("remaining_queries", pass.remaining)
     }
 }
-operation_of_check!(CheckRequest);
 
 #[derive(Debug)]
 pub struct RecordRequest {
@@ -626,7 +666,11 @@ pub struct RecordRequest {
     pub chunks: Option<u64>,
 }
 
-impl Operation for RecordRequest {
+impl Decide for RecordRequest {
+    type Guard = Voiceflow;
+    type Block = Infallible;
+    type Pass = String;
+
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -640,7 +684,7 @@ impl Operation for RecordRequest {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::KbVoiceflow, "")]
+        vec![Place::in_session(&self.session_id, &VOICEFLOW_SLOT, "")]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -650,9 +694,7 @@ impl Operation for RecordRequest {
             .with("retrieved_chunks", self.chunks)
     }
 
-    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let settings = &policy.kb_voiceflow.for_subject(&self.topic_hash).settings;
-        let state = VoiceflowState::load(states);
+    fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
         let mut events = Vec::with_capacity(2);
         let topic = if let Some(topic) = state.topic_of(&self.topic_hash, &self.query, settings, moment.now) {
             topic.hash.clone()
@@ -670,12 +712,15 @@ impl Operation for RecordRequest {
             chunks: self.chunks,
             keep: settings.max_queries,
         });
-        Outcome {
-            answer: recorded(GuardName::KbRequery, Facts::new().with("topic_hash", topic)),
-            changes: changes::<Voiceflow>(state, events, moment.now),
-            notice: None,
-            warnings: Vec::new(),
-        }
+        Ruling { findings: Vec::new(), pass: topic, events }
+    }
+
+    fn explain(&self, _settings: &VoiceflowSettings, _state: &VoiceflowState, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+        match *block {}
+    }
+
+    fn pass(&self, topic: String, _moment: Moment<'_>) -> Facts {
+        Facts::new().with("topic_hash", topic)
     }
 }
 

@@ -3,22 +3,27 @@
 //! If the utterance cannot contain what the step captures, another generated clarification will not put it there: a
 //! fixed prompt that shows the format is better and costs nothing. Otherwise a few reprompts are fair.
 
-use super::ai_task_retry::{DATE, ORDER_NUMBER};
+use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, count_outlook, operation_of_check,
-    says, stored_in_one_part, times,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, RulingOf, Slot,
+    asking_again, says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
-use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
-use runguard_core::window::Slots;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<NoMatchReprompt, 0>(6, Lasts::Window);
 
 pub static ROUTE: Route = Route {
     path: "/guard/no-match-reprompt",
@@ -53,7 +58,7 @@ pub static ROUTE: Route = Route {
 pub struct Settings {
     pub max_reprompts: u32,
     pub window: Span,
-    pub patterns: BTreeMap<String, Pattern>,
+    pub patterns: Patterns,
 }
 
 impl Default for Settings {
@@ -66,8 +71,7 @@ impl Default for Settings {
             ("capture_date", DATE),
             ("capture_zip", r"\b\d{5}(?:[-\s]\d{4})?\b"),
         ];
-        let patterns = built_in.into_iter().map(|(step, pattern)| (step.to_owned(), Pattern::of(pattern))).collect();
-        Self { max_reprompts: 3, window: Span::from_seconds(3600), patterns }
+        Self { max_reprompts: 3, window: Span::from_seconds(3600), patterns: asking_again::patterns(&built_in) }
     }
 }
 
@@ -94,19 +98,20 @@ impl GuardSettings for Settings {
     }
 
     fn each_pattern(&mut self, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
-        self.patterns.iter_mut().try_for_each(|(step, pattern)| visit(&["patterns", step], pattern))
+        asking_again::each_pattern(&mut self.patterns, visit)
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
-    reprompts: Slots,
-}
-stored_in_one_part!(State);
-
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Event {
-    Reprompted { keep: u32 },
+impl Settings {
+    fn rule(&self) -> Rule<'_> {
+        Rule {
+            patterns: &self.patterns,
+            ceiling: self.max_reprompts,
+            window: self.window,
+            signal_missing: Reason::EntitySignalAbsent,
+            ceiling_reached: Reason::RepromptCeilingReached,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -122,22 +127,11 @@ impl Guard for NoMatchReprompt {
     }
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
-        match event {
-            Event::Reprompted { keep } => state.reprompts.take(at, *keep),
-        }
+        state.apply(event, at);
     }
 
     fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let settings = &section.for_subject(subject).settings;
-        vec![count_outlook(
-            GuardName::NoMatchReprompt,
-            Reason::RepromptCeilingReached,
-            subject,
-            &state.reprompts,
-            settings.max_reprompts,
-            settings.window,
-            now,
-        )]
+        section.for_subject(subject).settings.rule().outlook(GuardName::NoMatchReprompt, subject, state, now)
     }
 }
 
@@ -148,19 +142,7 @@ pub struct Request {
     pub user_utterance: String,
 }
 
-#[derive(Debug)]
-pub enum Block {
-    SignalAbsent,
-    CeilingReached { attempts: u32 },
-}
-
-#[derive(Debug)]
-pub struct Pass {
-    attempt: u32,
-    remaining: u32,
-}
-
-impl Check for Request {
+impl Decide for Request {
     type Guard = NoMatchReprompt;
     type Block = Block;
     type Pass = Pass;
@@ -178,7 +160,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::NoMatchReprompt, &self.step_id)]
+        vec![Place::in_session(&self.session_id, &SLOT, &self.step_id)]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -186,37 +168,24 @@ impl Check for Request {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let mut findings = Vec::new();
-        if settings.patterns.get(&self.step_id).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(&self.user_utterance)) {
-            findings.push(Finding::new(Reason::EntitySignalAbsent, Block::SignalAbsent, None));
-        }
-        let attempts = state.reprompts.count(moment.now, settings.window);
-        if attempts >= settings.max_reprompts {
-            let frees_at = state.reprompts.frees_at(settings.window, settings.max_reprompts);
-            findings.push(Finding::new(Reason::RepromptCeilingReached, Block::CeilingReached { attempts }, frees_at));
-        }
-        Ruling {
-            findings,
-            pass: Pass { attempt: attempts + 1, remaining: settings.max_reprompts.saturating_sub(attempts + 1) },
-            events: vec![Event::Reprompted { keep: settings.max_reprompts }],
-        }
+        settings.rule().decide(&self.step_id, &self.user_utterance, state, moment.now)
     }
 
     fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let step = &self.step_id;
         let facts = Facts::new().with("step_id", step.clone());
         match block {
-            Block::SignalAbsent => (
+            Block::SignalMissing => (
                 facts.with("user_utterance", moment.store_text.keep(&self.user_utterance, 500)),
                 format!(
                     "What the user said contains nothing that step '{step}' could capture, and a generated reprompt will not change that. Show a fixed prompt with the format you need."
                 ),
             ),
-            Block::CeilingReached { attempts } => (
-                facts.with("attempts_in_window", *attempts).with("ceiling", settings.max_reprompts),
+            Block::CeilingReached { asked } => (
+                facts.with("attempts_in_window", *asked).with("ceiling", settings.max_reprompts),
                 format!(
                     "Step '{step}' has already reprompted {} in the last {} (ceiling {}). Go to a fixed fallback or to a person.",
-                    times(*attempts),
+                    times(*asked),
                     settings.window,
                     settings.max_reprompts
                 ),
@@ -228,7 +197,6 @@ impl Check for Request {
         Facts::new().with("step_id", self.step_id.clone()).with("attempt_number", pass.attempt).with("remaining_reprompts", pass.remaining)
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {

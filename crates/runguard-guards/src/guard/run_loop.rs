@@ -5,8 +5,8 @@
 //! the detector object that it stands for has them.
 
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, falls_below, forget_earliest,
-    operation_of_check, says, stored_in_one_part,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, falls_below, forget_earliest, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -18,7 +18,16 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry =
+    GuardEntry { routes: &[&ROUTE, &CHECK_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<RunLoop, 0>(10, Lasts::Log);
 
 const FIELDS: &[Field] = &[
     Field::required("session_id", Kind::Id, "The run.", "\"run-1\""),
@@ -277,7 +286,7 @@ impl Request {
     }
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = RunLoop;
     type Block = Block;
     type Pass = ();
@@ -295,7 +304,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::Loop, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
     fn input(&self, _store_text: StoreText) -> Facts {
@@ -349,7 +358,6 @@ impl Check for Request {
         Facts::new().with("tool", self.tool.clone())
     }
 }
-operation_of_check!(Request);
 
 #[cfg(test)]
 mod tests {

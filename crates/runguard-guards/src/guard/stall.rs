@@ -5,8 +5,8 @@
 //! has happened all the same, so it counts.
 
 use super::{
-    AnswerKind, Check, Finding, Guard, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot, operation_of_check, says,
-    stored_in_one_part,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -17,7 +17,15 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<Stall, 0>(11, Lasts::Log);
 
 pub static ROUTE: Route = Route {
     path: "/guard/stall",
@@ -227,7 +235,7 @@ pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn supe
     Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = Stall;
     type Block = Verdict;
     type Pass = Verdict;
@@ -245,7 +253,7 @@ impl Check for Request {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::Stall, "")]
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
     fn input(&self, store_text: StoreText) -> Facts {
@@ -270,7 +278,6 @@ impl Check for Request {
         self.facts(verdict)
     }
 }
-operation_of_check!(Request);
 
 impl Request {
     fn facts(&self, verdict: Verdict) -> Facts {

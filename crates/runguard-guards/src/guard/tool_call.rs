@@ -4,8 +4,8 @@
 //! never both take the last one; telling its result matters only when it failed, for then the same call may be made again.
 
 use super::{
-    AnswerField, AnswerKind, Check, Finding, Guard, Moment, Operation, Outcome, Outlook, Place, Route, RouteKind, Ruling, RulingOf, Slot,
-    Stored, changes, operation_of_check, recorded, says, stored_in_one_part,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Operation, Outlook, Place, Route,
+    RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -16,6 +16,16 @@ use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry =
+    GuardEntry { routes: &[&ROUTE, &RECORD_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+
+static SLOT: Slot = Slot::of::<ToolCallGuard, 0>(13, Lasts::Log);
 
 macro_rules! call_fields {
     ($($more:expr),*) => {
@@ -147,7 +157,7 @@ impl ToolCall {
     }
 
     fn places(&self) -> Vec<Place<'_>> {
-        vec![Place::in_session(&self.session_id, Slot::ToolCall, &self.turn_id)]
+        vec![Place::in_session(&self.session_id, &SLOT, &self.turn_id)]
     }
 
     /// Names and depth were checked when the request was read.
@@ -181,7 +191,7 @@ pub struct Pass {
     limit: u32,
 }
 
-impl Check for Request {
+impl Decide for Request {
     type Guard = ToolCallGuard;
     type Block = Skip;
     type Pass = Pass;
@@ -225,7 +235,6 @@ impl Check for Request {
         Facts::new().with("tool", self.0.tool.clone()).with("calls", pass.calls).with("limit", pass.limit)
     }
 }
-operation_of_check!(Request);
 
 #[derive(Debug)]
 pub struct RecordRequest {
@@ -233,7 +242,11 @@ pub struct RecordRequest {
     failed: bool,
 }
 
-impl Operation for RecordRequest {
+impl Decide for RecordRequest {
+    type Guard = ToolCallGuard;
+    type Block = Infallible;
+    type Pass = u32;
+
     fn route(&self) -> &'static Route {
         &RECORD_ROUTE
     }
@@ -254,18 +267,18 @@ impl Operation for RecordRequest {
         Facts::new().with("error", self.failed)
     }
 
-    fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome {
-        let settings = &policy.tool_call.for_subject(&self.call.tool).settings;
-        let state = State::load(states);
-        let calls = state.turn.count_of(&self.call.tool);
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let failed = if self.failed { self.call.call(settings) } else { None };
         let events = failed.map(|call| Event::Failed { call: call.kept(moment.store_text) }).into_iter().collect();
-        Outcome {
-            answer: recorded(GuardName::ToolCall, Facts::new().with("tool", self.call.tool.clone()).with("calls", calls)),
-            changes: changes::<ToolCallGuard>(state, events, moment.now),
-            notice: None,
-            warnings: Vec::new(),
-        }
+        Ruling { findings: Vec::new(), pass: state.turn.count_of(&self.call.tool), events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+        match *block {}
+    }
+
+    fn pass(&self, calls: u32, _moment: Moment<'_>) -> Facts {
+        Facts::new().with("tool", self.call.tool.clone()).with("calls", calls)
     }
 }
 

@@ -373,7 +373,7 @@ const GOOD_ANSWER_MIN: u64 = 10;
 fn asked_after_good_answer(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     let reason = Reason::ConfidenceAlreadyMet;
     let Some(count) = reason_of(overview, reason).filter(|count| fired(count) >= GOOD_ANSWER_MIN) else { return Vec::new() };
-    let threshold = facts.policy.kb_botpress.for_subject("").settings.confidence_threshold;
+    let threshold = facts.policy.kb_requery.botpress.for_subject("").settings.confidence_threshold;
     let draft = Draft {
         id: "asked_after_good_answer",
         guard: reason.guard(),
@@ -646,28 +646,8 @@ fn observe_would_save(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
 
 /// The mode of the guard, and of the rule alone.
 fn modes(policy: &Policy, reason: Reason) -> (Mode, Mode) {
-    macro_rules! of {
-        ($section:ident) => {{
-            let book = policy.$section.for_subject("");
-            (book.mode, book.mode_of(reason))
-        }};
-    }
-    match reason.guard() {
-        GuardName::AiTaskRetry => of!(ai_task_retry),
-        GuardName::Handoff => of!(handoff),
-        // One guard, two doors; each reason belongs to one of them.
-        GuardName::KbRequery if matches!(reason, Reason::KbQueryCapReached | Reason::LowConfidenceReQueryBlocked) => of!(kb_voiceflow),
-        GuardName::KbRequery => of!(kb_botpress),
-        GuardName::AgentAction => of!(agent_action),
-        GuardName::NoMatchReprompt => of!(no_match_reprompt),
-        GuardName::CaptureSlotFill => of!(capture_slot_fill),
-        GuardName::ApiCircuit => of!(api_circuit),
-        GuardName::Loop => of!(run_loop),
-        GuardName::Stall => of!(stall),
-        GuardName::Budget => of!(budget),
-        GuardName::ToolCall => of!(tool_call),
-        GuardName::ActionGroup => of!(action_group),
-    }
+    let section = policy.of(reason.guard()).of(reason);
+    (section.mode(""), section.rule_mode("", reason))
 }
 
 const HOUR_TOTAL_MIN: u64 = 30;
@@ -1036,12 +1016,12 @@ fn caps(policy: &Policy) -> Vec<Cap> {
     /// Its patterns are compiled once.
     static STANDARD: LazyLock<Policy> = LazyLock::new(Policy::default);
     macro_rules! cap {
-        ($reason:ident, $section:ident, $key:ident $(in $part:ident)?, $path:literal) => {
+        ($reason:ident, $($section:ident).+, $key:ident $(in $part:ident)?, $path:literal) => {
             Cap {
                 reason: Reason::$reason,
                 setting: concat!("guards.", $path, ".", stringify!($key)),
-                in_force: policy.$section.for_subject("").settings.$($part.)?$key,
-                default: STANDARD.$section.for_subject("").settings.$($part.)?$key,
+                in_force: policy.$($section).+.for_subject("").settings.$($part.)?$key,
+                default: STANDARD.$($section).+.for_subject("").settings.$($part.)?$key,
             }
         };
     }
@@ -1049,8 +1029,8 @@ fn caps(policy: &Policy) -> Vec<Cap> {
         cap!(RetryCapReached, ai_task_retry, max_retries, "ai_task_retry"),
         cap!(HandoffCeilingReached, handoff, max_handoffs, "handoff"),
         cap!(CycleDetected, handoff, max_visits_per_bot, "handoff"),
-        cap!(KbRequeryCapReached, kb_botpress, max_queries, "kb_requery.botpress"),
-        cap!(KbQueryCapReached, kb_voiceflow, max_queries, "kb_requery.voiceflow"),
+        cap!(KbRequeryCapReached, kb_requery.botpress, max_queries, "kb_requery.botpress"),
+        cap!(KbQueryCapReached, kb_requery.voiceflow, max_queries, "kb_requery.voiceflow"),
         cap!(TotalActionCeiling, agent_action, max_total, "agent_action"),
         cap!(ConsecutiveSameActionSpiral, agent_action, max_consecutive, "agent_action"),
         cap!(SameActionFrequencySpiral, agent_action, max_same, "agent_action"),

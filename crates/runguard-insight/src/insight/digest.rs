@@ -12,6 +12,7 @@ use super::{
 };
 use runguard_core::hashed::HashedMap;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_guards::guard::{GuardEntry, GuardedStep};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -339,6 +340,29 @@ struct BudgetAnswer<'a> {
     limit_tokens: Option<u64>,
 }
 
+/// Checks of which more is counted than how they ended.
+type CountCheck = fn(&mut Digest, &Row<'_>, Outcome);
+const CHECKS_COUNTED_CLOSER: [(GuardName, CountCheck); 4] = [
+    (GuardName::KbRequery, Digest::topic),
+    (GuardName::Handoff, |digest, row, outcome| {
+        digest.handoff(row, outcome);
+        digest.decision(row, outcome, row.subject);
+    }),
+    (GuardName::CaptureSlotFill, |digest, row, outcome| {
+        digest.entity(row, outcome);
+        digest.decision(row, outcome, row.subject);
+    }),
+    (GuardName::Budget, |digest, row, outcome| {
+        digest.budget(row, outcome);
+        digest.decision(row, outcome, row.subject);
+    }),
+];
+
+/// What is told and counted.
+type CountRecord = fn(&mut Digest, &Row<'_>);
+const RECORDS_COUNTED: [(GuardName, CountRecord); 2] =
+    [(GuardName::KbRequery, Digest::topic_record), (GuardName::ApiCircuit, Digest::call)];
+
 impl Digest {
     pub fn len(&self) -> usize {
         self.cells.len()
@@ -369,44 +393,24 @@ impl Digest {
 
     fn check(&mut self, guard: GuardName, row: &Row<'_>) {
         let Some(outcome) = Outcome::from_code(row.outcome) else { return };
-        match guard {
-            GuardName::KbRequery => {
-                let answer: KbAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
-                let topic = if answer.topic_hash.is_empty() { row.subject } else { &answer.topic_hash };
-                self.decision(row, outcome, topic);
-                self.topic_check(row, outcome, topic, &answer);
-                return;
-            }
-            GuardName::Handoff => self.handoff(row, outcome),
-            GuardName::CaptureSlotFill => self.entity(row, outcome),
-            GuardName::Budget => self.budget(row, outcome),
-            GuardName::AiTaskRetry
-            | GuardName::AgentAction
-            | GuardName::NoMatchReprompt
-            | GuardName::ApiCircuit
-            | GuardName::Loop
-            | GuardName::Stall
-            | GuardName::ToolCall
-            | GuardName::ActionGroup => {}
+        let closer = CHECKS_COUNTED_CLOSER.iter().find(|(known, _)| *known == guard);
+        match closer {
+            Some((_, count)) => count(self, row, outcome),
+            None => self.decision(row, outcome, row.subject),
         }
-        self.decision(row, outcome, row.subject);
     }
 
     fn record(&mut self, guard: GuardName, row: &Row<'_>) {
-        match guard {
-            GuardName::KbRequery => self.topic_record(row),
-            GuardName::ApiCircuit => self.call(row),
-            GuardName::AiTaskRetry
-            | GuardName::Handoff
-            | GuardName::AgentAction
-            | GuardName::NoMatchReprompt
-            | GuardName::CaptureSlotFill
-            | GuardName::Loop
-            | GuardName::Stall
-            | GuardName::Budget
-            | GuardName::ToolCall
-            | GuardName::ActionGroup => {}
+        if let Some((_, count)) = RECORDS_COUNTED.iter().find(|(known, _)| *known == guard) {
+            count(self, row);
         }
+    }
+
+    fn topic(&mut self, row: &Row<'_>, outcome: Outcome) {
+        let answer: KbAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
+        let topic = if answer.topic_hash.is_empty() { row.subject } else { &answer.topic_hash };
+        self.decision(row, outcome, topic);
+        self.topic_check(row, outcome, topic, &answer);
     }
 
     fn decision(&mut self, row: &Row<'_>, outcome: Outcome, subject: &str) {
@@ -757,7 +761,7 @@ impl Gathered {
     /// Of guards that ask the user, or the model, once more.
     fn hour_of_day(&mut self, place: &Place, cell: &Cell) {
         let guard = GuardName::from_code(&place.first);
-        if matches!(guard, Some(GuardName::NoMatchReprompt | GuardName::CaptureSlotFill | GuardName::AiTaskRetry)) {
+        if guard.is_some_and(|guard| GuardEntry::of(guard).step == GuardedStep::Question) {
             let by_hour = self.by_hour_of_day.entry((place.first.clone(), place.second.clone())).or_default();
             by_hour[place.hour.rem_euclid(24) as usize] += cell.allowed + cell.would_block + cell.blocked;
         }

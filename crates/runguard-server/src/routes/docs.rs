@@ -17,6 +17,12 @@ pub(crate) async fn openapi() -> Response {
     answer(Ok(reply(StatusCode::OK, JSON, OPENAPI.clone())))
 }
 
+/// What people call the guards and their reasons: pages and reports need no list of their own.
+pub(crate) async fn guards() -> Response {
+    static GUARDS: LazyLock<Bytes> = LazyLock::new(|| openapi::guards().to_string().into());
+    answer(Ok(reply(StatusCode::OK, JSON, GUARDS.clone())))
+}
+
 pub(crate) async fn page() -> Response {
     answer(Ok(html(PAGE.clone())))
 }

@@ -11,11 +11,10 @@ import ssl
 import threading
 import urllib.parse
 import uuid
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Mapping, Optional
 
+from ._routes import Answer as Answer, GuardRoutes
 from .errors import InvalidInputError, ServiceError
-
-Answer = Dict[str, Any]
 
 logger = logging.getLogger("runguard.service")
 
@@ -27,7 +26,7 @@ class _Connection(threading.local):
     pid: int = 0
 
 
-class Client:
+class Client(GuardRoutes):
     """Talks to a RunGuard service. A refusal is an answer (`allow` is False), not an exception; a service that cannot be asked raises `ServiceError`."""
 
     def __init__(self, url: str, api_key: Optional[str] = None, *, timeout: float = 2.0) -> None:
@@ -46,120 +45,6 @@ class Client:
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._connection = _Connection()
-
-    # The detectors.
-
-    def loop(self, session_id: str, tool: str, *, args: Any = None, **thresholds: Any) -> Answer:
-        """May this call be made, or does it complete a loop? An allowed call is counted."""
-        return self.post("/guard/loop", session_id=session_id, tool=tool, args=args, **thresholds)
-
-    def loop_check(self, session_id: str, tool: str, *, args: Any = None, **thresholds: Any) -> Answer:
-        """Would this call complete a loop? Nothing is counted."""
-        return self.post("/guard/loop/check", session_id=session_id, tool=tool, args=args, **thresholds)
-
-    def stall(self, session_id: str, tool: Optional[str] = None, **what: Any) -> Answer:
-        """This call gave this result: does the run still make progress?"""
-        return self.post("/guard/stall", session_id=session_id, tool=tool, **what)
-
-    def budget_check(self, session_id: str, **what: Any) -> Answer:
-        """What is left of a budget?"""
-        return self.post("/guard/budget/check", session_id=session_id, **what)
-
-    def budget_record(self, session_id: str, **what: Any) -> Answer:
-        """Adds what was spent."""
-        return self.post("/guard/budget/record", session_id=session_id, **what)
-
-    def budget_reserve(self, session_id: str, **what: Any) -> Answer:
-        """Sets an estimate aside before the money is spent."""
-        return self.post("/guard/budget/reserve", session_id=session_id, **what)
-
-    def budget_commit(self, session_id: str, reservation_id: str, **what: Any) -> Answer:
-        """Turns a reservation into what was really spent."""
-        return self.post("/guard/budget/commit", session_id=session_id, reservation_id=reservation_id, **what)
-
-    def budget_release(self, session_id: str, reservation_id: str, **what: Any) -> Answer:
-        """Gives a reservation back."""
-        return self.post("/guard/budget/release", session_id=session_id, reservation_id=reservation_id, **what)
-
-    def tool_call(self, session_id: str, tool: str, *, args: Any = None, **what: Any) -> Answer:
-        """May this tool be run, or was it run already?"""
-        return self.post("/guard/tool-call", session_id=session_id, tool=tool, args=args, **what)
-
-    def tool_call_record(self, session_id: str, tool: str, *, args: Any = None, **what: Any) -> Answer:
-        """This tool was run, and gave this."""
-        return self.post("/guard/tool-call/record", session_id=session_id, tool=tool, args=args, **what)
-
-    def action_group(self, session_id: str, **what: Any) -> Answer:
-        """May this action-group call be made, or has it failed for good?"""
-        return self.post("/guard/action-group", session_id=session_id, **what)
-
-    def action_group_result(self, session_id: str, **what: Any) -> Answer:
-        """How an action-group call ended."""
-        return self.post("/guard/action-group/result", session_id=session_id, **what)
-
-    # The flow guards.
-
-    def ai_task_retry(self, session_id: str, task_name: str, *, user_message: str = "", validation_error: str = "") -> Answer:
-        """May this AI Task be run again after its output failed validation?"""
-        return self.post(
-            "/guard/ai-task-retry", session_id=session_id, task_name=task_name, user_message=user_message, validation_error=validation_error
-        )
-
-    def handoff(self, session_id: str, source_bot: str, target_bot: str) -> Answer:
-        """May the conversation be handed to this bot?"""
-        return self.post("/guard/handoff", session_id=session_id, source_bot=source_bot, target_bot=target_bot)
-
-    def kb_requery(self, session_id: str, topic_hash: str, *, query_text: str = "", last_confidence: float = 0.0) -> Answer:
-        """May the knowledge base be asked again? (The check counts.)"""
-        return self.post(
-            "/guard/kb-requery", session_id=session_id, topic_hash=topic_hash, query_text=query_text, last_confidence=last_confidence
-        )
-
-    def kb_requery_check(self, session_id: str, query: str, *, prior_confidence: Optional[float] = None) -> Answer:
-        """May the knowledge base be asked? (The record counts.)"""
-        return self.post("/guard/kb-requery/check", session_id=session_id, query=query, prior_confidence=prior_confidence)
-
-    def kb_requery_record(self, session_id: str, query: str, confidence_score: float, retrieved_chunks: int = 0) -> Answer:
-        """What a knowledge base query gave. This counts."""
-        return self.post(
-            "/guard/kb-requery/record", session_id=session_id, query=query, confidence_score=confidence_score, retrieved_chunks=retrieved_chunks
-        )
-
-    def agent_action(self, session_id: str, action_name: str, *, action_params: Any = None, action_params_hash: Optional[str] = None) -> Answer:
-        """May the agent run this action?"""
-        return self.post(
-            "/guard/agent-action",
-            session_id=session_id,
-            action_name=action_name,
-            action_params=action_params,
-            action_params_hash=action_params_hash,
-        )
-
-    def agent_action_result(self, session_id: str, action_name: str, **what: Any) -> Answer:
-        """What the newest call of this action gave."""
-        return self.post("/guard/agent-action/result", session_id=session_id, action_name=action_name, **what)
-
-    def no_match_reprompt(self, session_id: str, step_id: str, *, user_utterance: str = "") -> Answer:
-        """May the user be asked again after no intent matched?"""
-        return self.post("/guard/no-match-reprompt", session_id=session_id, step_id=step_id, user_utterance=user_utterance)
-
-    def capture_slot_fill(self, session_id: str, capture_step: str, entity_type: str, *, user_utterance: str = "") -> Answer:
-        """May a model try to extract this entity again?"""
-        return self.post(
-            "/guard/capture-slot-fill",
-            session_id=session_id,
-            capture_step=capture_step,
-            entity_type=entity_type,
-            user_utterance=user_utterance,
-        )
-
-    def api_circuit_check(self, endpoint_key: str, session_id: str) -> Answer:
-        """May this session call the endpoint?"""
-        return self.post("/guard/api-circuit/check", endpoint_key=endpoint_key, session_id=session_id)
-
-    def api_circuit_record(self, endpoint_key: str, session_id: str, outcome: str, **what: Any) -> Answer:
-        """How a call to the endpoint ended: "success" or "failure"."""
-        return self.post("/guard/api-circuit/record", endpoint_key=endpoint_key, session_id=session_id, outcome=outcome, **what)
 
     # Reading and operating.
 
@@ -194,6 +79,10 @@ class Client:
     def preview(self, guard: str, settings: dict[str, Any], **query: Any) -> Answer:
         """What other settings of a guard would have answered, from the log."""
         return self.post("/v1/preview", guard=guard, settings=settings, **query)
+
+    def guards(self) -> Answer:
+        """Every guard with its routes and reasons, and what people call them."""
+        return self.get("/v1/guards")
 
     def settings(self, **query: Any) -> Answer:
         """The settings in force, each value with where it came from."""
@@ -246,7 +135,7 @@ class Client:
     # How it is done.
 
     def post(self, path: str, /, **body: Any) -> Answer:
-        """Asks a guard. Fields that are None are left out."""
+        """Asks a guard by the path of its route. Fields that are None are left out."""
         return self.request("POST", path, {name: value for name, value in body.items() if value is not None})
 
     def get(self, path: str, query: Optional[Mapping[str, Any]] = None) -> Answer:

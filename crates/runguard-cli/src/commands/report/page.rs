@@ -5,6 +5,7 @@
 
 use crate::client::segment;
 use crate::commands::insights;
+use runguard_core::GuardName;
 use runguard_core::shown::{dotted, html as escaped, shortened};
 use runguard_core::text::{cut, grouped};
 use runguard_insight::insight::{Endpoint, Insight, Overview, Severity, Topic};
@@ -333,7 +334,7 @@ fn reasons(overview: &Overview, links: &Links<'_>) -> String {
         let subjects: Vec<String> =
             reason.subjects.iter().take(3).map(|counted| format!("{} ({})", text(&counted.subject), grouped(counted.count))).collect();
         vec![
-            format!("<code>{}</code><br><span class=\"soft\">{}</span>", text(&reason.reason), text(&reason.guard)),
+            format!("<code>{}</code><br><span class=\"soft\">{}</span>", text(&reason.reason), text(guard_label(&reason.guard))),
             bar(&[("b", reason.blocked), ("w", reason.would_block)], most),
             grouped(reason.blocked.saturating_add(reason.would_block)),
             subjects.join(", "),
@@ -347,6 +348,11 @@ fn reasons(overview: &Overview, links: &Links<'_>) -> String {
     }
 }
 
+/// What people call a guard; a log may name one that this version does not know.
+fn guard_label(code: &str) -> &str {
+    GuardName::from_code(code).map_or(code, |guard| guard.label())
+}
+
 fn savings(overview: &Overview) -> String {
     let sum = |counts: &[u64]| counts.iter().fold(0, |total: u64, count| total.saturating_add(*count));
     let by_guard: BTreeMap<&String, (u64, u64)> =
@@ -357,7 +363,7 @@ fn savings(overview: &Overview) -> String {
     rows.truncate(MAX_ROWS);
     let most = rows.iter().map(|(_, (blocked, would))| blocked.saturating_add(*would)).max().unwrap_or(0);
     let row = |(guard, (blocked, would)): &(&String, (u64, u64))| {
-        vec![text(guard), bar(&[("b", *blocked), ("w", *would)], most), grouped(*blocked), grouped(*would)]
+        vec![text(guard_label(guard)), bar(&[("b", *blocked), ("w", *would)], most), grouped(*blocked), grouped(*would)]
     };
     if rows.is_empty() {
         return String::new();

@@ -1,0 +1,100 @@
+//! The rule of the guards that let a model, or the user, be asked once more: only if the text holds what is looked for, and only so
+//! often. The guards differ in what they call it and in what they advise.
+//!
+//! The text comes first: if what is looked for is not in it, no number of further questions will put it there. Such a refusal is not
+//! counted.
+
+use super::{Finding, Outlook, Ruling, stored_in_one_part};
+use crate::pattern::Pattern;
+use crate::policy::{SettingsProblem, VisitPattern};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::time::{Span, Timestamp};
+use runguard_core::window::Slots;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A number of five digits and more behind "order", "ORD" or "#". The sign needs no word boundary before it.
+pub(super) const ORDER_NUMBER: &str = r"(?:\bord(?:er)?(?:\s*(?:number|no\.?|nr\.?|id|is|[#:-]))*|#)\s*-?\d{5,}";
+
+/// 6/21/2026, 2026-06-21, 21.06.2026, June 21, 21st of June.
+pub(super) const DATE: &str = concat!(
+    r"\b\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}\b|\b\d{4}-\d{1,2}-\d{1,2}\b",
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*\.?\s+\d{1,2}",
+    r"|\b\d{1,2}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+);
+
+/// What a text must hold, by subject.
+pub(crate) type Patterns = BTreeMap<String, Pattern>;
+
+pub(super) fn patterns(built_in: &[(&str, &str)]) -> Patterns {
+    built_in.iter().map(|(subject, pattern)| ((*subject).to_owned(), Pattern::of(pattern))).collect()
+}
+
+pub(super) fn each_pattern(patterns: &mut Patterns, visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
+    patterns.iter_mut().try_for_each(|(subject, pattern)| visit(&["patterns", subject], pattern))
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct State {
+    asked: Slots,
+}
+stored_in_one_part!(State);
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Event {
+    Asked { keep: u32 },
+}
+
+impl State {
+    pub(super) fn apply(&mut self, event: &Event, at: Timestamp) {
+        match event {
+            Event::Asked { keep } => self.asked.take(at, *keep),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum Block {
+    SignalMissing,
+    CeilingReached { asked: u32 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Pass {
+    pub(super) attempt: u32,
+    pub(super) remaining: u32,
+}
+
+/// The rule as a guard's settings have it.
+#[derive(Debug)]
+pub(super) struct Rule<'a> {
+    pub(super) patterns: &'a Patterns,
+    pub(super) ceiling: u32,
+    pub(super) window: Span,
+    pub(super) signal_missing: Reason,
+    pub(super) ceiling_reached: Reason,
+}
+
+impl Rule<'_> {
+    pub(super) fn decide(&self, subject: &str, text: &str, state: &State, now: Timestamp) -> Ruling<Block, Pass, Event> {
+        let mut findings = Vec::new();
+        if self.patterns.get(subject).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(text)) {
+            findings.push(Finding::new(self.signal_missing, Block::SignalMissing, None));
+        }
+        let asked = state.asked.count(now, self.window);
+        if asked >= self.ceiling {
+            let frees_at = state.asked.frees_at(self.window, self.ceiling);
+            findings.push(Finding::new(self.ceiling_reached, Block::CeilingReached { asked }, frees_at));
+        }
+        let attempt = asked + 1;
+        Ruling {
+            findings,
+            pass: Pass { attempt, remaining: self.ceiling.saturating_sub(attempt) },
+            events: vec![Event::Asked { keep: self.ceiling }],
+        }
+    }
+
+    pub(super) fn outlook(&self, guard: GuardName, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+        vec![super::count_outlook(guard, self.ceiling_reached, subject, &state.asked, self.ceiling, self.window, now)]
+    }
+}
