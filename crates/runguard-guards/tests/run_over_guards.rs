@@ -25,7 +25,7 @@ fn every_story_over_the_guards() {
         assert!(input.warnings.is_empty(), "{path} {body}");
         let operation = (route.read)(&input);
         let places = operation.places();
-        let key = |index: usize| (places[index].name.to_owned(), places[index].slot as u8, places[index].subject.to_owned());
+        let key = |index: usize| (places[index].name.to_owned(), places[index].slot.number, places[index].subject.to_owned());
         let before: Vec<Option<&[u8]>> = (0..places.len()).map(|index| states.get(&key(index)).map(Vec::as_slice)).collect();
         decisions += 1;
         let decision_id = format!("decision-{decisions}");

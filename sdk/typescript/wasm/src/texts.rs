@@ -1,6 +1,6 @@
 //! Fingerprints of arguments and similarity of texts.
 
-use crate::boundary::{answer_made, with_texts};
+use crate::boundary::{answer_made, answer_text, with_texts};
 use runguard_core::fingerprint::{Volatile, hex, of_text_without};
 use runguard_core::similarity::{self, Junk};
 
