@@ -58,6 +58,7 @@ def answers(client: Client) -> list[tuple[str, str, Any]]:
         ("/v1/alerts", "get", client.get("/v1/alerts")),
         ("/v1/alerts/test", "post", client.post("/v1/alerts/test")),
         ("/v1/settings", "get", client.get("/v1/settings")),
+        ("/v1/guards", "get", client.get("/v1/guards")),
         ("/v1/preview", "post", client.post("/v1/preview", {"guard": "handoff", "settings": {"max_visits_per_bot": 1}})),
         ("/healthz", "get", client.get("/healthz")),
         ("/readyz", "get", client.get("/readyz")),
