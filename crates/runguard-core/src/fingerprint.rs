@@ -4,7 +4,7 @@
 //! does taken out as well: Unicode composition, and members that are empty (null, "", [], {}) or have no name. Whole
 //! numbers keep all their digits, because they are identifiers: 12345678901234567890 is not 12345678901234567891.
 //!
-//! There is one writer of that form ([`writer`]) and two ways to feed it: from a parsed value, and straight from JSON
+//! There is one writer of that form (`writer`) and two ways to feed it: from a parsed value, and straight from JSON
 //! text, which costs about a third of parsing it first.
 //!
 //! ```

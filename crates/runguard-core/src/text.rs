@@ -1,9 +1,9 @@
 //! What of a user's words may be kept: cut to a length, and without addresses, phone, card and account numbers and secrets.
 //!
 //! Scanners of our own and not a set of expressions, because this runs on every request that carries text, and most texts
-//! hold nothing of the kind: those are passed through untouched after one look ([`glance`]). What the look cannot rule out
-//! goes through scanners, each linear in the text: [`secrets`] first (a password may look like a number), then [`addresses`],
-//! [`random`] and [`numbers`].
+//! hold nothing of the kind: those are passed through untouched after one look (`glance`). What the look cannot rule out
+//! goes through scanners, each linear in the text: `secrets` first (a password may look like a number), then `addresses`,
+//! `random` and `numbers`.
 
 mod addresses;
 mod commands;
