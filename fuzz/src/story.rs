@@ -44,7 +44,7 @@ pub(crate) fn run(policy: &Policy, mut bytes: Unstructured<'_>) -> Share {
                 serde_json::from_str(&outcome.answer.to_json(&envelope, shape).json).expect("an answer is JSON");
             assert!(answer.is_object());
         }
-        let _: serde_json::Value = serde_json::from_str(&operation.input(store_text).to_json()).expect("what is kept is JSON");
+        let _: serde_json::Value = serde_json::from_str(&operation.input(store_text)).expect("what is kept is JSON");
         let _ = operation.kept_subject(store_text);
         for change in outcome.changes {
             let name = &names[change.place];

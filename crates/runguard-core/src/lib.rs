@@ -13,6 +13,7 @@ pub mod notice;
 mod packed;
 pub mod prices;
 pub mod reason;
+pub mod row;
 pub mod run;
 pub mod shown;
 pub mod similarity;

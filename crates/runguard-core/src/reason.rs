@@ -1,8 +1,13 @@
 //! The names: guards and the reasons they give, and those of runs. One list, from which come the guards' modules, settings, states and routes (in
 //! `runguard-guards`), what dashboards and reports call them, the documentation and the OpenAPI description. Codes are added, never renamed.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
+/// Names that are written as codes.
+pub trait Code: Copy {
+    /// As it is written.
+    fn code(self) -> &'static str;
+    /// The name of a code, if it is one of ours.
+    fn from_code(code: &str) -> Option<Self>;
+}
 
 /// Gives the list of all guards to a macro: for each what it stops, its name, code, module in `runguard-guards` and label, what the
 /// subject of its decisions is, and its reasons with their codes and labels. Whoever needs something of every guard calls it.
@@ -158,7 +163,7 @@ macro_rules! names {
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $code:literal, $label:literal),+ $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[doc = $doc])+ #[serde(rename = $code)] $variant),+ }
 
         impl $name {
@@ -187,13 +192,24 @@ macro_rules! named {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.code())
+            }
+        }
+
+        impl crate::reason::Code for $name {
+            fn code(self) -> &'static str {
+                Self::code(self)
+            }
+
+            fn from_code(code: &str) -> Option<Self> {
+                Self::from_code(code)
             }
         }
     };
 }
+pub(crate) use named;
 
 for_every_guard!(names);
 

@@ -19,9 +19,10 @@ pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::{Span, Timestamp};
+use runguard_guards::logged;
 use runguard_guards::policy::{self, SettingsProblem, Tree};
 use runguard_insight::alert::{self, Alert, Firing, Rule, State};
-use runguard_store::{LogRow, Order, RowFilter, StoreError};
+use runguard_store::{Order, Row, RowFilter, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -634,21 +635,10 @@ impl Follower {
     }
 }
 
-fn judge(rules: &mut [(Rule, State)], row: &LogRow) -> Vec<Alert> {
-    let row = alert::Row {
-        at: Timestamp::from_millis(row.at),
-        id: &row.id,
-        tenant: &row.tenant,
-        guard: &row.guard,
-        kind: &row.kind,
-        session: &row.session,
-        subject: &row.subject,
-        outcome: &row.outcome,
-        reason: row.reason.as_deref(),
-        answer: &row.answer,
-        input: &row.input,
-    };
-    rules.iter_mut().flat_map(|(rule, state)| rule.judge(state, &row)).collect()
+fn judge(rules: &mut [(Rule, State)], row: &Row) -> Vec<Alert> {
+    let row = row.as_ref();
+    let shows = logged::shows(&row);
+    rules.iter_mut().flat_map(|(rule, state)| rule.judge(state, &row, &shows)).collect()
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use crate::clock::Clock;
 use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_insight::insight::Overview;
-use runguard_insight::insight::digest::{self, Cell, Count, Digest, Place, Range, Row, Savings};
+use runguard_insight::insight::digest::{self, Cell, Digest, Place, Range, Savings};
 use runguard_store::pace::Pace;
-use runguard_store::{FollowedRow, Follower, Store, StoreError};
+use runguard_store::{Follower, Store, StoreError};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,17 +191,7 @@ impl Analyst {
             // Held by the thread: a caller who goes away does not end it.
             let _place = place;
             let (cells, behind_rows) = shared.cells(&range)?;
-            let counts: Vec<Count> = stats
-                .into_iter()
-                .map(|row| Count {
-                    start_ms: row.minute.saturating_mul(60_000),
-                    guard: row.guard,
-                    outcome: row.outcome,
-                    reason: row.reason,
-                    count: row.count,
-                })
-                .collect();
-            Ok(Overview { behind_rows, ..digest::overview(&range, &counts, cells, &savings) })
+            Ok(Overview { behind_rows, ..digest::overview(&range, &stats, cells, &savings) })
         };
         tokio::task::spawn_blocking(make).await.map_err(|error| StoreError::Read(error.to_string()))?
     }
@@ -241,27 +231,12 @@ impl Shared {
         if behind > 0 {
             let mut digest = Digest::default();
             let _ = self.log.follow(digested, committed, |row| {
-                digest.fold(&as_row(&row));
+                digest.fold(&row);
                 ControlFlow::Continue(())
             })?;
             found.extend(digest.into_cells());
         }
         Ok((found, 0))
-    }
-}
-
-fn as_row<'a>(row: &FollowedRow<'a>) -> Row<'a> {
-    Row {
-        at: row.at,
-        tenant: row.tenant,
-        guard: row.guard,
-        kind: row.kind,
-        session: row.session,
-        subject: row.subject,
-        outcome: row.outcome,
-        reason: row.reason,
-        answer: row.answer,
-        input: row.input,
     }
 }
 
@@ -443,12 +418,11 @@ impl Desk {
         let (mut reached, mut rows) = (cells.digested(), 0);
         marks.expire();
         while reached < goal && rows < BATCH_ROWS {
-            let flow = shared.log.follow(reached, goal, |row| {
-                let mut folded = as_row(&row);
+            let flow = shared.log.follow(reached, goal, |mut row| {
                 if marks.have(row.tenant, row.session) {
-                    folded.session = "";
+                    row.session = "";
                 }
-                digest.fold(&folded);
+                digest.fold(&row);
                 reached = row.seq;
                 rows += 1;
                 if rows >= BATCH_ROWS || rests.pace.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

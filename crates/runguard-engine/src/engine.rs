@@ -12,6 +12,7 @@ use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
+use runguard_core::row::{Action, Kind, Named, Outcome, Row};
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_guards::answer::{Answer, Envelope, Facts, Head, Shape, with_warnings, without_warnings};
@@ -21,8 +22,8 @@ use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::Range;
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Family, Keep, Key, LogRow, Names, OpenError, Options, Order, Role, Row, RowFilter, Rules, Standing,
-    Store, StoreError, View, Written,
+    Cell, Change, Decided, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Standing, Store,
+    StoreError, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -45,35 +46,13 @@ pub enum EngineError {
     Store(#[from] StoreError),
 }
 
-/// How a request ended, for status codes, the log and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
-    Allowed,
-    WouldBlock,
-    Blocked,
-    Recorded,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::WouldBlock, Self::Blocked, Self::Recorded];
-
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::WouldBlock => "would_block",
-            Self::Blocked => "blocked",
-            Self::Recorded => "recorded",
-        }
-    }
-
-    /// How an answer ends its request.
-    pub(crate) fn of(answer: &Answer) -> Self {
-        match answer.allow {
-            None => Self::Recorded,
-            Some(false) => Self::Blocked,
-            Some(true) if answer.reason.is_some() => Self::WouldBlock,
-            Some(true) => Self::Allowed,
-        }
+/// How an answer ends its request.
+pub(crate) fn outcome_of(answer: &Answer) -> Outcome {
+    match answer.allow {
+        None => Outcome::Recorded,
+        Some(false) => Outcome::Blocked,
+        Some(true) if answer.reason.is_some() => Outcome::WouldBlock,
+        Some(true) => Outcome::Allowed,
     }
 }
 
@@ -157,7 +136,7 @@ impl Claim {
 /// One session, as the log and the states have it.
 #[derive(Debug)]
 pub struct SessionView {
-    pub timeline: Vec<LogRow>,
+    pub timeline: Vec<Row>,
     pub outlooks: Vec<Outlook>,
 }
 
@@ -374,7 +353,7 @@ impl Engine {
             warnings.to_mut().append(&mut outcome.warnings);
         }
         let answer = outcome.answer;
-        let ended = Outcome::of(&answer);
+        let ended = outcome_of(&answer);
         let envelope = Envelope { decision_id: &decision_id, session_id: operation.session_id(), warnings: &warnings, now };
         let rendered = answer.to_json(&envelope, asked.shape);
         let logged = if asked.shape == Shape::Full && warnings.is_empty() {
@@ -384,20 +363,21 @@ impl Engine {
         };
         let route = operation.route();
         let row = Row {
+            seq: 0,
             at: now.as_millis(),
-            id: decision_id.clone(),
             tenant: asked.tenant.clone(),
-            guard: route.guard.code(),
+            guard: route.guard.into(),
             kind: match route.kind {
-                RouteKind::Check => "check",
-                RouteKind::Record | RouteKind::RecordSilently => "record",
+                RouteKind::Check => Kind::Check.into(),
+                RouteKind::Record | RouteKind::RecordSilently => Kind::Record.into(),
             },
             session: operation.session_id().to_owned(),
             subject: operation.kept_subject(store_text).into_owned(),
-            outcome: ended.code(),
-            reason: answer.reason.map(Reason::code),
+            outcome: ended.into(),
+            reason: answer.reason.map(Named::Known),
             answer: logged,
-            input: operation.input(store_text).to_json(),
+            input: operation.input(store_text),
+            id: decision_id,
         };
         let mut changes: Vec<Change> =
             outcome.changes.into_iter().map(|change| Change { cell: change.place, events: change.events, state: change.state }).collect();
@@ -425,7 +405,7 @@ impl Engine {
     }
 
     /// Rows of the log.
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         let mut rows = self.store.rows(filter, order, after, limit).await?;
         rows.iter_mut().for_each(complete_answer);
         Ok(rows)
@@ -469,33 +449,31 @@ impl Engine {
         self.store.stop();
     }
 
-    pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: &'static str, subject: &str) -> Row {
+    pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: Action, subject: &str) -> Row {
         Row {
             at: now.as_millis(),
             id: self.ids.next(now.as_millis()),
             tenant: tenant.into(),
-            guard: "",
-            kind: "admin",
-            session: String::new(),
+            kind: Kind::Admin.into(),
             subject: subject.to_owned(),
-            outcome: action,
-            reason: None,
+            outcome: action.into(),
             answer: "{}".into(),
             input: "{}".into(),
+            ..Row::default()
         }
     }
 
     /// An operator's word on an endpoint, kept and logged like a decision.
     pub async fn control_circuit(&self, tenant: &str, endpoint_key: &str, control: Control, now: Timestamp) -> Result<Circuit, StoreError> {
         let action = match control {
-            Control::Open => "circuit_forced_open",
-            Control::Close => "circuit_forced_closed",
-            Control::Reset => "circuit_reset",
+            Control::Open => Action::CircuitForcedOpen,
+            Control::Close => Action::CircuitForcedClosed,
+            Control::Reset => Action::CircuitReset,
         };
         let place = api_circuit::endpoint_place(endpoint_key);
         let label = label(tenant, &place, StoreText::Full);
         let mut row = self.admin_row(tenant, now, action, endpoint_key);
-        row.guard = GuardName::ApiCircuit.code();
+        row.guard = GuardName::ApiCircuit.into();
         let state = self
             .store
             .apply(&[cell(self.store.names(), tenant, &place, &label)], |view| {
@@ -565,15 +543,15 @@ fn take_room(outcome: &mut guard::Outcome, room: &Room) -> Option<String> {
 }
 
 /// A row keeps of its answer what is not in its columns; this puts the whole answer back.
-pub fn complete_answer(row: &mut LogRow) {
-    let allow = match Outcome::ALL.into_iter().find(|outcome| outcome.code() == row.outcome) {
+pub fn complete_answer(row: &mut Row) {
+    let allow = match row.outcome.answered() {
         Some(Outcome::Allowed | Outcome::WouldBlock) => Some(true),
         Some(Outcome::Blocked) => Some(false),
         Some(Outcome::Recorded) => None,
         // Not an answer: an operator's change.
         None => return,
     };
-    let head = Head { allow, guard: &row.guard, decision_id: &row.id, session_id: &row.session, reason: row.reason.as_deref() };
+    let head = Head { allow, guard: row.guard.code(), decision_id: &row.id, session_id: &row.session, reason: row.reason_code() };
     row.answer = head.with_rest(&row.answer);
 }
 

@@ -341,7 +341,7 @@ impl Engine {
     }
 
     fn erasure_row(&self, tenant: &str, at: i64) -> runguard_store::Row {
-        self.admin_row(tenant, Timestamp::from_millis(at), "session_erased", "")
+        self.admin_row(tenant, Timestamp::from_millis(at), runguard_core::row::Action::SessionErased, "")
     }
 
     /// Goes on with what is noted.

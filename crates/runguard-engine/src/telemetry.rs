@@ -12,10 +12,12 @@
 
 use crate::engine::Engine;
 use crate::settings::{TelemetrySettings, shown_receiver};
-use runguard_core::GuardName;
+use runguard_core::row::{Ended, Kind, Named, Row};
+use runguard_core::{GuardName, Reason};
 use runguard_guards::guard::{GuardEntry, GuardedStep};
+use runguard_guards::logged;
 use runguard_http::client::{WithoutCertificates, causes, trust_system};
-use runguard_store::{LogRow, Order, RowFilter};
+use runguard_store::{Order, RowFilter};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,7 +175,7 @@ struct Exporter {
     notes: HashMap<String, TraceContext>,
     waiting: VecDeque<Value>,
     /// Decisions since the start by guard, outcome and reason.
-    totals: BTreeMap<(String, String, String), u64>,
+    totals: BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), u64>,
     began: String,
     resource: Value,
     next_metrics: Instant,
@@ -196,8 +198,8 @@ impl Exporter {
                 break;
             };
             self.after = last.seq;
-            for row in rows.iter().filter(|row| row.kind != "admin") {
-                let key = (row.guard.clone(), row.outcome.clone(), row.reason.clone().unwrap_or_default());
+            for row in rows.iter().filter(|row| row.kind != Kind::Admin) {
+                let key = (row.guard.clone(), row.outcome.clone(), row.reason.clone());
                 *self.totals.entry(key).or_default() += 1;
                 let context = self.notes.remove(&row.id);
                 // The caller decided that this trace is not looked at.
@@ -250,9 +252,9 @@ impl Exporter {
             .totals
             .iter()
             .map(|((guard, outcome, reason), count)| {
-                let mut attributes = vec![text("runguard.guard", guard), text("runguard.outcome", outcome)];
-                if !reason.is_empty() {
-                    attributes.push(text("runguard.reason", reason));
+                let mut attributes = vec![text("runguard.guard", guard.code()), text("runguard.outcome", outcome.code())];
+                if let Some(reason) = reason {
+                    attributes.push(text("runguard.reason", reason.code()));
                 }
                 point(attributes, *count)
             })
@@ -371,8 +373,8 @@ fn nanos(millis: i64) -> String {
 }
 
 /// What the guarded step is, in the words of the conventions for generative AI, and the attribute that names it.
-fn operation(guard: &str) -> (&'static str, Option<&'static str>) {
-    match GuardName::from_code(guard).map(|guard| GuardEntry::of(guard).step) {
+fn operation(guard: Option<GuardName>) -> (&'static str, Option<&'static str>) {
+    match guard.map(|guard| GuardEntry::of(guard).step) {
         Some(GuardedStep::Handover) => ("invoke_agent", Some("gen_ai.agent.name")),
         Some(GuardedStep::ToolCall) => ("execute_tool", Some("gen_ai.tool.name")),
         Some(GuardedStep::Retrieval) => ("retrieval", None),
@@ -381,14 +383,14 @@ fn operation(guard: &str) -> (&'static str, Option<&'static str>) {
 }
 
 /// One decision. A decision is a moment: the span has a place and no length.
-fn span(row: &LogRow, context: Option<TraceContext>) -> Value {
-    let (operation, names) = operation(&row.guard);
+fn span(row: &Row, context: Option<TraceContext>) -> Value {
+    let (operation, names) = operation(row.guard.known());
     let mut attributes = vec![
         text("gen_ai.operation.name", operation),
         text("gen_ai.conversation.id", &row.session),
-        text("runguard.guard", &row.guard),
-        text("runguard.kind", &row.kind),
-        text("runguard.outcome", &row.outcome),
+        text("runguard.guard", row.guard.code()),
+        text("runguard.kind", row.kind.code()),
+        text("runguard.outcome", row.outcome.code()),
         text("runguard.decision_id", &row.id),
         text("runguard.tenant", &row.tenant),
         text("runguard.subject", &row.subject),
@@ -397,18 +399,16 @@ fn span(row: &LogRow, context: Option<TraceContext>) -> Value {
         attributes.push(text(name, &row.subject));
     }
     if let Some(reason) = &row.reason {
-        attributes.push(text("runguard.reason", reason));
+        attributes.push(text("runguard.reason", reason.code()));
     }
-    if row.guard == "budget" {
-        let (input, answer): (Value, Value) =
-            (serde_json::from_str(&row.input).unwrap_or_default(), serde_json::from_str(&row.answer).unwrap_or_default());
-        if let Some(model) = input["model"].as_str() {
+    let row_ref = row.as_ref();
+    if let Some(spending) = logged::shows(&row_ref).spending {
+        if let Some(model) = &spending.model {
             attributes.push(text("gen_ai.request.model", model));
         }
-        for (from, name) in [("cost_usd", "runguard.cost_usd"), ("spent_usd", "runguard.spent_usd"), ("limit_usd", "runguard.limit_usd")] {
-            if let Some(usd) = answer[from].as_f64() {
-                attributes.push(json!({"key": name, "value": {"doubleValue": usd}}));
-            }
+        let figures = [("cost_usd", spending.cost_usd), ("spent_usd", spending.spent_usd), ("limit_usd", spending.limit_usd)];
+        for (name, usd) in figures {
+            attributes.extend(usd.map(|usd| json!({"key": format!("runguard.{name}"), "value": {"doubleValue": usd}})));
         }
     }
     let at = nanos(row.at);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use proptest::prelude::*;
+use runguard_core::row::Kind;
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::{fingerprint, open_store};
 use runguard_engine::settings::{Settings, check_text};
@@ -11,7 +12,7 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::guard::api_circuit::{Control, Forced};
 use runguard_guards::input::Input;
-use runguard_store::{LogRow, Order, RowFilter};
+use runguard_store::{Order, Row, RowFilter};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
@@ -80,7 +81,7 @@ impl Service {
         self.ask(RETRY, json!({"session_id": session, "task_name": "classify"}), now).await.outcome
     }
 
-    async fn rows(&self) -> Vec<LogRow> {
+    async fn rows(&self) -> Vec<Row> {
         self.engine.rows(RowFilter::default(), Order::OldestFirst, None, 100_000).await.unwrap()
     }
 }
@@ -273,11 +274,11 @@ async fn every_answer_is_a_row_of_the_log() {
     for (row, answered) in rows.iter().zip(&answers) {
         let answer = json_of(answered);
         assert_eq!(serde_json::from_str::<Value>(&row.answer).unwrap(), answer);
-        assert_eq!((row.id.as_str(), row.guard.as_str()), (answer["decision_id"].as_str().unwrap(), answer["guard"].as_str().unwrap()));
-        assert_eq!((row.outcome.as_str(), row.reason.as_deref()), (answered.outcome.code(), answered.reason.map(Reason::code)));
+        assert_eq!((row.id.as_str(), row.guard.code()), (answer["decision_id"].as_str().unwrap(), answer["guard"].as_str().unwrap()));
+        assert_eq!((row.outcome.answered(), row.reason_code()), (Some(answered.outcome), answered.reason.map(Reason::code)));
         assert_eq!((&*row.tenant, &*row.session, row.at), ("acme", "s", NOW));
     }
-    let kinds: Vec<&str> = rows.iter().map(|row| row.kind.as_str()).collect();
+    let kinds: Vec<&str> = rows.iter().map(|row| row.kind.code()).collect();
     assert_eq!(kinds, ["check", "check", "check", "record"]);
 }
 
@@ -358,7 +359,7 @@ async fn a_session_view_shows_what_happened_and_what_would_be_allowed_next() {
     let mut service = service;
     for how in 0..3 {
         let view = service.engine.session("acme", "s", at(NOW + 3), None, 100).await.unwrap().unwrap();
-        let guards: Vec<&str> = view.timeline.iter().map(|row| row.guard.as_str()).collect();
+        let guards: Vec<&str> = view.timeline.iter().map(|row| row.guard.code()).collect();
         assert_eq!(guards, ["ai_task_retry", "ai_task_retry", "handoff"]);
         let retry = view.outlooks.iter().find(|outlook| outlook.subject == "classify").unwrap();
         assert_eq!((retry.used, retry.ceiling, retry.reason), (2, 2, Some(Reason::RetryCapReached)));
@@ -385,7 +386,7 @@ async fn an_erased_session_begins_anew_and_its_kept_answers_are_gone() {
     assert!(service.engine.erase_session("acme", "s", at(NOW)).await.unwrap().is_none());
     let service = service.restart().await;
     assert!(service.engine.session("acme", "s", at(NOW), None, 100).await.unwrap().is_none());
-    let outcomes: Vec<String> = service.rows().await.into_iter().map(|row| row.outcome).collect();
+    let outcomes: Vec<String> = service.rows().await.into_iter().map(|row| row.outcome.to_string()).collect();
     assert_eq!(outcomes, ["allowed", "session_erased"]);
     assert!(!ask(&service.engine, "acme", RETRY, &body, NOW, Some("one")).await.unwrap().replayed);
     assert_eq!(service.retry("s", NOW).await, Outcome::Allowed);
@@ -412,7 +413,8 @@ async fn an_operators_word_on_a_circuit_holds_across_restarts_until_it_is_taken_
         let service = interrupted(service, how).await;
         trip(&service, NOW).await;
         assert_eq!(check_circuit(&service, "s", NOW).await.outcome, Outcome::Blocked, "automatic again");
-        let said: Vec<String> = service.rows().await.into_iter().filter(|row| row.kind == "admin").map(|row| row.outcome).collect();
+        let said: Vec<String> =
+            service.rows().await.into_iter().filter(|row| row.kind == Kind::Admin).map(|row| row.outcome.to_string()).collect();
         assert_eq!(said, ["circuit_forced_open", "circuit_forced_closed", "circuit_reset"]);
     }
 }

@@ -13,9 +13,11 @@ mod properties;
 
 use crate::answer::{Answer, Facts, Signal};
 use crate::input::{Field, Input};
+use crate::logged::{Retell, Shows};
 use crate::policy::{GuardSettings, Mode, Policy, Rulebook, Section};
 use runguard_core::breaker::circuit::Remains;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
 pub(crate) use runguard_core::text::times;
 use runguard_core::time::{Span, Timestamp};
@@ -99,6 +101,10 @@ pub struct GuardEntry {
     pub slots: &'static [&'static Slot],
     pub step: GuardedStep,
     pub holds: Holds,
+    /// What its rows show beyond their columns.
+    pub shows: for<'a> fn(&RowRef<'a>) -> Shows<'a>,
+    /// Makes its requests again from their rows.
+    pub retelling: fn() -> Box<dyn Retell>,
 }
 
 impl GuardEntry {
@@ -304,8 +310,8 @@ pub trait Operation: Send + Sync + Debug {
     fn places_by<'a>(&'a self, _policy: &'a Policy) -> Vec<Place<'a>> {
         self.places()
     }
-    /// What of the request is kept in the log.
-    fn input(&self, store_text: StoreText) -> Facts;
+    /// What of the request is kept in the log, as JSON: the guard's own to read.
+    fn input(&self, store_text: StoreText) -> String;
     /// `states` are those at [`Self::places_by`] the same policy, in that order.
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome;
 }
@@ -431,7 +437,7 @@ pub(crate) trait Decide: Send + Sync + Debug {
     fn places_by<'a>(&'a self, _policy: &'a Policy) -> Vec<Place<'a>> {
         self.places()
     }
-    fn input(&self, store_text: StoreText) -> Facts;
+    fn input(&self, store_text: StoreText) -> String;
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
     fn explain(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
@@ -475,7 +481,7 @@ impl<D: Decide> Operation for D {
         Decide::places_by(self, policy)
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
+    fn input(&self, store_text: StoreText) -> String {
         Decide::input(self, store_text)
     }
 

@@ -10,12 +10,12 @@
 
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::{Kind, Outcome, RowRef};
 use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_core::time::{Span, Timestamp};
+use runguard_guards::logged::{self, Account, Shows, Turned};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -121,24 +121,6 @@ pub fn default_rules() -> Vec<Rule> {
         .into_iter()
         .map(|when| Rule { name: when.code().to_owned(), when, ..Rule::default() })
         .collect()
-}
-
-/// One row of the log, as far as rules look at it.
-#[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
-    pub at: Timestamp,
-    pub id: &'a str,
-    pub tenant: &'a str,
-    pub guard: &'a str,
-    pub kind: &'a str,
-    pub session: &'a str,
-    pub subject: &'a str,
-    pub outcome: &'a str,
-    pub reason: Option<&'a str>,
-    /// JSON.
-    pub answer: &'a str,
-    /// JSON.
-    pub input: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -300,45 +282,6 @@ impl State {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CircuitAnswer<'a> {
-    tripped: bool,
-    #[serde(borrow)]
-    phase: Cow<'a, str>,
-    probe: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct FallbackAnswer {
-    degraded: bool,
-    fallback: Value,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BudgetAnswer<'a> {
-    #[serde(borrow)]
-    level: Cow<'a, str>,
-    #[serde(borrow)]
-    scope: Cow<'a, str>,
-    #[serde(borrow)]
-    scope_name: Cow<'a, str>,
-    renews_in_seconds: Option<i64>,
-    spent_usd: Option<f64>,
-    limit_usd: Option<f64>,
-    spent_tokens: Option<u64>,
-    limit_tokens: Option<u64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct BudgetInput<'a> {
-    #[serde(borrow)]
-    parent: Cow<'a, str>,
-}
-
 /// A name as people read it: short, and without what could steer what shows it.
 fn shown(name: &str) -> String {
     one_line(cut(name, MAX_SHOWN_CHARS))
@@ -347,14 +290,6 @@ fn shown(name: &str) -> String {
 /// One trouble of one rule.
 fn dedup_key(rule: &str, parts: &[&str]) -> String {
     format!("{rule}-{:032x}", xxh3_128(parts.join("\0").as_bytes()))
-}
-
-/// What a row says of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    Opened,
-    Closed,
-    Nothing,
 }
 
 impl Rule {
@@ -395,12 +330,12 @@ impl Rule {
         serde_json::to_string(&meaning).unwrap_or_default()
     }
 
-    /// Looks at one row.
-    pub fn judge(&self, state: &mut State, row: &Row<'_>) -> Vec<Alert> {
+    /// Looks at one row and at what its guard says it shows.
+    pub fn judge(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Vec<Alert> {
         let mut alerts = Vec::new();
         match self.when {
-            When::CircuitTrip => alerts.extend(self.judge_circuit(state, row)),
-            When::Budget => alerts = self.judge_budget(state, row),
+            When::CircuitTrip => alerts.extend(self.judge_circuit(state, row, shows)),
+            When::Budget => alerts = self.judge_budget(state, row, shows),
             When::Blocks | When::BlockRate | When::Fallback => {
                 self.sweep(state, row, &mut alerts);
                 alerts.extend(match self.when {
@@ -413,12 +348,12 @@ impl Rule {
         alerts
     }
 
-    fn concerns(&self, row: &Row<'_>) -> bool {
+    fn concerns(&self, row: &RowRef<'_>) -> bool {
         let same = |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
-        same(&self.guard, row.guard)
+        same(&self.guard, row.guard.code())
             && same(&self.tenant, row.tenant)
             && same(&self.subject, row.subject)
-            && (self.reason.is_none() || self.when == When::BlockRate || self.reason.as_deref() == row.reason)
+            && (self.reason.is_none() || self.when == When::BlockRate || self.reason.as_deref() == row.reason_code())
     }
 
     fn dimensions(&self) -> &[Dimension] {
@@ -433,14 +368,14 @@ impl Rule {
         self.dimensions().contains(&dimension)
     }
 
-    fn group_key(&self, row: &Row<'_>) -> String {
+    fn group_key(&self, row: &RowRef<'_>) -> String {
         let parts: Vec<&str> = self
             .dimensions()
             .iter()
             .map(|dimension| match dimension {
                 Dimension::Tenant => row.tenant,
-                Dimension::Guard => row.guard,
-                Dimension::Reason => row.reason.unwrap_or_default(),
+                Dimension::Guard => row.guard.code(),
+                Dimension::Reason => row.reason_code().unwrap_or_default(),
                 Dimension::Subject => row.subject,
             })
             .collect();
@@ -448,11 +383,11 @@ impl Rule {
     }
 
     /// What the entry of a group is about: only what the group has in common.
-    fn describe(&self, entry: &mut Entry, row: &Row<'_>) {
+    fn describe(&self, entry: &mut Entry, row: &RowRef<'_>) {
         let kept = |dimension: Dimension, text: &str| if self.counts_by(dimension) { text.to_owned() } else { String::new() };
         entry.tenant = kept(Dimension::Tenant, row.tenant);
-        entry.guard = kept(Dimension::Guard, row.guard);
-        entry.reason = kept(Dimension::Reason, row.reason.unwrap_or_default());
+        entry.guard = kept(Dimension::Guard, row.guard.code());
+        entry.reason = kept(Dimension::Reason, row.reason_code().unwrap_or_default());
         entry.subject = kept(Dimension::Subject, row.subject);
     }
 
@@ -460,7 +395,7 @@ impl Rule {
         self.severity.unwrap_or(usual)
     }
 
-    fn tell(&self, key: String, entry: &mut Entry, row: &Row<'_>, state: AlertState, usual: Severity, words: (String, String)) -> Alert {
+    fn tell(&self, key: String, entry: &mut Entry, row: &RowRef<'_>, state: AlertState, usual: Severity, words: (String, String)) -> Alert {
         let (title, text) = words;
         if state == AlertState::Firing {
             entry.title.clone_from(&title);
@@ -470,7 +405,7 @@ impl Rule {
             dedup_key: key,
             state,
             severity: self.severity(usual),
-            at: row.at,
+            at: row.time(),
             tenant: entry.tenant.clone(),
             guard: entry.guard.clone(),
             reason: entry.reason.clone(),
@@ -482,35 +417,24 @@ impl Rule {
         }
     }
 
-    fn judge_circuit(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
-        if row.guard != GuardName::ApiCircuit.code() || !self.concerns(row) {
+    fn judge_circuit(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Option<Alert> {
+        if row.guard != GuardName::ApiCircuit || !self.concerns(row) {
             return None;
         }
         let key = dedup_key(&self.name, &[row.tenant, row.subject]);
-        // Most endpoints are well: nothing is known of them, and nothing is read.
-        if !state.entries.contains_key(&key) && !row.answer.contains("\"tripped\":true") {
+        // Most endpoints are well: nothing is known of them.
+        if shows.circuit != Some(Turned::Open) && !state.entries.contains_key(&key) {
             return None;
         }
-        let answer: CircuitAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
-        let seen = match (row.kind, row.outcome) {
-            ("record", _) if answer.tripped => Seen::Opened,
-            ("record", _) if answer.phase == "closed" => Seen::Closed,
-            ("check", "allowed") if answer.probe == Some(false) => Seen::Closed,
-            ("admin", "circuit_forced_closed" | "circuit_reset") => Seen::Closed,
-            _ => Seen::Nothing,
-        };
-        if seen == Seen::Nothing && !state.entries.contains_key(&key) {
-            return None;
-        }
-        let entry = state.entry(&key, row.at, self.cooldown)?;
-        (entry.tenant, entry.guard, entry.subject) = (row.tenant.to_owned(), row.guard.to_owned(), row.subject.to_owned());
-        match seen {
-            Seen::Opened => entry.is_open = true,
-            Seen::Closed => entry.is_open = false,
-            Seen::Nothing => {}
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
+        (entry.tenant, entry.guard, entry.subject) = (row.tenant.to_owned(), row.guard.to_string(), row.subject.to_owned());
+        match shows.circuit {
+            Some(Turned::Open) => entry.is_open = true,
+            Some(Turned::Closed) => entry.is_open = false,
+            None => {}
         }
         let is_open = entry.is_open;
-        let turned = if is_open { entry.latch().turn_on(row.at, self.cooldown) } else { entry.latch().turn_off() }?;
+        let turned = if is_open { entry.latch().turn_on(row.time(), self.cooldown) } else { entry.latch().turn_off() }?;
         let name = shown(row.subject);
         let (title, text) = match turned {
             AlertState::Firing => (
@@ -523,46 +447,46 @@ impl Rule {
         Some(self.tell(key, entry, row, turned, Severity::Error, (title, text)))
     }
 
-    fn judge_blocks(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
-        if row.outcome != "blocked" || !self.concerns(row) {
+    fn judge_blocks(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
+        if row.outcome != Outcome::Blocked || !self.concerns(row) {
             return None;
         }
         let key = self.group_key(row);
-        let entry = state.entry(&key, row.at, self.cooldown)?;
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
         self.describe(entry, row);
-        entry.times.push_back(row.at);
+        entry.times.push_back(row.time());
         while entry.times.len() > self.count as usize {
             entry.times.pop_front();
         }
-        let counted = entry.times.iter().filter(|at| row.at.still_counts(**at, self.window)).count();
+        let counted = entry.times.iter().filter(|at| row.time().still_counts(**at, self.window)).count();
         if counted < self.count as usize {
             return None;
         }
-        let turned = entry.latch().turn_on(row.at, self.cooldown)?;
+        let turned = entry.latch().turn_on(row.time(), self.cooldown)?;
         let title = format!("{counted} blocks within {}{}", self.window, entry.whose());
-        let text = format!("The latest: {} refused '{}' ({}).", row.guard, shown(row.subject), row.reason.unwrap_or("no reason"));
+        let text = format!("The latest: {} refused '{}' ({}).", row.guard, shown(row.subject), row.reason_code().unwrap_or("no reason"));
         Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
     }
 
-    fn judge_rate(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
-        if row.kind != "check" || !self.concerns(row) {
+    fn judge_rate(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
+        if row.kind != Kind::Check || !self.concerns(row) {
             return None;
         }
         let key = self.group_key(row);
-        let entry = state.entry(&key, row.at, self.cooldown)?;
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
         self.describe(entry, row);
         entry.times.clear();
-        entry.times.push_back(row.at);
+        entry.times.push_back(row.time());
         let length = (self.window.as_millis() as i64 / PARTS).max(1);
         // A clock that goes back counts into the newest part.
-        let number = entry.parts.back().map_or(i64::MIN, |part| part.number).max(row.at.as_millis().div_euclid(length));
+        let number = entry.parts.back().map_or(i64::MIN, |part| part.number).max(row.at.div_euclid(length));
         if entry.parts.back().is_none_or(|part| part.number != number) {
             entry.parts.push_back(Part { number, decisions: 0, blocked: 0 });
         }
         entry.parts.retain(|part| number - part.number < PARTS);
         if let Some(part) = entry.parts.back_mut() {
             part.decisions += 1;
-            let is_counted = row.outcome == "blocked" && (self.reason.is_none() || self.reason.as_deref() == row.reason);
+            let is_counted = row.outcome == Outcome::Blocked && (self.reason.is_none() || self.reason.as_deref() == row.reason_code());
             part.blocked += u32::from(is_counted);
         }
         let decisions: u32 = entry.parts.iter().map(|part| part.decisions).sum();
@@ -571,7 +495,7 @@ impl Rule {
             return None;
         }
         let share = f64::from(blocked) * 100.0 / f64::from(decisions);
-        let turned = if share > self.share { entry.latch().turn_on(row.at, self.cooldown) } else { entry.latch().turn_off() }?;
+        let turned = if share > self.share { entry.latch().turn_on(row.time(), self.cooldown) } else { entry.latch().turn_off() }?;
         let whose = entry.whose();
         let title = match turned {
             AlertState::Firing => format!("{share:.0} % of decisions are blocks{whose}"),
@@ -581,39 +505,30 @@ impl Rule {
         Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
     }
 
-    fn judge_fallback(&self, state: &mut State, row: &Row<'_>) -> Option<Alert> {
-        if !(row.answer.contains("\"degraded\":true") || row.answer.contains("\"fallback\":")) || !self.concerns(row) {
-            return None;
-        }
-        let answer: FallbackAnswer = serde_json::from_str(row.answer).unwrap_or_default();
-        let is_fallback = match &answer.fallback {
-            Value::Bool(is_active) => *is_active,
-            Value::String(name) => !name.is_empty(),
-            Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => false,
-        };
-        if !answer.degraded && !is_fallback {
+    fn judge_fallback(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
+        if !self.concerns(row) || !logged::is_degraded(row) {
             return None;
         }
         let key = self.group_key(row);
-        let entry = state.entry(&key, row.at, self.cooldown)?;
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
         self.describe(entry, row);
         entry.times.clear();
-        entry.times.push_back(row.at);
-        let turned = entry.latch().turn_on(row.at, self.cooldown)?;
+        entry.times.push_back(row.time());
+        let turned = entry.latch().turn_on(row.time(), self.cooldown)?;
         let title = format!("Answers are degraded{}", entry.whose());
         let text = "Decisions are made without what they usually rest on, or come from a fallback.".to_owned();
         Some(self.tell(key, entry, row, turned, Severity::Error, (title, text)))
     }
 
     /// Resolves what has been quiet for a window.
-    fn sweep(&self, state: &mut State, row: &Row<'_>, alerts: &mut Vec<Alert>) {
-        if state.sweep_at.is_some_and(|at| row.at < at) {
+    fn sweep(&self, state: &mut State, row: &RowRef<'_>, alerts: &mut Vec<Alert>) {
+        if state.sweep_at.is_some_and(|at| row.time() < at) {
             return;
         }
         let pause = Span::from_millis((self.window.as_millis() / 10).max(1));
-        state.sweep_at = Some(row.at.plus(pause));
+        state.sweep_at = Some(row.time().plus(pause));
         for (key, entry) in &mut state.entries {
-            let is_quiet = entry.times.back().is_none_or(|newest| !row.at.still_counts(*newest, self.window));
+            let is_quiet = entry.times.back().is_none_or(|newest| !row.time().still_counts(*newest, self.window));
             if is_quiet && let Some(turned) = entry.latch().turn_off() {
                 let what = if self.when == When::Fallback { "Answers are whole again" } else { "Quiet again" };
                 let title = format!("{what}{}", entry.whose());
@@ -624,44 +539,39 @@ impl Rule {
         }
     }
 
-    fn judge_budget(&self, state: &mut State, row: &Row<'_>) -> Vec<Alert> {
-        if row.guard != GuardName::Budget.code() || row.kind != "check" || !self.concerns(row) {
-            return Vec::new();
-        }
-        let answer: BudgetAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
+    fn judge_budget(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Vec<Alert> {
+        let Some(spending) = shows.spending.as_ref().filter(|_| row.kind == Kind::Check && self.concerns(row)) else { return Vec::new() };
         let of = |spent: f64, limit: f64| if limit > 0.0 { spent * 100.0 / limit } else { 0.0 };
         let dollars =
-            answer.spent_usd.zip(answer.limit_usd).map(|(spent, limit)| (of(spent, limit), format!("${spent:.2} of ${limit:.2}")));
-        let tokens = answer
+            spending.spent_usd.zip(spending.limit_usd).map(|(spent, limit)| (of(spent, limit), format!("${spent:.2} of ${limit:.2}")));
+        let tokens = spending
             .spent_tokens
-            .zip(answer.limit_tokens)
+            .zip(spending.limit_tokens)
             .map(|(spent, limit)| (of(spent as f64, limit as f64), format!("{spent} of {limit} tokens")));
         // A budget that refuses is used up, whatever small rest is left in it.
-        let is_refused = row.outcome == "blocked" && row.reason == Some(Reason::BudgetExceeded.code());
+        let is_refused = row.outcome == Outcome::Blocked && row.gives(Reason::BudgetExceeded);
         let told = dollars.into_iter().chain(tokens).max_by(|left, right| left.0.total_cmp(&right.0));
         let (percent, amounts) = match told {
             Some((percent, amounts)) => (if is_refused { percent.max(100.0) } else { percent }, amounts),
             None => return Vec::new(),
         };
-        let input: BudgetInput<'_> = serde_json::from_str(row.input).unwrap_or_default();
         // A refusal may speak of the parent's budget or a scope's: then it is that one that is used up.
-        let scope = format!("{} {}", answer.scope, answer.scope_name);
-        let owner = match &*answer.level {
-            "parent" if !input.parent.is_empty() => &*input.parent,
-            "scope" => scope.trim_end(),
-            _ => row.session,
+        let owner = match &spending.account {
+            Account::Parent(Some(parent)) => parent,
+            Account::Scope(scope) => scope.as_str(),
+            Account::Own | Account::Parent(None) => row.session,
         };
         // Each period is used up anew.
-        let ends = answer.renews_in_seconds.map_or_else(String::new, |seconds| (row.at.as_millis().div_euclid(1000) + seconds).to_string());
-        let key = match ends.as_str() {
-            "" => dedup_key(&self.name, &[row.tenant, owner, row.subject]),
-            ends => dedup_key(&self.name, &[row.tenant, owner, row.subject, ends]),
+        let ends = spending.renews_in_seconds.map(|seconds| (row.at.div_euclid(1000) + seconds).to_string());
+        let key = match &ends {
+            None => dedup_key(&self.name, &[row.tenant, owner, row.subject]),
+            Some(ends) => dedup_key(&self.name, &[row.tenant, owner, row.subject, ends]),
         };
         if !state.entries.contains_key(&key) && percent < f64::from(self.at[0]) {
             return Vec::new();
         }
-        let Some(entry) = state.entry(&key, row.at, self.cooldown) else { return Vec::new() };
-        (entry.tenant, entry.guard) = (row.tenant.to_owned(), row.guard.to_owned());
+        let Some(entry) = state.entry(&key, row.time(), self.cooldown) else { return Vec::new() };
+        (entry.tenant, entry.guard) = (row.tenant.to_owned(), row.guard.to_string());
         (entry.subject, entry.session) = (row.subject.to_owned(), owner.to_owned());
         entry.latches.resize(self.at.len(), Latch::default());
         let mut alerts = Vec::new();
@@ -673,7 +583,7 @@ impl Rule {
                 latch.turn_off()
             } else if is_highest {
                 is_highest = false;
-                latch.turn_on(row.at, self.cooldown)
+                latch.turn_on(row.time(), self.cooldown)
             } else {
                 if latch.position == Position::Off {
                     latch.position = Position::Passed;

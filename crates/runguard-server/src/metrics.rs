@@ -7,13 +7,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use runguard_core::row::Named;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::alerts::Alerts;
 use runguard_engine::telemetry::Telemetry;
 use runguard_engine::watch::{Refusals, Watched};
 use runguard_engine::{Answered, Outcome, PhaseCounts};
 use runguard_guards::guard::{Notice, ROUTES, Route};
-use runguard_store::StatRow;
+use runguard_store::RowCount;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -315,11 +316,11 @@ impl Metrics {
 }
 
 /// A tenant's own decisions of the last hour. A gauge: what it is counted from leaves with the log's retention.
-pub(crate) fn last_hour(counted: &[StatRow]) -> String {
+pub(crate) fn last_hour(counted: &[RowCount]) -> String {
     let decisions = Family::<TenantLabels, Gauge>::default();
     for row in counted {
-        let labels =
-            TenantLabels { guard: row.guard.clone(), outcome: row.outcome.clone(), reason: row.reason.clone().unwrap_or_default() };
+        let reason = row.reason.as_ref().map_or("", Named::code).to_owned();
+        let labels = TenantLabels { guard: row.guard.to_string(), outcome: row.outcome.to_string(), reason };
         decisions.get_or_create(&labels).inc_by(row.count as i64);
     }
     let mut registry = Registry::with_prefix("runguard");

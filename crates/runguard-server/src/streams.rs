@@ -10,7 +10,7 @@ use crate::routes::events;
 use crate::service::App;
 use bytes::Bytes;
 use runguard_engine::{Caller, KeyRing};
-use runguard_store::{FollowedRow, RowFilter};
+use runguard_store::{RowFilter, RowRef};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,7 +128,7 @@ impl Rooms {
         }
     }
 
-    fn for_row<'a>(&'a self, row: &'a FollowedRow<'_>) -> impl Iterator<Item = &'a Arc<Mailbox>> {
+    fn for_row<'a>(&'a self, row: &'a RowRef<'_>) -> impl Iterator<Item = &'a Arc<Mailbox>> {
         let of_tenant = self.of_tenant.get(row.tenant);
         let of_session = of_tenant.and_then(|rooms| rooms.of_session.get(row.session));
         let rooms = self.of_any_tenant.iter().chain(of_tenant.into_iter().flat_map(|rooms| &rooms.of_any_session));
@@ -319,7 +319,7 @@ impl Streams {
     }
 
     /// Hands a row to those it concerns.
-    fn offer(&self, row: &FollowedRow<'_>) {
+    fn offer(&self, row: &RowRef<'_>) {
         let mut hall = self.hall();
         if row.seq <= hall.offered {
             return;
@@ -416,7 +416,7 @@ async fn read(app: &App, newest: u64) -> bool {
         let upto = newest.min(after.saturating_add(PAGE_ROWS));
         let (streams, follower) = (app.streams.clone(), app.engine.store.follower());
         let offer = move || {
-            let visit = |row: FollowedRow<'_>| {
+            let visit = |row: RowRef<'_>| {
                 streams.offer(&row);
                 ControlFlow::Continue(())
             };
@@ -437,6 +437,8 @@ async fn read(app: &App, newest: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runguard_core::GuardName;
+    use runguard_core::row::{Kind, Outcome};
     use runguard_engine::{Reach, Role};
 
     fn streams() -> Arc<Streams> {
@@ -453,15 +455,15 @@ mod tests {
     }
 
     fn offer(streams: &Streams, seq: u64, tenant: &str, session: &str) {
-        streams.offer(&FollowedRow {
+        streams.offer(&RowRef {
             seq,
             at: 0,
             tenant,
-            guard: "handoff",
-            kind: "check",
+            guard: GuardName::Handoff.into(),
+            kind: Kind::Check.into(),
             session,
             subject: "",
-            outcome: "allowed",
+            outcome: Outcome::Allowed.into(),
             reason: None,
             answer: "{}",
             input: "{}",

@@ -6,8 +6,8 @@
 //! into one swap. Without that a request loads the cell and swaps it, and tries again with what it found when another was faster:
 //! all of a node's requests at once, or (which is kinder to the one cell) one after the other on each node.
 
+use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, Link, Put, Swap, SwapCell, Swapped, Value};
-use runguard_store::cluster::{EntryRow, entry};
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
     Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, RETIRE_EVERY, Row, Rules, Standing, View,
@@ -68,11 +68,11 @@ fn row() -> Row {
         at: 1_700_000_000_000,
         id: format!("01JCWNZJ9V{:016X}", NEXT.fetch_add(1, Ordering::Relaxed)),
         tenant: TENANT.into(),
-        guard: "api_circuit",
-        kind: "check",
+        guard: "api_circuit".into(),
+        kind: "check".into(),
         session: "conversation-9e3779b97f4a7c15".into(),
         subject: "crm.lookup".into(),
-        outcome: "allowed",
+        outcome: "allowed".into(),
         answer: r#"{"state":"closed","failure_rate":0.08,"samples":52,"message":"The endpoint answers as usual; go on, and record the outcome."}"#.into(),
         input: r#"{"endpoint_key":"crm.lookup","session_id":"conversation-9e3779b97f4a7c15"}"#.into(),
         ..Row::default()
@@ -219,22 +219,8 @@ fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     })
 }
 
-fn entry_row() -> EntryRow {
-    let row = row();
-    EntryRow {
-        at: row.at,
-        id: row.id,
-        tenant: row.tenant.to_string(),
-        guard: row.guard.into(),
-        kind: row.kind.into(),
-        session: row.session,
-        subject: row.subject,
-        outcome: row.outcome.into(),
-        reason: None,
-        answer: row.answer,
-        input: row.input,
-        effects: vec![0; 40],
-    }
+fn entry_row() -> runguard_store::RowWithEffects {
+    runguard_store::RowWithEffects { row: row(), effects: vec![0; 40] }
 }
 
 /// One swap for each request.

@@ -4,9 +4,9 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::SinkExt as _;
-use runguard_store::cluster::{EntryId, EntryRow};
+use runguard_store::cluster::EntryId;
 use runguard_store::postgres::Imported;
-use runguard_store::{PgLog, PgOptions};
+use runguard_store::{PgLog, PgOptions, Row, RowWithEffects};
 use std::error::Error;
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
@@ -37,17 +37,18 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
 }
 
 /// A row of about 600 bytes, as a guard writes them: some thousand sessions at a time, ten rows each.
-fn row(number: usize, start_millis: i64) -> EntryRow {
+fn row(number: usize, start_millis: i64) -> RowWithEffects {
     const GUARDS: [&str; 6] = ["ai_task_retry", "handoff", "kb_requery", "api_circuit", "agent_action", "budget"];
     let guard = GUARDS[number % 6];
     let blocked = number.is_multiple_of(9);
     let session = number / 10_000 * 1_000 + number % 1_000;
     let id = (u128::from(start_millis as u64 + number as u64 / 50) << 80)
         | (number as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << 80) - 1);
-    EntryRow {
+    let row = Row {
+        seq: 0,
         at: start_millis + number as i64 / 50,
         id: format!("{id:032X}")[6..].to_owned(),
-        tenant: format!("tenant-{}", number % 7),
+        tenant: format!("tenant-{}", number % 7).into(),
         guard: guard.into(),
         kind: "check".into(),
         session: format!("conversation-{:016x}", (session as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
@@ -65,23 +66,23 @@ fn row(number: usize, start_millis: i64) -> EntryRow {
             number % 23,
             number
         ),
-        effects: vec![number as u8; 64],
-    }
+    };
+    RowWithEffects { row, effects: vec![number as u8; 64] }
 }
 
-fn bare(rows: &[EntryRow]) -> Bytes {
+fn bare(rows: &[RowWithEffects]) -> Bytes {
     let mut bytes = BytesMut::new();
     bytes.put_slice(b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0");
-    for (row, seq) in rows.iter().zip(0_i64..) {
+    for (RowWithEffects { row, effects }, seq) in rows.iter().zip(0_i64..) {
         bytes.put_i16(14);
         for number in [seq, row.at, seq] {
             bytes.put_i32(8);
             bytes.put_i64(number);
         }
-        let texts = [&row.id, &row.tenant, &row.guard, &row.kind, &row.session, &row.subject, &row.outcome];
-        let reason = row.reason.as_ref().map(String::as_bytes);
+        let texts = [&*row.id, &*row.tenant, row.guard.code(), row.kind.code(), &*row.session, &*row.subject, row.outcome.code()];
+        let reason = row.reason_code().map(str::as_bytes);
         let values = texts.map(|text| Some(text.as_bytes())).into_iter().chain([reason]);
-        for value in values.chain([Some(row.answer.as_bytes()), Some(row.input.as_bytes()), Some(&row.effects)]) {
+        for value in values.chain([Some(row.answer.as_bytes()), Some(row.input.as_bytes()), Some(effects)]) {
             match value {
                 Some(value) => {
                     bytes.put_i32(value.len() as i32);
@@ -106,7 +107,8 @@ async fn copy_bare(arguments: &Arguments, start_millis: i64) -> Result<Duration,
         .await?;
     let mut took = Duration::ZERO;
     for first in (0..arguments.rows).step_by(arguments.batch) {
-        let rows: Vec<EntryRow> = (first..arguments.rows.min(first + arguments.batch)).map(|number| row(number, start_millis)).collect();
+        let rows: Vec<RowWithEffects> =
+            (first..arguments.rows.min(first + arguments.batch)).map(|number| row(number, start_millis)).collect();
         let started = Instant::now();
         let mut bytes = bare(&rows);
         let mut sink = pin!(client.copy_in::<_, Bytes>("COPY runguard_bare FROM STDIN (FORMAT binary)").await?);
@@ -127,7 +129,8 @@ async fn import(arguments: &Arguments, start_millis: i64) -> Result<(Duration, D
     let mut positions = log.positions(PARTITIONS).await?;
     let (mut took, mut slowest) = (Duration::ZERO, Duration::ZERO);
     for first in (0..arguments.rows).step_by(arguments.batch) {
-        let rows: Vec<EntryRow> = (first..arguments.rows.min(first + arguments.batch)).map(|number| row(number, start_millis)).collect();
+        let rows: Vec<RowWithEffects> =
+            (first..arguments.rows.min(first + arguments.batch)).map(|number| row(number, start_millis)).collect();
         let upto: Vec<(u16, EntryId)> =
             positions.iter().map(|(partition, id)| (*partition, EntryId { millis: id.millis + 1, number: 0 })).collect();
         let started = Instant::now();

@@ -20,24 +20,24 @@ mod recovery;
 mod writer;
 
 pub use clock::SharedClock;
-pub use entry::EntryRow;
 pub use link::{EntryId, agree_on_names};
 pub use log::{Imported, Positions};
 
 use crate::embedded::Embedded;
 use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
-use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow, encode_erasure};
+use crate::log::{Follower, Order, RowFilter, RowWithEffects, encode_erasure};
 use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
-use crate::store::{Cell, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, View};
+use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
 use cells::{Cells, Fate, Wanted, name_of};
 use dynamic::DynamicLink;
 use hashbrown::HashMap;
 use link::{CellName, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
 use recovery::{Alone, Health};
+use runguard_core::row::{Row, RowCount};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -529,7 +529,7 @@ impl Cluster {
         let entry = inner.names.key(Family::Session, tenant, session);
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
         let deeds = inner.log.deeds(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
-        let effects = deeds.into_iter().flat_map(|deed| deed.effects).filter(|effect| effect.key == entry);
+        let effects = deeds.into_iter().flat_map(|deed| deed.happened()).filter(|effect| effect.key == entry);
         let mut touched: BTreeSet<(u8, String)> = effects.map(|effect| (effect.slot, effect.label)).collect();
         touched.extend(inner.guests(entry).await?);
         let cells: Vec<Cell<'_>> = touched.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
@@ -586,13 +586,14 @@ impl Cluster {
             after = Some(last.row.seq);
             log_rows += deeds.len();
             for deed in &deeds {
+                let happened = deed.happened();
                 let group_of_first =
-                    deed.effects.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
-                let own = deed.effects.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
+                    happened.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
+                let own = happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
                 let cells: Vec<Cell<'_>> =
                     own.map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, group_of_first)).collect();
                 inner.remove(&cells).await?;
-                let keys = deed.effects.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
+                let keys = happened.iter().map(|effect| effect.key).filter(|key| key.family == Family::Idempotency);
                 inner.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
             }
         }
@@ -605,12 +606,12 @@ impl Cluster {
         inner.remove(&cells).await?;
         recovery::confirm(inner).await;
         if inner.log.is_shared() {
-            let erasure = EntryRow::of(&row, encode_erasure(std::iter::once(&entry)));
+            let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
             log_rows = inner.log.erase_rows(tenant, session, erasure).await?;
             return Ok(Some(Erased { log_rows }));
         }
         // Every node has a copy: the streams tell all of them, this one too.
-        let erasure = EntryRow::of(&row, entry::erasure_of(inner.names.session_number(tenant, session)));
+        let erasure = RowWithEffects { row, effects: entry::erasure_of(inner.names.session_number(tenant, session)) };
         let swap = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[erasure]) };
         inner.link.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
         inner.caught_up(FLUSH).await;
@@ -697,12 +698,18 @@ impl Cluster {
         self.inner.log.stop();
     }
 
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         self.inner.caught_up(CATCH_UP).await;
         self.inner.log.rows(filter, order, after, limit).await
     }
 
-    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         self.inner.log.deeds(filter, order, after, limit).await
     }
 
@@ -718,7 +725,7 @@ impl Cluster {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         self.inner.caught_up(CATCH_UP).await;
         self.inner.log.stats_by(tenant, guard, since, until, minutes).await
     }

@@ -28,9 +28,10 @@ use crate::embedded::schema::{Folder, describe};
 use crate::embedded::shard::{Resident, Shard, Shards, TailEvent};
 use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
-use crate::log::{Effect, encode_effects, encode_erasure};
+use crate::log::{encode_effects, encode_erasure};
 use crate::scrub::Checkpoint;
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Row, Rules, SlotState, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, SlotState, View};
+use runguard_core::row::{Effect, Row};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -276,7 +277,7 @@ impl Embedded {
             }
             let mut keys = Vec::from_iter(is_first.then_some(entry));
             for (_, effects) in &rows {
-                let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).unwrap_or_default();
+                let effects = Effect::read_all(effects);
                 let kept_answers = effects.iter().filter(|effect| effect.family == Family::Idempotency as u8);
                 keys.extend(kept_answers.map(|effect| Key { family: Family::Idempotency, hash: effect.hash }));
             }
@@ -633,10 +634,8 @@ fn recover(log: &Connection, checkpointed: u64, shards: &Shards) -> Result<u64, 
     let mut rows = select.query([checkpointed])?;
     while let Some(row) = rows.next()? {
         let (seq, at): (u64, i64) = (row.get(0)?, row.get(1)?);
-        let effects: Vec<Effect<'_>> = postcard::from_bytes(row.get_ref(2)?.as_blob()?).unwrap_or_default();
-        for effect in effects {
-            let Some(family) = Family::from_number(effect.family) else { continue };
-            let key = Key { family, hash: effect.hash };
+        for effect in Effect::read_all(row.get_ref(2)?.as_blob()?) {
+            let Some(key) = Key::of(&effect) else { continue };
             let event = TailEvent { seq, at, slot: effect.slot, subject: effect.subject.into(), events: effect.events.into() };
             shards.of(key).tail.entry(key).or_default().push(event);
         }

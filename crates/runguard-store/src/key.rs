@@ -4,6 +4,7 @@
 //! is made with the store, and kept with its log, because states and rows are filed under what it gives. `SipHash`, because it is made
 //! for this, and costs less than a tenth of a microsecond.
 
+use runguard_core::row::Effect;
 use siphasher::sip128::SipHasher24;
 use smallvec::SmallVec;
 use std::fmt;
@@ -42,6 +43,11 @@ impl Key {
     /// The key of a store without a secret.
     pub fn new(family: Family, tenant: &str, name: &str) -> Self {
         Names::PLAIN.key(family, tenant, name)
+    }
+
+    /// The entry whose state an effect is about. `None`: one of a later version.
+    pub fn of(effect: &Effect<'_>) -> Option<Self> {
+        Some(Self { family: Family::from_number(effect.family)?, hash: effect.hash })
     }
 
     /// The key as text, for a note.

@@ -26,9 +26,10 @@ pub use embedded::schema::{LOG_FILE, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};
 pub use key::{Family, Key, Names};
-pub use log::{Deed, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow};
+pub use log::{Follower, Happened, Order, RowFilter, RowWithEffects};
 pub use memory::{LogFault, Memory};
 #[cfg(feature = "postgres")]
 pub use postgres::{PgLog, PgOptions};
-pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Row, Rules, SlotState, Standing, Store, View, Written};
+pub use runguard_core::row::{Row, RowCount, RowRef};
+pub use store::{Cell, Change, Decided, Erased, Keep, Labelled, Rules, SlotState, Standing, Store, View, Written};
 pub use trusted_time::TrustedTime;

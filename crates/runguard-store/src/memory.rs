@@ -5,16 +5,13 @@
 
 #![allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
 
-use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
-use crate::log::{
-    Deed, Follow, FollowedRow, Follower, Happened, LogRow, Order, RowFilter, StatRow, count_by_minutes, encode_effects, encode_happened,
-    happened,
-};
-use crate::store::{Cell, Decided, Erased, Labelled, Row, SlotState, Standing, View};
+use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects, count_by_minutes, encode_effects};
+use crate::store::{Cell, Decided, Erased, Labelled, SlotState, Standing, View};
+use runguard_core::row::{Kind, Row, RowCount, RowRef};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,9 +21,9 @@ use tokio::sync::watch;
 struct Held {
     /// By entry, then by slot and subject.
     states: BTreeMap<Key, BTreeMap<(u8, String), Vec<u8>>>,
-    rows: Vec<Deed>,
+    rows: Vec<RowWithEffects>,
     /// Checks by tenant and minute. They name nobody, so they stay when a session is erased.
-    counts: BTreeMap<(String, StatRow), u64>,
+    counts: BTreeMap<(Arc<str>, RowCount), u64>,
     last_seq: u64,
     stopped: bool,
     /// As the log of a cluster: how far each stream was read.
@@ -74,12 +71,12 @@ impl Default for Memory {
 }
 
 impl Held {
-    fn push(&mut self, deed: Deed) {
-        let LogRow { seq, at, tenant, guard, kind, outcome, reason, .. } = &deed.row;
+    fn push(&mut self, deed: RowWithEffects) {
+        let Row { seq, at, tenant, guard, kind, outcome, reason, .. } = &deed.row;
         self.last_seq = *seq;
-        if kind == "check" {
+        if *kind == Kind::Check {
             let (guard, outcome, reason) = (guard.clone(), outcome.clone(), reason.clone());
-            let counted = StatRow { minute: at.div_euclid(60_000), guard, outcome, reason, count: 0 };
+            let counted = RowCount { minute: at.div_euclid(60_000), guard, outcome, reason, count: 0 };
             *self.counts.entry((tenant.clone(), counted)).or_default() += 1;
         }
         self.rows.push(deed);
@@ -91,27 +88,10 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn append(&self, held: &mut Held, row: Row, effects: Vec<Happened>) {
+    fn append(&self, held: &mut Held, row: Row, effects: Vec<u8>) {
         let seq = held.last_seq + 1;
-        held.push(Deed { row: log_row(seq, row), effects });
+        held.push(RowWithEffects { row: Row { seq, ..row }, effects });
         self.committed.send_replace(held.last_seq);
-    }
-}
-
-fn log_row(seq: u64, row: Row) -> LogRow {
-    LogRow {
-        seq,
-        at: row.at,
-        id: row.id,
-        tenant: row.tenant.to_string(),
-        guard: row.guard.into(),
-        kind: row.kind.into(),
-        session: row.session,
-        subject: row.subject,
-        outcome: row.outcome.into(),
-        reason: row.reason.map(str::to_owned),
-        answer: row.answer,
-        input: row.input,
     }
 }
 
@@ -146,7 +126,7 @@ impl Memory {
     pub(crate) async fn import(
         &self,
         from: &[(u16, EntryId)],
-        rows: Vec<EntryRow>,
+        rows: Vec<RowWithEffects>,
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         let mut held = self.inner.lock();
@@ -156,9 +136,9 @@ impl Memory {
         }
         held.positions.extend(upto.iter().copied());
         let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|deed| deed.row.id.clone()).collect();
-        for row in rows.into_iter().filter(|row| known.insert(row.id.clone())) {
-            let (seq, effects) = (held.last_seq + 1, happened(&row.effects));
-            held.push(Deed { row: row.into_log_row(seq), effects });
+        for RowWithEffects { row, effects } in rows.into_iter().filter(|logged| known.insert(logged.row.id.clone())) {
+            let seq = held.last_seq + 1;
+            held.push(RowWithEffects { row: Row { seq, ..row }, effects });
         }
         self.inner.committed.send_replace(held.last_seq);
         if held.log_fault == LogFault::AnswersLost {
@@ -179,10 +159,9 @@ impl Memory {
         Ok(ids.iter().map(|id| held.rows.iter().any(|deed| deed.row.id == *id)).collect())
     }
 
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
         self.inner.lock().as_log()?;
         self.inner.lock().erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
-        let row = row.into_log_row(0).into_row();
         if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
             return Ok(erased.log_rows);
         }
@@ -200,13 +179,13 @@ impl Memory {
         since_millis: i64,
         visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
     ) -> Result<(), StoreError> {
-        let deeds: Vec<Deed> = {
+        let deeds: Vec<RowWithEffects> = {
             let held = self.inner.lock();
             held.as_log()?;
             held.rows.iter().filter(|deed| deed.row.at >= since_millis).cloned().collect()
         };
         for deed in deeds {
-            visit(deed.row.at, &deed.row.tenant, &encode_happened(&deed.effects));
+            visit(deed.row.at, &deed.row.tenant, &deed.effects);
         }
         Ok(())
     }
@@ -224,7 +203,7 @@ impl Memory {
         match decided {
             Decided::Reply(reply) => Ok(reply),
             Decided::Keep(reply, written) => {
-                let effects = happened(&encode_effects(cells, &written.changes)?);
+                let effects = encode_effects(cells, &written.changes)?;
                 for change in written.changes {
                     let cell = cells[change.cell];
                     held.states.entry(cell.key).or_default().insert((cell.slot, cell.subject.to_owned()), change.state);
@@ -254,12 +233,12 @@ impl Memory {
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         let mut held = self.inner.lock();
-        let of_session = |deed: &Deed| deed.row.tenant == tenant && deed.row.session == session;
+        let of_session = |deed: &RowWithEffects| *deed.row.tenant == *tenant && deed.row.session == session;
         let kept_answers: Vec<Key> = held
             .rows
             .iter()
             .filter(|deed| of_session(deed))
-            .flat_map(|deed| &deed.effects)
+            .flat_map(RowWithEffects::happened)
             .map(|effect| effect.key)
             .filter(|key| key.family == Family::Idempotency)
             .collect();
@@ -309,9 +288,9 @@ impl Memory {
         self.inner.lock().stopped = true;
     }
 
-    fn search<T>(&self, filter: &RowFilter, order: Order, after: Option<u64>, limit: usize, read: impl Fn(&Deed) -> T) -> Vec<T> {
+    fn search<T>(&self, filter: &RowFilter, order: Order, after: Option<u64>, limit: usize, read: impl Fn(&RowWithEffects) -> T) -> Vec<T> {
         let held = self.inner.lock();
-        let wanted = |deed: &&Deed| filter.matches(&deed.row.followed());
+        let wanted = |deed: &&RowWithEffects| filter.matches(&deed.row.as_ref());
         match order {
             Order::NewestFirst => {
                 let rows = held.rows.iter().rev().filter(|deed| after.is_none_or(|after| deed.row.seq < after));
@@ -324,14 +303,20 @@ impl Memory {
         }
     }
 
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         self.inner.lock().as_log()?;
         Ok(self.search(&filter, order, after, limit, |deed| deed.row.clone()))
     }
 
-    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         self.inner.lock().as_log()?;
-        Ok(self.search(&filter, order, after, limit, Deed::clone))
+        Ok(self.search(&filter, order, after, limit, RowWithEffects::clone))
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
@@ -345,15 +330,15 @@ impl Memory {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         let (first, last) = (since.div_euclid(60_000), until.saturating_add(59_999).div_euclid(60_000));
         let held = self.inner.lock();
         let same = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
         let counts = held
             .counts
             .iter()
-            .filter(|((whose, row), _)| same(&tenant, whose) && same(&guard, &row.guard) && (first..last).contains(&row.minute));
-        Ok(count_by_minutes(minutes, counts.map(|((_, row), count)| StatRow { count: *count, ..row.clone() })))
+            .filter(|((whose, row), _)| same(&tenant, whose) && same(&guard, row.guard.code()) && (first..last).contains(&row.minute));
+        Ok(count_by_minutes(minutes, counts.map(|((_, row), count)| RowCount { count: *count, ..row.clone() })))
     }
 
     pub fn follower(&self) -> Follower {
@@ -366,18 +351,13 @@ impl Follow for Inner {
         *self.committed.borrow()
     }
 
-    fn follow(
-        &self,
-        after: u64,
-        upto: u64,
-        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
-        let rows: Vec<LogRow> = {
+    fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
+        let rows: Vec<Row> = {
             let held = self.lock();
             held.rows.iter().map(|deed| &deed.row).filter(|row| row.seq > after && row.seq <= upto).cloned().collect()
         };
         for row in &rows {
-            if visit(row.followed()).is_break() {
+            if visit(row.as_ref()).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -7,30 +7,12 @@ use crate::cluster::{Cluster, ClusterHealth};
 use crate::embedded::Embedded;
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
-use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::log::{Follower, Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
+use runguard_core::row::{Row, RowCount};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::sync::Arc;
 use tokio::sync::watch;
-
-/// One row of the log.
-#[derive(Debug, Clone, Default)]
-pub struct Row {
-    pub at: i64,
-    pub id: String,
-    pub tenant: Arc<str>,
-    pub guard: &'static str,
-    pub kind: &'static str,
-    pub session: String,
-    pub subject: String,
-    pub outcome: &'static str,
-    pub reason: Option<&'static str>,
-    /// JSON: what the answer says beyond the columns.
-    pub answer: String,
-    /// JSON.
-    pub input: String,
-}
 
 /// The address of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,12 +294,18 @@ impl Store {
     }
 
     /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         each!(self, store => store.rows(filter, order, after, limit).await)
     }
 
     /// The same rows with what each did to states.
-    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         each!(self, store => store.deeds(filter, order, after, limit).await)
     }
 
@@ -327,7 +315,7 @@ impl Store {
     }
 
     /// Decisions counted by minute, guard, outcome and reason, within `[since, until)` milliseconds (whole minutes).
-    pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<StatRow>, StoreError> {
+    pub async fn stats(&self, tenant: Option<String>, guard: Option<String>, since: i64, until: i64) -> Result<Vec<RowCount>, StoreError> {
         self.stats_by(tenant, guard, since, until, 1).await
     }
 
@@ -339,7 +327,7 @@ impl Store {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         each!(self, store => store.stats_by(tenant, guard, since, until, minutes).await)
     }
 

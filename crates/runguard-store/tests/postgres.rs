@@ -7,11 +7,11 @@ mod postgres_server;
 
 use postgres_server::{Fsync, PostgresServer};
 use proptest::prelude::*;
-use runguard_store::cluster::{EntryId, EntryRow};
+use runguard_store::cluster::EntryId;
 use runguard_store::postgres::Imported;
 use runguard_store::{
-    Cell, Change, Decided, Durability, Embedded, Family, Keep, Key, LogRow, Names, OpenError, Options, Order, PgLog, PgOptions, Role, Row,
-    RowFilter, Rules, Written,
+    Cell, Change, Decided, Durability, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, PgLog, PgOptions, Role, Row,
+    RowFilter, RowWithEffects, Rules, Written,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ async fn open(url: &str) -> PgLog {
     PgLog::open(PgOptions { url: url.into(), retention_days: 30 }).await.unwrap()
 }
 
-fn row(number: usize) -> EntryRow {
-    EntryRow {
+fn row(number: usize) -> RowWithEffects {
+    let row = Row {
         at: NOW + number as i64,
         id: format!("id-{number:06}"),
         tenant: "tenant".into(),
@@ -40,8 +40,15 @@ fn row(number: usize) -> EntryRow {
         outcome: "allowed".into(),
         answer: "{}".into(),
         input: "{}".into(),
-        ..EntryRow::default()
-    }
+        ..Row::default()
+    };
+    RowWithEffects { row, effects: Vec::new() }
+}
+
+fn changed(number: usize, change: impl FnOnce(&mut Row)) -> RowWithEffects {
+    let mut made = row(number);
+    change(&mut made.row);
+    made
 }
 
 fn at(millis: u64) -> [(u16, EntryId); 1] {
@@ -51,12 +58,12 @@ fn at(millis: u64) -> [(u16, EntryId); 1] {
 const START: [(u16, EntryId); 1] = [(0, EntryId { millis: 0, number: 0 })];
 
 /// Imports after whatever is there.
-async fn import(log: &PgLog, rows: Vec<EntryRow>) -> Imported {
+async fn import(log: &PgLog, rows: Vec<RowWithEffects>) -> Imported {
     let from = log.positions(1).await.unwrap();
     log.import(&from, rows, &at(from[0].1.millis + 1)).await.unwrap()
 }
 
-async fn all(log: &PgLog) -> Vec<LogRow> {
+async fn all(log: &PgLog) -> Vec<Row> {
     log.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX).await.unwrap()
 }
 
@@ -117,22 +124,23 @@ impl Given {
         let keys: Vec<Key> = (0..self.changes).map(|change| Key::new(FAMILIES[change], TEXTS[self.tenant], &self.text)).collect();
         let change = |cell: usize| Change { cell, events: vec![number as u8, 0], state: vec![1] };
         let row = Row {
+            seq: 0,
             at: self.at,
             id: format!("{number}\0"),
             tenant: TEXTS[self.tenant].into(),
-            guard: GUARDS[self.guard],
-            kind: KINDS[self.kind],
+            guard: GUARDS[self.guard].into(),
+            kind: KINDS[self.kind].into(),
             session: TEXTS[self.session].into(),
             subject: self.text.clone(),
-            outcome: OUTCOMES[self.outcome],
-            reason: REASONS[self.reason],
+            outcome: OUTCOMES[self.outcome].into(),
+            reason: REASONS[self.reason].map(Into::into),
             answer: format!("{{\"{}\":{number}}}", self.text),
             input: self.text.repeat(2),
         };
         (keys, Written { row, changes: (0..self.changes).map(change).collect() })
     }
 
-    fn entry(&self, number: usize) -> EntryRow {
+    fn entry(&self, number: usize) -> RowWithEffects {
         let (_, Written { row, changes }) = self.written(number);
         let effects: Vec<(u8, u128, u8, &str, &[u8])> = changes
             .iter()
@@ -142,20 +150,7 @@ impl Given {
                 (family, xxh3_128(&name), change.cell as u8 + 1, &*self.text, &*change.events)
             })
             .collect();
-        EntryRow {
-            at: row.at,
-            id: row.id,
-            tenant: row.tenant.to_string(),
-            guard: row.guard.into(),
-            kind: row.kind.into(),
-            session: row.session,
-            subject: row.subject,
-            outcome: row.outcome.into(),
-            reason: row.reason.map(Into::into),
-            answer: row.answer,
-            input: row.input,
-            effects: postcard::to_stdvec(&effects).unwrap(),
-        }
+        RowWithEffects { row, effects: postcard::to_stdvec(&effects).unwrap() }
     }
 }
 
@@ -219,7 +214,7 @@ fn every_question_has_the_answer_of_the_embedded_log() {
                 let mut written = Some(written);
                 store.apply(&cells, |_| Decided::Keep((), written.take().unwrap())).await.unwrap();
             }
-            let entries: Vec<EntryRow> = given.iter().enumerate().map(|(number, given)| given.entry(number)).collect();
+            let entries: Vec<RowWithEffects> = given.iter().enumerate().map(|(number, given)| given.entry(number)).collect();
             for entries in entries.chunks(batch) {
                 let imported = import(&log, entries.to_vec()).await;
                 let done = matches!(imported, Imported::Done { rows, known: 0, .. } if rows == entries.len());
@@ -439,7 +434,7 @@ async fn a_connection_cut_at_the_commit_leaves_all_or_nothing_and_the_positions_
     let log = open(&url.replace(&server.port().to_string(), &port.to_string())).await;
     import(&log, vec![row(0)]).await;
     for (round, cut) in [CUT_BEFORE, CUT_AFTER, CUT_AFTER, CUT_BEFORE].into_iter().enumerate() {
-        let rows: Vec<EntryRow> = (0..10).map(|number| row(1 + round * 10 + number)).collect();
+        let rows: Vec<RowWithEffects> = (0..10).map(|number| row(1 + round * 10 + number)).collect();
         let from = log.positions(1).await.unwrap();
         let upto = at(from[0].1.millis + 1);
         mode.store(cut, Ordering::SeqCst);
@@ -598,7 +593,7 @@ async fn days_are_tables_that_go_when_they_are_old() {
     let url = server.database();
     let database = url.rsplit('/').next().unwrap();
     let log = open(&url).await;
-    let on = |number: usize, at: i64| EntryRow { at, ..row(number) };
+    let on = |number: usize, at: i64| changed(number, |row| row.at = at);
     let midnight = NOW / DAY * DAY;
     let times = [i64::MIN, -1, 0, midnight - 1, midnight, NOW, midnight + DAY - 1, midnight + DAY, i64::MAX - MINUTE];
     let rows = times.iter().enumerate().map(|(number, at)| on(number, *at)).collect();
@@ -631,7 +626,7 @@ async fn days_go_by_the_time_that_has_passed() {
     let server = PostgresServer::shared();
     let url = server.database();
     let (log, other) = (open(&url).await, open(&url).await);
-    import(&log, vec![EntryRow { at: NOW, ..row(0) }]).await;
+    import(&log, vec![changed(0, |row| row.at = NOW)]).await;
     assert_eq!(log.retire_passed(NOW, Duration::ZERO).await.unwrap(), 0);
     assert_eq!(log.retire_passed(NOW + 60 * DAY, Duration::from_secs(600)).await.unwrap(), 0, "a clock that jumps is not believed");
     assert_eq!(other.retire_passed(NOW + 60 * DAY, Duration::ZERO).await.unwrap(), 0, "nor by another node");
@@ -648,7 +643,7 @@ async fn a_day_is_made_while_readers_read_and_a_drop_does_not_wait_for_them_long
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("BEGIN; SELECT * FROM runguard_log").await.unwrap();
-    let made = tokio::time::timeout(Duration::from_secs(10), import(&log, vec![EntryRow { at: NOW + DAY, ..row(1) }])).await;
+    let made = tokio::time::timeout(Duration::from_secs(10), import(&log, vec![changed(1, |row| row.at = NOW + DAY)])).await;
     assert!(made.is_ok(), "a day does not wait for readers");
     let error = log.retire(NOW + 40 * DAY).await.unwrap_err().to_string();
     assert!(error.contains("tried again later"), "{error}");
@@ -660,15 +655,15 @@ async fn a_day_is_made_while_readers_read_and_a_drop_does_not_wait_for_them_long
 async fn an_erased_session_leaves_a_row_that_says_so_and_nothing_else() {
     let server = PostgresServer::shared();
     let log = open(&server.database()).await;
-    let of = |number: usize, tenant: &str, session: &str| EntryRow {
-        tenant: tenant.into(),
-        session: session.into(),
-        at: NOW + number as i64 * DAY / 2,
-        ..row(number)
+    let of = |number: usize, tenant: &str, session: &str| {
+        changed(number, |row| {
+            (row.tenant, row.session, row.at) = (tenant.into(), session.into(), NOW + number as i64 * DAY / 2);
+        })
     };
     let rows = vec![of(0, "t", "s\0"), of(1, "u", "s\0"), of(2, "t", "s"), of(3, "t", "s\0"), of(4, "t", "s\u{1a}0")];
     import(&log, rows).await;
-    let erasure = EntryRow { kind: "erasure".into(), ..of(9, "t", "") };
+    let mut erasure = of(9, "t", "");
+    erasure.row.kind = "erasure".into();
     assert_eq!(log.erase_session("t", "s\0", erasure.clone()).await.unwrap(), 2);
     let ids: Vec<_> = [(2, 1), (3, 2), (5, 4), (6, 9)].map(|(seq, number)| (seq, format!("id-{number:06}"))).to_vec();
     assert_eq!(numbered_ids(&log).await, ids);
@@ -682,8 +677,10 @@ async fn an_erased_session_leaves_a_row_that_says_so_and_nothing_else() {
 async fn effects_come_in_the_order_of_rows_from_a_time_on() {
     let server = PostgresServer::shared();
     let log = open(&server.database()).await;
-    let with =
-        |number: usize, at: i64, effects: &[u8]| EntryRow { at, effects: effects.into(), tenant: format!("t{number}\0"), ..row(number) };
+    let with = |number: usize, at: i64, effects: &[u8]| RowWithEffects {
+        effects: effects.into(),
+        ..changed(number, |row| (row.at, row.tenant) = (at, format!("t{number}\0").into()))
+    };
     let late = with(0, NOW + 2 * DAY, &[0]);
     import(&log, vec![late, with(1, NOW, &[1, 0]), with(2, NOW + 5, &[]), with(3, NOW - 1, &[3]), with(4, NOW + DAY, &[4])]).await;
     let mut seen = Vec::new();

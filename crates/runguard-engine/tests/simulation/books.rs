@@ -11,15 +11,14 @@ use crate::world::{
 };
 use runguard_core::Timestamp;
 use runguard_core::ledger::Account;
+use runguard_core::row::{Action, Effect, Kind};
 use runguard_engine::Outcome;
 use runguard_engine::engine::RULES;
 use runguard_guards::answer::{Envelope, Shape};
 use runguard_guards::guard::{Moment, Place, Scope, budget};
 use runguard_guards::input::Input;
-use runguard_store::cluster::EntryRow;
 use runguard_store::cluster::link::Put;
-use runguard_store::{LogRow, Memory, Order, RowFilter};
-use serde::Deserialize;
+use runguard_store::{Memory, Order, Row, RowFilter, RowWithEffects};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_128;
@@ -27,16 +26,6 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The cells in which the store notes how far it is with building states.
 const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
-
-/// What a row did to a cell, as the log has it.
-#[derive(Debug, Deserialize)]
-struct Effect<'a> {
-    family: u8,
-    hash: u128,
-    slot: u8,
-    subject: &'a str,
-    events: &'a [u8],
-}
 
 fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
     let mut bytes = vec![family];
@@ -56,7 +45,7 @@ fn name_of_place(tenant: &str, place: &Place<'_>) -> u128 {
     name_of(family, hash, place.slot.number, &label)
 }
 
-pub(crate) fn rows_of(log: &Memory) -> Vec<LogRow> {
+pub(crate) fn rows_of(log: &Memory) -> Vec<Row> {
     // Held by nobody else: it never waits.
     let all = log.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX);
     let mut all = std::pin::pin!(all);
@@ -104,7 +93,7 @@ fn risks(world: &World) -> Risks {
                 pending.extend(at_risk.iter().cloned());
             }
             Taped::Swapped { cells, rows, .. } => {
-                for row in rows {
+                for RowWithEffects { row, .. } in rows {
                     pending.remove(&row.id);
                 }
                 if cells.iter().any(|(name, _)| *name == BUILT) {
@@ -118,13 +107,14 @@ fn risks(world: &World) -> Risks {
         Taped::Emptied { .. } => None,
         Taped::Swapped { rows, .. } => Some(rows),
     });
-    let controls: BTreeSet<&str> = rows.flatten().filter(|row| row.kind == "admin").map(|row| row.id.as_str()).collect();
+    let controls: BTreeSet<&str> =
+        rows.flatten().filter(|logged| logged.row.kind == Kind::Admin).map(|logged| logged.row.id.as_str()).collect();
     risks.lost_controls = risks.lost.iter().filter(|id| controls.contains(id.as_str())).count();
     risks
 }
 
-fn log_has_every_answer(world: &World, rows: &[LogRow], risks: &Risks) -> Result<(), String> {
-    let mut logged: BTreeMap<&str, &LogRow> = BTreeMap::new();
+fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<(), String> {
+    let mut logged: BTreeMap<&str, &Row> = BTreeMap::new();
     for row in rows {
         if logged.insert(&row.id, row).is_some() {
             return Err(format!("the log has {} twice", row.id));
@@ -140,7 +130,7 @@ fn log_has_every_answer(world: &World, rows: &[LogRow], risks: &Risks) -> Result
             }
             return Err(format!("an answer is not in the log: {} (life {}, {})", given.body, given.life, given.request.path));
         };
-        if row.answer != given.body || row.outcome != given.outcome.code() {
+        if row.answer != given.body || row.outcome != given.outcome {
             return Err(format!("the log says {} of {} to what was answered {}", row.answer, row.outcome, given.body));
         }
     }
@@ -148,14 +138,14 @@ fn log_has_every_answer(world: &World, rows: &[LogRow], risks: &Risks) -> Result
 }
 
 /// Rows that nobody was told of are those whose answer was lost on the way, or with their node.
-fn log_has_nothing_else(world: &World, rows: &[LogRow], risks: &Risks) -> Result<(), String> {
+fn log_has_nothing_else(world: &World, rows: &[Row], risks: &Risks) -> Result<(), String> {
     let (told, record) = (world.told(), world.network.record());
     let given: BTreeSet<&str> = told.given.iter().map(|given| given.id.as_str()).collect();
     let mut cut_off = told.cut_off.clone();
     let mut controls = 0;
     for row in rows.iter().filter(|row| !given.contains(row.id.as_str())) {
-        if row.kind == "admin" {
-            controls += usize::from(row.outcome != "session_erased");
+        if row.kind == Kind::Admin {
+            controls += usize::from(row.outcome != Action::SessionErased);
             continue;
         }
         if record.in_doubt.contains(&row.id) {
@@ -258,14 +248,13 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
         };
         // Sent again for the log alone: whoever builds the states finds it there.
         if cells.iter().any(|(name, _)| *name != CLOSED) {
-            for row in rows {
+            for RowWithEffects { row, effects } in rows {
                 let degraded = row.answer.contains("\"degraded\":true");
                 // What comes home was decided elsewhere, and what is sent again before.
                 if let Some(request) = asked.get(row.id.as_str()).filter(|_| !degraded && seen.insert(row.id.as_str())) {
                     same_answer(world, &states, request, row)?;
                 }
-                let effects: Vec<Effect<'_>> = postcard::from_bytes(&row.effects).map_err(|error| error.to_string())?;
-                for effect in effects {
+                for effect in Effect::read_all(effects) {
                     let name = name_of(effect.family, effect.hash, effect.slot, effect.subject);
                     let before = states.get(&name).map(Vec::as_slice);
                     if let Some(state) = (RULES.replay)(effect.slot, before, effect.events, row.at) {
@@ -285,7 +274,7 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
                 }
                 Put::Set { state, .. } => {
                     if !rows.is_empty() && states.get(name) != Some(state) {
-                        let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+                        let ids: Vec<&str> = rows.iter().map(|logged| logged.row.id.as_str()).collect();
                         let made = states.get(name).map(|state| String::from_utf8_lossy(state));
                         let set = String::from_utf8_lossy(state);
                         return Err(format!("the rows {ids:?} make {made:?} of a state, with them was set {set:?}"));
@@ -299,7 +288,7 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
 }
 
 /// Nobody here spends without asking, nor more than was set aside: what is settled and what is reserved is never more than a limit.
-fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &EntryRow) -> Result<(), String> {
+fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &Row) -> Result<(), String> {
     let of_team = xxh3_128(&[&[0], row.tenant.as_bytes(), &[0], &b"team"[..]].concat());
     let is_scope = effect.slot == budget::SCOPE_SLOT.number;
     let limit = match effect.subject.split('\0').nth(1) {
@@ -322,7 +311,7 @@ fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &EntryRow) -> 
     Err(format!("{used} of {limit} are spent and reserved in {:?} after {}", effect.subject, row.id))
 }
 
-fn same_answer(world: &World, states: &BTreeMap<u128, Vec<u8>>, request: &Request, row: &EntryRow) -> Result<(), String> {
+fn same_answer(world: &World, states: &BTreeMap<u128, Vec<u8>>, request: &Request, row: &Row) -> Result<(), String> {
     let route = route(request.path);
     let input = Input::read(request.body.as_bytes(), route.fields).unwrap();
     let operation = (route.read)(&input);

@@ -5,7 +5,8 @@
 
 use crate::chance::Chance;
 use runguard_store::LogFault;
-use runguard_store::cluster::entry::{self, EntryRow};
+use runguard_store::RowWithEffects;
+use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
 use runguard_store::cluster::model::{ModelLink, Replica};
 use runguard_store::{Memory, Order, RowFilter};
@@ -54,7 +55,7 @@ pub(crate) struct Life {
 pub(crate) enum Taped {
     Swapped {
         cells: Vec<(u128, Put)>,
-        rows: Vec<EntryRow>,
+        rows: Vec<RowWithEffects>,
     },
     /// Everything was lost; these rows were not in the log.
     Emptied {
@@ -198,7 +199,7 @@ impl Network {
         self.database.fail_over(replica);
         for lost in record.tape.split_off(length) {
             if let Taped::Swapped { rows, .. } = lost {
-                for row in rows {
+                for RowWithEffects { row, .. } in rows {
                     record.on_tape.remove(&row.id);
                 }
             }
@@ -244,7 +245,7 @@ impl Network {
                 }
             }
             let rows = if swap.entry.is_empty() { Vec::new() } else { entry::decode(&swap.entry).unwrap() };
-            for row in &rows {
+            for RowWithEffects { row, .. } in &rows {
                 record.on_tape.insert(row.id.clone());
                 record.owners.entry(row.id.clone()).or_insert(life.number);
                 for cell in &swap.cells {
@@ -266,7 +267,7 @@ fn summary(swap: &Swap) -> (u16, Vec<String>, Vec<String>) {
             Put::Remove => format!("{hash:x}:{:x}>", cell.expect as u32),
         }
     });
-    (swap.partition, cells.collect(), entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|row| row.id).collect())
+    (swap.partition, cells.collect(), entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id).collect())
 }
 
 /// One node's way to the database.
@@ -356,7 +357,7 @@ impl Line {
 
 impl Link for Line {
     async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
-        let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|row| row.id);
+        let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
         // In doubt until the answer says otherwise: the node may die while it waits.
         let fresh: BTreeSet<String> =
             swaps.iter().flat_map(ids_of).filter(|id| self.network.record().in_doubt.insert(id.clone())).collect();

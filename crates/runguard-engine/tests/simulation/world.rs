@@ -10,7 +10,7 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{ROUTES, Route};
 use runguard_guards::input::Input;
-use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, LogRow, Memory, Names, RETIRE_EVERY, Store};
+use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, Memory, Names, RETIRE_EVERY, Row, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -527,7 +527,7 @@ impl World {
     }
 
     async fn erase(&self, engine: &Engine, tenant: Arc<str>, session: String) {
-        let of_session = |row: &LogRow| *row.tenant == *tenant && row.session == session;
+        let of_session = |row: &Row| *row.tenant == *tenant && row.session == session;
         let rows = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
         self.told().erased_perhaps.insert((tenant.to_string(), session.clone()));
         let now = engine.clock.read(None).unwrap();

@@ -8,7 +8,7 @@ use runguard_engine::engine::fingerprint;
 use runguard_engine::{Asked, CircuitQuery, Engine, Idempotency};
 use runguard_guards::input::Input;
 use runguard_insight::insight::digest::Range;
-use runguard_store::{LogRow, Order, RowFilter};
+use runguard_store::{Order, Row, RowFilter};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ impl Seen {
         writeln!(self.text, "{what:?}").unwrap();
     }
 
-    fn rows(&mut self, rows: &[LogRow]) {
+    fn rows(&mut self, rows: &[Row]) {
         for row in rows {
             self.ids.push(row.id.clone());
             self.say(row);

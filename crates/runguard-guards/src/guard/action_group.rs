@@ -9,11 +9,13 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::failures::{self, CallResult, LastCall, refusal};
 use runguard_core::fingerprint;
 use runguard_core::limits::within;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row;
 use runguard_core::text::{StoreText, redact};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -26,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Sections = Arc<Section<Settings>>;
 
 pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<ActionGroup, 0>(14, Lasts::Log);
 
@@ -171,6 +173,37 @@ impl Call {
     }
 }
 
+/// What is kept of a call, or of its result.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    pub call: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<bool>,
+}
+
+/// A call is told apart by what is kept of it, not by its parameters, which are not kept.
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let kept: Kept<'_> = logged::read(&row.input);
+    let call = |known: &str| Call {
+        session_id: row.session.clone(),
+        action: row.subject.clone(),
+        path_at: row.subject.len(),
+        identity: xxh3_64(format!("{}\0{known}", row.subject).as_bytes()),
+    };
+    if row.kind == row::Kind::Check {
+        return Some(Retold::of(Request(call(&kept.call))));
+    }
+    let identity = logged.events()?.into_iter().find_map(|event| match event {
+        Event::Resulted { call, .. } => Some(call),
+        Event::Called { .. } => None,
+    })?;
+    let known = fingerprint::hex16(&identity.to_be_bytes());
+    Some(Retold::of(ResultRequest { call: call(&known), failed: kept.failed == Some(true) }))
+}
+
 #[derive(Debug)]
 pub struct Request(Call);
 
@@ -204,8 +237,8 @@ impl Decide for Request {
         self.0.places()
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("call", fingerprint::hex16(&self.0.identity.to_be_bytes()))
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { call: fingerprint::hex16(&self.0.identity.to_be_bytes()).into(), failed: None })
     }
 
     fn decide(&self, settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {
@@ -264,8 +297,8 @@ impl Decide for ResultRequest {
         self.call.places()
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("failed", self.failed)
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { call: Cow::Borrowed(""), failed: Some(self.failed) })
     }
 
     fn decide(&self, _settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {

@@ -9,14 +9,17 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::fingerprint;
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row;
 use runguard_core::text::{StoreText, cut};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -25,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Sections = Arc<Section<Settings>>;
 
 pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<AgentAction, 0>(5, Lasts::Window);
 
@@ -263,6 +266,37 @@ pub struct Request {
     pub params_hash: String,
 }
 
+/// What is kept of a call, or of its result.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    pub action_params_hash: Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    pub result_summary: Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    pub result_hash: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<bool>,
+}
+
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let kept: Kept<'_> = logged::read(&row.input);
+    let (session_id, action_name) = (row.session.clone(), row.subject.clone());
+    if row.kind == row::Kind::Check {
+        return Some(Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned() }));
+    }
+    // The number of the result tells it from others; the text may be cut.
+    let told = logged.events().unwrap_or_default().into_iter().find_map(|event| match event {
+        Event::Resulted { result, .. } => Some(result.to_string()),
+        Event::Called { .. } => None,
+    });
+    let kept = if kept.result_hash.is_empty() { kept.result_summary } else { kept.result_hash };
+    let result_hash = told.unwrap_or_else(|| kept.into_owned());
+    Some(Retold::of(ResultRequest { session_id, action_name, result_summary: String::new(), result_hash, error: false }))
+}
+
 #[derive(Debug)]
 pub enum Block {
     Total { total: u32 },
@@ -384,8 +418,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with_text("action_params_hash", kept_hash(&self.params_hash, store_text))
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept { action_params_hash: kept_hash(&self.params_hash, store_text).into(), ..Kept::default() })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -509,11 +543,13 @@ impl Decide for ResultRequest {
         vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new()
-            .with_text("result_summary", store_text.keep(&self.result_summary, 200))
-            .with_text("result_hash", kept_hash(&self.result_hash, store_text))
-            .with("error", self.error)
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept {
+            result_summary: store_text.keep(&self.result_summary, 200).into(),
+            result_hash: kept_hash(&self.result_hash, store_text).into(),
+            error: Some(self.error),
+            ..Kept::default()
+        })
     }
 
     fn decide(&self, _settings: &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {

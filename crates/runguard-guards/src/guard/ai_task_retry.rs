@@ -10,18 +10,20 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<AiTaskRetry, 0>(1, Lasts::Window);
 
@@ -143,6 +145,30 @@ pub struct Request {
     pub validation_error: String,
 }
 
+const MOST_KEPT_CHARS: usize = 500;
+
+/// What of a request is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    user_message: Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    validation_error: Cow<'a, str>,
+}
+
+/// The error is not looked at by any rule.
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let kept: Kept<'_> = logged::read(&row.input);
+    let rulebook = terms.policy.ai_task_retry.for_subject(&row.subject);
+    let pattern = rulebook.settings.patterns.get(&row.subject);
+    let missing = Reason::InputMissingPrerequisiteSignal;
+    let (reading, user_message) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_message, MOST_KEPT_CHARS), doubts);
+    let (session_id, task_name) = (row.session.clone(), row.subject.clone());
+    Some(Retold::by(reading, Request { session_id, task_name, user_message, validation_error: String::new() }))
+}
+
 impl Decide for Request {
     type Guard = AiTaskRetry;
     type Block = Block;
@@ -164,10 +190,11 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, &self.task_name)]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new()
-            .with_text("user_message", store_text.keep(&self.user_message, 500))
-            .with_text("validation_error", store_text.keep(&self.validation_error, 500))
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept {
+            user_message: store_text.keep(&self.user_message, MOST_KEPT_CHARS).into(),
+            validation_error: store_text.keep(&self.validation_error, MOST_KEPT_CHARS).into(),
+        })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -179,7 +206,7 @@ impl Decide for Request {
         let facts = Facts::new().with("task_name", task.clone());
         match block {
             Block::SignalMissing => (
-                facts.with("validation_error", moment.store_text.keep(&self.validation_error, 500)),
+                facts.with("validation_error", moment.store_text.keep(&self.validation_error, MOST_KEPT_CHARS)),
                 format!(
                     "The message does not contain what task '{task}' should extract, so another model call cannot find it. Ask the user for the value instead of retrying."
                 ),

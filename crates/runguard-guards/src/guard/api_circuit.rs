@@ -5,16 +5,20 @@ use super::{
     Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, count_outlook, decode, encode, says,
 };
 use crate::answer::Facts;
+use crate::answer::{Answer, Value};
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, Logged, Retell, Retold, Shows, Terms, Turned};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Phase, Refusal};
 pub use runguard_core::breaker::circuit::{CircuitView, Control, Event, Forced, PhaseChange, Remains};
 use runguard_core::limits::{Invalid, within};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::{self, Action, Ended, Row, RowRef};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -25,8 +29,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&ENDPOINT_SLOT, &SESSION_SLOT],
     step: GuardedStep::ToolCall,
-    holds: Holds::Flow,
-};
+    holds: Holds::Flow, shows: shows, retelling: || Box::new(Retelling::default()) };
 
 /// Where the phases of endpoints are filed.
 pub static ENDPOINT_SLOT: Slot = Slot { lives_with: LivesWith::Endpoint, ..Slot::of::<ApiCircuit, 0>(8, Lasts::ByState(remains)) };
@@ -241,8 +244,8 @@ impl Decide for CheckRequest {
         places(&self.endpoint_key, &self.session_id)
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new()
+    fn input(&self, _store_text: StoreText) -> String {
+        "{}".to_owned()
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -334,17 +337,18 @@ impl Decide for RecordRequest {
         places(&self.endpoint_key, &self.session_id)
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        let kept = |permit: &String| {
+    fn input(&self, store_text: StoreText) -> String {
+        let kept = |permit: &'_ String| {
             let kept = if is_permit(permit) { Cow::Borrowed(permit.as_str()) } else { store_text.keep_name(permit) };
-            runguard_core::text::cut(&kept, 64).to_owned()
+            runguard_core::text::cut(&kept, 64).to_owned().into()
         };
-        Facts::new()
-            .with("outcome", if self.failed { "failure" } else { "success" })
-            .with("attempt", self.attempt)
-            .with("status_code", self.status_code)
-            .with("latency_ms", self.latency_ms)
-            .with("permit_id", self.permit_id.as_ref().map(kept))
+        logged::write(&Kept {
+            outcome: Some(if self.failed { CallOutcome::Failure } else { CallOutcome::Success }),
+            attempt: self.attempt,
+            status_code: self.status_code,
+            latency_ms: self.latency_ms,
+            permit_id: self.permit_id.as_ref().map(kept),
+        })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -376,6 +380,99 @@ impl Decide for RecordRequest {
             PhaseChange::Tripped => Notice::CircuitTripped,
             PhaseChange::Closed => Notice::CircuitClosed,
         })
+    }
+}
+
+/// What is kept of a result.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    outcome: Option<CallOutcome>,
+    attempt: u64,
+    status_code: Option<u64>,
+    latency_ms: Option<u64>,
+    #[serde(borrow)]
+    permit_id: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CallOutcome {
+    Success,
+    Failure,
+}
+
+/// What of an answer is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said<'a> {
+    tripped: bool,
+    #[serde(borrow)]
+    phase: Cow<'a, str>,
+    probe: Option<bool>,
+    watched: Option<bool>,
+}
+
+pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    let said: Said<'_> = logged::read(row.answer);
+    let circuit = match row.outcome.known() {
+        Some(Ended::Answered(row::Outcome::Recorded)) if said.tripped => Some(Turned::Open),
+        Some(Ended::Answered(row::Outcome::Recorded)) if said.phase == Phase::Closed.code() => Some(Turned::Closed),
+        Some(Ended::Answered(row::Outcome::Allowed)) if said.probe == Some(false) => Some(Turned::Closed),
+        Some(Ended::Did(Action::CircuitForcedClosed | Action::CircuitReset)) => Some(Turned::Closed),
+        Some(Ended::Answered(_) | Ended::Did(_)) | None => None,
+    };
+    let kept: Kept<'_> = logged::read(row.input);
+    let call = kept.outcome.map(|outcome| logged::Call { is_failure: outcome == CallOutcome::Failure, latency_ms: kept.latency_ms });
+    Shows { circuit, call, ..Shows::default() }
+}
+
+/// A permit carries the generation of the circuit that gave it, so a result is told with the permit that was given this time. One
+/// whose check is not in sight, or was refused, comes without.
+#[derive(Debug, Default)]
+pub(crate) struct Retelling {
+    /// Of each way of telling, by decision.
+    permits: [BTreeMap<String, String>; 2],
+}
+
+fn recorded_again(row: &Row, permit_id: Option<String>) -> RecordRequest {
+    let kept: Kept<'_> = logged::read(&row.input);
+    RecordRequest {
+        endpoint_key: row.subject.clone(),
+        session_id: row.session.clone(),
+        failed: kept.outcome == Some(CallOutcome::Failure),
+        attempt: kept.attempt.max(1),
+        status_code: kept.status_code,
+        latency_ms: kept.latency_ms,
+        permit_id,
+    }
+}
+
+impl Retell for Retelling {
+    fn again(&mut self, logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+        let row = logged.row;
+        // A result for an endpoint that was one too many did nothing to it.
+        if logged::read::<Said<'_>>(&row.answer).watched == Some(false) {
+            return None;
+        }
+        match row.kind.known()? {
+            row::Kind::Check => Some(Retold::of(CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })),
+            row::Kind::Record => Some(Retold::of(recorded_again(row, None))),
+            // An operator's word left its events.
+            row::Kind::Admin => None,
+        }
+    }
+
+    fn again_in(&self, lane: usize, logged: &Logged<'_>) -> Option<Box<dyn crate::Operation>> {
+        let kept: Kept<'_> = logged::read(&logged.row.input);
+        let (_, decision_id) = kept.permit_id.as_deref()?.split_once('-')?;
+        Some(Box::new(recorded_again(logged.row, self.permits[lane].get(decision_id).cloned())))
+    }
+
+    fn answered(&mut self, lane: usize, row: &Row, answer: &Answer) {
+        if let Some(Value::Text(permit)) = answer.facts.get("permit_id") {
+            self.permits[lane].insert(row.id.clone(), permit.to_string());
+        }
     }
 }
 

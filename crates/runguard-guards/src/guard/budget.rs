@@ -14,12 +14,16 @@
 //! a ceiling that the operator moves holds at once. What the caller asked for is kept as it was asked. A scope belongs to many: a limit
 //! that a caller gives for it holds for that one question.
 
+pub(crate) mod row;
+
+use self::row::Kept;
 use super::{
     AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Outlook, Place, Route,
     RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot, Stored, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, is_per};
+use crate::logged;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, MOST_SCOPES, Scope, Unit, number_of, scope_label};
@@ -42,8 +46,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE, &RESERVE_ROUTE, &COMMIT_ROUTE, &RELEASE_ROUTE],
     slots: &[&SLOT, &SCOPE_SLOT],
     step: GuardedStep::ModelCall,
-    holds: Holds::Money,
-};
+    holds: Holds::Money, shows: row::shows, retelling: || Box::new(row::Retelling::default()) };
 
 pub static SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(12, Lasts::Log) };
 pub static SCOPE_SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(15, Lasts::Month) };
@@ -173,6 +176,9 @@ const CAP: AnswerField = says("cap", AnswerKind::Whole, "Cap reached: calls allo
 const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To commit or release it.");
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
 
+/// What an answer calls a budget that another one draws on, and one that many sessions share.
+const OF_PARENT: &str = "parent";
+const OF_SCOPE: &str = "scope";
 /// Open reservations of one budget; more are refused. Less than within a process: the state is read and written at every step.
 pub const MOST_RESERVATIONS: usize = 1024;
 /// The same of a scope, which many share.
@@ -486,31 +492,31 @@ pub struct Request {
 
 /// What a row of the log tells of a request.
 #[derive(Debug, Clone)]
-pub struct Told<'a> {
-    pub session_id: &'a str,
-    pub budget: &'a str,
+struct Told<'a> {
+    session_id: &'a str,
+    budget: &'a str,
     /// The last part of the route.
-    pub act: &'a str,
-    pub parent: Option<&'a str>,
+    act: &'a str,
+    parent: Option<&'a str>,
     /// Of the session's own budget.
-    pub events: Option<&'a [u8]>,
+    events: Option<&'a [u8]>,
     /// What was asked for, where nothing happened.
-    pub asked_usd: Option<f64>,
-    pub asked_tokens: Option<u64>,
+    asked_usd: Option<f64>,
+    asked_tokens: Option<u64>,
     /// The limits it brought along.
-    pub limit_usd: Option<f64>,
-    pub limit_tokens: Option<u64>,
-    pub cap: Option<u64>,
+    limit_usd: Option<f64>,
+    limit_tokens: Option<u64>,
+    cap: Option<u64>,
     /// What it drew on besides, as [`shown`] shows it.
-    pub scopes: Vec<&'a str>,
-    pub model: Option<&'a str>,
-    pub asked_with: Option<&'a str>,
+    scopes: Vec<&'a str>,
+    model: Option<&'a str>,
+    asked_with: Option<&'a str>,
     /// The names of reservations by their numbers.
-    pub reservations: &'a BTreeMap<u64, String>,
+    reservations: &'a BTreeMap<u64, String>,
 }
 
 /// The request that a row of the log tells of. `None` when it does not tell enough.
-pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
+fn again(told: Told<'_>) -> Option<Request> {
     let act =
         [Act::Check, Act::Record, Act::Reserve, Act::Commit, Act::Release].into_iter().find(|act| act.route().path.ends_with(told.act))?;
     let events: Vec<Event> = told.events.and_then(|events| postcard::from_bytes(events).ok()).unwrap_or_default();
@@ -545,7 +551,7 @@ pub fn again(told: Told<'_>) -> Option<Box<dyn super::Operation>> {
             Entry::Began { .. } => {}
         }
     }
-    Some(Box::new(request))
+    Some(request)
 }
 
 /// A scope of the request as the log tells it: `team/day max_usd=5:search`.
@@ -584,7 +590,7 @@ fn calls(number: u64) -> u32 {
 }
 
 /// The number a reservation is known by in events.
-pub fn reservation_number(id: &str) -> u64 {
+fn reservation_number(id: &str) -> u64 {
     number_of(id)
 }
 
@@ -844,31 +850,17 @@ impl Decide for Request {
         places
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        let facts = Facts::new().with("act", self.route().path.rsplit('/').next().unwrap_or_default());
-        let mut facts = match &self.parent {
-            Some(parent) => facts.with("parent", parent.clone()),
-            None => facts,
-        };
-        if let Some(usd) = self.limits.usd {
-            facts = facts.with("max_usd", usd.as_dollars());
-        }
-        if let Some(tokens) = self.limits.tokens {
-            facts = facts.with("max_tokens", tokens);
-        }
-        if let Some(cap) = self.limits.cap {
-            facts = facts.with("cap", cap);
-        }
-        if !self.scopes.is_empty() {
-            facts = facts.with("scopes", self.scopes.iter().map(shown).collect::<Vec<_>>());
-        }
-        if let Some(key) = &self.asked_with {
-            facts = facts.with("asked_with", key.clone());
-        }
-        match &self.model {
-            Some(model) => facts.with("model", model.clone()),
-            None => facts,
-        }
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept {
+            act: self.route().path.rsplit('/').next().unwrap_or_default().into(),
+            parent: self.parent.as_deref().map(Cow::Borrowed),
+            max_usd: self.limits.usd.map(NanoDollars::as_dollars),
+            max_tokens: self.limits.tokens,
+            cap: self.limits.cap.map(u64::from),
+            scopes: self.scopes.iter().map(shown).collect(),
+            asked_with: self.asked_with.as_deref().map(Cow::Borrowed),
+            model: self.model.as_deref().map(Cow::Borrowed),
+        })
     }
 
     fn warnings(&self, settings: &Settings) -> Vec<String> {
@@ -998,9 +990,9 @@ impl Request {
         };
         let (level, sentences) = match (exceeded.level, &drawn) {
             (Level::Own, _) => ("budget", exceeded.sentences()),
-            (Level::Ancestor(_), _) => ("parent", exceeded.sentences()),
+            (Level::Ancestor(_), _) => (OF_PARENT, exceeded.sentences()),
             (Level::Scope(_), drawn) => {
-                ("scope", drawn.map_or_else(|| exceeded.sentences(), |drawn| exceeded.sentences_of(&drawn.words())))
+                (OF_SCOPE, drawn.map_or_else(|| exceeded.sentences(), |drawn| exceeded.sentences_of(&drawn.words())))
             }
         };
         let mut facts = facts;

@@ -11,21 +11,24 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, Known, EachByItself, Logged, Reading, Retold, Shows, Terms};
 use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use runguard_core::window::Slots;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<CaptureSlotFill, 0>(7, Lasts::Window);
 
@@ -213,6 +216,49 @@ pub struct Request {
     pub user_utterance: String,
 }
 
+const MOST_KEPT_CHARS: usize = 200;
+
+/// What of a request is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow)]
+    entity_type: Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    user_utterance: Cow<'a, str>,
+}
+
+/// What of an answer is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said<'a> {
+    #[serde(borrow)]
+    classification: Option<Cow<'a, str>>,
+}
+
+pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    let kept: Kept<'a> = logged::read(row.input);
+    let is_hint = row.gives(Reason::ColloquialFormatDetected);
+    let entity = (!kept.entity_type.is_empty()).then_some(logged::Entity { name: kept.entity_type, is_hint });
+    Shows { entity, ..Shows::default() }
+}
+
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let (kept, said): (Kept<'_>, Said<'_>) = (logged::read(&row.input), logged::read(&row.answer));
+    let classification = said.classification.map(|code| Classification::from_code(&code));
+    let known = if classification.is_some() { Known::Finding } else { Known::Nothing };
+    let reading = terms.reading(known, &kept.user_utterance, MOST_KEPT_CHARS, doubts);
+    let user_utterance = match (reading, classification.flatten()) {
+        (Reading::Text, _) => kept.user_utterance.into_owned(),
+        (Reading::Word, Some(Classification::MachineFormat)) => logged::SIGNAL.to_owned(),
+        (Reading::Word, Some(Classification::Colloquial)) => logged::SPOKEN.to_owned(),
+        (Reading::Word, Some(Classification::Unrecognized) | None) => logged::NOTHING.to_owned(),
+    };
+    let (session_id, capture_step, entity_type) = (row.session.clone(), row.subject.clone(), kept.entity_type.into_owned());
+    Some(Retold::by(reading, Request { session_id, capture_step, entity_type, user_utterance }))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Classification {
     MachineFormat,
@@ -227,6 +273,10 @@ impl Classification {
             Self::Colloquial => "colloquial_format",
             Self::Unrecognized => "unrecognized",
         }
+    }
+
+    fn from_code(code: &str) -> Option<Self> {
+        [Self::MachineFormat, Self::Colloquial, Self::Unrecognized].into_iter().find(|known| known.code() == code)
     }
 }
 
@@ -274,8 +324,11 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, &self.capture_step)]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with("entity_type", self.entity_type.clone()).with_text("user_utterance", store_text.keep(&self.user_utterance, 200))
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept {
+            entity_type: Cow::Borrowed(&self.entity_type),
+            user_utterance: store_text.keep(&self.user_utterance, MOST_KEPT_CHARS).into(),
+        })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

@@ -9,19 +9,22 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Shows, Terms};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Handover, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Handover, holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<Handoff, 0>(2, Lasts::Window);
 
@@ -178,6 +181,48 @@ pub struct Request {
     pub target_bot: String,
 }
 
+/// What of a request is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow)]
+    source_bot: Cow<'a, str>,
+    #[serde(borrow)]
+    target_bot: Cow<'a, str>,
+}
+
+/// What of an answer is read. The chain of one that does not refuse stands with the signal.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    chain: Vec<String>,
+    signals: Vec<Signal>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Signal {
+    chain: Vec<String>,
+}
+
+pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    let kept: Kept<'a> = logged::read(row.input);
+    let chain = if row.reason.is_some() {
+        let said: Said = logged::read(row.answer);
+        let mut chains = std::iter::once(said.chain).chain(said.signals.into_iter().map(|signal| signal.chain));
+        chains.find(|chain| !chain.is_empty()).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    Shows { handover: Some(logged::Handover { source: kept.source_bot, chain }), ..Shows::default() }
+}
+
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let source_bot = logged::read::<Kept<'_>>(&row.input).source_bot.into_owned();
+    Some(Retold::of(Request { session_id: row.session.clone(), source_bot, target_bot: row.subject.clone() }))
+}
+
 #[derive(Debug)]
 pub enum Block {
     CeilingReached { handoffs: u32 },
@@ -236,8 +281,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("source_bot", self.source_bot.clone()).with("target_bot", self.target_bot.clone())
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { source_bot: Cow::Borrowed(&self.source_bot), target_bot: Cow::Borrowed(&self.target_bot) })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

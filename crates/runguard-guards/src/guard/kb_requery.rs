@@ -10,11 +10,13 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Terms, Topic as TopicShown};
 use crate::pattern::Patterns;
 use crate::policy::{self, AnySection, GuardSettings, Policy, Section, SectionInfo, Setting, SettingsProblem, Tree};
 use runguard_core::fingerprint::hex16;
 use runguard_core::limits::{fraction, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::{self, RowRef};
 use runguard_core::similarity::Gist;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
@@ -54,11 +56,106 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&BOTPRESS_ROUTE, &CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&BOTPRESS_SLOT, &VOICEFLOW_SLOT],
     step: GuardedStep::Retrieval,
-    holds: Holds::Flow,
-};
+    holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
 
 static BOTPRESS_SLOT: Slot = Slot { subject: NamedBy::Anyone, ..Slot::of::<Botpress, 0>(3, Lasts::Window) };
 static VOICEFLOW_SLOT: Slot = Slot::of::<Voiceflow, 0>(4, Lasts::Window);
+
+// ---------------------------------------------------------------------------------------------------- log row
+
+/// Characters of a query that are kept.
+const MOST_KEPT_CHARS: usize = 300;
+
+/// What is kept of a question at the Botpress door.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct BotpressKept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    query_text: Cow<'a, str>,
+    /// The other door's rows do not have it.
+    last_confidence: Option<f64>,
+}
+
+/// What is kept of a question at the Voiceflow door.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct CheckKept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    query: Cow<'a, str>,
+    prior_confidence: Option<f64>,
+}
+
+/// What is kept of what a query gave.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct RecordKept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    query: Cow<'a, str>,
+    confidence_score: Option<f64>,
+    retrieved_chunks: Option<u64>,
+}
+
+/// What of an answer is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said<'a> {
+    #[serde(borrow)]
+    topic_hash: Cow<'a, str>,
+    #[serde(borrow)]
+    matched_query: Cow<'a, str>,
+    queries_used: u64,
+}
+
+pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    let said: Said<'a> = logged::read(row.answer);
+    let name = if said.topic_hash.is_empty() { Cow::Borrowed(row.subject) } else { said.topic_hash };
+    let text_or = |own: Cow<'a, str>| if said.matched_query.is_empty() { own } else { said.matched_query };
+    let botpress: BotpressKept<'a> = logged::read(row.input);
+    let topic = if row.kind == row::Kind::Record {
+        let RecordKept { query, confidence_score, .. } = logged::read(row.input);
+        TopicShown { name, text: query, counts: true, confidence: confidence_score }
+    } else if let Some(confidence) = botpress.last_confidence {
+        // Of the first query it says 0 because there was no answer yet.
+        let is_of_answer = confidence > 0.0 || said.queries_used > 1 || row.outcome == row::Outcome::Blocked;
+        TopicShown { name, text: text_or(botpress.query_text), counts: true, confidence: is_of_answer.then_some(confidence) }
+    } else {
+        // This door counts what is recorded.
+        TopicShown { name, text: text_or(logged::read::<CheckKept<'a>>(row.input).query), counts: false, confidence: None }
+    };
+    Shows { topic: Some(topic), ..Shows::default() }
+}
+
+const TOPIC_BY_LOG: Doubt =
+    Doubt::of_guard(0, "knowledge-base queries are kept without their whole text: the topic the log names for them is taken");
+
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let session_id = row.session.clone();
+    // The subject is made of the whole text: if the kept one gives the same, it is the whole one, as far as it is compared.
+    let mut whole = |kept: &str| {
+        if topic_hash(kept) == row.subject && kept.chars().count() < MOST_KEPT_CHARS {
+            return (kept.to_owned(), row.subject.clone());
+        }
+        doubts.add(TOPIC_BY_LOG);
+        // Its name stands for its words: like itself, and like nothing else.
+        let named = logged::read::<Said<'_>>(&row.answer).topic_hash;
+        let topic = if named.is_empty() { row.subject.clone() } else { named.into_owned() };
+        (topic.clone(), topic)
+    };
+    if row.kind != row::Kind::Check {
+        let kept: RecordKept<'_> = logged::read(&row.input);
+        let (query, topic_hash) = whole(&kept.query);
+        let confidence = kept.confidence_score.unwrap_or(0.0);
+        return Some(Retold::of(RecordRequest { session_id, query, topic_hash, confidence, chunks: kept.retrieved_chunks }));
+    }
+    if let Some(last_confidence) = logged::read::<BotpressKept<'_>>(&row.input).last_confidence {
+        let topic_hash = row.subject.clone();
+        return Some(Retold::of(BotpressRequest { session_id, topic_hash, query_text: String::new(), last_confidence }));
+    }
+    let kept: CheckKept<'_> = logged::read(&row.input);
+    let (query, topic_hash) = whole(&kept.query);
+    Some(Retold::of(CheckRequest { session_id, query, topic_hash, prior_confidence: kept.prior_confidence }))
+}
 
 // ---------------------------------------------------------------------------------------------- Botpress door
 
@@ -247,8 +344,11 @@ impl Decide for BotpressRequest {
         vec![Place::in_session(&self.session_id, &BOTPRESS_SLOT, &self.topic_hash)]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with_text("query_text", store_text.keep(&self.query_text, 500)).with("last_confidence", self.last_confidence)
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&BotpressKept {
+            query_text: store_text.keep(&self.query_text, 500).into(),
+            last_confidence: Some(self.last_confidence),
+        })
     }
 
     fn decide(&self, settings: &BotpressSettings, state: &BotpressState, moment: Moment<'_>) -> RulingOf<Self> {
@@ -585,8 +685,8 @@ impl Decide for CheckRequest {
         vec![Place::in_session(&self.session_id, &VOICEFLOW_SLOT, "")]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with_text("query", store_text.keep(&self.query, 300)).with("prior_confidence", self.prior_confidence)
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&CheckKept { query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(), prior_confidence: self.prior_confidence })
     }
 
     fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
@@ -687,11 +787,12 @@ impl Decide for RecordRequest {
         vec![Place::in_session(&self.session_id, &VOICEFLOW_SLOT, "")]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new()
-            .with_text("query", store_text.keep(&self.query, 300))
-            .with("confidence_score", self.confidence)
-            .with("retrieved_chunks", self.chunks)
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&RecordKept {
+            query: store_text.keep(&self.query, MOST_KEPT_CHARS).into(),
+            confidence_score: Some(self.confidence),
+            retrieved_chunks: self.chunks,
+        })
     }
 
     fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
@@ -703,7 +804,11 @@ impl Decide for RecordRequest {
             if moment.store_text == StoreText::None {
                 gist.forget_text();
             }
-            events.push(VoiceflowEvent::Opened { topic: self.topic_hash.clone(), gist, query: moment.store_text.keep(&self.query, 300) });
+            events.push(VoiceflowEvent::Opened {
+                topic: self.topic_hash.clone(),
+                gist,
+                query: moment.store_text.keep(&self.query, MOST_KEPT_CHARS),
+            });
             self.topic_hash.clone()
         };
         events.push(VoiceflowEvent::Recorded {

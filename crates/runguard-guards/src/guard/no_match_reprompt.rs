@@ -10,18 +10,20 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<NoMatchReprompt, 0>(6, Lasts::Window);
 
@@ -142,6 +144,26 @@ pub struct Request {
     pub user_utterance: String,
 }
 
+const MOST_KEPT_CHARS: usize = 500;
+
+/// What of a request is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    user_utterance: Cow<'a, str>,
+}
+
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let kept: Kept<'_> = logged::read(&row.input);
+    let rulebook = terms.policy.no_match_reprompt.for_subject(&row.subject);
+    let pattern = rulebook.settings.patterns.get(&row.subject);
+    let missing = Reason::EntitySignalAbsent;
+    let (reading, user_utterance) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_utterance, MOST_KEPT_CHARS), doubts);
+    Some(Retold::by(reading, Request { session_id: row.session.clone(), step_id: row.subject.clone(), user_utterance }))
+}
+
 impl Decide for Request {
     type Guard = NoMatchReprompt;
     type Block = Block;
@@ -163,8 +185,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, &self.step_id)]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with_text("user_utterance", store_text.keep(&self.user_utterance, 500))
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept { user_utterance: store_text.keep(&self.user_utterance, MOST_KEPT_CHARS).into() })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

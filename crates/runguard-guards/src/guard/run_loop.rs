@@ -10,14 +10,19 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::logged::{self, Doubt, Doubts, Logged, Retell, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::loops::{Called, Compared, LoopDetected, LoopKind, LoopSettings, MAX_CYCLE_LEN, Trail};
 use runguard_core::fingerprint;
 use runguard_core::limits::within;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,7 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub type Sections = Arc<Section<Settings>>;
 
 pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &CHECK_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+    GuardEntry { routes: &[&ROUTE, &CHECK_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(Retelling::default()) };
 
 static SLOT: Slot = Slot::of::<RunLoop, 0>(10, Lasts::Log);
 
@@ -246,6 +251,69 @@ pub struct Request {
     counts: bool,
 }
 
+/// What is kept of a call.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept<'a> {
+    #[serde(borrow)]
+    pub call: Cow<'a, str>,
+}
+
+/// Thresholds that a caller brings along: repeats, longest cycle, window in seconds, calls.
+type OwnThresholds = [Option<u64>; 4];
+
+const OWN_THRESHOLDS: Doubt =
+    Doubt::of_guard(0, "calls came with thresholds of their own: these are kept, also where only earlier calls of the run tell them");
+const MAY_NOT_COUNT: Doubt = Doubt::of_guard(1, "refused calls would pass and are counted: whether they only asked is not kept");
+
+/// The call that is kept tells calls apart as well as the arguments did. A refused one does not tell its own thresholds.
+#[derive(Debug, Default)]
+pub(crate) struct Retelling {
+    /// By tenant and session.
+    own: BTreeMap<(Arc<str>, String), OwnThresholds>,
+}
+
+impl Retell for Retelling {
+    fn again(&mut self, logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+        let row = logged.row;
+        let whose = (row.tenant.clone(), row.session.clone());
+        let events: Vec<Event> = logged.events().unwrap_or_default();
+        let set = &terms.policy.run_loop.for_subject(&row.subject).settings;
+        let thresholds = events.first().map(Event::thresholds);
+        if let Some(Thresholds { repeats, max_cycle_len, window_millis, max_calls }) = thresholds {
+            let unlike = |own: u64, set: u64| (own != set).then_some(own);
+            let own = [
+                unlike(u64::from(repeats), u64::from(set.repeats)),
+                unlike(u64::from(max_cycle_len), u64::from(set.max_cycle_len)),
+                unlike(window_millis.unwrap_or(0), set.window.as_millis()).map(|millis| millis / 1000),
+                unlike(u64::from(max_calls.unwrap_or(0)), u64::from(set.max_calls)),
+            ];
+            if own.iter().any(Option::is_some) {
+                self.own.insert(whose.clone(), own);
+            } else {
+                self.own.remove(&whose);
+            }
+        }
+        let own = self.own.get(&whose).copied();
+        if own.is_some() {
+            doubts.add(OWN_THRESHOLDS);
+        }
+        let [repeats, max_cycle_len, window_seconds, max_calls] = own.unwrap_or_default();
+        let kept: Kept<'_> = logged::read(&row.input);
+        let body = json!({
+            "session_id": row.session, "tool": row.subject, "args": kept.call,
+            "repeats": repeats, "max_cycle_len": max_cycle_len, "window_seconds": window_seconds, "max_calls": max_calls,
+        });
+        // A call that passed and left nothing behind only asked.
+        let only_asked = events.is_empty() && row.outcome != row::Outcome::Blocked;
+        Retold::read(if only_asked { &CHECK_ROUTE } else { &ROUTE }, &body)
+    }
+
+    fn doubt_of_passing(&self) -> Option<Doubt> {
+        Some(MAY_NOT_COUNT)
+    }
+}
+
 #[derive(Debug)]
 pub enum Block {
     Loop(LoopDetected),
@@ -307,8 +375,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("call", runguard_core::text::cut(&self.signature, 300).to_owned())
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { call: runguard_core::text::cut(&self.signature, 300).into() })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

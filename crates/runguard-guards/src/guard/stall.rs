@@ -10,6 +10,7 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::stall::{Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
@@ -17,13 +18,14 @@ use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<Stall, 0>(11, Lasts::Log);
 
@@ -224,15 +226,27 @@ impl Request {
     }
 }
 
-/// The request that events of the log tell of.
-pub fn again(session_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn super::Operation>> {
-    let events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let what = match events.first()? {
-        Event::Called(Seen { args, result, error, round, .. }) => What::Call { args: *args, result: *result, error: *error, round: *round },
-        Event::Said { text, .. } => What::Message(*text),
-        Event::UserSpoke => What::UserMessage,
+/// What of a request is kept beside its event.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    pub error: Cow<'a, str>,
+}
+
+/// Its event tells all of it.
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let what = match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
+        Some(Event::Called(Seen { args, result, error, round, .. })) => What::Call { args, result, error, round },
+        Some(Event::Said { text, .. }) => What::Message(text),
+        Some(Event::UserSpoke) => What::UserMessage,
+        None => {
+            doubts.add(Doubt::NO_EVENTS);
+            return None;
+        }
     };
-    Some(Box::new(Request { session_id: session_id.to_owned(), tool: tool.to_owned(), what, error: String::new() }))
+    Some(Retold::of(Request { session_id: row.session.clone(), tool: row.subject.clone(), what, error: String::new() }))
 }
 
 impl Decide for Request {
@@ -256,8 +270,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, "")]
     }
 
-    fn input(&self, store_text: StoreText) -> Facts {
-        Facts::new().with_text("error", store_text.keep(&self.error, 300))
+    fn input(&self, store_text: StoreText) -> String {
+        logged::write(&Kept { error: store_text.keep(&self.error, 300).into() })
     }
 
     fn decide(&self, Settings(settings): &Settings, state: &State, _moment: Moment<'_>) -> RulingOf<Self> {

@@ -4,18 +4,22 @@
 //! never both take the last one; telling its result matters only when it failed, for then the same call may be made again.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Operation, Outlook, Place, Route,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route,
     RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::tool_calls::{Call, CallOutcome, Skip, TrackerSettings, TurnCalls};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::json;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -23,7 +27,7 @@ use std::sync::Arc;
 pub type Sections = Arc<Section<Settings>>;
 
 pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RECORD_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow };
+    GuardEntry { routes: &[&ROUTE, &RECORD_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
 
 static SLOT: Slot = Slot::of::<ToolCallGuard, 0>(13, Lasts::Log);
 
@@ -166,20 +170,53 @@ impl ToolCall {
     }
 }
 
-/// The request that events of the log tell of: a call that was counted, or one that was told to have failed.
-pub fn again(session_id: &str, turn_id: &str, tool: &str, events: &[u8]) -> Option<Box<dyn Operation>> {
-    let mut events: Vec<Event> = postcard::from_bytes(events).ok()?;
-    let made = |known: Call| ToolCall {
-        session_id: session_id.to_owned(),
-        turn_id: turn_id.to_owned(),
-        tool: tool.to_owned(),
-        args: Value::Null,
-        known: Some(known),
-    };
-    Some(match events.pop()? {
-        Event::Ran { call, .. } => Box::new(Request(made(call))),
-        Event::Failed { call } => Box::new(RecordRequest { call: made(call), failed: true }),
-    })
+/// What is kept of a call, or of its result, beside its event.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    turn_id: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<bool>,
+}
+
+const CALL_UNKNOWN: Doubt = Doubt::of_guard(0, "refused requests are kept without their arguments: they stay refused");
+const LIMIT_UNLIKE: Doubt =
+    Doubt::of_guard(1, "tool calls refused by their limit are kept without their arguments: they count as calls unlike any before");
+
+/// Its event tells all of a call that was counted, or was told to have failed.
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    if let Some(effect) = logged.effects.first() {
+        let call = |known: Call| ToolCall {
+            session_id: row.session.clone(),
+            turn_id: effect.subject.to_owned(),
+            tool: row.subject.clone(),
+            args: Value::Null,
+            known: Some(known),
+        };
+        return Some(match logged.events()?.pop()? {
+            Event::Ran { call: known, .. } => Retold::of(Request(call(known))),
+            Event::Failed { call: known } => Retold::of(RecordRequest { call: call(known), failed: true }),
+        });
+    }
+    // A result that is no failure changes nothing.
+    if row.kind != row::Kind::Check {
+        return None;
+    }
+    if !row.gives(Reason::ToolLimit) {
+        doubts.add(if row.outcome == row::Outcome::Blocked { CALL_UNKNOWN } else { Doubt::NO_EVENTS });
+        return None;
+    }
+    doubts.add(LIMIT_UNLIKE);
+    let kept: Kept<'_> = logged::read(&row.input);
+    Some(Retold::of(Request(ToolCall {
+        session_id: row.session.clone(),
+        turn_id: kept.turn_id.into_owned(),
+        tool: row.subject.clone(),
+        args: json!({"decision": row.id}),
+        known: None,
+    })))
 }
 
 #[derive(Debug)]
@@ -212,8 +249,8 @@ impl Decide for Request {
         self.0.places()
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with_text("turn_id", self.0.turn_id.clone())
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { turn_id: Cow::Borrowed(&self.0.turn_id), error: None })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -263,8 +300,8 @@ impl Decide for RecordRequest {
         self.call.places()
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new().with("error", self.failed)
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept { turn_id: Cow::Borrowed(""), error: Some(self.failed) })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

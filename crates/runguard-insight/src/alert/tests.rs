@@ -1,17 +1,18 @@
 use super::*;
 use proptest::prelude::*;
 
-fn row<'a>(second: i64, guard: &'a str, kind: &'a str, outcome: &'a str, reason: Option<&'a str>, answer: &'a str) -> Row<'a> {
-    Row {
-        at: Timestamp::from_millis(second * 1000),
+fn row<'a>(second: i64, guard: &'a str, kind: &'a str, outcome: &'a str, reason: Option<&'a str>, answer: &'a str) -> RowRef<'a> {
+    RowRef {
+        seq: 0,
+        at: second * 1000,
         id: "01",
         tenant: "acme",
-        guard,
-        kind,
+        guard: guard.into(),
+        kind: kind.into(),
         session: "run-1",
         subject: "orders",
-        outcome,
-        reason,
+        outcome: outcome.into(),
+        reason: reason.map(Into::into),
         answer,
         input: "{}",
     }
@@ -21,13 +22,15 @@ fn rule(when: When) -> Rule {
     Rule { name: "r".into(), when, ..Rule::default() }
 }
 
+fn judge(rule: &Rule, state: &mut State, row: &RowRef<'_>) -> Vec<Alert> {
+    rule.judge(state, row, &logged::shows(row))
+}
+
 /// Each alert as "firing 12" or "resolved 12", the second it came at.
-fn told(rule: &Rule, rows: &[Row<'_>]) -> Vec<String> {
+fn told(rule: &Rule, rows: &[RowRef<'_>]) -> Vec<String> {
     let mut state = State::default();
     rows.iter()
-        .flat_map(|row| {
-            rule.judge(&mut state, row).into_iter().map(|alert| format!("{} {}", alert.state.code(), row.at.as_millis() / 1000))
-        })
+        .flat_map(|row| judge(rule, &mut state, row).into_iter().map(|alert| format!("{} {}", alert.state.code(), row.at / 1000)))
         .collect()
 }
 
@@ -36,7 +39,7 @@ const OPEN: &str = r#"{"endpoint_key":"orders","phase":"open","tripped":false}"#
 const HALF: &str = r#"{"endpoint_key":"orders","phase":"half_open","tripped":false}"#;
 const CLOSED: &str = r#"{"endpoint_key":"orders","phase":"closed","tripped":false}"#;
 
-fn record(second: i64, answer: &str) -> Row<'_> {
+fn record(second: i64, answer: &str) -> RowRef<'_> {
     row(second, "api_circuit", "record", "recorded", None, answer)
 }
 
@@ -45,7 +48,7 @@ fn a_trip_is_told_once_and_resolved_when_the_circuit_closes() {
     let rows =
         [record(0, CLOSED), record(10, TRIP), record(20, OPEN), record(60, TRIP), record(70, HALF), record(90, CLOSED), record(91, CLOSED)];
     assert_eq!(told(&rule(When::CircuitTrip), &rows), ["firing 10", "resolved 90"]);
-    let other = Row { subject: "payments", ..record(15, TRIP) };
+    let other = RowRef { subject: "payments", ..record(15, TRIP) };
     assert_eq!(told(&rule(When::CircuitTrip), &[record(10, TRIP), other]), ["firing 10", "firing 15"], "each endpoint for itself");
     let only = Rule { tenant: Some("other".into()), ..rule(When::CircuitTrip) };
     assert_eq!(told(&only, &rows), Vec::<String>::new());
@@ -66,12 +69,12 @@ fn a_passing_check_and_an_operator_close_a_circuit_too() {
     let reset = row(5, "api_circuit", "admin", "circuit_reset", None, "{}");
     let forced = row(5, "api_circuit", "admin", "circuit_forced_open", None, "{}");
     for (closing, resolves) in [(check, true), (probe, false), (reset, true), (forced, false)] {
-        let said = told(&rule(When::CircuitTrip), &[record(0, TRIP), closing]);
+        let said = told(&rule(When::CircuitTrip), &[record(0, TRIP), closing.clone()]);
         assert_eq!(said.len() == 2, resolves, "{closing:?}");
     }
 }
 
-fn blocked(second: i64) -> Row<'static> {
+fn blocked(second: i64) -> RowRef<'static> {
     row(second, "handoff", "check", "blocked", Some("cycle_detected"), "{}")
 }
 
@@ -80,45 +83,45 @@ fn blocks_are_counted_within_the_window() {
     let rule = Rule { count: 3, window: Span::from_seconds(60), ..rule(When::Blocks) };
     assert_eq!(told(&rule, &[blocked(0), blocked(30), blocked(59)]), ["firing 59"]);
     assert_eq!(told(&rule, &[blocked(0), blocked(30), blocked(60)]), Vec::<String>::new(), "the first has left the window");
-    let lasting: Vec<Row<'_>> = (0..100).map(|number| blocked(number * 10)).collect();
+    let lasting: Vec<RowRef<'_>> = (0..100).map(|number| blocked(number * 10)).collect();
     assert_eq!(told(&rule, &lasting), ["firing 20"], "silent while it lasts");
     let allowed = row(200, "kb_requery", "check", "allowed", None, "{}");
     assert_eq!(told(&rule, &[blocked(0), blocked(1), blocked(2), allowed]), ["firing 2", "resolved 200"], "any row tells the time");
-    let observed = Row { outcome: "would_block", ..blocked(2) };
+    let observed = RowRef { outcome: "would_block".into(), ..blocked(2) };
     assert_eq!(told(&rule, &[blocked(0), blocked(1), observed]), Vec::<String>::new());
-    let other_reason = Row { reason: Some("handoff_ceiling_reached"), ..blocked(2) };
-    assert_eq!(told(&rule, &[blocked(0), blocked(1), other_reason]), Vec::<String>::new(), "counted apart");
+    let other_reason = RowRef { reason: Some("handoff_ceiling_reached".into()), ..blocked(2) };
+    assert_eq!(told(&rule, &[blocked(0), blocked(1), other_reason.clone()]), Vec::<String>::new(), "counted apart");
     let by_guard = Rule { per: vec![Dimension::Guard], ..rule };
-    assert_eq!(told(&by_guard, &[blocked(0), blocked(1), other_reason]), ["firing 2"]);
+    assert_eq!(told(&by_guard, &[blocked(0), blocked(1), other_reason.clone()]), ["firing 2"]);
     let one_tenant = Rule { tenant: Some("acme".into()), reason: Some("cycle_detected".into()), ..by_guard };
-    assert_eq!(told(&one_tenant, &[blocked(0), blocked(1), other_reason, Row { tenant: "b", ..blocked(3) }]), Vec::<String>::new());
+    assert_eq!(told(&one_tenant, &[blocked(0), blocked(1), other_reason, RowRef { tenant: "b", ..blocked(3) }]), Vec::<String>::new());
 }
 
 #[test]
 fn a_rate_needs_enough_decisions_and_more_than_its_share() {
     let rule = Rule { count: 10, share: 30.0, window: Span::from_seconds(100), ..rule(When::BlockRate) };
-    let decisions =
-        |blocks: i64, total: i64, from: i64| -> Vec<Row<'static>> {
-            (0..total)
-                .map(|number| {
-                    if number < blocks {
-                        blocked(from + number)
-                    } else {
-                        Row { outcome: "allowed", reason: None, ..blocked(from + number) }
-                    }
-                })
-                .collect()
-        };
+    let decisions = |blocks: i64, total: i64, from: i64| -> Vec<RowRef<'static>> {
+        (0..total)
+            .map(|number| {
+                if number < blocks {
+                    blocked(from + number)
+                } else {
+                    RowRef { outcome: "allowed".into(), reason: None, ..blocked(from + number) }
+                }
+            })
+            .collect()
+    };
     assert_eq!(told(&rule, &decisions(3, 10, 0)), Vec::<String>::new(), "exactly the share is not more");
     assert_eq!(told(&rule, &decisions(4, 10, 0)), ["firing 9"]);
     assert_eq!(told(&rule, &decisions(9, 9, 0)), Vec::<String>::new(), "too few to say");
     let calmer = [decisions(4, 10, 0), decisions(0, 10, 10)].concat();
     assert_eq!(told(&rule, &calmer), ["firing 9", "resolved 13"], "4 of 14 is less than 30 %");
-    let quiet = [decisions(9, 10, 0), vec![Row { guard: "stall", outcome: "allowed", reason: None, ..blocked(500) }]].concat();
+    let quiet =
+        [decisions(9, 10, 0), vec![RowRef { guard: "stall".into(), outcome: "allowed".into(), reason: None, ..blocked(500) }]].concat();
     assert_eq!(told(&rule, &quiet), ["firing 9", "resolved 500"]);
 }
 
-fn spending(second: i64, answer: &str) -> Row<'_> {
+fn spending(second: i64, answer: &str) -> RowRef<'_> {
     row(second, "budget", "check", "allowed", None, answer)
 }
 
@@ -126,14 +129,14 @@ fn spending(second: i64, answer: &str) -> Row<'_> {
 fn each_threshold_of_a_budget_is_told_once() {
     let spent = |dollars: f64| format!(r#"{{"budget":"default","spent_usd":{dollars},"limit_usd":10.0}}"#);
     let story: Vec<String> = [1.0, 4.99, 5.0, 6.0, 7.99, 8.0, 9.6, 9.7].map(spent).to_vec();
-    let rows: Vec<Row<'_>> = story.iter().enumerate().map(|(second, answer)| spending(second as i64, answer)).collect();
+    let rows: Vec<RowRef<'_>> = story.iter().enumerate().map(|(second, answer)| spending(second as i64, answer)).collect();
     let mut state = State::default();
     let said: Vec<(String, Severity)> =
-        rows.iter().flat_map(|row| rule(When::Budget).judge(&mut state, row)).map(|alert| (alert.title, alert.severity)).collect();
+        rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, &row)).map(|alert| (alert.title, alert.severity)).collect();
     let title = |percent: u8| format!("Budget 'orders' of 'run-1' has reached {percent} %");
     assert_eq!(said, [(title(50), Severity::Info), (title(80), Severity::Warning), (title(95), Severity::Error)]);
-    let refused = Row { outcome: "blocked", reason: Some("budget_exceeded"), ..spending(20, &story[7]) };
-    let last = rule(When::Budget).judge(&mut state, &refused);
+    let refused = RowRef { outcome: "blocked".into(), reason: Some("budget_exceeded".into()), ..spending(20, &story[7]) };
+    let last = judge(&rule(When::Budget), &mut state, &refused);
     assert_eq!((last[0].title.clone(), last[0].severity), (title(100), Severity::Critical), "a budget that refuses is used up");
     assert_eq!(last.len(), 1);
 
@@ -149,7 +152,7 @@ fn each_threshold_of_a_budget_is_told_once() {
 #[test]
 fn an_erased_session_is_forgotten() {
     let mut state = State::default();
-    rule(When::Budget).judge(&mut state, &spending(0, r#"{"spent_usd":6.0,"limit_usd":10.0}"#));
+    judge(&rule(When::Budget), &mut state, &spending(0, r#"{"spent_usd":6.0,"limit_usd":10.0}"#));
     assert!(!state.forget("acme", |session| session == "run-2") && !state.forget("other", |session| session == "run-1"));
     assert!(state.forget("acme", |session| session == "run-1") && state == State::default());
 }
@@ -157,9 +160,13 @@ fn an_erased_session_is_forgotten() {
 #[test]
 fn a_refusal_of_the_parent_is_told_of_the_parent() {
     let answer = r#"{"level":"parent","spent_usd":4.0,"limit_usd":5.0}"#;
-    let refused =
-        Row { outcome: "blocked", reason: Some("budget_exceeded"), input: r#"{"act":"reserve","parent":"team-7"}"#, ..spending(0, answer) };
-    let said = rule(When::Budget).judge(&mut State::default(), &refused);
+    let refused = RowRef {
+        outcome: "blocked".into(),
+        reason: Some("budget_exceeded".into()),
+        input: r#"{"act":"reserve","parent":"team-7"}"#,
+        ..spending(0, answer)
+    };
+    let said = judge(&rule(When::Budget), &mut State::default(), &refused);
     assert_eq!((said[0].session.as_str(), said[0].title.as_str()), ("team-7", "Budget 'orders' of 'team-7' has reached 100 %"));
 }
 
@@ -200,21 +207,21 @@ fn what_is_remembered_is_bounded() {
     let mut state = State::default();
     let names: Vec<String> = (0..5000).map(|number| format!("s{number}")).collect();
     for (second, name) in names.iter().enumerate() {
-        rule.judge(&mut state, &Row { subject: name, ..blocked(second as i64 / 10) });
+        judge(&rule, &mut state, &RowRef { subject: name, ..blocked(second as i64 / 10) });
     }
     assert_eq!(state.entries.len(), MOST_ENTRIES);
-    assert!(state.entries.contains_key(&rule.group_key(&Row { subject: "s4999", ..blocked(0) })), "the latest is there");
+    assert!(state.entries.contains_key(&rule.group_key(&RowRef { subject: "s4999", ..blocked(0) })), "the latest is there");
     let bytes = postcard::to_stdvec(&state).unwrap().len();
     assert!(bytes < 300_000, "{bytes}");
 }
 
 #[test]
 fn names_cannot_steer_what_shows_them() {
-    let hostile = Row { subject: "a\u{1b}[2J\n<!channel>", ..record(0, TRIP) };
-    let title = rule(When::CircuitTrip).judge(&mut State::default(), &hostile).remove(0).title;
+    let hostile = RowRef { subject: "a\u{1b}[2J\n<!channel>", ..record(0, TRIP) };
+    let title = judge(&rule(When::CircuitTrip), &mut State::default(), &hostile).remove(0).title;
     assert_eq!(title, "The circuit of 'a [2J <!channel>' is open");
     let long = "x".repeat(5000);
-    assert!(rule(When::CircuitTrip).judge(&mut State::default(), &Row { subject: &long, ..record(0, TRIP) })[0].title.len() < 150);
+    assert!(judge(&rule(When::CircuitTrip), &mut State::default(), &RowRef { subject: &long, ..record(0, TRIP) })[0].title.len() < 150);
 }
 
 #[test]
@@ -260,7 +267,7 @@ fn any_rows() -> impl Strategy<Value = Vec<AnyRow>> {
     })
 }
 
-fn made(any: &AnyRow) -> Row<'static> {
+fn made(any: &AnyRow) -> RowRef<'static> {
     let base = match any.choice {
         0 => record(any.second, TRIP),
         1 => record(any.second, CLOSED),
@@ -272,7 +279,7 @@ fn made(any: &AnyRow) -> Row<'static> {
         9 => row(any.second, "handoff", "check", "allowed", None, r#"{"degraded":true}"#),
         _ => row(any.second, "handoff", "check", "allowed", None, "{}"),
     };
-    Row { tenant: ["a", "b"][usize::from(any.tenant)], subject: ["x", "y"][usize::from(any.subject)], ..base }
+    RowRef { tenant: ["a", "b"][usize::from(any.tenant)], subject: ["x", "y"][usize::from(any.subject)], ..base }
 }
 
 fn any_rules() -> Vec<Rule> {
@@ -288,17 +295,17 @@ proptest! {
             let mut state = State::default();
             let mut last: BTreeMap<String, (AlertState, Timestamp)> = BTreeMap::new();
             for row in rows.iter().map(made) {
-                for alert in rule.judge(&mut state, &row) {
+                for alert in judge(&rule, &mut state, &row) {
                     let before = last.get(&alert.dedup_key).copied();
                     match alert.state {
                         AlertState::Firing => {
                             prop_assert!(before.is_none_or(|(state, _)| state == AlertState::Resolved), "{:?} fires twice", rule.when);
-                            prop_assert!(before.is_none_or(|(_, fired)| !row.at.still_counts(fired, rule.cooldown)), "{:?} in its cool-down", rule.when);
-                            last.insert(alert.dedup_key, (AlertState::Firing, row.at));
+                            prop_assert!(before.is_none_or(|(_, fired)| !row.time().still_counts(fired, rule.cooldown)), "{:?} in its cool-down", rule.when);
+                            last.insert(alert.dedup_key, (AlertState::Firing, row.time()));
                         }
                         AlertState::Resolved => {
                             prop_assert_eq!(before.map(|(state, _)| state), Some(AlertState::Firing));
-                            let fired = before.map_or(row.at, |(_, fired)| fired);
+                            let fired = before.map_or(row.time(), |(_, fired)| fired);
                             last.insert(alert.dedup_key, (AlertState::Resolved, fired));
                         }
                     }
@@ -312,10 +319,10 @@ proptest! {
         for rule in any_rules() {
             let (mut whole, mut first) = (State::default(), State::default());
             let at = at.min(rows.len());
-            let expected: Vec<Alert> = rows.iter().flat_map(|row| rule.judge(&mut whole, &made(row))).collect();
-            let mut said: Vec<Alert> = rows[..at].iter().flat_map(|row| rule.judge(&mut first, &made(row))).collect();
+            let expected: Vec<Alert> = rows.iter().flat_map(|row| judge(&rule, &mut whole, &made(row))).collect();
+            let mut said: Vec<Alert> = rows[..at].iter().flat_map(|row| judge(&rule, &mut first, &made(row))).collect();
             let mut second: State = postcard::from_bytes(&postcard::to_stdvec(&first).unwrap()).unwrap();
-            said.extend(rows[at..].iter().flat_map(|row| rule.judge(&mut second, &made(row))));
+            said.extend(rows[at..].iter().flat_map(|row| judge(&rule, &mut second, &made(row))));
             prop_assert_eq!(said, expected);
             prop_assert_eq!(second, whole);
         }

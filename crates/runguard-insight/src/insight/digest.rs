@@ -12,9 +12,10 @@ use super::{
 };
 use runguard_core::hashed::HashedMap;
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::{Kind, Named, Outcome, RowCount, RowRef};
 use runguard_guards::guard::{GuardEntry, GuardedStep};
+use runguard_guards::logged;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128;
@@ -34,6 +35,7 @@ const MOST_BOTS: usize = 16;
 /// Characters of a label.
 const LABEL_CHARACTERS: usize = 200;
 pub const HOUR_MILLIS: i64 = 3_600_000;
+const MINUTE_MILLIS: i64 = 60_000;
 const PARTS: i64 = 10;
 /// Confidences are added as whole numbers, so that their order does not matter.
 const WHOLE_CONFIDENCE: f64 = 10_000.0;
@@ -41,22 +43,6 @@ const WHOLE_CONFIDENCE: f64 = 10_000.0;
 const GAP_ASKED: u64 = 3;
 const GAP_CONFIDENCE: f64 = 0.5;
 const NANOS: f64 = 1e9;
-
-/// One row of the log, as it stands there: `answer` is the rest that the columns do not say. Of a row without a session
-/// numbers are kept, and neither examples nor texts.
-#[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
-    pub at: i64,
-    pub tenant: &'a str,
-    pub guard: &'a str,
-    pub kind: &'a str,
-    pub session: &'a str,
-    pub subject: &'a str,
-    pub outcome: &'a str,
-    pub reason: Option<&'a str>,
-    pub answer: &'a str,
-    pub input: &'a str,
-}
 
 /// What a cell is about, and what its names and numbers mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -208,6 +194,8 @@ impl Cell {
             Outcome::Allowed => self.allowed += 1,
             Outcome::WouldBlock => self.would_block += 1,
             Outcome::Blocked => self.blocked += 1,
+            // What is only told is no decision.
+            Outcome::Recorded => {}
         }
     }
 
@@ -247,24 +235,6 @@ impl Cell {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Allowed,
-    WouldBlock,
-    Blocked,
-}
-
-impl Outcome {
-    fn from_code(code: &str) -> Option<Self> {
-        match code {
-            "allowed" => Some(Self::Allowed),
-            "would_block" => Some(Self::WouldBlock),
-            "blocked" => Some(Self::Blocked),
-            _ => None,
-        }
-    }
-}
-
 /// Cells of the rows folded so far.
 #[derive(Debug, Clone, Default)]
 pub struct Digest {
@@ -273,95 +243,6 @@ pub struct Digest {
     names: HashedMap<u128, usize>,
     scratch: Vec<u8>,
 }
-
-#[derive(Deserialize)]
-struct HandoffInput<'a> {
-    #[serde(borrow)]
-    source_bot: Cow<'a, str>,
-}
-
-/// In an answer that refuses; in one of observe mode it stands with the signal.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ChainAnswer {
-    chain: Vec<String>,
-    signals: Vec<ChainSignal>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ChainSignal {
-    chain: Vec<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct KbInput<'a> {
-    /// Only the Botpress door has it, and always.
-    last_confidence: Option<f64>,
-    confidence_score: Option<f64>,
-    #[serde(borrow)]
-    query_text: Cow<'a, str>,
-    #[serde(borrow)]
-    query: Cow<'a, str>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct KbAnswer<'a> {
-    #[serde(borrow)]
-    topic_hash: Cow<'a, str>,
-    #[serde(borrow)]
-    matched_query: Cow<'a, str>,
-    queries_used: u64,
-}
-
-#[derive(Deserialize)]
-struct CallInput<'a> {
-    #[serde(borrow)]
-    outcome: Cow<'a, str>,
-    latency_ms: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct EntityInput<'a> {
-    #[serde(borrow)]
-    entity_type: Cow<'a, str>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct BudgetAnswer<'a> {
-    #[serde(borrow)]
-    level: Cow<'a, str>,
-    spent_usd: Option<f64>,
-    limit_usd: Option<f64>,
-    spent_tokens: Option<u64>,
-    limit_tokens: Option<u64>,
-}
-
-/// Checks of which more is counted than how they ended.
-type CountCheck = fn(&mut Digest, &Row<'_>, Outcome);
-const CHECKS_COUNTED_CLOSER: [(GuardName, CountCheck); 4] = [
-    (GuardName::KbRequery, Digest::topic),
-    (GuardName::Handoff, |digest, row, outcome| {
-        digest.handoff(row, outcome);
-        digest.decision(row, outcome, row.subject);
-    }),
-    (GuardName::CaptureSlotFill, |digest, row, outcome| {
-        digest.entity(row, outcome);
-        digest.decision(row, outcome, row.subject);
-    }),
-    (GuardName::Budget, |digest, row, outcome| {
-        digest.budget(row, outcome);
-        digest.decision(row, outcome, row.subject);
-    }),
-];
-
-/// What is told and counted.
-type CountRecord = fn(&mut Digest, &Row<'_>);
-const RECORDS_COUNTED: [(GuardName, CountRecord); 2] =
-    [(GuardName::KbRequery, Digest::topic_record), (GuardName::ApiCircuit, Digest::call)];
 
 impl Digest {
     pub fn len(&self) -> usize {
@@ -381,146 +262,113 @@ impl Digest {
         self.cell(place.hour, &place.tenant, place.dimension, &place.first, &place.second).add(cell);
     }
 
-    pub fn fold(&mut self, row: &Row<'_>) {
-        let Some(guard) = GuardName::from_code(row.guard) else { return };
-        match row.kind {
-            "check" => self.check(guard, row),
-            "record" => self.record(guard, row),
-            // An operator's change is no decision.
-            _ => {}
+    /// Of a row without a session numbers are kept, and neither examples nor texts.
+    pub fn fold(&mut self, row: &RowRef<'_>) {
+        // An operator's change is no decision, and what a later version's guard means is not known.
+        let (Some(_), Some(outcome)) = (row.guard.known(), row.outcome.answered()) else { return };
+        let shows = logged::shows(row);
+        if row.kind == Kind::Check {
+            self.decision(row, outcome, shows.topic.as_ref().map_or(row.subject, |topic| &topic.name));
+        }
+        if let Some(topic) = &shows.topic {
+            self.topic(row, outcome, topic);
+        }
+        if let Some(handover) = &shows.handover {
+            self.handover(row, outcome, handover);
+        }
+        if let Some(entity) = &shows.entity {
+            self.entity(row, outcome, entity);
+        }
+        if let Some(call) = shows.call {
+            self.call(row, call);
+        }
+        if let Some(spending) = &shows.spending {
+            self.spending(row, outcome, spending);
         }
     }
 
-    fn check(&mut self, guard: GuardName, row: &Row<'_>) {
-        let Some(outcome) = Outcome::from_code(row.outcome) else { return };
-        let closer = CHECKS_COUNTED_CLOSER.iter().find(|(known, _)| *known == guard);
-        match closer {
-            Some((_, count)) => count(self, row, outcome),
-            None => self.decision(row, outcome, row.subject),
-        }
-    }
-
-    fn record(&mut self, guard: GuardName, row: &Row<'_>) {
-        if let Some((_, count)) = RECORDS_COUNTED.iter().find(|(known, _)| *known == guard) {
-            count(self, row);
-        }
-    }
-
-    fn topic(&mut self, row: &Row<'_>, outcome: Outcome) {
-        let answer: KbAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
-        let topic = if answer.topic_hash.is_empty() { row.subject } else { &answer.topic_hash };
-        self.decision(row, outcome, topic);
-        self.topic_check(row, outcome, topic, &answer);
-    }
-
-    fn decision(&mut self, row: &Row<'_>, outcome: Outcome, subject: &str) {
-        self.of(row, Dimension::Subject, row.guard, subject).outcome(outcome);
-        if let Some(reason) = row.reason {
-            let named = reason_name(row.guard, reason);
+    fn decision(&mut self, row: &RowRef<'_>, outcome: Outcome, subject: &str) {
+        self.of(row, Dimension::Subject, row.guard.code(), subject).outcome(outcome);
+        if let Some(reason) = row.reason_code() {
+            let named = reason_name(row.guard.code(), reason);
             let cell = self.of(row, Dimension::Reason, &named, subject);
             cell.outcome(outcome);
             cell.example(row.at, row.session);
         }
     }
 
-    fn handoff(&mut self, row: &Row<'_>, outcome: Outcome) {
-        if let Ok(input) = serde_json::from_str::<HandoffInput<'_>>(row.input) {
-            self.of(row, Dimension::Edge, &input.source_bot, row.subject).outcome(outcome);
+    fn handover(&mut self, row: &RowRef<'_>, outcome: Outcome, handover: &logged::Handover<'_>) {
+        if !handover.source.is_empty() {
+            self.of(row, Dimension::Edge, &handover.source, row.subject).outcome(outcome);
         }
-        let Some(reason) = row.reason else { return };
-        let answer: ChainAnswer = serde_json::from_str(row.answer).unwrap_or_default();
-        let chain = if answer.chain.is_empty() {
-            answer.signals.into_iter().map(|signal| signal.chain).find(|chain| !chain.is_empty()).unwrap_or_default()
-        } else {
-            answer.chain
-        };
-        let end = &chain[chain.len().saturating_sub(MOST_BOTS)..];
-        if let (false, Ok(written)) = (end.is_empty(), serde_json::to_string(end)) {
+        let end = &handover.chain[handover.chain.len().saturating_sub(MOST_BOTS)..];
+        if let (Some(reason), false, Ok(written)) = (row.reason_code(), end.is_empty(), serde_json::to_string(end)) {
             let cell = self.of(row, Dimension::Chain, &written, reason);
             cell.count += 1;
             cell.example(row.at, row.session);
         }
     }
 
-    fn topic_check(&mut self, row: &Row<'_>, outcome: Outcome, topic: &str, answer: &KbAnswer<'_>) {
-        let input: KbInput<'_> = serde_json::from_str(row.input).unwrap_or_default();
-        let cell = self.of(row, Dimension::Topic, topic, "");
-        match (outcome, input.last_confidence) {
-            (Outcome::Blocked, _) => cell.blocked += 1,
-            (Outcome::Allowed | Outcome::WouldBlock, Some(_)) => cell.allowed += 1,
-            // The other door counts what is recorded.
-            (Outcome::Allowed | Outcome::WouldBlock, None) => {}
+    fn topic(&mut self, row: &RowRef<'_>, outcome: Outcome, topic: &logged::Topic<'_>) {
+        let cell = self.of(row, Dimension::Topic, &topic.name, "");
+        if outcome == Outcome::Blocked {
+            cell.blocked += 1;
+        } else if topic.counts {
+            cell.allowed += 1;
         }
-        if let Some(confidence) = input.last_confidence
-            // Of the first query it says 0 because there was no answer yet.
-            && (confidence > 0.0 || answer.queries_used > 1 || outcome == Outcome::Blocked)
-        {
+        if let Some(confidence) = topic.confidence {
             cell.confidence(confidence);
         }
-        let text = [answer.matched_query.as_ref(), &input.query_text, &input.query].into_iter().find(|text| !text.is_empty());
-        cell.describe(row.at, row.session, text.unwrap_or_default());
-        if outcome != Outcome::Allowed {
+        cell.describe(row.at, row.session, &topic.text);
+        let is_worth_a_look = match outcome {
+            Outcome::Allowed => false,
+            Outcome::WouldBlock | Outcome::Blocked => true,
+            Outcome::Recorded => topic.confidence.is_some_and(|confidence| confidence < GAP_CONFIDENCE),
+        };
+        if is_worth_a_look {
             cell.example(row.at, row.session);
         }
     }
 
-    fn topic_record(&mut self, row: &Row<'_>) {
-        let answer: KbAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
-        let topic = if answer.topic_hash.is_empty() { row.subject } else { &answer.topic_hash };
-        let input: KbInput<'_> = serde_json::from_str(row.input).unwrap_or_default();
-        let cell = self.of(row, Dimension::Topic, topic, "");
-        cell.allowed += 1;
-        cell.describe(row.at, row.session, &input.query);
-        if let Some(confidence) = input.confidence_score {
-            cell.confidence(confidence);
-            if confidence < GAP_CONFIDENCE {
-                cell.example(row.at, row.session);
-            }
-        }
-    }
-
-    fn call(&mut self, row: &Row<'_>) {
-        let Ok(input) = serde_json::from_str::<CallInput<'_>>(row.input) else { return };
+    fn call(&mut self, row: &RowRef<'_>, call: logged::Call) {
         let cell = self.of(row, Dimension::Call, row.subject, "");
-        if input.outcome == "failure" {
+        if call.is_failure {
             cell.blocked += 1;
             cell.tenth(row.at.rem_euclid(HOUR_MILLIS) * PARTS / HOUR_MILLIS);
         } else {
             cell.allowed += 1;
         }
-        if let Some(latency) = input.latency_ms {
+        if let Some(latency) = call.latency_ms {
             cell.count += 1;
             cell.sum = cell.sum.saturating_add(latency);
             cell.max = cell.max.max(latency);
         }
     }
 
-    fn entity(&mut self, row: &Row<'_>, outcome: Outcome) {
-        let Ok(input) = serde_json::from_str::<EntityInput<'_>>(row.input) else { return };
-        let cell = self.of(row, Dimension::Entity, &input.entity_type, "");
+    fn entity(&mut self, row: &RowRef<'_>, outcome: Outcome, entity: &logged::Entity<'_>) {
+        let cell = self.of(row, Dimension::Entity, &entity.name, "");
         cell.outcome(outcome);
-        if row.reason == Some(Reason::ColloquialFormatDetected.code()) {
+        if entity.is_hint {
             cell.count += 1;
             cell.example(row.at, row.session);
         }
     }
 
-    fn budget(&mut self, row: &Row<'_>, outcome: Outcome) {
-        let answer: BudgetAnswer<'_> = serde_json::from_str(row.answer).unwrap_or_default();
+    fn spending(&mut self, row: &RowRef<'_>, outcome: Outcome, spending: &logged::Spending<'_>) {
         let cell = self.of(row, Dimension::Budget, row.subject, "");
         cell.outcome(outcome);
         // What a refusal says of the parent or of a scope is not this budget's.
-        if matches!(&*answer.level, "parent" | "scope") {
+        if spending.account != logged::Account::Own {
             return;
         }
         let nanos = |dollars: f64| (dollars * NANOS).round() as u64;
-        let money = answer.spent_usd.map(|spent| Figure { at: row.at, spent: nanos(spent), limit: answer.limit_usd.map(nanos) });
-        let tokens = answer.spent_tokens.map(|spent| Figure { at: row.at, spent, limit: answer.limit_tokens });
+        let money = spending.spent_usd.map(|spent| Figure { at: row.at, spent: nanos(spent), limit: spending.limit_usd.map(nanos) });
+        let tokens = spending.spent_tokens.map(|spent| Figure { at: row.at, spent, limit: spending.limit_tokens });
         cell.nanodollars = cell.nanodollars.max(money);
         cell.tokens = cell.tokens.max(tokens);
     }
 
-    fn of(&mut self, row: &Row<'_>, dimension: Dimension, first: &str, second: &str) -> &mut Cell {
+    fn of(&mut self, row: &RowRef<'_>, dimension: Dimension, first: &str, second: &str) -> &mut Cell {
         self.cell(row.at.div_euclid(HOUR_MILLIS), row.tenant, dimension, first, second)
     }
 
@@ -582,16 +430,6 @@ impl Savings {
     }
 }
 
-/// Decisions of one bucket of the series.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Count {
-    pub start_ms: i64,
-    pub guard: String,
-    pub outcome: String,
-    pub reason: Option<String>,
-    pub count: u64,
-}
-
 /// Which time, in which steps, and of what.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Range {
@@ -642,7 +480,7 @@ impl Range {
 /// by reason the panels of its guard are shown, and of them subjects and chains are only those of that reason.
 ///
 /// `since` and `until` as texts are left to who knows how to write them.
-pub fn overview(range: &Range, counts: &[Count], cells: impl IntoIterator<Item = (Place, Cell)>, savings: &Savings) -> Overview {
+pub fn overview(range: &Range, counts: &[RowCount], cells: impl IntoIterator<Item = (Place, Cell)>, savings: &Savings) -> Overview {
     let mut shown = Overview {
         since_ms: range.since_ms,
         until_ms: range.until_ms,
@@ -662,17 +500,20 @@ pub fn overview(range: &Range, counts: &[Count], cells: impl IntoIterator<Item =
 
 type Reasons = BTreeMap<(String, String), ReasonCount>;
 
-fn series(shown: &mut Overview, range: &Range, counts: &[Count], savings: &Savings) -> Reasons {
+fn series(shown: &mut Overview, range: &Range, counts: &[RowCount], savings: &Savings) -> Reasons {
     let buckets = range.buckets().max(0) as usize;
     let first = range.since_ms.div_euclid(range.bucket_millis()).saturating_mul(range.bucket_millis());
     shown.series.starts_ms = (0..buckets as i64).map(|position| first.saturating_add(position * range.bucket_millis())).collect();
     let mut reasons = Reasons::new();
     let totals = &mut shown.totals;
-    for count in counts.iter().filter(|count| range.filters.reason.is_none() || range.filters.reason == count.reason) {
-        let Some(outcome) = Outcome::from_code(&count.outcome) else { continue };
-        let Some(position) = range.position(count.start_ms) else { continue };
+    for count in counts
+        .iter()
+        .filter(|count| range.filters.reason.is_none() || range.filters.reason.as_deref() == count.reason.as_ref().map(Named::code))
+    {
+        let Some(outcome) = count.outcome.answered().filter(|outcome| *outcome != Outcome::Recorded) else { continue };
+        let Some(position) = range.position(count.minute.saturating_mul(MINUTE_MILLIS)) else { continue };
         let empty = || Outcomes { allowed: vec![0; buckets], would_block: vec![0; buckets], blocked: vec![0; buckets] };
-        let by_guard = shown.series.by_guard.entry(count.guard.clone()).or_insert_with(empty);
+        let by_guard = shown.series.by_guard.entry(count.guard.code().to_owned()).or_insert_with(empty);
         totals.decisions += count.count;
         match outcome {
             Outcome::Allowed => {
@@ -686,18 +527,17 @@ fn series(shown: &mut Overview, range: &Range, counts: &[Count], savings: &Savin
             Outcome::Blocked => {
                 by_guard.blocked[position] += count.count;
                 totals.blocked += count.count;
-                let each = GuardName::from_code(&count.guard).map_or(1, |guard| savings.operations_of(guard));
+                let each = count.guard.known().map_or(1, |guard| savings.operations_of(guard));
                 totals.operations_saved += count.count * u64::from(each);
             }
+            Outcome::Recorded => {}
         }
         if let Some(reason) = &count.reason {
-            let entry = reasons.entry((count.guard.clone(), reason.clone())).or_insert_with(|| ReasonCount {
-                guard: count.guard.clone(),
-                reason: reason.clone(),
-                ..ReasonCount::default()
-            });
+            let (guard, reason) = (count.guard.code().to_owned(), reason.code().to_owned());
+            let entry =
+                reasons.entry((guard.clone(), reason.clone())).or_insert_with(|| ReasonCount { guard, reason, ..ReasonCount::default() });
             match outcome {
-                Outcome::Allowed => {}
+                Outcome::Allowed | Outcome::Recorded => {}
                 Outcome::WouldBlock => entry.would_block += count.count,
                 Outcome::Blocked => entry.blocked += count.count,
             }

@@ -10,9 +10,13 @@
 
 use super::grouped::{Grouped, Open};
 use super::{OpenError, Out, Reader};
-use crate::trace::{Broken, Detail, Kind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use crate::trace::{Broken, Detail, Kind as StepKind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use runguard_core::GuardName;
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::row::{Effect, Kind, Named, Row};
 use runguard_guards::guard::stall::Event;
+use runguard_guards::guard::{action_group, agent_action, run_loop, stall};
+use runguard_guards::logged;
 use rusqlite::{Connection, OpenFlags};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,35 +37,20 @@ const AHEAD: usize = 16;
 const MOST_ROWS: usize = 1_000_000;
 
 /// Doors that a call goes through, those that know most of it first.
-const DOORS: [&str; 5] = ["stall", "agent_action", "loop", "action_group", "tool_call"];
+const DOORS: [GuardName; 5] = [GuardName::Stall, GuardName::AgentAction, GuardName::Loop, GuardName::ActionGroup, GuardName::ToolCall];
 
-/// One row of the log.
+/// A row as it was found.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Decided {
+    /// Not every source says when.
     pub(super) at_millis: Option<i64>,
-    pub(super) id: String,
-    pub(super) guard: String,
-    pub(super) kind: String,
-    pub(super) subject: String,
-    pub(super) input: Value,
-    pub(super) answer: Value,
-    pub(super) effects: Option<Vec<u8>>,
-}
-
-/// What a row does to a state, as the store writes it.
-#[derive(Deserialize)]
-#[expect(dead_code, reason = "the fields before the one that is read must be there")]
-struct Effect<'a> {
-    family: u8,
-    hash: u128,
-    slot: u8,
-    subject: &'a str,
-    events: &'a [u8],
+    pub(super) row: Row,
+    /// Empty where the source has none.
+    pub(super) effects: Vec<u8>,
 }
 
 fn events(effects: &[u8]) -> Option<&[u8]> {
-    let effects: Vec<Effect<'_>> = postcard::from_bytes(effects).ok()?;
-    effects.first().map(|effect| effect.events)
+    Effect::read_all(effects).first().map(|effect| effect.events)
 }
 
 /// A session's rows.
@@ -89,7 +78,7 @@ fn name_of(tenant: &str, session: &str) -> String {
 
 impl Session {
     pub(super) fn tell(sessions: &mut Grouped<Self>, tenant: &str, session: &str, line: u64, row: Decided, out: &mut Out) {
-        if session.is_empty() || row.guard.is_empty() {
+        if session.is_empty() || row.row.guard.code().is_empty() {
             out.broken(line, "a decision without its session or its guard");
             return;
         }
@@ -100,10 +89,10 @@ impl Session {
 
     fn finish(mut self) -> Run {
         // Newest first is how the API lists them. Ids are made in order.
-        self.rows.sort_by(|left, right| (left.at_millis, &left.id).cmp(&(right.at_millis, &right.id)));
-        let asked = |door: &str| self.rows.iter().filter(|row| row.guard == door && row.kind == "check").count();
+        self.rows.sort_by(|left, right| (left.at_millis, &left.row.id).cmp(&(right.at_millis, &right.row.id)));
+        let asked = |door: GuardName| self.rows.iter().filter(|Decided { row, .. }| row.guard == door && row.kind == Kind::Check).count();
         // The first of equals.
-        let door = DOORS.iter().rev().max_by_key(|door| asked(door)).filter(|door| asked(door) > 0).copied();
+        let door = DOORS.into_iter().rev().max_by_key(|door| asked(*door)).filter(|door| asked(*door) > 0);
         let mut run = Run {
             id: self.name,
             source: super::Format::DecisionLog.code().to_owned(),
@@ -118,22 +107,25 @@ impl Session {
         };
         let mut names = Names::default();
         let (mut owed, mut spent_tokens) = (0.0, HashMap::new());
-        for row in &self.rows {
-            if row.guard == "budget" {
+        for decided in &self.rows {
+            let row = &decided.row;
+            let guard = row.guard.known();
+            if guard == Some(GuardName::Budget) {
                 let dollars = pay(&mut run, row, &mut spent_tokens);
                 match run.steps.last_mut() {
                     Some(step) => step.dollars += dollars,
                     None => owed += dollars,
                 }
-            } else if row.kind == "check" && door.map_or(!DOORS.contains(&row.guard.as_str()), |door| door == row.guard) {
-                if let Some(mut step) = step_of(row, &mut names, self.detail) {
+            } else if row.kind == Kind::Check && door.map_or(!guard.is_some_and(|guard| DOORS.contains(&guard)), |door| guard == Some(door))
+            {
+                if let Some(mut step) = step_of(decided, &mut names, self.detail) {
                     step.dollars += std::mem::take(&mut owed);
                     run.steps.push(step);
-                } else if let Some(step) = run.steps.last_mut().filter(|step| step.kind == Kind::Message) {
+                } else if let Some(step) = run.steps.last_mut().filter(|step| step.kind == StepKind::Message) {
                     // A person has spoken.
                     step.result = Some(xxh3_64(row.id.as_bytes()));
                 }
-            } else if row.guard == "agent_action" && door == Some("agent_action") {
+            } else if guard == Some(GuardName::AgentAction) && door == guard {
                 tell_result(&mut run, row);
             }
         }
@@ -142,52 +134,65 @@ impl Session {
 }
 
 /// What a budget's row says was spent, in dollars; its tokens are a running total and go to the last step.
-fn pay(run: &mut Run, row: &Decided, spent_tokens: &mut HashMap<String, u64>) -> f64 {
-    if !matches!(row.input["act"].as_str(), Some("record" | "commit")) {
-        return 0.0;
+fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64 {
+    let row_ref = row.as_ref();
+    let Some(spending) = logged::shows(&row_ref).spending.filter(|spending| spending.is_spent) else { return 0.0 };
+    if let Some(model) = spending.model.filter(|model| !model.is_empty()) {
+        run.model = model.into_owned();
     }
-    if let Some(model) = row.input["model"].as_str().filter(|model| !model.is_empty()) {
-        model.clone_into(&mut run.model);
-    }
-    if let Some(total) = row.answer["spent_tokens"].as_u64() {
+    if let Some(total) = spending.spent_tokens {
         let before = spent_tokens.insert(row.subject.clone(), total).unwrap_or(0);
         if let Some(step) = run.steps.last_mut() {
             step.tokens = step.tokens.saturating_add(total.saturating_sub(before));
         }
     }
-    row.answer["cost_usd"].as_f64().filter(|dollars| *dollars >= 0.0).unwrap_or(0.0)
+    spending.cost_usd.filter(|dollars| *dollars >= 0.0).unwrap_or(0.0)
 }
 
 /// `None` when a person spoke.
-fn step_of(row: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
-    let text = |name: &str| row.input[name].as_str().unwrap_or_default();
-    let events = row.effects.as_deref().and_then(events);
+fn step_of(Decided { row, effects, at_millis }: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
+    let events = events(effects);
+    let stall: stall::Kept<'_> = if row.guard == GuardName::Stall { logged::read(&row.input) } else { stall::Kept::default() };
     let unknown = xxh3_64(row.id.as_bytes());
     let mut step = Step {
-        kind: Kind::Call,
+        kind: StepKind::Call,
         tool: names.name(&row.subject),
         args: unknown,
         result: None,
         error: None,
         tokens: 0,
         dollars: 0.0,
-        at_millis: row.at_millis,
-        texts: (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input.to_string()), result: shown(text("error")) })),
+        at_millis: *at_millis,
+        texts: (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(&stall.error) })),
     };
-    match row.guard.as_str() {
-        "stall" => match events.and_then(|events| postcard::from_bytes::<Vec<Event>>(events).ok()?.into_iter().next()) {
-            Some(Event::Called(seen)) => (step.args, step.result, step.error) = (seen.args, seen.result, seen.error),
-            Some(Event::Said { text, .. }) => (step.kind, step.tool, step.args) = (Kind::Message, names.name(MESSAGE), text),
-            Some(Event::UserSpoke) => return None,
-            None if row.subject.is_empty() => return None,
-            None => step.error = Some(text("error")).filter(|error| !error.is_empty()).map(error_fingerprint),
-        },
-        "agent_action" => step.args = xxh3_64(text("action_params_hash").as_bytes()),
-        "loop" | "action_group" => step.args = xxh3_64(text("call").as_bytes()),
+    match row.guard {
+        Named::Known(GuardName::Stall) => {
+            match events.and_then(|events| postcard::from_bytes::<Vec<Event>>(events).ok()?.into_iter().next()) {
+                Some(Event::Called(seen)) => (step.args, step.result, step.error) = (seen.args, seen.result, seen.error),
+                Some(Event::Said { text, .. }) => (step.kind, step.tool, step.args) = (StepKind::Message, names.name(MESSAGE), text),
+                Some(Event::UserSpoke) => return None,
+                None if row.subject.is_empty() => return None,
+                None => step.error = Some(&*stall.error).filter(|error| !error.is_empty()).map(error_fingerprint),
+            }
+        }
+        Named::Known(GuardName::AgentAction) => {
+            step.args = xxh3_64(logged::read::<agent_action::Kept<'_>>(&row.input).action_params_hash.as_bytes());
+        }
+        Named::Known(GuardName::Loop) => step.args = xxh3_64(logged::read::<run_loop::Kept<'_>>(&row.input).call.as_bytes()),
+        Named::Known(GuardName::ActionGroup) => step.args = xxh3_64(logged::read::<action_group::Kept<'_>>(&row.input).call.as_bytes()),
         // The same call leaves the same event.
-        "tool_call" => step.args = events.map_or(unknown, xxh3_64),
-        guard => {
-            step.tool = names.name(guard);
+        Named::Known(GuardName::ToolCall) => step.args = events.map_or(unknown, xxh3_64),
+        Named::Known(
+            GuardName::AiTaskRetry
+            | GuardName::Handoff
+            | GuardName::KbRequery
+            | GuardName::NoMatchReprompt
+            | GuardName::CaptureSlotFill
+            | GuardName::ApiCircuit
+            | GuardName::Budget,
+        )
+        | Named::Later(_) => {
+            step.tool = names.name(row.guard.code());
             step.args = xxh3_64(row.subject.as_bytes());
         }
     }
@@ -195,14 +200,13 @@ fn step_of(row: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
 }
 
 /// What the newest call of an action gave.
-fn tell_result(run: &mut Run, row: &Decided) {
+fn tell_result(run: &mut Run, row: &Row) {
     let Some(step) = run.steps.iter_mut().rev().find(|step| *step.tool == *row.subject) else { return };
-    let text = |name: &str| row.input[name].as_str().unwrap_or_default();
-    let (hash, summary) = (text("result_hash"), text("result_summary"));
-    step.result = Some(if hash.is_empty() { result_fingerprint(summary) } else { xxh3_64(hash.as_bytes()) });
-    step.error = (row.input["error"].as_bool() == Some(true)).then(|| error_fingerprint(summary));
+    let agent_action::Kept { result_hash, result_summary, error, .. } = logged::read(&row.input);
+    step.result = Some(if result_hash.is_empty() { result_fingerprint(&result_summary) } else { xxh3_64(result_hash.as_bytes()) });
+    step.error = (error == Some(true)).then(|| error_fingerprint(&result_summary));
     if let Some(texts) = &mut step.texts {
-        texts.result = shown(summary);
+        texts.result = shown(&result_summary);
     }
 }
 
@@ -220,8 +224,8 @@ impl Reader for Decisions {
             time_ms: Option<i64>,
             #[serde(default)]
             tenant: String,
-            guard: String,
-            kind: String,
+            guard: Named<GuardName>,
+            kind: Named<Kind>,
             session_id: String,
             #[serde(default)]
             subject: String,
@@ -240,8 +244,10 @@ impl Reader for Decisions {
         for row in page {
             match serde_json::from_value::<Shown>(row) {
                 Ok(Shown { decision_id: id, time_ms: at_millis, tenant, guard, kind, session_id, subject, answer, input }) => {
-                    let row = Decided { at_millis, id, guard, kind, subject, input, answer, effects: None };
-                    Session::tell(&mut self.sessions, &tenant, &session_id, line, row, out);
+                    let (answer, input) = (answer.to_string(), input.to_string());
+                    let row = Row { id, guard, kind, subject, answer, input, ..Row::default() };
+                    let decided = Decided { at_millis, row, effects: Vec::new() };
+                    Session::tell(&mut self.sessions, &tenant, &session_id, line, decided, out);
                 }
                 Err(error) => out.broken(line, format!("not a decision: {error}")),
             }
@@ -325,18 +331,16 @@ fn send(
         let next = match row {
             Some(row) => {
                 let text = |index: usize| row.get::<_, String>(index);
-                let json = |index: usize| Ok::<_, rusqlite::Error>(serde_json::from_str(&text(index)?).unwrap_or_default());
+                let effects = row.get::<_, Option<Vec<u8>>>(10)?.unwrap_or_default();
+                let (seq, at_millis) = (row.get(0)?, Some(row.get(1)?));
+                let (guard, kind) = (text(4)?.as_str().into(), text(5)?.as_str().into());
+                let (answer, input) = (text(8)?, text(9)?);
                 let decided = Decided {
-                    at_millis: Some(row.get(1)?),
-                    id: text(2)?,
-                    guard: text(4)?,
-                    kind: text(5)?,
-                    subject: text(7)?,
-                    answer: json(8)?,
-                    input: json(9)?,
-                    effects: row.get(10)?,
+                    at_millis,
+                    row: Row { seq, id: text(2)?, guard, kind, subject: text(7)?, answer, input, ..Row::default() },
+                    effects,
                 };
-                Some((name_of(&text(3)?, &text(6)?), row.get::<_, u64>(0)?, decided))
+                Some((name_of(&text(3)?, &text(6)?), seq, decided))
             }
             None => None,
         };

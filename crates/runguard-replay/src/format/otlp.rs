@@ -12,6 +12,7 @@ use super::message::{answered, args, asked, result_text};
 use super::spans::{Span, Spans, What};
 use super::{Out, Reader};
 use runguard_core::prices::Usage;
+use runguard_core::row::Row;
 use serde_json::{Map, Value, json};
 
 #[derive(Debug, Default)]
@@ -190,16 +191,17 @@ impl Otlp {
     fn decision(&mut self, line: u64, attributes: &Attributes, nanos: Option<i128>, out: &mut Out) {
         let owned = |name: &str| text(attributes, &[name]).to_owned();
         let number = |name: &str| attributes.get(name).cloned().unwrap_or_default();
-        let decided = Decided {
-            at_millis: nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok()),
+        let row = Row {
             id: owned("runguard.decision_id"),
-            guard: owned("runguard.guard"),
-            kind: owned("runguard.kind"),
+            guard: text(attributes, &["runguard.guard"]).into(),
+            kind: text(attributes, &["runguard.kind"]).into(),
             subject: owned("runguard.subject"),
-            input: json!({"model": number("gen_ai.request.model"), "act": "record"}),
-            answer: json!({"cost_usd": number("runguard.cost_usd")}),
-            effects: None,
+            input: json!({"model": number("gen_ai.request.model"), "act": "record"}).to_string(),
+            answer: json!({"cost_usd": number("runguard.cost_usd")}).to_string(),
+            ..Row::default()
         };
+        let at_millis = nanos.and_then(|nanos| i64::try_from(nanos / 1_000_000).ok());
+        let decided = Decided { at_millis, row, effects: Vec::new() };
         Session::tell(&mut self.sessions, &owned("runguard.tenant"), &owned("gen_ai.conversation.id"), line, decided, out);
     }
 }

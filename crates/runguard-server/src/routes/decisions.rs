@@ -9,11 +9,13 @@ use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
+use runguard_core::reason::Code;
+use runguard_core::row::{Kind, Outcome};
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::clock::NOW_HEADER;
-use runguard_engine::{Caller, Outcome, Role};
+use runguard_engine::{Caller, Role};
 use runguard_http::reply::{JSON, Reply, reply};
-use runguard_store::{LogRow, Order, RowFilter};
+use runguard_store::{Order, Row, RowFilter};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
@@ -41,19 +43,19 @@ pub(crate) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    pub(crate) fn of(row: &'a LogRow) -> Self {
+    pub(crate) fn of(row: &'a Row) -> Self {
         let answer: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&row.answer).unwrap_or_default();
         Self {
             decision_id: &row.id,
             time: time::format(row.at),
             time_ms: row.at,
             tenant: &row.tenant,
-            guard: &row.guard,
-            kind: &row.kind,
+            guard: row.guard.code(),
+            kind: row.kind.code(),
             session_id: &row.session,
             subject: &row.subject,
-            outcome: &row.outcome,
-            reason: row.reason.as_deref(),
+            outcome: row.outcome.code(),
+            reason: row.reason_code(),
             message: answer.get("message").and_then(serde_json::Value::as_str).map(str::to_owned),
             answer: raw(&row.answer),
             input: raw(&row.input),
@@ -96,20 +98,20 @@ pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Tim
         value => Ok(value.cloned()),
     };
     let at = |name: &str| values.get(name).map(|text| time::parse(text, now)).transpose().map_err(|problem| Problem::query(name, problem));
-    let guards: Vec<&str> = GuardName::ALL.iter().map(|guard| guard.code()).collect();
-    let reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.code()).collect();
-    let outcomes: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.code()).collect();
+    fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
+        names.iter().map(|name| name.code()).collect()
+    }
     let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
     Ok(RowFilter {
         id: None,
-        kind: match one_of("kind", &["check", "record", "admin", "all"])?.as_deref() {
+        kind: match one_of("kind", &[codes(Kind::ALL).as_slice(), &["all"]].concat())?.as_deref() {
             Some("all") => None,
             Some(kind) => Some(kind.to_owned()),
-            None => Some("check".to_owned()),
+            None => Some(Kind::Check.code().to_owned()),
         },
-        guard: one_of("guard", &guards)?,
-        reason: one_of("reason", &reasons)?,
-        outcome: one_of("outcome", &outcomes)?,
+        guard: one_of("guard", &codes(GuardName::ALL))?,
+        reason: one_of("reason", &codes(Reason::ALL))?,
+        outcome: one_of("outcome", &codes(Outcome::ALL))?,
         tenant,
         session: values.get("session").cloned(),
         since: at("since")?,
@@ -197,7 +199,7 @@ async fn page(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply
     Ok(response)
 }
 
-fn csv(rows: &[LogRow]) -> String {
+fn csv(rows: &[Row]) -> String {
     let mut out = String::from("decision_id,time,tenant,guard,kind,session_id,subject,outcome,reason,message,answer,input\r\n");
     for row in rows {
         let shown = Shown::of(row);

@@ -18,7 +18,7 @@ use runguard_engine::engine::complete_answer;
 use runguard_http::reply::Reply;
 use runguard_http::reply::event_stream;
 use runguard_http::reply::into_axum;
-use runguard_store::{FollowedRow, LogRow, Order};
+use runguard_store::{Order, Row, RowRef};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +76,13 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
 type Piece = Result<Bytes, Infallible>;
 
 /// A row as an event.
-pub(crate) fn event(row: &FollowedRow<'_>) -> Bytes {
+pub(crate) fn event(row: &RowRef<'_>) -> Bytes {
     let mut row = row.to_row();
     complete_answer(&mut row);
     event_of(&row)
 }
 
-fn event_of(row: &LogRow) -> Bytes {
+fn event_of(row: &Row) -> Bytes {
     let data = serde_json::to_string(&Shown::of(row)).unwrap_or_default();
     format!("id: {}\nevent: decision\ndata: {data}\n\n", row.seq).into()
 }

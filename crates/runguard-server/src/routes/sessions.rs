@@ -9,6 +9,7 @@ use crate::time;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
+use runguard_core::row::{Kind, Outcome};
 use runguard_engine::erasure::Erasure;
 use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::json;
@@ -27,7 +28,7 @@ async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMa
     let more = session.timeline.len() > limit;
     session.timeline.truncate(limit);
     let timeline = &session.timeline;
-    let counted = |outcome: &str| timeline.iter().filter(|row| row.kind == "check" && row.outcome == outcome).count();
+    let counted = |outcome: Outcome| timeline.iter().filter(|row| row.kind == Kind::Check && row.outcome == outcome).count();
     let counters: Vec<serde_json::Value> = session
         .outlooks
         .iter()
@@ -49,7 +50,7 @@ async fn view(app: &App, session_id: &str, raw: Option<&str>, headers: &HeaderMa
         "tenant": tenant,
         "first_seen": timeline.first().map(|row| time::format(row.at)),
         "last_seen": timeline.last().map(|row| time::format(row.at)),
-        "counts": {"allowed": counted("allowed"), "would_block": counted("would_block"), "blocked": counted("blocked")},
+        "counts": {"allowed": counted(Outcome::Allowed), "would_block": counted(Outcome::WouldBlock), "blocked": counted(Outcome::Blocked)},
         "counters": counters,
         "timeline": timeline.iter().map(Shown::of).collect::<Vec<_>>(),
         "next_cursor": if more { timeline.last().map(|row| row.seq.to_string()) } else { None },

@@ -9,10 +9,13 @@ use crate::time;
 use axum::extract::RawQuery;
 use axum::response::Response;
 use hyper::{HeaderMap, StatusCode};
-use runguard_core::GuardName;
+use runguard_core::row::{Ended, Named};
+use runguard_core::{GuardName, Reason};
 use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+type Counts = BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), u64>;
 
 const DAY_MILLIS: i64 = 86_400_000;
 /// Buckets in one answer; more would not be looked at.
@@ -46,15 +49,15 @@ async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
         return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));
     }
     let rows = app.engine.store.stats(tenant, guard, since, until).await?;
-    let mut totals: BTreeMap<(String, String, Option<String>), u64> = BTreeMap::new();
-    let mut buckets: BTreeMap<i64, BTreeMap<(String, String, Option<String>), u64>> = BTreeMap::new();
+    let mut totals = Counts::new();
+    let mut buckets: BTreeMap<i64, Counts> = BTreeMap::new();
     for row in rows {
         let start = row.minute.div_euclid(minutes) * minutes;
         let key = (row.guard, row.outcome, row.reason);
         *buckets.entry(start).or_default().entry(key.clone()).or_default() += row.count;
         *totals.entry(key).or_default() += row.count;
     }
-    let list = |counts: &BTreeMap<(String, String, Option<String>), u64>| -> Vec<Value> {
+    let list = |counts: &Counts| -> Vec<Value> {
         counts
             .iter()
             .map(|((guard, outcome, reason), count)| json!({"guard": guard, "outcome": outcome, "reason": reason, "count": count}))

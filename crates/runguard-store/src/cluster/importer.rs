@@ -3,11 +3,12 @@
 //! How far each stream was read is kept in the log, in the same transaction as the rows: whatever breaks, a row is there once.
 //! With one log for all nodes one of them does it; that two may believe to be the one costs nothing but a refused transaction.
 
-use crate::cluster::entry::{self, EntryRow};
+use crate::cluster::entry;
 use crate::cluster::link::EntryId;
 use crate::cluster::log::{Imported, Positions};
 use crate::cluster::{Inner, from_the_start};
 use crate::error::StoreError;
+use crate::log::RowWithEffects;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -75,7 +76,7 @@ pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_mil
         return Ok(Some(from.to_vec()));
     }
     let mut upto = from.to_vec();
-    let mut streams: Vec<VecDeque<(u64, Vec<EntryRow>)>> = vec![VecDeque::new(); upto.len()];
+    let mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>> = vec![VecDeque::new(); upto.len()];
     for (partition, id, bytes) in entries {
         let Some(stream) = upto.iter().position(|(other, _)| *other == partition) else { continue };
         upto[stream].1 = id;
@@ -115,9 +116,9 @@ async fn cut(inner: &Inner, read: Positions) -> Result<(), StoreError> {
 
 /// The rows of all streams in the order they were decided: by the time of their entries, and within a millisecond by their ids,
 /// which go up on each node. A stream's own order stays as it is.
-fn in_order(mut streams: Vec<VecDeque<(u64, Vec<EntryRow>)>>) -> Vec<EntryRow> {
-    fn first(stream: &VecDeque<(u64, Vec<EntryRow>)>) -> Option<(u64, Option<&str>)> {
-        stream.front().map(|(millis, rows)| (*millis, rows.first().map(|row| row.id.as_str())))
+fn in_order(mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>>) -> Vec<RowWithEffects> {
+    fn first(stream: &VecDeque<(u64, Vec<RowWithEffects>)>) -> Option<(u64, Option<&str>)> {
+        stream.front().map(|(millis, rows)| (*millis, rows.first().map(|logged| logged.row.id.as_str())))
     }
     let mut ordered = Vec::with_capacity(streams.iter().map(VecDeque::len).sum());
     loop {
@@ -130,18 +131,20 @@ fn in_order(mut streams: Vec<VecDeque<(u64, Vec<EntryRow>)>>) -> Vec<EntryRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runguard_core::row::Row;
 
     #[test]
     fn rows_of_several_streams_are_in_the_order_of_their_decisions() {
         let entry = |millis: u64, ids: &[&str]| {
-            (millis, ids.iter().map(|id| EntryRow { id: (*id).to_owned(), ..EntryRow::default() }).collect::<Vec<_>>())
+            let row = |id: &&str| RowWithEffects { row: Row { id: (*id).to_owned(), ..Row::default() }, ..RowWithEffects::default() };
+            (millis, ids.iter().map(row).collect::<Vec<_>>())
         };
         let streams = [
             VecDeque::from([entry(5, &["c", "d"]), entry(7, &["b"]), entry(7, &["a"])]),
             VecDeque::new(),
             VecDeque::from([entry(4, &["z"]), entry(5, &["b2"]), entry(7, &["a1"]), entry(9, &[])]),
         ];
-        let ids: Vec<String> = in_order(streams.to_vec()).into_iter().map(|row| row.id).collect();
+        let ids: Vec<String> = in_order(streams.to_vec()).into_iter().map(|logged| logged.row.id).collect();
         assert_eq!(ids, ["z", "b2", "c", "d", "a1", "b", "a"]);
     }
 }

@@ -1,14 +1,13 @@
 //! Where the rows of the streams end up.
 
-use crate::cluster::entry::EntryRow;
 use crate::cluster::link::EntryId;
 use crate::embedded::Embedded;
 use crate::error::StoreError;
-use crate::log::{Deed, Follower, LogRow, Order, RowFilter, StatRow};
+use crate::log::{Follower, Order, RowFilter, RowWithEffects};
 use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::{self, PgLog};
-use crate::store::Row;
+use runguard_core::row::{Row, RowCount};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -65,7 +64,7 @@ impl ClusterLog {
     pub(crate) async fn import(
         &self,
         from: &[(u16, EntryId)],
-        rows: Vec<EntryRow>,
+        rows: Vec<RowWithEffects>,
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         match self {
@@ -89,12 +88,12 @@ impl ClusterLog {
     }
 
     /// Removes the rows of a session and appends the one that says so.
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: RowWithEffects) -> Result<usize, StoreError> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(log) => log.erase_session(tenant, session, row).await,
-            Self::Local(log) => log.erase_rows(tenant, session, row).await,
-            Self::Memory(log) => log.erase_rows(tenant, session, row).await,
+            Self::Local(log) => log.erase_rows(tenant, session, row.row).await,
+            Self::Memory(log) => log.erase_rows(tenant, session, row.row).await,
         }
     }
 
@@ -174,11 +173,17 @@ impl ClusterLog {
         }
     }
 
-    pub(crate) async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub(crate) async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         each!(self, log => log.rows(filter, order, after, limit).await)
     }
 
-    pub(crate) async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub(crate) async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         each!(self, log => log.deeds(filter, order, after, limit).await)
     }
 
@@ -199,7 +204,7 @@ impl ClusterLog {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         each!(self, log => log.stats_by(tenant, guard, since, until, minutes).await)
     }
 

@@ -13,10 +13,11 @@ use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
 use crate::key::Names;
-use crate::log::{Deed, Happened, LogRow, Order, RowFilter, happened};
+use crate::log::{Happened, Order, RowFilter, RowWithEffects, happened};
 use crate::memory::Memory;
 use crate::store::{Cell, Change, Decided, FEW, Rules, View};
 use crate::{Durability, OpenError};
+use runguard_core::row::Row;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -262,7 +263,7 @@ impl Alone {
 }
 
 impl Local {
-    async fn deeds(&self, after: Option<u64>) -> Result<Vec<Deed>, StoreError> {
+    async fn deeds(&self, after: Option<u64>) -> Result<Vec<RowWithEffects>, StoreError> {
         match self {
             Self::Embedded(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
             Self::Memory(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
@@ -412,7 +413,7 @@ impl Erasures {
         }
         let mut rows = entry::decode(&entry)?;
         let before = rows.len();
-        rows.retain(|row| !self.took(&row.tenant, &row.session, row.at));
+        rows.retain(|RowWithEffects { row, .. }| !self.took(&row.tenant, &row.session, row.at));
         if rows.len() == before { Some(entry) } else { (!rows.is_empty()).then(|| entry::encode(&rows)) }
     }
 }
@@ -456,11 +457,11 @@ async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
     }
     let erased = Erasures::read(inner).await?;
     while let Some(entry) = inner.unconfirmed.next_late() {
-        for row in entry::decode(&entry).unwrap_or_default() {
+        for logged in entry::decode(&entry).unwrap_or_default() {
+            let row = &logged.row;
             let gone = erased.took(&row.tenant, &row.session, row.at);
             if !gone && inner.log.knows(std::slice::from_ref(&row.id)).await?.first() != Some(&true) {
-                let effects = happened(&row.effects);
-                bring(inner, &row.into_log_row(0), &effects).await?;
+                bring(inner, row, &logged.happened()).await?;
             }
         }
         inner.unconfirmed.late_is_home();
@@ -538,14 +539,14 @@ fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVe
 }
 
 /// Applies what a row did to the shared states, and logs it.
-async fn bring(inner: &Inner, row: &LogRow, effects: &[Happened]) -> Result<(), StoreError> {
+async fn bring(inner: &Inner, row: &Row, effects: &[Happened]) -> Result<(), StoreError> {
     let cells = cells_of(inner, &row.tenant, effects);
     let home = |view: &View<'_>| {
         let changes = effects.iter().enumerate().filter_map(|(cell, effect)| {
             let state = (inner.rules.replay)(effect.slot, view.get(cell), &effect.events, row.at)?;
             Some(Change { cell, events: effect.events.clone(), state })
         });
-        ((), Some(Wanted { changes: changes.collect(), row: row.clone().into_row() }))
+        ((), Some(Wanted { changes: changes.collect(), row: row.clone() }))
     };
     inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))
 }
@@ -576,7 +577,7 @@ async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) ->
         for (deed, known) in deeds.into_iter().zip(known) {
             let seq = deed.row.seq;
             if !known && !erased.took(&deed.row.tenant, &deed.row.session, deed.row.at) {
-                bring(inner, &deed.row, &deed.effects).await?;
+                bring(inner, &deed.row, &deed.happened()).await?;
             }
             *brought = Some(seq);
             inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).ok();

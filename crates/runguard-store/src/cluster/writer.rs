@@ -235,7 +235,9 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
 async fn was_written(inner: &Inner, partition: u16, since_millis: i64, id: &str) -> bool {
     let since = EntryId { millis: u64::try_from(since_millis).unwrap_or(0).saturating_sub(MARGIN_MILLIS), number: 0 };
     let in_stream = match inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await {
-        Ok(entries) => entries.iter().any(|(_, _, bytes)| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|row| row.id == id))),
+        Ok(entries) => {
+            entries.iter().any(|(_, _, bytes)| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|logged| logged.row.id == id)))
+        }
         Err(_) => false,
     };
     in_stream || matches!(inner.log.knows(&[id.to_owned()]).await.as_deref(), Ok([true]))

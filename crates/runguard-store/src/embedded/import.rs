@@ -3,14 +3,16 @@
 //! Rows and the place reached are not always in one transaction, so a row may be offered again after a crash, as it may when a
 //! node sends again what it does not know to have arrived. The latest rows are known by their ids: what is there is left out.
 
-use crate::cluster::entry::EntryRow;
+use crate::cluster::entry;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
 use crate::embedded::journal::{Finished, Work};
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
-use crate::store::{Cell, FEW, Row, Standing};
+use crate::log::RowWithEffects;
+use crate::store::{Cell, FEW, Standing};
 use hashbrown::HashSet;
+use runguard_core::row::Row;
 use rusqlite::Connection;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -75,26 +77,26 @@ impl Embedded {
     pub(crate) async fn import(
         &self,
         _from: &[(u16, EntryId)],
-        rows: Vec<EntryRow>,
+        rows: Vec<RowWithEffects>,
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         self.load_latest_ids().await?;
-        let fresh: Vec<EntryRow> = {
+        let fresh: Vec<RowWithEffects> = {
             let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
-            rows.into_iter().filter(|row| latest.insert(&row.id)).collect()
+            rows.into_iter().filter(|logged| latest.insert(&logged.row.id)).collect()
         };
         let mut written = Vec::with_capacity(fresh.len());
-        for row in fresh {
-            if let Some(number) = row.erases() {
+        for logged in fresh {
+            if let Some(number) = entry::erases(&logged) {
                 for row in written.drain(..) {
                     finished(row).await?;
                 }
-                self.erase_number(number, row).await?;
+                self.erase_number(number, logged.row).await?;
                 continue;
             }
-            let effects = row.effects.clone();
+            let RowWithEffects { row, effects } = logged;
             let (done, receiver) = oneshot::channel();
-            let work = Work::Append { row: row.into_log_row(0).into_row(), effects, removed: Vec::new() };
+            let work = Work::Append { row, effects, removed: Vec::new() };
             drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
             written.push(receiver);
         }
@@ -106,9 +108,8 @@ impl Embedded {
     }
 
     /// Erases a session that is known by its number only, and keeps the row that tells of it.
-    async fn erase_number(&self, number: i64, row: EntryRow) -> Result<(), StoreError> {
+    async fn erase_number(&self, number: i64, row: Row) -> Result<(), StoreError> {
         self.work(Work::Erased { session: number, at: row.at }).await?;
-        let row = row.into_log_row(0).into_row();
         if !self.erase_known(number, i64::MAX, &row).await? {
             let (done, written) = oneshot::channel();
             let work = Work::Append { row, effects: Vec::new(), removed: Vec::new() };
@@ -190,8 +191,7 @@ impl Embedded {
         Ok(ids.iter().map(|id| latest.known.contains(&xxh3_64(id.as_bytes()))).collect())
     }
 
-    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
-        let row = row.into_log_row(0).into_row();
+    pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
         if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
             return Ok(erased.log_rows);
         }

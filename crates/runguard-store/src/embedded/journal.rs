@@ -10,7 +10,8 @@ use crate::embedded::shard::Shards;
 use crate::error::StoreError;
 use crate::key::{Key, Names};
 use crate::scrub::{Checkpoint, checkpoint, clean};
-use crate::store::Row;
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::{Ended, Kind, Named, Row};
 use rusqlite::{Connection, params};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -120,10 +121,10 @@ pub(crate) struct Fresh {
     pub(crate) at: i64,
     pub(crate) session: i64,
     pub(crate) tenant: Arc<str>,
-    pub(crate) guard: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) outcome: &'static str,
-    pub(crate) reason: &'static str,
+    pub(crate) guard: Named<GuardName>,
+    pub(crate) kind: Named<Kind>,
+    pub(crate) outcome: Named<Ended>,
+    pub(crate) reason: Option<Named<Reason>>,
 }
 
 #[derive(Debug)]
@@ -180,10 +181,10 @@ impl Journal {
                 at: row.at,
                 session: self.names.session_number(&row.tenant, &row.session),
                 tenant: row.tenant.clone(),
-                guard: row.guard,
-                kind: row.kind,
-                outcome: row.outcome,
-                reason: row.reason.unwrap_or_default(),
+                guard: row.guard.clone(),
+                kind: row.kind.clone(),
+                outcome: row.outcome.clone(),
+                reason: row.reason.clone(),
             }),
             Work::Prune { .. } | Work::Checkpoint { .. } | Work::Clean { .. } | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => {
                 None
@@ -339,12 +340,12 @@ fn write_rows(connection: &Connection, batch: &mut [Pending]) -> Result<u64, rus
                     row.at,
                     row.id,
                     row.tenant,
-                    row.guard,
-                    row.kind,
+                    row.guard.code(),
+                    row.kind.code(),
                     row.session,
                     row.subject,
-                    row.outcome,
-                    row.reason,
+                    row.outcome.code(),
+                    row.reason_code(),
                     row.answer,
                     row.input,
                     *effects

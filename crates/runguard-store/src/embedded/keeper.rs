@@ -15,6 +15,7 @@ use crate::store::{Keep, SlotState};
 use crate::trusted_time::TrustedTime;
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
+use runguard_core::row::{Kind, Named};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -316,7 +317,8 @@ impl Round {
             let mut last = self.indexed;
             for row in rows.iter().filter(|row| row.seq > self.indexed) {
                 pace.step();
-                batch.add(row.seq, row.at, row.session, [&row.tenant, row.guard, row.kind, row.outcome, row.reason]);
+                let reason = row.reason.as_ref().map_or("", Named::code);
+                batch.add(row.seq, row.at, row.session, [&row.tenant, row.guard.code(), row.kind.code(), row.outcome.code(), reason]);
                 last = row.seq;
             }
             self.write_index(batch, last, pace)?;
@@ -758,7 +760,7 @@ impl IndexBatch {
             zone.outcomes |= mask(outcome);
             zone.tenants |= mask(tenant);
         }
-        if kind == "check" {
+        if kind == Kind::Check.code() {
             self.count(at.div_euclid(60_000), [tenant, guard, outcome, reason]);
         }
     }

@@ -8,7 +8,8 @@ use crate::embedded::readers::Lane;
 use crate::embedded::{Embedded, Inner};
 use crate::error::StoreError;
 use crate::key::{Names, mask};
-use crate::log::{Deed, Follow, FollowedRow, Follower, LogRow, Order, RowFilter, StatRow, happened};
+use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects};
+use runguard_core::row::{Named, Row, RowCount, RowRef};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use std::collections::BTreeMap;
@@ -25,29 +26,34 @@ pub(crate) fn indexed_upto(reader: &Connection) -> Result<u64, rusqlite::Error> 
 
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
 
-fn read_row(row: &rusqlite::Row<'_>) -> Result<LogRow, rusqlite::Error> {
-    Ok(LogRow {
+fn borrow_row<'a>(row: &'a rusqlite::Row<'_>) -> Result<RowRef<'a>, rusqlite::Error> {
+    let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str()?));
+    Ok(RowRef {
         seq: row.get(0)?,
         at: row.get(1)?,
-        id: row.get(2)?,
-        tenant: row.get(3)?,
-        guard: row.get(4)?,
-        kind: row.get(5)?,
-        session: row.get(6)?,
-        subject: row.get(7)?,
-        outcome: row.get(8)?,
-        reason: row.get(9)?,
-        answer: row.get(10)?,
-        input: row.get(11)?,
+        id: text(2)?,
+        tenant: text(3)?,
+        guard: text(4)?.into(),
+        kind: text(5)?.into(),
+        session: text(6)?,
+        subject: text(7)?,
+        outcome: text(8)?.into(),
+        reason: row.get_ref(9)?.as_str_or_null()?.map(Into::into),
+        answer: text(10)?,
+        input: text(11)?,
     })
+}
+
+fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
+    borrow_row(row).map(|row| row.to_row())
 }
 
 const DEED_COLUMNS: &str =
     "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
 
-fn read_deed(row: &rusqlite::Row<'_>) -> Result<Deed, rusqlite::Error> {
+fn read_deed(row: &rusqlite::Row<'_>) -> Result<RowWithEffects, rusqlite::Error> {
     let effects: Option<Vec<u8>> = row.get(12)?;
-    Ok(Deed { row: read_row(row)?, effects: happened(effects.as_deref().unwrap_or_default()) })
+    Ok(RowWithEffects { row: read_row(row)?, effects: effects.unwrap_or_default() })
 }
 
 impl RowFilter {
@@ -203,11 +209,17 @@ impl<T> Search<'_, T> {
 }
 
 impl Embedded {
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         self.search(filter, order, after, limit, COLUMNS, read_row).await
     }
 
-    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
     }
 
@@ -243,27 +255,28 @@ impl Embedded {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         let minutes = minutes.max(1);
         self.blocking(move |connection| {
             // One bucket at a time: minutes come in order, and a bucket has few combinations.
-            let mut counts: BTreeMap<i64, Vec<StatRow>> = BTreeMap::new();
+            let mut counts: BTreeMap<i64, Vec<RowCount>> = BTreeMap::new();
             let mut add = |row: &rusqlite::Row<'_>| -> Result<(), rusqlite::Error> {
                 let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str_or_null()?.unwrap_or_default()));
                 let bucket = row.get::<_, i64>(0)?.div_euclid(minutes) * minutes;
                 let (guard, outcome, reason) = (text(1)?, text(2)?, text(3)?);
                 let count: u64 = row.get(4)?;
                 let counted = counts.entry(bucket).or_default();
-                let same = |known: &&mut StatRow| {
-                    known.guard == guard && known.outcome == outcome && known.reason.as_deref().unwrap_or_default() == reason
+                let same = |known: &&mut RowCount| {
+                    let known_reason = known.reason.as_ref().map_or("", Named::code);
+                    known.guard.code() == guard && known.outcome.code() == outcome && known_reason == reason
                 };
                 match counted.iter_mut().find(same) {
                     Some(known) => known.count += count,
-                    None => counted.push(StatRow {
+                    None => counted.push(RowCount {
                         minute: bucket,
-                        guard: guard.to_owned(),
-                        outcome: outcome.to_owned(),
-                        reason: (!reason.is_empty()).then(|| reason.to_owned()),
+                        guard: guard.into(),
+                        outcome: outcome.into(),
+                        reason: (!reason.is_empty()).then(|| reason.into()),
                         count,
                     }),
                 }
@@ -287,7 +300,7 @@ impl Embedded {
             while let Some(row) = rows.next()? {
                 add(row)?;
             }
-            let mut counts: Vec<StatRow> = counts.into_values().flatten().collect();
+            let mut counts: Vec<RowCount> = counts.into_values().flatten().collect();
             counts.sort_unstable();
             Ok(counts)
         })
@@ -312,35 +325,13 @@ impl Follow for Inner {
         self.journal.committed()
     }
 
-    fn follow(
-        &self,
-        after: u64,
-        upto: u64,
-        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
+    fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
         self.readers.read(Lane::Questions, &self.folder, |connection| {
-            let mut select = connection.prepare_cached(
-                "SELECT seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input, id FROM main.log
-                 WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
-            )?;
+            let sql = format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq > ?1 AND l.seq <= ?2 ORDER BY l.seq");
+            let mut select = connection.prepare_cached(&sql)?;
             let mut rows = select.query([after, upto])?;
             while let Some(row) = rows.next()? {
-                let text = |column: usize| row.get_ref(column).and_then(|value| Ok(value.as_str()?));
-                let followed = FollowedRow {
-                    seq: row.get(0)?,
-                    at: row.get(1)?,
-                    tenant: text(2)?,
-                    guard: text(3)?,
-                    kind: text(4)?,
-                    session: text(5)?,
-                    subject: text(6)?,
-                    outcome: text(7)?,
-                    reason: row.get_ref(8)?.as_str_or_null()?,
-                    answer: text(9)?,
-                    input: text(10)?,
-                    id: text(11)?,
-                };
-                if visit(followed).is_break() {
+                if visit(borrow_row(row)?).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }

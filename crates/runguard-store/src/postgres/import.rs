@@ -10,12 +10,14 @@
 use super::pool::{Failure, Lease, bounded};
 use super::schema::{self, Day, to_kept};
 use super::{PgLog, tell};
-use crate::cluster::{EntryId, EntryRow};
+use crate::cluster::EntryId;
 use crate::error::StoreError;
 use crate::key::Names;
+use crate::log::RowWithEffects;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::SinkExt as _;
 use hashbrown::{HashMap, HashSet};
+use runguard_core::row::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::PoisonError;
@@ -71,7 +73,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(names: Names, rows: &'a [EntryRow], known: &HashSet<(String, i64)>) -> Self {
+    fn new(names: Names, rows: &'a [RowWithEffects], known: &HashSet<(String, i64)>) -> Self {
         let bytes: usize = rows.iter().map(size).sum();
         let mut batch = Self {
             names,
@@ -82,17 +84,19 @@ impl<'a> Batch<'a> {
         };
         batch.bytes.put_slice(COPY_HEAD);
         let mut seen: HashSet<(&str, i64)> = HashSet::with_capacity(rows.len());
-        for row in rows {
-            let is_known = !known.is_empty() && known.contains(&(row.id.clone(), row.at));
-            if !is_known && seen.insert((&row.id, row.at)) {
-                batch.add(row);
+        for logged in rows {
+            let (id, at) = (&logged.row.id, logged.row.at);
+            let is_known = !known.is_empty() && known.contains(&(id.clone(), at));
+            if !is_known && seen.insert((id, at)) {
+                batch.add(logged);
             }
         }
         batch.bytes.put_i16(-1);
         batch
     }
 
-    fn add(&mut self, row: &'a EntryRow) {
+    fn add(&mut self, logged: &'a RowWithEffects) {
+        let row = &logged.row;
         let bytes = &mut self.bytes;
         bytes.put_i16(COLUMNS);
         bytes.put_i32(8);
@@ -102,16 +106,16 @@ impl<'a> Batch<'a> {
             bytes.put_i32(8);
             bytes.put_i64(number);
         }
-        for text in [&row.id, &row.tenant, &row.guard, &row.kind, &row.session, &row.subject, &row.outcome] {
+        for text in [&*row.id, &*row.tenant, row.guard.code(), row.kind.code(), &*row.session, &*row.subject, row.outcome.code()] {
             put(bytes, Some(to_kept(text).as_bytes()));
         }
-        put(bytes, row.reason.as_deref().map(to_kept).as_deref().map(str::as_bytes));
+        put(bytes, row.reason_code().map(to_kept).as_deref().map(str::as_bytes));
         put(bytes, Some(to_kept(&row.answer).as_bytes()));
         put(bytes, Some(to_kept(&row.input).as_bytes()));
-        put(bytes, Some(&*row.effects).filter(|effects| !effects.is_empty()));
+        put(bytes, Some(&*logged.effects).filter(|effects| !effects.is_empty()));
         self.days.insert(Day::of(row.at));
-        if row.kind == "check" {
-            let names = [&*row.tenant, &*row.guard, &*row.outcome, row.reason.as_deref().unwrap_or_default()];
+        if row.kind == Kind::Check {
+            let names = [&*row.tenant, row.guard.code(), row.outcome.code(), row.reason_code().unwrap_or_default()];
             *self.counts.entry((row.at.div_euclid(60_000), names)).or_default() += 1;
         }
     }
@@ -136,10 +140,11 @@ fn put(bytes: &mut BytesMut, value: Option<&[u8]>) {
     }
 }
 
-fn size(row: &EntryRow) -> usize {
+fn size(RowWithEffects { row, effects }: &RowWithEffects) -> usize {
     const FIXED: usize = 2 + 3 * 12 + 11 * 4;
-    let texts = [&row.id, &row.tenant, &row.guard, &row.kind, &row.session, &row.subject, &row.outcome, &row.answer, &row.input];
-    FIXED + texts.iter().map(|text| text.len()).sum::<usize>() + row.reason.as_ref().map_or(0, String::len) + row.effects.len()
+    let names = [row.guard.code(), row.kind.code(), row.outcome.code(), row.reason_code().unwrap_or_default()];
+    let texts = [&*row.id, &*row.tenant, &*row.session, &*row.subject, &*row.answer, &*row.input];
+    FIXED + names.iter().chain(&texts).map(|text| text.len()).sum::<usize>() + effects.len()
 }
 
 impl PgLog {
@@ -147,7 +152,12 @@ impl PgLog {
     /// set yet the start is 0-0.
     ///
     /// After an error it is not always known whether the rows were kept: [`PgLog::positions`] tells.
-    pub async fn import(&self, from: &[(u16, EntryId)], rows: Vec<EntryRow>, upto: &[(u16, EntryId)]) -> Result<Imported, StoreError> {
+    pub async fn import(
+        &self,
+        from: &[(u16, EntryId)],
+        rows: Vec<RowWithEffects>,
+        upto: &[(u16, EntryId)],
+    ) -> Result<Imported, StoreError> {
         let work = async {
             match self.try_import(from, &rows, upto, Caution::Hopeful).await {
                 Err(failure) if failure.is_conflict() => self.try_import(from, &rows, upto, Caution::Careful).await,
@@ -164,7 +174,7 @@ impl PgLog {
     async fn try_import(
         &self,
         from: &[(u16, EntryId)],
-        rows: &[EntryRow],
+        rows: &[RowWithEffects],
         upto: &[(u16, EntryId)],
         caution: Caution,
     ) -> Result<Imported, Failure> {
@@ -185,9 +195,9 @@ impl PgLog {
     }
 
     /// Without the rows that are there already.
-    async fn careful_batch<'a>(&self, wire: &mut Lease<'_>, rows: &'a [EntryRow]) -> Result<Batch<'a>, Failure> {
+    async fn careful_batch<'a>(&self, wire: &mut Lease<'_>, rows: &'a [RowWithEffects]) -> Result<Batch<'a>, Failure> {
         self.forget_days();
-        let (ids, times): (Vec<_>, Vec<i64>) = rows.iter().map(|row| (to_kept(&row.id), row.at)).unzip();
+        let (ids, times): (Vec<_>, Vec<i64>) = rows.iter().map(|logged| (to_kept(&logged.row.id), logged.row.at)).unzip();
         // One by one through the index; the planner must not think of reading the log instead.
         let sql = "SELECT o.place FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS o(id, at, place)
             CROSS JOIN LATERAL (SELECT 1 FROM runguard_log l WHERE l.id = o.id AND l.at = o.at LIMIT 1) AS known";
@@ -195,7 +205,7 @@ impl PgLog {
         let mut known = HashSet::with_capacity(found.len());
         for row in &found {
             let place = row.try_get::<_, i64>(0)? as usize - 1;
-            known.insert((rows[place].id.clone(), rows[place].at));
+            known.insert((rows[place].row.id.clone(), rows[place].row.at));
         }
         Ok(Batch::new(self.names(), rows, &known))
     }
@@ -252,7 +262,7 @@ impl PgLog {
 
     /// Removes a session's rows and appends `row`, which says that this took place. Gives how many went. Counts by minute
     /// stay: they name nobody.
-    pub async fn erase_session(&self, tenant: &str, session: &str, row: EntryRow) -> Result<usize, StoreError> {
+    pub async fn erase_session(&self, tenant: &str, session: &str, row: RowWithEffects) -> Result<usize, StoreError> {
         let rows = [row];
         let work = async {
             match self.try_erase(tenant, session, &rows, Caution::Hopeful).await {
@@ -274,7 +284,7 @@ impl PgLog {
         read.await.map_err(|failure: Failure| self.unread(&failure))
     }
 
-    async fn try_erase(&self, tenant: &str, session: &str, rows: &[EntryRow; 1], caution: Caution) -> Result<(usize, u64), Failure> {
+    async fn try_erase(&self, tenant: &str, session: &str, rows: &[RowWithEffects; 1], caution: Caution) -> Result<(usize, u64), Failure> {
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
         let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3";
@@ -285,7 +295,7 @@ impl PgLog {
         let erased = wire.execute_typed(sql, &values).await?;
         let remember = "INSERT INTO runguard_erased (session_number, at) VALUES ($1, $2)
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
-        wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].at, Type::INT8)]).await?;
+        wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].row.at, Type::INT8)]).await?;
         let batch = match caution {
             Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
             Caution::Careful => self.careful_batch(&mut wire, rows).await?,

@@ -8,8 +8,9 @@ use super::schema::{from_kept, to_kept};
 use super::{PgLog, texts};
 use crate::error::StoreError;
 use crate::key::Names;
-use crate::log::{Deed, Follow, FollowedRow, LogRow, Order, RowFilter, StatRow, happened};
+use crate::log::{Follow, Order, RowFilter, RowWithEffects};
 use futures_util::TryStreamExt as _;
+use runguard_core::row::{self, RowCount, RowRef};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -35,25 +36,32 @@ fn number(row: &Row, column: usize) -> Result<u64, tokio_postgres::Error> {
     row.try_get::<_, i64>(column).map(|number| number as u64)
 }
 
-fn read_row(row: &Row) -> Result<LogRow, tokio_postgres::Error> {
-    Ok(LogRow {
+/// Shows a row whose columns are [`COLUMNS`].
+fn show<R>(row: &Row, visit: impl FnOnce(RowRef<'_>) -> R) -> Result<R, tokio_postgres::Error> {
+    let text = |column: usize| row.try_get(column).map(from_kept);
+    let reason = row.try_get::<_, Option<&str>>(9)?.map(from_kept);
+    Ok(visit(RowRef {
         seq: number(row, 0)?,
         at: row.try_get(1)?,
-        id: text(row, 2)?,
-        tenant: text(row, 3)?,
-        guard: text(row, 4)?,
-        kind: text(row, 5)?,
-        session: text(row, 6)?,
-        subject: text(row, 7)?,
-        outcome: text(row, 8)?,
-        reason: row.try_get::<_, Option<&str>>(9)?.map(|kept| from_kept(kept).into_owned()),
-        answer: text(row, 10)?,
-        input: text(row, 11)?,
-    })
+        id: &text(2)?,
+        tenant: &text(3)?,
+        guard: (&*text(4)?).into(),
+        kind: (&*text(5)?).into(),
+        session: &text(6)?,
+        subject: &text(7)?,
+        outcome: (&*text(8)?).into(),
+        reason: reason.as_deref().map(Into::into),
+        answer: &text(10)?,
+        input: &text(11)?,
+    }))
 }
 
-fn read_deed(row: &Row) -> Result<Deed, tokio_postgres::Error> {
-    Ok(Deed { row: read_row(row)?, effects: happened(row.try_get::<_, Option<&[u8]>>(12)?.unwrap_or_default()) })
+fn read_row(row: &Row) -> Result<row::Row, tokio_postgres::Error> {
+    show(row, |row| row.to_row())
+}
+
+fn read_deed(row: &Row) -> Result<RowWithEffects, tokio_postgres::Error> {
+    Ok(RowWithEffects { row: read_row(row)?, effects: row.try_get::<_, Option<Vec<u8>>>(12)?.unwrap_or_default() })
 }
 
 /// A statement with its values.
@@ -116,12 +124,18 @@ impl RowFilter {
 
 impl PgLog {
     /// Rows that pass the filter, at most `limit`, after the row `after` in the given order.
-    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<LogRow>, StoreError> {
+    pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<row::Row>, StoreError> {
         self.search(filter, order, after, limit, COLUMNS, read_row).await
     }
 
     /// The same rows with what each did to states.
-    pub async fn deeds(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Deed>, StoreError> {
+    pub async fn deeds(
+        &self,
+        filter: RowFilter,
+        order: Order,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<RowWithEffects>, StoreError> {
         self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
     }
 
@@ -170,7 +184,7 @@ impl PgLog {
         since: i64,
         until: i64,
         minutes: i64,
-    ) -> Result<Vec<StatRow>, StoreError> {
+    ) -> Result<Vec<RowCount>, StoreError> {
         let minutes = minutes.max(1);
         // A remainder is negative before 1970.
         let bucket = format!("minute - minute % {minutes} - CASE WHEN minute % {minutes} < 0 THEN {minutes} ELSE 0 END");
@@ -188,7 +202,8 @@ impl PgLog {
         question.sql.push_str(" GROUP BY 1, 2, 3, 4");
         let read = |row: &Row| {
             let reason = Some(text(row, 3)?).filter(|reason| !reason.is_empty());
-            Ok(StatRow { minute: row.try_get(0)?, guard: text(row, 1)?, outcome: text(row, 2)?, reason, count: number(row, 4)? })
+            let (guard, outcome) = (text(row, 1)?.as_str().into(), text(row, 2)?.as_str().into());
+            Ok(RowCount { minute: row.try_get(0)?, guard, outcome, reason: reason.as_deref().map(Into::into), count: number(row, 4)? })
         };
         let mut counts = self.ask(&question, read).await?;
         counts.sort_unstable();
@@ -270,7 +285,7 @@ impl Follow for PgFollower {
         &self,
         after: u64,
         upto: u64,
-        visit: &mut dyn FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, StoreError> {
         self.follow(after, upto, visit)
     }
@@ -288,7 +303,7 @@ impl PgFollower {
         &self,
         after: u64,
         upto: u64,
-        mut visit: impl FnMut(FollowedRow<'_>) -> ControlFlow<()>,
+        mut visit: impl FnMut(RowRef<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, StoreError> {
         // Up to here all rows are there: beyond it a page could have holes that are filled later.
         let (mut after, upto) = (after, upto.min(self.committed()));
@@ -299,7 +314,7 @@ impl PgFollower {
                 None => self.page(after, upto)?,
             };
             while let Some(row) = page.rows.pop_front() {
-                let (seq, seen) = show(&row, &mut visit).map_err(|error| self.log.unread(&error.into()))?;
+                let (seq, seen) = show(&row, |row| (row.seq, visit(row))).map_err(|error| self.log.unread(&error.into()))?;
                 if seen.is_break() {
                     *self.left() = Some(Page { after: seq, ..page });
                     return Ok(ControlFlow::Break(()));
@@ -316,9 +331,8 @@ impl PgFollower {
 
     /// Asks for a range that is as wide as a page: with only a limit the server may sort all that is waiting, for every page.
     fn page(&self, after: u64, upto: u64) -> Result<Page, StoreError> {
-        let columns = "seq, at, tenant, guard, kind, session, subject, outcome, reason, answer, input, id";
         let end = upto.min(after.saturating_add(FOLLOWED_ROWS));
-        let rows = self.ask(format!("SELECT {columns} FROM runguard_log WHERE seq > {after} AND seq <= {end} ORDER BY seq"))?;
+        let rows = self.ask(format!("SELECT {COLUMNS} FROM runguard_log l WHERE l.seq > {after} AND l.seq <= {end} ORDER BY l.seq"))?;
         let mut page = Page { rows: rows.into(), after, upto: end, read: Instant::now() };
         if page.rows.is_empty() && end < upto {
             // Erased, or long gone: on to the next that is there.
@@ -339,25 +353,4 @@ impl PgFollower {
         });
         rows.recv().map_err(|_| StoreError::Stopping)?.map_err(|failure| self.log.unread(&failure))
     }
-}
-
-fn show(row: &Row, visit: &mut impl FnMut(FollowedRow<'_>) -> ControlFlow<()>) -> Result<(u64, ControlFlow<()>), tokio_postgres::Error> {
-    let text = |column: usize| row.try_get(column).map(from_kept);
-    let reason = row.try_get::<_, Option<&str>>(8)?.map(from_kept);
-    let seq = number(row, 0)?;
-    let seen = visit(FollowedRow {
-        seq,
-        at: row.try_get(1)?,
-        tenant: &text(2)?,
-        guard: &text(3)?,
-        kind: &text(4)?,
-        session: &text(5)?,
-        subject: &text(6)?,
-        outcome: &text(7)?,
-        reason: reason.as_deref(),
-        answer: &text(9)?,
-        input: &text(10)?,
-        id: &text(11)?,
-    });
-    Ok((seq, seen))
 }

@@ -73,10 +73,10 @@ fn row(session: &str) -> Row {
         at: 1_700_000_000_000,
         id: format!("id-{:08}", NEXT.fetch_add(1, Ordering::Relaxed)),
         tenant: TENANT.into(),
-        guard: "toy",
-        kind: "check",
+        guard: "toy".into(),
+        kind: "check".into(),
         session: session.into(),
-        outcome: "allowed",
+        outcome: "allowed".into(),
         answer: "{}".into(),
         input: "{}".into(),
         ..Row::default()
@@ -157,7 +157,7 @@ async fn a_session_is_erased_with_its_states() {
     let together = Together::new(2).await;
     add(&together.nodes[0], &["gone"]).await;
     add(&together.nodes[1], &["stays"]).await;
-    let erased = together.nodes[1].erase_session(TENANT, "gone", Row { kind: "admin", ..row("") }).await.unwrap();
+    let erased = together.nodes[1].erase_session(TENANT, "gone", Row { kind: "admin".into(), ..row("") }).await.unwrap();
     assert_eq!(erased.map(|erased| erased.log_rows), Some(1));
     assert!(together.nodes[0].states(TENANT, "gone").await.unwrap().is_empty());
     assert_eq!(add(&together.nodes[0], &["gone"]).await.0, 1, "it begins anew");

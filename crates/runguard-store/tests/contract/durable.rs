@@ -5,7 +5,7 @@ use crate::toy::{
     states_of, sum, summed,
 };
 use proptest::prelude::*;
-use runguard_store::{Cell, Family, Key, LogRow, Order, Row, RowFilter, SlotState, StatRow, StoreError, View};
+use runguard_store::{Cell, Family, Key, Order, Row, RowCount, RowFilter, SlotState, StoreError, View};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -27,11 +27,11 @@ async fn fill(store: &Store) {
 
 #[derive(Debug, PartialEq)]
 struct Everything {
-    rows: Vec<LogRow>,
-    timelines: Vec<Vec<LogRow>>,
+    rows: Vec<Row>,
+    timelines: Vec<Vec<Row>>,
     states: Vec<Vec<SlotState>>,
     endpoint: Vec<SlotState>,
-    stats: Vec<StatRow>,
+    stats: Vec<RowCount>,
 }
 
 async fn try_everything(store: &Store) -> Result<Everything, StoreError> {
@@ -235,7 +235,7 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
             }
             Deed::Erase { session } => {
                 let session = format!("s{session}");
-                let admin = Row { session: String::new(), kind: "admin", ..row("") };
+                let admin = Row { session: String::new(), kind: "admin".into(), ..row("") };
                 let id = admin.id.clone();
                 let rows_before = model.rows.len();
                 model.rows.retain(|(_, owner)| *owner != session);

@@ -20,7 +20,7 @@ fn endpoint() -> Key {
 }
 
 fn erasure() -> Row {
-    Row { kind: "admin", outcome: "session_erased", ..row("") }
+    Row { kind: "admin".into(), outcome: "session_erased".into(), ..row("") }
 }
 
 /// A request of the session, with the secret wherever text can be, an answer kept for its repetition, and the
@@ -46,7 +46,7 @@ async fn assert_erased(store: &Store, session: &str) {
         assert!(states_of(store, repeated(number)).await.unwrap().is_empty(), "the kept answer {number}");
     }
     let rows = all_rows(store).await;
-    assert_eq!(rows.iter().filter(|row| row.outcome == "session_erased").count(), 1);
+    assert_eq!(rows.iter().filter(|row| row.outcome == runguard_core::row::Action::SessionErased).count(), 1);
     assert_eq!(rows.len(), 2, "the other session's and the erasure's");
     assert_eq!(sum(store, "other").await, 1);
     assert_eq!(endpoint_sum(store).await, 20, "what others see of the endpoint stays");
@@ -100,7 +100,7 @@ async fn the_same_session_of_another_tenant_stays(toy: Toy) {
     keep(&toy.store, &[summed(theirs)], Row { tenant: "another".into(), ..row("one") }, |view| one_more(view, 1)).await.unwrap();
     toy.store.erase_session(TENANT, "one", erasure()).await.unwrap().unwrap();
     assert!(state(&toy.store, summed(theirs)).await.is_some());
-    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.tenant == "another").count(), 1);
+    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| *row.tenant == *"another").count(), 1);
     assert_eq!(sum(&toy.store, "one").await, 0);
 }
 
@@ -198,7 +198,7 @@ async fn what_is_erased_is_gone_with_its_kept_answers_and_nothing_else_is(toy: T
         assert_eq!(state(&toy.store, listed(key("one"), &format!("{SECRET} {turn}"))).await, None);
         assert_eq!(state(&toy.store, listed(repeated(turn), "")).await, None, "the kept answer {turn}");
     }
-    let outcomes: Vec<String> = all_rows(&toy.store).await.into_iter().map(|row| row.outcome).collect();
+    let outcomes: Vec<String> = all_rows(&toy.store).await.into_iter().map(|row| row.outcome.to_string()).collect();
     assert_eq!(outcomes, ["allowed", "session_erased"]);
     assert_eq!(sum(&toy.store, "other").await, 1);
     assert_eq!(number(state(&toy.store, summed(endpoint())).await.as_deref()), 20, "what others see of the endpoint stays");
@@ -235,7 +235,7 @@ async fn no_session_of_many_is_left_in_the_unused_part_of_a_page() {
         assert_eq!(is_kept, !files_with(toy.folder.path(), &secret(number)).is_empty(), "session {number}");
     }
     let toy = toy.reopen();
-    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.outcome == "allowed").count(), 4 * 10);
+    assert_eq!(all_rows(&toy.store).await.iter().filter(|row| row.outcome == runguard_core::row::Outcome::Allowed).count(), 4 * 10);
 }
 
 /// Somebody looks at the database, as the guides show. Nobody waits for them, and nothing is said to be gone that is not.

@@ -1,7 +1,8 @@
 //! Queries: the same answer whether rows are indexed or still behind the index.
 
 use crate::toy::{MINUTE, NOW, Store, Toy, on_every_store, settle, write};
-use runguard_store::{LogRow, Order, Row, RowFilter, StatRow};
+use runguard_core::row::Kind;
+use runguard_store::{Order, Row, RowCount, RowFilter};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::task::JoinSet;
 
@@ -20,16 +21,17 @@ fn row(number: usize) -> Row {
     // Times that mostly go on, at times back, and start before 1970.
     let at = if number < 50 { number as i64 * 7 - 200_000 } else { NOW + number as i64 * 977 - (number as i64 % 7) * 40_000 };
     Row {
+        seq: 0,
         at,
         id: format!("id-{number:05}"),
         tenant: format!("tenant {}", number / 3 % 3).into(),
-        guard: GUARDS[number / 2 % 3],
-        kind: KINDS[usize::from(number.is_multiple_of(5)) + usize::from(number.is_multiple_of(25))],
+        guard: GUARDS[number / 2 % 3].into(),
+        kind: KINDS[usize::from(number.is_multiple_of(5)) + usize::from(number.is_multiple_of(25))].into(),
         session: format!("session {}", number % 37),
         subject: format!("subject {}", number % 11),
-        outcome: OUTCOMES[number / 5 % 3],
+        outcome: OUTCOMES[number / 5 % 3].into(),
         // One that is rare: most zones do not have it.
-        reason: if number % 1500 == 700 { Some("rare") } else { REASONS[number / 7 % 4] },
+        reason: if number % 1500 == 700 { Some("rare") } else { REASONS[number / 7 % 4] }.map(Into::into),
         answer: format!("{{\"number\":{number}}}"),
         input: "{}".into(),
     }
@@ -83,21 +85,21 @@ fn filters() -> Vec<RowFilter> {
     filters
 }
 
-fn passes(filter: &RowFilter, row: &LogRow) -> bool {
+fn passes(filter: &RowFilter, row: &Row) -> bool {
     let is = |wanted: &Option<String>, value: Option<&str>| wanted.as_deref().is_none_or(|wanted| value == Some(wanted));
     is(&filter.id, Some(&row.id))
-        && is(&filter.kind, Some(&row.kind))
-        && is(&filter.guard, Some(&row.guard))
-        && is(&filter.reason, row.reason.as_deref())
-        && is(&filter.outcome, Some(&row.outcome))
+        && is(&filter.kind, Some(row.kind.code()))
+        && is(&filter.guard, Some(row.guard.code()))
+        && is(&filter.reason, row.reason_code())
+        && is(&filter.outcome, Some(row.outcome.code()))
         && is(&filter.tenant, Some(&row.tenant))
         && is(&filter.session, Some(&row.session))
         && filter.since.is_none_or(|since| row.at >= since)
         && filter.until.is_none_or(|until| row.at < until)
 }
 
-async fn page_through(store: &Store, filter: &RowFilter, order: Order, limit: usize) -> Vec<LogRow> {
-    let mut found: Vec<LogRow> = Vec::new();
+async fn page_through(store: &Store, filter: &RowFilter, order: Order, limit: usize) -> Vec<Row> {
+    let mut found: Vec<Row> = Vec::new();
     loop {
         let page = store.rows(filter.clone(), order, found.last().map(|row| row.seq), limit).await.unwrap();
         assert!(page.len() <= limit);
@@ -116,24 +118,11 @@ async fn check_rows(store: &Store, written: usize, when: &str) {
     assert!(all.iter().zip(1..).all(|(row, seq)| row.seq == seq));
     for found in &all {
         let row = row(found.id[3..].parse().unwrap());
-        let expected = LogRow {
-            seq: found.seq,
-            at: row.at,
-            id: row.id,
-            tenant: row.tenant.to_string(),
-            guard: row.guard.into(),
-            kind: row.kind.into(),
-            session: row.session,
-            subject: row.subject,
-            outcome: row.outcome.into(),
-            reason: row.reason.map(Into::into),
-            answer: row.answer,
-            input: row.input,
-        };
+        let expected = Row { seq: found.seq, ..row };
         assert_eq!(*found, expected);
     }
     for filter in filters() {
-        let mut expected: Vec<LogRow> = all.iter().filter(|row| passes(&filter, row)).cloned().collect();
+        let mut expected: Vec<Row> = all.iter().filter(|row| passes(&filter, row)).cloned().collect();
         for order in [Order::OldestFirst, Order::NewestFirst] {
             for limit in [13, 1000, 1_000_000] {
                 let found = page_through(store, &filter, order, limit).await;
@@ -152,24 +141,17 @@ async fn check_stats(store: &Store, written: usize, when: &str) {
             let first = since.div_euclid(MINUTE);
             // A minute that has begun counts whole.
             let last = until.div_euclid(MINUTE) + i64::from(until.rem_euclid(MINUTE) > 0);
-            let mut counts: BTreeMap<(i64, &str, &str, Option<&str>), u64> = BTreeMap::new();
+            let mut counts: BTreeMap<RowCount, u64> = BTreeMap::new();
             for row in (0..written).map(row) {
                 let minute = row.at.div_euclid(MINUTE);
-                let counts_here = row.kind == "check" && (first..last).contains(&minute);
-                if counts_here && tenant.is_none_or(|tenant| *row.tenant == *tenant) && guard.is_none_or(|guard| row.guard == guard) {
-                    *counts.entry((minute, row.guard, row.outcome, row.reason)).or_default() += 1;
+                let counts_here = row.kind == Kind::Check && (first..last).contains(&minute);
+                if counts_here && tenant.is_none_or(|tenant| *row.tenant == *tenant) && guard.is_none_or(|guard| row.guard.code() == guard)
+                {
+                    let counted = RowCount { minute, guard: row.guard, outcome: row.outcome, reason: row.reason, count: 0 };
+                    *counts.entry(counted).or_default() += 1;
                 }
             }
-            let expected: Vec<StatRow> = counts
-                .into_iter()
-                .map(|((minute, guard, outcome, reason), count)| StatRow {
-                    minute,
-                    guard: guard.into(),
-                    outcome: outcome.into(),
-                    reason: reason.map(Into::into),
-                    count,
-                })
-                .collect();
+            let expected: Vec<RowCount> = counts.into_iter().map(|(counted, count)| RowCount { count, ..counted }).collect();
             let mut found = store.stats_by(tenant.map(Into::into), guard.map(Into::into), since, until, 1).await.unwrap();
             found.sort_unstable();
             assert_eq!(found, expected, "{when}: {tenant:?} {guard:?} {since} {until}");

@@ -5,8 +5,8 @@ use crate::redis_server::RedisServer;
 pub(crate) use runguard_store::Store;
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, LogRow, Memory, Names, OpenError,
-    Options, Order, PgLog, PgOptions, RETIRE_EVERY, Role, Row, RowFilter, Rules, SlotState, StoreError, View, Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, Memory, Names, OpenError, Options,
+    Order, PgLog, PgOptions, RETIRE_EVERY, Role, Row, RowFilter, Rules, SlotState, StoreError, View, Written,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -237,14 +237,15 @@ pub(crate) fn key(session: &str) -> Key {
 pub(crate) fn row(session: &str) -> Row {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     Row {
+        seq: 0,
         at: NOW,
         id: format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)),
         tenant: TENANT.into(),
-        guard: "toy",
-        kind: "check",
+        guard: "toy".into(),
+        kind: "check".into(),
         session: session.into(),
         subject: String::new(),
-        outcome: "allowed",
+        outcome: "allowed".into(),
         reason: None,
         answer: "{}".into(),
         input: "{}".into(),
@@ -305,12 +306,12 @@ pub(crate) async fn settle(store: &Store) {
     }
 }
 
-pub(crate) async fn all_rows(store: &Store) -> Vec<LogRow> {
+pub(crate) async fn all_rows(store: &Store) -> Vec<Row> {
     settle(store).await;
     store.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await.unwrap()
 }
 
-pub(crate) async fn rows_of(store: &Store, session: &str) -> Vec<LogRow> {
+pub(crate) async fn rows_of(store: &Store, session: &str) -> Vec<Row> {
     settle(store).await;
     let filter = RowFilter { tenant: Some(TENANT.into()), session: Some(session.into()), ..RowFilter::default() };
     store.rows(filter, Order::OldestFirst, None, usize::MAX >> 1).await.unwrap()

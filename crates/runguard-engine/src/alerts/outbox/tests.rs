@@ -1,6 +1,7 @@
 use super::*;
-use runguard_core::Timestamp;
 use runguard_core::notice::Severity;
+use runguard_core::row::{Kind, Outcome, RowRef};
+use runguard_core::{GuardName, Timestamp};
 use runguard_insight::alert::When;
 
 fn alert(number: usize, state: AlertState) -> Alert {
@@ -72,20 +73,17 @@ fn states_and_the_place_in_the_log_are_kept_with_the_alerts() {
     let mut story = Story::new();
     let rule = Rule { name: "trips".into(), when: When::CircuitTrip, ..Rule::default() };
     let mut state = State::default();
-    let row = runguard_insight::alert::Row {
-        at: Timestamp::from_millis(5),
-        id: "1",
+    let row = RowRef {
+        at: 5,
         tenant: "t",
-        guard: "api_circuit",
-        kind: "record",
-        session: "s",
+        guard: GuardName::ApiCircuit.into(),
+        kind: Kind::Record.into(),
         subject: "e",
-        outcome: "recorded",
-        reason: None,
+        outcome: Outcome::Recorded.into(),
         answer: r#"{"tripped":true}"#,
-        input: "{}",
+        ..RowRef::default()
     };
-    let fired = rule.judge(&mut state, &row);
+    let fired = rule.judge(&mut state, &row, &runguard_guards::logged::shows(&row));
     let postings: Vec<Posting<'_>> = fired.iter().map(|alert| Posting { alert, target: "ops" }).collect();
     story.outbox.commit(77, &[(rule.clone(), state.clone())], &postings, 0).unwrap();
     story.crash();

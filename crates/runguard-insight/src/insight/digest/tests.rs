@@ -4,8 +4,21 @@ use proptest::prelude::*;
 const NOON: i64 = 1_700_049_600_000;
 const MINUTE: i64 = 60_000;
 
-fn row<'a>(guard: &'a str, subject: &'a str, session: &'a str, outcome: &'a str, reason: Option<&'a str>) -> Row<'a> {
-    Row { at: NOON, tenant: "acme", guard, kind: "check", session, subject, outcome, reason, answer: "{}", input: "{}" }
+fn row<'a>(guard: &'a str, subject: &'a str, session: &'a str, outcome: &'a str, reason: Option<&'a str>) -> RowRef<'a> {
+    RowRef {
+        seq: 0,
+        at: NOON,
+        id: "",
+        tenant: "acme",
+        guard: guard.into(),
+        kind: Kind::Check.into(),
+        session,
+        subject,
+        outcome: outcome.into(),
+        reason: reason.map(Into::into),
+        answer: "{}",
+        input: "{}",
+    }
 }
 
 fn cells(digest: Digest) -> Vec<(Place, Cell)> {
@@ -14,7 +27,7 @@ fn cells(digest: Digest) -> Vec<(Place, Cell)> {
     cells
 }
 
-fn fold(rows: &[Row<'_>]) -> Vec<(Place, Cell)> {
+fn fold(rows: &[RowRef<'_>]) -> Vec<(Place, Cell)> {
     let mut digest = Digest::default();
     for row in rows {
         digest.fold(row);
@@ -26,12 +39,12 @@ fn day() -> Range {
     Range { since_ms: NOON - 12 * HOUR_MILLIS, until_ms: NOON + 12 * HOUR_MILLIS, bucket_seconds: 3600, filters: Filters::default() }
 }
 
-fn show(range: &Range, rows: &[Row<'_>]) -> Overview {
+fn show(range: &Range, rows: &[RowRef<'_>]) -> Overview {
     overview(range, &[], fold(rows), &Savings::default())
 }
 
-fn count(start_ms: i64, guard: &str, outcome: &str, reason: Option<&str>, count: u64) -> Count {
-    Count { start_ms, guard: guard.into(), outcome: outcome.into(), reason: reason.map(str::to_owned), count }
+fn count(start_ms: i64, guard: &str, outcome: &str, reason: Option<&str>, count: u64) -> RowCount {
+    RowCount { minute: start_ms / MINUTE, guard: guard.into(), outcome: outcome.into(), reason: reason.map(Into::into), count }
 }
 
 #[test]
@@ -62,10 +75,10 @@ fn totals_and_series_are_the_counts_of_the_range() {
 
 #[test]
 fn subjects_and_reasons_name_the_newest_sessions() {
-    let mut rows: Vec<Row<'_>> = ["s1", "s2", "s3", "s4", "s2"]
+    let mut rows: Vec<RowRef<'_>> = ["s1", "s2", "s3", "s4", "s2"]
         .iter()
         .zip(0..)
-        .map(|(session, minute)| Row {
+        .map(|(session, minute)| RowRef {
             at: NOON + minute * MINUTE,
             ..row("ai_task_retry", "classify", session, "blocked", Some("retry_cap_reached"))
         })
@@ -90,9 +103,9 @@ fn transfers_make_edges_and_chains_also_in_observe_mode() {
     let refused = r#"{"target_visits":2,"chain":["b","a","b"],"handoff_chain":["b","a","b"]}"#;
     let observed = r#"{"handoffs_used":3,"message":"m","signals":[{"reason":"cycle_detected","chain":["b","a","b"]}]}"#;
     let rows = [
-        Row { input, ..row("handoff", "b", "s1", "allowed", None) },
-        Row { input, answer: refused, ..row("handoff", "b", "s2", "blocked", Some("cycle_detected")) },
-        Row { input, answer: observed, ..row("handoff", "b", "s3", "would_block", Some("cycle_detected")) },
+        RowRef { input, ..row("handoff", "b", "s1", "allowed", None) },
+        RowRef { input, answer: refused, ..row("handoff", "b", "s2", "blocked", Some("cycle_detected")) },
+        RowRef { input, answer: observed, ..row("handoff", "b", "s3", "would_block", Some("cycle_detected")) },
     ];
     let shown = show(&day(), &rows).handoffs;
     assert_eq!(shown.edges, [Edge { source: "a".into(), target: "b".into(), allowed: 2, blocked: 1 }]);
@@ -108,21 +121,25 @@ fn topics_of_both_doors_have_their_confidences() {
     let door = |confidence: &str, text: &str| format!(r#"{{"query_text":"{text}","last_confidence":{confidence}}}"#);
     let (first, second) = (door("0.0", "how do refunds work"), door("0.35", "refunds?"));
     let botpress = row("kb_requery", "refunds", "s1", "allowed", None);
-    let record = Row { kind: "record", outcome: "recorded", ..row("kb_requery", "own-hash", "s2", "recorded", None) };
+    let record = RowRef { kind: "record".into(), outcome: "recorded".into(), ..row("kb_requery", "own-hash", "s2", "recorded", None) };
     let matched = r#"{"topic_hash":"t1","matched_query":"where is it","query_number":2}"#;
     let rows = [
-        Row { input: &first, answer: r#"{"topic_hash":"refunds","queries_used":1}"#, ..botpress },
-        Row { at: NOON + 1, input: &second, answer: r#"{"topic_hash":"refunds","queries_used":2}"#, ..botpress },
-        Row {
+        RowRef { input: &first, answer: r#"{"topic_hash":"refunds","queries_used":1}"#, ..botpress.clone() },
+        RowRef { at: NOON + 1, input: &second, answer: r#"{"topic_hash":"refunds","queries_used":2}"#, ..botpress.clone() },
+        RowRef {
             at: NOON + 2,
             input: &second,
             answer: r#"{"topic_hash":"refunds"}"#,
-            outcome: "blocked",
-            reason: Some("kb_requery_cap_reached"),
-            ..botpress
+            outcome: "blocked".into(),
+            reason: Some("kb_requery_cap_reached".into()),
+            ..botpress.clone()
         },
-        Row { input: r#"{"query":"where is it","confidence_score":1.0,"retrieved_chunks":3}"#, answer: r#"{"topic_hash":"t1"}"#, ..record },
-        Row {
+        RowRef {
+            input: r#"{"query":"where is it","confidence_score":1.0,"retrieved_chunks":3}"#,
+            answer: r#"{"topic_hash":"t1"}"#,
+            ..record.clone()
+        },
+        RowRef {
             input: r#"{"query":"where's it","prior_confidence":null}"#,
             answer: matched,
             ..row("kb_requery", "x", "s2", "allowed", None)
@@ -145,11 +162,11 @@ fn topics_of_both_doors_have_their_confidences() {
 
 #[test]
 fn calls_tell_their_failures_over_time() {
-    let record = Row { kind: "record", ..row("api_circuit", "orders", "s", "recorded", None) };
+    let record = RowRef { kind: "record".into(), ..row("api_circuit", "orders", "s", "recorded", None) };
     let rows = [
-        Row { input: r#"{"outcome":"success","latency_ms":100}"#, ..record },
-        Row { at: NOON + 31 * MINUTE, input: r#"{"outcome":"failure","latency_ms":300}"#, ..record },
-        Row { at: NOON + 32 * MINUTE, input: r#"{"outcome":"failure","latency_ms":null}"#, ..record },
+        RowRef { input: r#"{"outcome":"success","latency_ms":100}"#, ..record.clone() },
+        RowRef { at: NOON + 31 * MINUTE, input: r#"{"outcome":"failure","latency_ms":300}"#, ..record.clone() },
+        RowRef { at: NOON + 32 * MINUTE, input: r#"{"outcome":"failure","latency_ms":null}"#, ..record.clone() },
         row("api_circuit", "orders", "s", "blocked", Some("circuit_open")),
     ];
     let range = Range { since_ms: NOON, until_ms: NOON + HOUR_MILLIS, bucket_seconds: 60, filters: Filters::default() };
@@ -165,11 +182,10 @@ fn calls_tell_their_failures_over_time() {
 fn entities_budgets_actions_and_hours() {
     let email = r#"{"entity_type":"email","user_utterance":"x at y dot com"}"#;
     let hint = row("capture_slot_fill", "ask", "s", "blocked", Some("colloquial_format_detected"));
-    let spend =
-        |at: i64, answer: &'static str, outcome: &'static str| Row { at, outcome, answer, ..row("budget", "team", "s", outcome, None) };
+    let spend = |at: i64, answer: &'static str, outcome: &'static str| RowRef { at, answer, ..row("budget", "team", "s", outcome, None) };
     let rows = [
-        Row { input: email, ..hint },
-        Row { input: email, reason: Some("attempt_ceiling_reached"), ..hint },
+        RowRef { input: email, ..hint.clone() },
+        RowRef { input: email, reason: Some("attempt_ceiling_reached".into()), ..hint.clone() },
         spend(NOON + 2, r#"{"budget":"team","spent_usd":4.5,"spent_tokens":90,"limit_usd":5.0}"#, "allowed"),
         spend(NOON + 1, r#"{"budget":"team","spent_usd":1.5,"spent_tokens":30,"limit_usd":9.0}"#, "allowed"),
         spend(NOON + 3, r#"{"budget":"team","level":"parent","spent_usd":99.0,"limit_usd":100.0}"#, "blocked"),
@@ -199,9 +215,9 @@ fn entities_budgets_actions_and_hours() {
 fn only_the_hours_and_the_tenant_asked_for_are_shown() {
     let rows = [
         row("handoff", "here", "s", "allowed", None),
-        Row { at: NOON - 1, ..row("handoff", "before", "s", "allowed", None) },
-        Row { at: NOON + HOUR_MILLIS, ..row("handoff", "after", "s", "allowed", None) },
-        Row { tenant: "globex", ..row("handoff", "theirs", "s", "allowed", None) },
+        RowRef { at: NOON - 1, ..row("handoff", "before", "s", "allowed", None) },
+        RowRef { at: NOON + HOUR_MILLIS, ..row("handoff", "after", "s", "allowed", None) },
+        RowRef { tenant: "globex", ..row("handoff", "theirs", "s", "allowed", None) },
     ];
     let tenant = Some("acme".to_owned());
     let filters = Filters { tenant, ..Filters::default() };
@@ -216,7 +232,7 @@ fn only_the_hours_and_the_tenant_asked_for_are_shown() {
 fn a_forgotten_session_is_in_no_cell() {
     let input = r#"{"query":"my secret","confidence_score":0.1}"#;
     let rows = [
-        Row { kind: "record", input, answer: r#"{"topic_hash":"t"}"#, ..row("kb_requery", "t", "gone", "recorded", None) },
+        RowRef { kind: "record".into(), input, answer: r#"{"topic_hash":"t"}"#, ..row("kb_requery", "t", "gone", "recorded", None) },
         row("ai_task_retry", "classify", "gone", "blocked", Some("retry_cap_reached")),
         row("ai_task_retry", "classify", "stays", "blocked", Some("retry_cap_reached")),
     ];
@@ -228,7 +244,7 @@ fn a_forgotten_session_is_in_no_cell() {
         assert!(!cell.forget(|session: &str| session == "gone"));
     }
     assert_eq!(changed, 2);
-    let nobodys: Vec<Row<'_>> = rows.iter().map(|row| Row { session: "", ..*row }).collect();
+    let nobodys: Vec<RowRef<'_>> = rows.iter().map(|row| RowRef { session: "", ..row.clone() }).collect();
     assert!(fold(&nobodys).iter().all(|(_, cell)| cell.examples.is_empty() && cell.label.is_none()));
 }
 
@@ -281,7 +297,7 @@ fn written(drawn: &[(i64, usize, u8, u8, usize)]) -> Vec<[String; 4]> {
         .collect()
 }
 
-fn as_rows<'a>(drawn: &[(i64, usize, u8, u8, usize)], texts: &'a [[String; 4]]) -> Vec<Row<'a>> {
+fn as_rows<'a>(drawn: &[(i64, usize, u8, u8, usize)], texts: &'a [[String; 4]]) -> Vec<RowRef<'a>> {
     const GUARDS: [(&str, &str, &str); 9] = [
         ("handoff", "check", "cycle_detected"),
         ("kb_requery", "check", "kb_query_cap_reached"),
@@ -301,7 +317,7 @@ fn as_rows<'a>(drawn: &[(i64, usize, u8, u8, usize)], texts: &'a [[String; 4]]) 
             let outcome = ["allowed", "would_block", "blocked"][*outcome];
             let reason = (outcome != "allowed" && kind == "check").then_some(reason);
             let tenant = if at % 3 == 0 { "acme" } else { "globex" };
-            Row { at: NOON + at, tenant, guard, kind, session, subject, outcome, reason, answer, input }
+            RowRef { at: NOON + at, tenant, kind: kind.into(), answer, input, ..row(guard, subject, session, outcome, reason) }
         })
         .collect()
 }
@@ -332,7 +348,7 @@ proptest! {
             let bytes = postcard::to_stdvec(cell).unwrap();
             prop_assert_eq!(cell, &postcard::from_bytes::<Cell>(&bytes).unwrap());
         }
-        let decisions = rows.iter().filter(|row| row.kind == "check").count() as u64;
+        let decisions = rows.iter().filter(|row| row.kind == Kind::Check).count() as u64;
         let subjects = merged.iter().filter(|(place, _)| place.dimension == Dimension::Subject);
         prop_assert_eq!(subjects.map(|(_, cell)| cell.allowed + cell.would_block + cell.blocked).sum::<u64>(), decisions);
     }
