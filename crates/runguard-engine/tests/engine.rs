@@ -372,6 +372,22 @@ async fn a_session_view_shows_what_happened_and_what_would_be_allowed_next() {
     assert!(later.outlooks.iter().all(|outlook| outlook.reason.is_none()), "{:?}", later.outlooks);
 }
 
+#[tokio::test]
+async fn what_would_be_allowed_next_goes_by_the_mode() {
+    let in_mode = |mode: &str| format!("[guards.ai_task_retry]\nmode = \"{mode}\"");
+    for (mode, is_allowed) in [("enforce", false), ("observe", true), ("off", true)] {
+        let service = Service::new().await;
+        for number in 0..3 {
+            service.retry("s", NOW + number).await;
+        }
+        service.engine.replace_settings(settings(&in_mode(mode)));
+        let view = service.engine.session("acme", "s", at(NOW + 3), None, 10).await.unwrap().unwrap();
+        let [outlook] = view.outlooks.as_slice() else { panic!("{:?}", view.outlooks) };
+        assert_eq!((outlook.used, outlook.ceiling, outlook.reason.is_none()), (2, 2, is_allowed), "{mode}");
+        assert_eq!(service.retry("s", NOW + 3).await != Outcome::Blocked, is_allowed, "{mode}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erased_session_begins_anew_and_its_kept_answers_are_gone() {
     let service = Service::new().await;

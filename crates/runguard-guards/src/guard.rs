@@ -277,7 +277,8 @@ impl Slot {
             outlook: |policy, subject, state, now| {
                 let mut parts = [None; MOST_PARTS];
                 parts[PART] = Some(state);
-                G::outlook(G::section(policy), subject, &G::State::load(&parts), now)
+                let probes = G::probes(G::section(policy), subject, &G::State::load(&parts), now);
+                probes.iter().map(|probe| probe.outlook(policy, &parts, now)).collect()
             },
         }
     }
@@ -356,6 +357,32 @@ pub struct Outlook {
     pub retry_at: Option<Timestamp>,
 }
 
+/// A request that asks for nothing but the next unit of a limit, and how that limit stands.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) request: Box<dyn Operation>,
+    pub(crate) used: u32,
+    pub(crate) ceiling: u32,
+    pub(crate) window: Span,
+}
+
+impl Probe {
+    /// What the request would hear. It is run like any other, so that modes and retry times are those of a real one.
+    fn outlook(&self, policy: &Policy, states: &[Option<&[u8]>], now: Timestamp) -> Outlook {
+        let moment = Moment { now, decision_id: "", store_text: StoreText::None };
+        let answer = self.request.run(policy, states, moment).answer;
+        Outlook {
+            guard: answer.guard,
+            subject: self.request.subject().to_owned(),
+            used: self.used,
+            ceiling: self.ceiling,
+            window: self.window,
+            reason: answer.reason.filter(|_| answer.is_block()),
+            retry_at: answer.retry_at,
+        }
+    }
+}
+
 /// The state and the events of a guard. Applying an event needs no settings: whatever it depends on, it carries.
 pub(crate) trait Guard {
     type Settings: GuardSettings;
@@ -368,7 +395,11 @@ pub(crate) trait Guard {
     fn part(_event: &Self::Event) -> usize {
         0
     }
-    fn outlook(section: &Section<Self::Settings>, subject: &str, state: &Self::State, now: Timestamp) -> Vec<Outlook>;
+    /// What may be asked next of a state that was filed under this subject, as far as it can be known beforehand: nothing where it is
+    /// what comes that decides, or not a count.
+    fn probes(_section: &Section<Self::Settings>, _subject: &str, _state: &Self::State, _now: Timestamp) -> Vec<Probe> {
+        Vec::new()
+    }
     /// A part of the state after events happened to it. `None`: they are not known to this version.
     fn replay(part: usize, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
         let events: Vec<Self::Event> = postcard::from_bytes(events).ok()?;
@@ -630,29 +661,6 @@ pub fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> O
 /// What is used up in one slot of a session, and what would be allowed next.
 pub fn outlook(slot: u8, policy: &Policy, subject: &str, state: &[u8], now: Timestamp) -> Vec<Outlook> {
     Slot::from_number(slot).map_or_else(Vec::new, |slot| (slot.outlook)(policy, subject, state, now))
-}
-
-/// A plain count against a ceiling, as three guards and many outlooks have it.
-pub(crate) fn count_outlook(
-    guard: GuardName,
-    reason: Reason,
-    subject: &str,
-    slots: &runguard_core::window::Slots,
-    ceiling: u32,
-    window: Span,
-    now: Timestamp,
-) -> Outlook {
-    let used = slots.count(now, window);
-    let full = used >= ceiling;
-    Outlook {
-        guard,
-        subject: subject.to_owned(),
-        used,
-        ceiling,
-        window,
-        reason: full.then_some(reason),
-        retry_at: if full { slots.frees_at(window, ceiling) } else { None },
-    }
 }
 
 /// When fewer than `cap` of these events will count. `None` for a cap of zero.

@@ -4,7 +4,7 @@
 //! not calls: asking a healthy action for news is fine.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind,
     Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
@@ -128,11 +128,6 @@ impl Guard for ActionGroup {
             Event::Called { call } => state.begin(call),
             Event::Resulted { call, failed } => state.finish(call, CallResult::of(failed)),
         }
-    }
-
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &LastCall, _now: Timestamp) -> Vec<Outlook> {
-        // It depends on the call that comes.
-        Vec::new()
     }
 }
 

@@ -4,7 +4,7 @@
 //! better answers: an action named under `polling` may go on in a row as long as its result changes.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Outlook, Place, Route, RouteKind, Ruling,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Probe, Place, Route, RouteKind, Ruling,
     RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -236,26 +236,17 @@ impl Guard for AgentAction {
         }
     }
 
-    fn outlook(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let mut outlooks = Vec::new();
-        for (index, name) in state.names.iter() {
+    fn probes(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
+        let probe = |(index, name): (u16, &str)| {
             let settings = &section.for_subject(name).settings;
-            let request = Request { session_id: String::new(), action_name: name.to_owned(), params_hash: String::new() };
-            let calls = state.in_window(now, settings.window);
-            let findings = request.findings(settings, state, &calls);
-            let enforced =
-                findings.first().filter(|finding| section.for_subject(name).mode_of(finding.reason) == crate::policy::Mode::Enforce);
-            outlooks.push(Outlook {
-                guard: GuardName::AgentAction,
-                subject: name.to_owned(),
-                used: calls.iter().filter(|call| call.action == index).count() as u32,
+            Probe {
+                request: Box::new(Request { session_id: String::new(), action_name: name.to_owned(), params_hash: String::new() }),
+                used: state.in_window(now, settings.window).iter().filter(|call| call.action == index).count() as u32,
                 ceiling: settings.max_same,
                 window: settings.window,
-                reason: enforced.map(|finding| finding.reason),
-                retry_at: enforced.and_then(|finding| finding.clears_at),
-            });
-        }
-        outlooks
+            }
+        };
+        state.names.iter().map(probe).collect()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, RulingOf, Slot,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, RulingOf, Slot,
     asking_again, says, times,
 };
 use crate::answer::Facts;
@@ -51,7 +51,7 @@ pub static ROUTE: Route = Route {
         Box::new(Request {
             session_id: input.text("session_id"),
             task_name: input.text("task_name"),
-            user_message: input.text("user_message"),
+            user_message: Some(input.text("user_message")),
             validation_error: input.text("validation_error"),
         })
     },
@@ -132,8 +132,10 @@ impl Guard for AiTaskRetry {
         state.apply(event, at);
     }
 
-    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        section.for_subject(subject).settings.rule().outlook(GuardName::AiTaskRetry, subject, state, now)
+    fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
+        let request =
+            Request { session_id: String::new(), task_name: subject.to_owned(), user_message: None, validation_error: String::new() };
+        vec![section.for_subject(subject).settings.rule().probe(request, state, now)]
     }
 }
 
@@ -141,7 +143,8 @@ impl Guard for AiTaskRetry {
 pub struct Request {
     pub session_id: String,
     pub task_name: String,
-    pub user_message: String,
+    /// `None`: not known, and not looked at.
+    pub user_message: Option<String>,
     pub validation_error: String,
 }
 
@@ -166,7 +169,7 @@ pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts)
     let missing = Reason::InputMissingPrerequisiteSignal;
     let (reading, user_message) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_message, MOST_KEPT_CHARS), doubts);
     let (session_id, task_name) = (row.session.clone(), row.subject.clone());
-    Some(Retold::by(reading, Request { session_id, task_name, user_message, validation_error: String::new() }))
+    Some(Retold::by(reading, Request { session_id, task_name, user_message: Some(user_message), validation_error: String::new() }))
 }
 
 impl Decide for Request {
@@ -192,13 +195,13 @@ impl Decide for Request {
 
     fn input(&self, store_text: StoreText) -> String {
         logged::write(&Kept {
-            user_message: store_text.keep(&self.user_message, MOST_KEPT_CHARS).into(),
+            user_message: store_text.keep(self.user_message.as_deref().unwrap_or_default(), MOST_KEPT_CHARS).into(),
             validation_error: store_text.keep(&self.validation_error, MOST_KEPT_CHARS).into(),
         })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        settings.rule().decide(&self.task_name, &self.user_message, state, moment.now)
+        settings.rule().decide(&self.task_name, self.user_message.as_deref(), state, moment.now)
     }
 
     fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
@@ -241,7 +244,7 @@ mod tests {
         Request {
             session_id: "s".into(),
             task_name: "extract_order_number".into(),
-            user_message: message.into(),
+            user_message: Some(message.into()),
             validation_error: String::new(),
         }
     }

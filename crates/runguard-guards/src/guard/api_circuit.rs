@@ -1,8 +1,8 @@
 //! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
 
 use super::{
-    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Outlook, Place,
-    Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, count_outlook, decode, encode, says,
+    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Probe, Place,
+    Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::answer::{Answer, Value};
@@ -184,10 +184,11 @@ impl Guard for ApiCircuit {
         usize::from(event.is_of_caller())
     }
 
-    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+    fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
         let settings = &section.for_subject(subject).settings.circuit;
         let (cap, window) = (settings.max_attempts_per_session, settings.session_window);
-        vec![count_outlook(GuardName::ApiCircuit, Reason::SessionRetryCeiling, subject, state.session.attempts(), cap, window, now)]
+        let request = CheckRequest { endpoint_key: subject.to_owned(), session_id: String::new() };
+        vec![Probe { request: Box::new(request), used: state.session.attempts().count(now, window), ceiling: cap, window }]
     }
 }
 

@@ -4,10 +4,10 @@
 //! The text comes first: if what is looked for is not in it, no number of further questions will put it there. Such a refusal is not
 //! counted.
 
-use super::{Finding, Outlook, Ruling, stored_in_one_part};
+use super::{Finding, Operation, Probe, Ruling, stored_in_one_part};
 use crate::pattern::Pattern;
 use crate::policy::{SettingsProblem, VisitPattern};
-use runguard_core::reason::{GuardName, Reason};
+use runguard_core::reason::Reason;
 use runguard_core::time::{Span, Timestamp};
 use runguard_core::window::Slots;
 use serde::{Deserialize, Serialize};
@@ -76,9 +76,9 @@ pub(super) struct Rule<'a> {
 }
 
 impl Rule<'_> {
-    pub(super) fn decide(&self, subject: &str, text: &str, state: &State, now: Timestamp) -> Ruling<Block, Pass, Event> {
+    pub(super) fn decide(&self, subject: &str, text: Option<&str>, state: &State, now: Timestamp) -> Ruling<Block, Pass, Event> {
         let mut findings = Vec::new();
-        if self.patterns.get(subject).is_some_and(|pattern| pattern.is_set() && !pattern.is_in(text)) {
+        if self.patterns.get(subject).is_some_and(|pattern| pattern.is_set() && text.is_some_and(|text| !pattern.is_in(text))) {
             findings.push(Finding::new(self.signal_missing, Block::SignalMissing, None));
         }
         let asked = state.asked.count(now, self.window);
@@ -94,7 +94,8 @@ impl Rule<'_> {
         }
     }
 
-    pub(super) fn outlook(&self, guard: GuardName, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        vec![super::count_outlook(guard, self.ceiling_reached, subject, &state.asked, self.ceiling, self.window, now)]
+    /// A request whose text is not known.
+    pub(super) fn probe(&self, request: impl Operation + 'static, state: &State, now: Timestamp) -> Probe {
+        Probe { request: Box::new(request), used: state.asked.count(now, self.window), ceiling: self.ceiling, window: self.window }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) mod row;
 
 use self::row::Kept;
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Outlook, Place, Route,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route,
     RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot, Stored, says,
 };
 use crate::answer::Facts;
@@ -432,11 +432,6 @@ impl Guard for Budget {
 
     fn part(event: &Event) -> usize {
         event.steps as usize
-    }
-
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
-        // An outlook counts requests; money is told by the check route.
-        Vec::new()
     }
 
     /// Whether a budget was asked itself, as a parent or as a scope makes no difference to it.

@@ -6,8 +6,8 @@
 
 use super::asking_again::DATE;
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, count_outlook, says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -189,22 +189,17 @@ impl Guard for CaptureSlotFill {
         }
     }
 
-    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+    fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
         let settings = &section.for_subject(subject).settings;
-        let mut outlook = count_outlook(
-            GuardName::CaptureSlotFill,
-            Reason::AttemptCeilingReached,
-            subject,
-            &state.attempts,
-            settings.max_attempts,
-            settings.window,
-            now,
-        );
-        if state.hints.count(now, settings.window) >= settings.max_hints {
-            outlook.reason = Some(Reason::AttemptCeilingReached);
-            outlook.retry_at = outlook.retry_at.max(state.hints.frees_at(settings.window, settings.max_hints));
-        }
-        vec![outlook]
+        // Of no entity: what the user says next is not known.
+        let request = Request {
+            session_id: String::new(),
+            capture_step: subject.to_owned(),
+            entity_type: String::new(),
+            user_utterance: String::new(),
+        };
+        let used = state.attempts.count(now, settings.window);
+        vec![Probe { request: Box::new(request), used, ceiling: settings.max_attempts, window: settings.window }]
     }
 }
 

@@ -4,7 +4,7 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, Ruling, RulingOf,
     Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -154,23 +154,17 @@ impl Guard for Handoff {
         }
     }
 
-    fn outlook(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        let mut outlooks = Vec::new();
-        for (index, bot) in state.names.iter() {
+    fn probes(section: &Section<Settings>, _subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
+        let probe = |(index, bot): (u16, &str)| {
             let settings = &section.for_subject(bot).settings;
-            let request = Request { session_id: String::new(), source_bot: String::new(), target_bot: bot.to_owned() };
-            let findings = request.findings(settings, state, now);
-            outlooks.push(Outlook {
-                guard: GuardName::Handoff,
-                subject: bot.to_owned(),
+            Probe {
+                request: Box::new(Request { session_id: String::new(), source_bot: String::new(), target_bot: bot.to_owned() }),
                 used: state.in_window(now, settings.window).filter(|transfer| transfer.target == index).count() as u32,
                 ceiling: settings.max_visits_per_bot,
                 window: settings.window,
-                reason: findings.first().map(|finding| finding.reason),
-                retry_at: findings.iter().map(|finding| finding.clears_at).max().flatten(),
-            });
-        }
-        outlooks
+            }
+        };
+        state.names.iter().map(probe).collect()
     }
 }
 

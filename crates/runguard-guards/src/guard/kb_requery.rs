@@ -5,7 +5,7 @@
 //! from the query's words: a rephrased question is the same question. The doors share no counters.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Outlook, Place, Route, RouteKind, Ruling,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Probe, Place, Route, RouteKind, Ruling,
     RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -284,18 +284,17 @@ impl Guard for Botpress {
         }
     }
 
-    fn outlook(section: &Section<BotpressSettings>, subject: &str, state: &BotpressState, now: Timestamp) -> Vec<Outlook> {
+    fn probes(section: &Section<BotpressSettings>, subject: &str, state: &BotpressState, now: Timestamp) -> Vec<Probe> {
         let settings = &section.for_subject(subject).settings;
-        let times: Vec<Timestamp> = state.in_window(now, settings.window).map(|seen| seen.at).collect();
-        vec![topic_outlook(Reason::KbRequeryCapReached, subject, times, settings.max_queries, settings.window)]
+        let request = BotpressRequest {
+            session_id: String::new(),
+            topic_hash: subject.to_owned(),
+            query_text: String::new(),
+            last_confidence: 0.0,
+        };
+        let used = state.in_window(now, settings.window).count() as u32;
+        vec![Probe { request: Box::new(request), used, ceiling: settings.max_queries, window: settings.window }]
     }
-}
-
-fn topic_outlook(reason: Reason, subject: &str, times: Vec<Timestamp>, ceiling: u32, window: Span) -> Outlook {
-    let used = times.len() as u32;
-    let full = used >= ceiling;
-    let retry_at = if full { falls_below(times, ceiling, window) } else { None };
-    Outlook { guard: GuardName::KbRequery, subject: subject.to_owned(), used, ceiling, window, reason: full.then_some(reason), retry_at }
 }
 
 #[derive(Debug)]
@@ -625,13 +624,19 @@ impl Guard for Voiceflow {
         }
     }
 
-    fn outlook(section: &Section<VoiceflowSettings>, _subject: &str, state: &VoiceflowState, now: Timestamp) -> Vec<Outlook> {
-        let outlook = |topic: &Topic| {
+    fn probes(section: &Section<VoiceflowSettings>, _subject: &str, state: &VoiceflowState, now: Timestamp) -> Vec<Probe> {
+        let probe = |topic: &Topic| {
             let settings = &section.for_subject(&topic.hash).settings;
-            let times = topic.in_window(now, settings.window).iter().map(|query| query.at).collect();
-            topic_outlook(Reason::KbQueryCapReached, &topic.hash, times, settings.max_queries, settings.window)
+            let request = CheckRequest {
+                session_id: String::new(),
+                query: topic.query.clone(),
+                topic_hash: topic.hash.clone(),
+                prior_confidence: None,
+            };
+            let used = topic.in_window(now, settings.window).len() as u32;
+            Probe { request: Box::new(request), used, ceiling: settings.max_queries, window: settings.window }
         };
-        state.topics.iter().map(outlook).collect()
+        state.topics.iter().map(probe).collect()
     }
 }
 

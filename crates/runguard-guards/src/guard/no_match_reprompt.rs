@@ -5,7 +5,7 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, RulingOf, Slot,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, RulingOf, Slot,
     asking_again, says, times,
 };
 use crate::answer::Facts;
@@ -50,7 +50,7 @@ pub static ROUTE: Route = Route {
         Box::new(Request {
             session_id: input.text("session_id"),
             step_id: input.text("step_id"),
-            user_utterance: input.text("user_utterance"),
+            user_utterance: Some(input.text("user_utterance")),
         })
     },
 };
@@ -132,8 +132,9 @@ impl Guard for NoMatchReprompt {
         state.apply(event, at);
     }
 
-    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
-        section.for_subject(subject).settings.rule().outlook(GuardName::NoMatchReprompt, subject, state, now)
+    fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
+        let request = Request { session_id: String::new(), step_id: subject.to_owned(), user_utterance: None };
+        vec![section.for_subject(subject).settings.rule().probe(request, state, now)]
     }
 }
 
@@ -141,7 +142,8 @@ impl Guard for NoMatchReprompt {
 pub struct Request {
     pub session_id: String,
     pub step_id: String,
-    pub user_utterance: String,
+    /// `None`: not known, and not looked at.
+    pub user_utterance: Option<String>,
 }
 
 const MOST_KEPT_CHARS: usize = 500;
@@ -161,7 +163,13 @@ pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts)
     let pattern = rulebook.settings.patterns.get(&row.subject);
     let missing = Reason::EntitySignalAbsent;
     let (reading, user_utterance) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_utterance, MOST_KEPT_CHARS), doubts);
-    Some(Retold::by(reading, Request { session_id: row.session.clone(), step_id: row.subject.clone(), user_utterance }))
+    Some(Retold::by(reading, Request { session_id: row.session.clone(), step_id: row.subject.clone(), user_utterance: Some(user_utterance) }))
+}
+
+impl Request {
+    fn kept_utterance(&self, store_text: StoreText) -> String {
+        store_text.keep(self.user_utterance.as_deref().unwrap_or_default(), MOST_KEPT_CHARS)
+    }
 }
 
 impl Decide for Request {
@@ -186,11 +194,11 @@ impl Decide for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept { user_utterance: store_text.keep(&self.user_utterance, MOST_KEPT_CHARS).into() })
+        logged::write(&Kept { user_utterance: self.kept_utterance(store_text).into() })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        settings.rule().decide(&self.step_id, &self.user_utterance, state, moment.now)
+        settings.rule().decide(&self.step_id, self.user_utterance.as_deref(), state, moment.now)
     }
 
     fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
@@ -198,7 +206,7 @@ impl Decide for Request {
         let facts = Facts::new().with("step_id", step.clone());
         match block {
             Block::SignalMissing => (
-                facts.with("user_utterance", moment.store_text.keep(&self.user_utterance, 500)),
+                facts.with("user_utterance", self.kept_utterance(moment.store_text)),
                 format!(
                     "What the user said contains nothing that step '{step}' could capture, and a generated reprompt will not change that. Show a fixed prompt with the format you need."
                 ),
@@ -226,7 +234,7 @@ mod tests {
     use crate::guard::properties::Story;
 
     fn request(step: &str, utterance: &str) -> Request {
-        Request { session_id: "s".into(), step_id: step.into(), user_utterance: utterance.into() }
+        Request { session_id: "s".into(), step_id: step.into(), user_utterance: Some(utterance.into()) }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! the detector object that it stands for has them.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
     Slot, falls_below, forget_earliest, says, stored_in_one_part,
 };
 use crate::answer::Facts;
@@ -228,11 +228,6 @@ impl Guard for RunLoop {
                 state.take(&settings, &signature, Called::signed(&signature, tool), at)
             }
         };
-    }
-
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
-        // What comes next decides whether it is a loop: there is nothing to say beforehand.
-        Vec::new()
     }
 }
 

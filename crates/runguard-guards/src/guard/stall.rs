@@ -5,7 +5,7 @@
 //! has happened all the same, so it counts.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
     Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
@@ -165,11 +165,6 @@ impl Guard for Stall {
 
     fn apply(state: &mut State, event: &Event, _at: Timestamp) {
         event.happen(&event.settings(), &mut state.run);
-    }
-
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
-        // What the next call gives decides: there is nothing to say beforehand.
-        Vec::new()
     }
 }
 

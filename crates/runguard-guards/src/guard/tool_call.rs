@@ -4,7 +4,7 @@
 //! never both take the last one; telling its result matters only when it failed, for then the same call may be made again.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route,
     RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
@@ -130,11 +130,6 @@ impl Guard for ToolCallGuard {
             Event::Ran { call, limit } => state.turn.count(call.clone(), *limit, CallOutcome::Completed),
             Event::Failed { call } => state.turn.fail(call),
         }
-    }
-
-    fn outlook(_section: &Section<Settings>, _subject: &str, _state: &State, _now: Timestamp) -> Vec<Outlook> {
-        // It depends on the call that comes.
-        Vec::new()
     }
 }
 
@@ -325,7 +320,7 @@ mod tests {
     use crate::guard::properties::{Story, operation};
     use serde_json::json;
 
-    fn call(tool: &str, args: Value) -> Box<dyn Operation> {
+    fn call(tool: &str, args: Value) -> Box<dyn crate::Operation> {
         operation("/guard/tool-call", json!({"session_id": "s", "turn_id": "t", "tool": tool, "args": args}))
     }
 
