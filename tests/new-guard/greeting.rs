@@ -1,11 +1,12 @@
 //! Stops a bot that greets the user again and again: the guard of the guide, which is built by `./test new-guard`.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Outlook, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, count_outlook, says, stored_in_one_part, times,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
+    Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::limits::{lasting, within};
 use runguard_core::reason::{GuardName, Reason};
@@ -18,7 +19,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::Question,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<Greeting, 0>(200, Lasts::Window);
 
@@ -101,9 +109,10 @@ impl Guard for Greeting {
         }
     }
 
-    fn outlook(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Outlook> {
+    fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
         let Settings { max_greetings, window } = section.for_subject(subject).settings;
-        vec![count_outlook(GuardName::Greeting, Reason::AlreadyGreeted, subject, &state.greetings, max_greetings, window, now)]
+        let request = Request { session_id: String::new(), greeting_bot: subject.to_owned() };
+        vec![Probe { request: Box::new(request), used: state.greetings.count(now, window), ceiling: max_greetings, window }]
     }
 }
 
@@ -111,6 +120,11 @@ impl Guard for Greeting {
 pub struct Request {
     session_id: String,
     greeting_bot: String,
+}
+
+/// Its columns tell all of it.
+fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
+    Retold::of(Request { session_id: logged.row.session.clone(), greeting_bot: logged.row.subject.clone() })
 }
 
 #[derive(Debug)]
@@ -139,8 +153,8 @@ impl Decide for Request {
         vec![Place::in_session(&self.session_id, &SLOT, &self.greeting_bot)]
     }
 
-    fn input(&self, _store_text: StoreText) -> Facts {
-        Facts::new()
+    fn input(&self, _store_text: StoreText) -> String {
+        "{}".to_owned()
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {

@@ -350,11 +350,11 @@ pub trait Retell: Send + fmt::Debug {
 
 /// For guards that need nothing of earlier rows.
 #[derive(Debug)]
-pub(crate) struct EachByItself(pub(crate) fn(&Logged<'_>, &Terms<'_>, &mut Doubts) -> Option<Retold>);
+pub(crate) struct EachByItself<R>(pub(crate) fn(&Logged<'_>, &Terms<'_>, &mut Doubts) -> R);
 
-impl Retell for EachByItself {
+impl<R: Into<Option<Retold>> + fmt::Debug> Retell for EachByItself<R> {
     fn again(&mut self, logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
-        (self.0)(logged, terms, doubts)
+        (self.0)(logged, terms, doubts).into()
     }
 }
 

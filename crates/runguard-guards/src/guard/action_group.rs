@@ -27,8 +27,14 @@ use xxhash_rust::xxh3::xxh3_64;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE, &RESULT_ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ToolCall,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<ActionGroup, 0>(14, Lasts::Log);
 

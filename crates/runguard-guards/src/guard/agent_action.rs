@@ -4,7 +4,7 @@
 //! better answers: an action named under `polling` may go on in a row as long as its result changes.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Probe, Place, Route, RouteKind, Ruling,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route, RouteKind, Ruling,
     RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -27,8 +27,14 @@ use xxhash_rust::xxh3::xxh3_64;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RESULT_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE, &RESULT_ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ToolCall,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<AgentAction, 0>(5, Lasts::Window);
 
@@ -271,12 +277,12 @@ pub struct Kept<'a> {
     pub error: Option<bool>,
 }
 
-pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let kept: Kept<'_> = logged::read(&row.input);
     let (session_id, action_name) = (row.session.clone(), row.subject.clone());
     if row.kind == row::Kind::Check {
-        return Some(Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned() }));
+        return Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned() });
     }
     // The number of the result tells it from others; the text may be cut.
     let told = logged.events().unwrap_or_default().into_iter().find_map(|event| match event {
@@ -285,7 +291,7 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubt
     });
     let kept = if kept.result_hash.is_empty() { kept.result_summary } else { kept.result_hash };
     let result_hash = told.unwrap_or_else(|| kept.into_owned());
-    Some(Retold::of(ResultRequest { session_id, action_name, result_summary: String::new(), result_hash, error: false }))
+    Retold::of(ResultRequest { session_id, action_name, result_summary: String::new(), result_hash, error: false })
 }
 
 #[derive(Debug)]

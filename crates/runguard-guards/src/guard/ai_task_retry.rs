@@ -5,8 +5,8 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, RulingOf, Slot,
-    asking_again, says, times,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, RulingOf, Slot, asking_again,
+    says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -23,7 +23,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::Question,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<AiTaskRetry, 0>(1, Lasts::Window);
 
@@ -161,7 +168,7 @@ struct Kept<'a> {
 }
 
 /// The error is not looked at by any rule.
-pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let kept: Kept<'_> = logged::read(&row.input);
     let rulebook = terms.policy.ai_task_retry.for_subject(&row.subject);
@@ -169,7 +176,7 @@ pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts)
     let missing = Reason::InputMissingPrerequisiteSignal;
     let (reading, user_message) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_message, MOST_KEPT_CHARS), doubts);
     let (session_id, task_name) = (row.session.clone(), row.subject.clone());
-    Some(Retold::by(reading, Request { session_id, task_name, user_message: Some(user_message), validation_error: String::new() }))
+    Retold::by(reading, Request { session_id, task_name, user_message: Some(user_message), validation_error: String::new() })
 }
 
 impl Decide for Request {

@@ -1,7 +1,7 @@
 //! A breaker for an upstream API, shared by all sessions of a tenant: the circuit of [`runguard_core::breaker`], behind a door.
 
 use super::{
-    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Probe, Place,
+    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Notice, Outcome, Place, Probe,
     Route, RouteKind, Ruling, RulingOf, Scope, Slot, Stored, changes, decode, encode, says,
 };
 use crate::answer::Facts;
@@ -29,7 +29,10 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&ENDPOINT_SLOT, &SESSION_SLOT],
     step: GuardedStep::ToolCall,
-    holds: Holds::Flow, shows: shows, retelling: || Box::new(Retelling::default()) };
+    holds: Holds::Flow,
+    shows,
+    retelling: || Box::new(Retelling::default()),
+};
 
 /// Where the phases of endpoints are filed.
 pub static ENDPOINT_SLOT: Slot = Slot { lives_with: LivesWith::Endpoint, ..Slot::of::<ApiCircuit, 0>(8, Lasts::ByState(remains)) };
@@ -425,7 +428,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     };
     let kept: Kept<'_> = logged::read(row.input);
     let call = kept.outcome.map(|outcome| logged::Call { is_failure: outcome == CallOutcome::Failure, latency_ms: kept.latency_ms });
-    Shows { circuit, call, ..Shows::default() }
+    Shows { call, circuit, ..Shows::default() }
 }
 
 /// A permit carries the generation of the circuit that gave it, so a result is told with the permit that was given this time. One

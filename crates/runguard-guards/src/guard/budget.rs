@@ -46,7 +46,10 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&CHECK_ROUTE, &RECORD_ROUTE, &RESERVE_ROUTE, &COMMIT_ROUTE, &RELEASE_ROUTE],
     slots: &[&SLOT, &SCOPE_SLOT],
     step: GuardedStep::ModelCall,
-    holds: Holds::Money, shows: row::shows, retelling: || Box::new(row::Retelling::default()) };
+    holds: Holds::Money,
+    shows: row::shows,
+    retelling: || Box::new(row::Retelling::default()),
+};
 
 pub static SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(12, Lasts::Log) };
 pub static SCOPE_SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(15, Lasts::Month) };

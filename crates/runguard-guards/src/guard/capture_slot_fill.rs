@@ -6,12 +6,12 @@
 
 use super::asking_again::DATE;
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, Ruling, RulingOf,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
     Slot, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
-use crate::logged::{self, Doubts, Known, EachByItself, Logged, Reading, Retold, Shows, Terms};
+use crate::logged::{self, Doubts, EachByItself, Known, Logged, Reading, Retold, Shows, Terms};
 use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
 use runguard_core::limits::{lasting, within};
@@ -28,7 +28,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::Question,
+    holds: Holds::Flow,
+    shows,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<CaptureSlotFill, 0>(7, Lasts::Window);
 
@@ -238,7 +245,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     Shows { entity, ..Shows::default() }
 }
 
-pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let (kept, said): (Kept<'_>, Said<'_>) = (logged::read(&row.input), logged::read(&row.answer));
     let classification = said.classification.map(|code| Classification::from_code(&code));
@@ -251,7 +258,7 @@ pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts)
         (Reading::Word, Some(Classification::Unrecognized) | None) => logged::NOTHING.to_owned(),
     };
     let (session_id, capture_step, entity_type) = (row.session.clone(), row.subject.clone(), kept.entity_type.into_owned());
-    Some(Retold::by(reading, Request { session_id, capture_step, entity_type, user_utterance }))
+    Retold::by(reading, Request { session_id, capture_step, entity_type, user_utterance })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

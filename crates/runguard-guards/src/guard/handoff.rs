@@ -4,7 +4,7 @@
 //! that the target has failed before. A ceiling over all transfers catches the long way round.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, Ruling, RulingOf,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
     Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -24,7 +24,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Handover, holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::Handover,
+    holds: Holds::Flow,
+    shows,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<Handoff, 0>(2, Lasts::Window);
 
@@ -211,10 +218,10 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     Shows { handover: Some(logged::Handover { source: kept.source_bot, chain }), ..Shows::default() }
 }
 
-pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let source_bot = logged::read::<Kept<'_>>(&row.input).source_bot.into_owned();
-    Some(Retold::of(Request { session_id: row.session.clone(), source_bot, target_bot: row.subject.clone() }))
+    Retold::of(Request { session_id: row.session.clone(), source_bot, target_bot: row.subject.clone() })
 }
 
 #[derive(Debug)]

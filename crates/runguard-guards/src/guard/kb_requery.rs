@@ -5,7 +5,7 @@
 //! from the query's words: a rephrased question is the same question. The doors share no counters.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Probe, Place, Route, RouteKind, Ruling,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Place, Probe, Route, RouteKind, Ruling,
     RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
@@ -56,7 +56,10 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     routes: &[&BOTPRESS_ROUTE, &CHECK_ROUTE, &RECORD_ROUTE],
     slots: &[&BOTPRESS_SLOT, &VOICEFLOW_SLOT],
     step: GuardedStep::Retrieval,
-    holds: Holds::Flow, shows: shows, retelling: || Box::new(EachByItself(again)) };
+    holds: Holds::Flow,
+    shows,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static BOTPRESS_SLOT: Slot = Slot { subject: NamedBy::Anyone, ..Slot::of::<Botpress, 0>(3, Lasts::Window) };
 static VOICEFLOW_SLOT: Slot = Slot::of::<Voiceflow, 0>(4, Lasts::Window);
@@ -128,7 +131,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
 const TOPIC_BY_LOG: Doubt =
     Doubt::of_guard(0, "knowledge-base queries are kept without their whole text: the topic the log names for them is taken");
 
-pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let session_id = row.session.clone();
     // The subject is made of the whole text: if the kept one gives the same, it is the whole one, as far as it is compared.
@@ -146,15 +149,15 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts
         let kept: RecordKept<'_> = logged::read(&row.input);
         let (query, topic_hash) = whole(&kept.query);
         let confidence = kept.confidence_score.unwrap_or(0.0);
-        return Some(Retold::of(RecordRequest { session_id, query, topic_hash, confidence, chunks: kept.retrieved_chunks }));
+        return Retold::of(RecordRequest { session_id, query, topic_hash, confidence, chunks: kept.retrieved_chunks });
     }
     if let Some(last_confidence) = logged::read::<BotpressKept<'_>>(&row.input).last_confidence {
         let topic_hash = row.subject.clone();
-        return Some(Retold::of(BotpressRequest { session_id, topic_hash, query_text: String::new(), last_confidence }));
+        return Retold::of(BotpressRequest { session_id, topic_hash, query_text: String::new(), last_confidence });
     }
     let kept: CheckKept<'_> = logged::read(&row.input);
     let (query, topic_hash) = whole(&kept.query);
-    Some(Retold::of(CheckRequest { session_id, query, topic_hash, prior_confidence: kept.prior_confidence }))
+    Retold::of(CheckRequest { session_id, query, topic_hash, prior_confidence: kept.prior_confidence })
 }
 
 // ---------------------------------------------------------------------------------------------- Botpress door
@@ -286,12 +289,8 @@ impl Guard for Botpress {
 
     fn probes(section: &Section<BotpressSettings>, subject: &str, state: &BotpressState, now: Timestamp) -> Vec<Probe> {
         let settings = &section.for_subject(subject).settings;
-        let request = BotpressRequest {
-            session_id: String::new(),
-            topic_hash: subject.to_owned(),
-            query_text: String::new(),
-            last_confidence: 0.0,
-        };
+        let request =
+            BotpressRequest { session_id: String::new(), topic_hash: subject.to_owned(), query_text: String::new(), last_confidence: 0.0 };
         let used = state.in_window(now, settings.window).count() as u32;
         vec![Probe { request: Box::new(request), used, ceiling: settings.max_queries, window: settings.window }]
     }

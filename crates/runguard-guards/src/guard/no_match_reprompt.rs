@@ -5,8 +5,8 @@
 
 use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
 use super::{
-    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Probe, Place, Route, RouteKind, RulingOf, Slot,
-    asking_again, says, times,
+    AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, RulingOf, Slot, asking_again,
+    says, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -23,7 +23,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry = GuardEntry { routes: &[&ROUTE], slots: &[&SLOT], step: GuardedStep::Question, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::Question,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<NoMatchReprompt, 0>(6, Lasts::Window);
 
@@ -156,14 +163,14 @@ struct Kept<'a> {
     user_utterance: Cow<'a, str>,
 }
 
-pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
+pub(crate) fn again(logged: &Logged<'_>, terms: &Terms<'_>, doubts: &mut Doubts) -> Retold {
     let row = logged.row;
     let kept: Kept<'_> = logged::read(&row.input);
     let rulebook = terms.policy.no_match_reprompt.for_subject(&row.subject);
     let pattern = rulebook.settings.patterns.get(&row.subject);
     let missing = Reason::EntitySignalAbsent;
     let (reading, user_utterance) = terms.searched(logged, (rulebook, pattern), missing, (&kept.user_utterance, MOST_KEPT_CHARS), doubts);
-    Some(Retold::by(reading, Request { session_id: row.session.clone(), step_id: row.subject.clone(), user_utterance: Some(user_utterance) }))
+    Retold::by(reading, Request { session_id: row.session.clone(), step_id: row.subject.clone(), user_utterance: Some(user_utterance) })
 }
 
 impl Request {

@@ -5,8 +5,8 @@
 //! the detector object that it stands for has them.
 
 use super::{
-    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, falls_below, forget_earliest, says, stored_in_one_part,
+    AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf, Slot,
+    falls_below, forget_earliest, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -29,8 +29,14 @@ use xxhash_rust::xxh3::xxh3_64;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &CHECK_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(Retelling::default()) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE, &CHECK_ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ToolCall,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(Retelling::default()),
+};
 
 static SLOT: Slot = Slot::of::<RunLoop, 0>(10, Lasts::Log);
 

@@ -4,8 +4,8 @@
 //! never both take the last one; telling its result matters only when it failed, for then the same call may be made again.
 
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route,
-    RouteKind, Ruling, RulingOf, Slot, says, stored_in_one_part,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
+    RulingOf, Slot, says, stored_in_one_part,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
@@ -26,8 +26,14 @@ use std::sync::Arc;
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
 
-pub(super) const ENTRY: GuardEntry =
-    GuardEntry { routes: &[&ROUTE, &RECORD_ROUTE], slots: &[&SLOT], step: GuardedStep::ToolCall, holds: Holds::Flow, shows: logged::shows_nothing, retelling: || Box::new(EachByItself(again)) };
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE, &RECORD_ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ToolCall,
+    holds: Holds::Flow,
+    shows: logged::shows_nothing,
+    retelling: || Box::new(EachByItself(again)),
+};
 
 static SLOT: Slot = Slot::of::<ToolCallGuard, 0>(13, Lasts::Log);
 

@@ -92,15 +92,16 @@ pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String,
 /// The parameters every listing takes.
 pub(crate) const FILTERS: &[&str] = &["guard", "reason", "session", "tenant", "outcome", "since", "until", "kind"];
 
+fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
+    names.iter().map(|name| name.code()).collect()
+}
+
 pub(crate) fn filter(values: &HashMap<String, String>, caller: &Caller, now: Timestamp) -> Result<RowFilter, Problem> {
     let one_of = |name: &str, known: &[&str]| match values.get(name) {
         Some(value) if !known.contains(&value.as_str()) => Err(Problem::query(name, format!("must be one of {}", known.join(", ")))),
         value => Ok(value.cloned()),
     };
     let at = |name: &str| values.get(name).map(|text| time::parse(text, now)).transpose().map_err(|problem| Problem::query(name, problem));
-    fn codes<T: Code>(names: &[T]) -> Vec<&'static str> {
-        names.iter().map(|name| name.code()).collect()
-    }
     let tenant = auth::tenant_to_read(caller, values.get("tenant").map(String::as_str))?;
     Ok(RowFilter {
         id: None,
