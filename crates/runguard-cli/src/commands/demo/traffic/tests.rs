@@ -171,7 +171,7 @@ fn the_books_balance_with_themselves_and_with_the_log() {
     assert_eq!(total.unguarded_operations, unguarded);
 
     let rows = RUNTIME.block_on(world.engine.rows(RowFilter::default(), Order::OldestFirst, None, 100_000)).unwrap();
-    let logged = |outcome: &str| rows.iter().filter(|row| row.outcome == outcome).count() as u64;
+    let logged = |outcome: &str| rows.iter().filter(|row| row.outcome.code() == outcome).count() as u64;
     assert_eq!(logged("blocked"), total.blocked);
     assert_eq!(logged("would_block"), total.would_block);
     // A budget's commit is answered like a question.
