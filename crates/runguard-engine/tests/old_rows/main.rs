@@ -120,7 +120,11 @@ fn literal(value: &Column) -> String {
         Column::Integer(number) => number.to_string(),
         Column::Real(number) => number.to_string(),
         Column::Text(text) => format!("'{}'", text.replace('\'', "''")),
-        Column::Blob(bytes) => format!("X'{}'", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        Column::Blob(bytes) => {
+            let mut hex = String::new();
+            bytes.iter().for_each(|byte| write!(hex, "{byte:02x}").unwrap());
+            format!("X'{hex}'")
+        }
     }
 }
 

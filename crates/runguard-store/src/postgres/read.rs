@@ -281,12 +281,7 @@ impl Follow for PgFollower {
         self.committed()
     }
 
-    fn follow(
-        &self,
-        after: u64,
-        upto: u64,
-        visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, StoreError> {
+    fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
         self.follow(after, upto, visit)
     }
 }
