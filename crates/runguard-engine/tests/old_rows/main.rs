@@ -122,7 +122,9 @@ fn literal(value: &Column) -> String {
         Column::Text(text) => format!("'{}'", text.replace('\'', "''")),
         Column::Blob(bytes) => {
             let mut hex = String::new();
-            bytes.iter().for_each(|byte| write!(hex, "{byte:02x}").unwrap());
+            for byte in bytes {
+                write!(hex, "{byte:02x}").unwrap();
+            }
             format!("X'{hex}'")
         }
     }
