@@ -1,8 +1,9 @@
 //! What earlier versions wrote down is read as before, and what is written down today is the same.
 //!
-//! `log.sql` is a log as version 0.1.0 wrote it for the requests of `requests.ndjson`; `readings.json` is what that version made of it:
-//! the decisions as they are shown, the overview, a preview of every guard, the runs. With `UPDATE_ROWS=1` both are written anew; a
-//! change in them is a change of what is on disk, and rows as they were must still be read.
+//! `log.sql` is a log as version 0.1.0 wrote it for the requests of `requests.ndjson`, and is never written again. Today's rows say the
+//! same of the same requests; how their events are packed may change, and is left out. `readings.json` is what is made of the old
+//! log: the decisions as they are shown, the overview, a preview of every guard, the runs. With `UPDATE_ROWS=1` it is written anew;
+//! a change in it is a change in how old rows are read.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
@@ -130,6 +131,11 @@ fn literal(value: &Column) -> String {
     }
 }
 
+fn without_events(log: &str) -> Vec<String> {
+    let rows = log.lines().filter(|line| line.starts_with("INSERT INTO log"));
+    rows.map(|row| row.rsplit_once(", ").map_or(row, |(row, _)| row).to_owned()).collect()
+}
+
 fn assert_same(made: &str, name: &str) {
     if std::env::var_os("UPDATE_ROWS").is_some() {
         fs::write(file(name), made).unwrap();
@@ -147,7 +153,7 @@ async fn rows_are_written_as_they_were_and_those_of_an_earlier_version_are_read_
     let engine = open(folder.path()).await;
     play(&engine).await;
     engine.stop();
-    assert_same(&dump(folder.path()), "log.sql");
+    assert_eq!(without_events(&dump(folder.path())), without_events(&fs::read_to_string(file("log.sql")).unwrap()));
 
     let folder = tempfile::tempdir().unwrap();
     let log = Connection::open(folder.path().join("runguard.db")).unwrap();

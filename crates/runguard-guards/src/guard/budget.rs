@@ -18,8 +18,8 @@ pub(crate) mod row;
 
 use self::row::Kept;
 use super::{
-    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route,
-    RouteKind, Ruling, RulingOf, Scope as PlaceScope, Slot, Stored, says,
+    AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, LivesWith, Moment, Place, Route, RouteKind,
+    Ruling, RulingOf, Scope as PlaceScope, Slot, Stored, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, is_per};

@@ -174,8 +174,8 @@ fn a_refusal_of_the_parent_is_told_of_the_parent() {
 fn a_scope_that_is_used_up_is_told_once_in_each_period() {
     const DAY: i64 = 86_400;
     let refused = |second: i64, answer: &str| {
-        let row = Row { outcome: "blocked", reason: Some("budget_exceeded"), ..spending(second, answer) };
-        rule(When::Budget).judge(&mut State::default(), &row).pop().map(|alert| (alert.title, alert.dedup_key))
+        let row = RowRef { outcome: Outcome::Blocked.into(), reason: Some(Reason::BudgetExceeded.into()), ..spending(second, answer) };
+        judge(&rule(When::Budget), &mut State::default(), &row).pop().map(|alert| (alert.title, alert.dedup_key))
     };
     let answer = |renews: i64| {
         format!(
