@@ -132,7 +132,7 @@ fn each_threshold_of_a_budget_is_told_once() {
     let rows: Vec<RowRef<'_>> = story.iter().enumerate().map(|(second, answer)| spending(second as i64, answer)).collect();
     let mut state = State::default();
     let said: Vec<(String, Severity)> =
-        rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, &row)).map(|alert| (alert.title, alert.severity)).collect();
+        rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, row)).map(|alert| (alert.title, alert.severity)).collect();
     let title = |percent: u8| format!("Budget 'orders' of 'run-1' has reached {percent} %");
     assert_eq!(said, [(title(50), Severity::Info), (title(80), Severity::Warning), (title(95), Severity::Error)]);
     let refused = RowRef { outcome: "blocked".into(), reason: Some("budget_exceeded".into()), ..spending(20, &story[7]) };
