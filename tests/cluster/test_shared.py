@@ -125,10 +125,12 @@ def test_scopes_are_shared_and_granted_together(cluster):
     answers = all_at_once([lambda number=number, node=node: reserve(number, node) for number, node in enumerate(nodes)])
     allowed = [(body, answer.json) for body, answer in answers if answer.status == 200]
     assert len(allowed) == 10, "the tenant's limit over all budgets, and all of it"
-    assert max(Counter(body["scopes"][0]["name"] for body, _ in allowed).values()) <= 6
+    pools = Counter(body["scopes"][0]["name"] for body, _ in allowed)
+    assert max(pools.values()) <= 6
     refused = {answer.json["scope"] for _, answer in answers if answer.status == 429}
     assert refused <= {"pool/day", "tenant/month"} and "tenant/month" in refused
-    body, first = allowed[0]
+    # of the pool that gave less: the other one may be at its own limit
+    body, first = min(allowed, key=lambda one: pools[one[0]["scopes"][0]["name"]])
     done = cluster.nodes[2].client().allowed(BUDGET_COMMIT, **{**body, "usd": 0.5}, reservation_id=first["reservation_id"])
     assert done["known"] is True
     left = cluster.nodes[1].client().post(BUDGET_CHECK, {**body, "usd": 0.51}).json

@@ -156,6 +156,12 @@ impl Run {
 
     /// A tool is about to be called with arguments of this fingerprint. Counts the call.
     pub fn before_tool(&mut self, tool: &str, arguments: u64, now: Timestamp) -> Progress {
+        self.before_tool_of(None, tool, arguments, now)
+    }
+
+    /// The same for one of several agents in a run: each has a history of its own, so that the steps of one do not hide another's loop.
+    /// Ceilings, money and trip are the run's.
+    pub fn before_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, now: Timestamp) -> Progress {
         if let Some(trip) = &self.trip {
             return Progress::Refused(Refusal::Trip(trip.clone()));
         }
@@ -163,15 +169,22 @@ impl Run {
             return self.stop(Trip::tool_calls(tool, limit));
         }
         self.tool_calls += 1;
+        let history = agent.unwrap_or(&self.id);
         let recorded = match &self.loops {
-            Loops::InProcess(detector) => locked(detector).record_call(&self.id, Called::with_arguments(tool, arguments), now),
-            Loops::Service(loops) => return ask(loops.record_call(&self.id, tool, arguments), Purpose::Tool),
+            Loops::InProcess(detector) => locked(detector).record_call(history, Called::with_arguments(tool, arguments), now),
+            Loops::Service(loops) => return ask(loops.record_call(history, tool, arguments), Purpose::Tool),
         };
         recorded.map_or_else(|found| self.stop(Trip::from(&found)), |()| Progress::Done)
     }
 
     /// What the tool gave. May give a text for the model; a trip is told by the next question.
     pub fn after_tool(&mut self, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
+        self.after_tool_of(None, tool, arguments, gave, now)
+    }
+
+    /// The same for one of several agents in a run.
+    pub fn after_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
+        let history = agent.unwrap_or(&self.id);
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
         let verdict = match &self.stall {
@@ -179,9 +192,9 @@ impl Run {
             Some(Stalls::InProcess(detector)) => {
                 let error = gave.error.map(|error| error.fingerprint);
                 let step = Step { tool, args: arguments, result: gave.result, error, round };
-                locked(detector).observe(&self.id, step, now)
+                locked(detector).observe(history, step, now)
             }
-            Some(Stalls::Service(stalls)) => return ask(stalls.observe(&self.id, tool, Some(arguments), gave, round), Purpose::Result),
+            Some(Stalls::Service(stalls)) => return ask(stalls.observe(history, tool, Some(arguments), gave, round), Purpose::Result),
         };
         self.looked(verdict, tool)
     }

@@ -44,7 +44,8 @@ impl Run {
         Ok(Self { run: Mutex::new(run::Run::new(run_id, ceilings, detector, stall, money)), prices })
     }
 
-    fn before_tool<'py>(this: &Bound<'py, Self>, tool: &Bound<'py, PyAny>, args: &Bound<'py, PyAny>) -> Step<'py> {
+    #[pyo3(signature = (tool, args, agent = None))]
+    fn before_tool<'py>(this: &Bound<'py, Self>, tool: &Bound<'py, PyAny>, args: &Bound<'py, PyAny>, agent: Option<&str>) -> Step<'py> {
         // A run that is over has no use for arguments, and they may be such that they cannot be compared.
         if let Some(trip) = Self::trip(this)? {
             return Ok(Some(trip));
@@ -52,23 +53,24 @@ impl Run {
         let tool = tool_name(tool)?;
         let arguments = values::fingerprint(args, Volatile::NONE)?;
         let now = clock::now();
-        let progress = locked(&this.get().run, |run| run.before_tool(&tool, arguments, now))?;
+        let progress = locked(&this.get().run, |run| run.before_tool_of(agent, &tool, arguments, now))?;
         Self::step(this, progress)
     }
 
-    #[pyo3(signature = (tool, args, result, error))]
+    #[pyo3(signature = (tool, args, result, error, agent = None))]
     fn after_tool<'py>(
         this: &Bound<'py, Self>,
         tool: &Bound<'py, PyAny>,
         args: &Bound<'py, PyAny>,
         result: Option<&Bound<'py, PyAny>>,
         error: Option<&Bound<'py, PyAny>>,
+        agent: Option<&str>,
     ) -> Step<'py> {
         let tool = tool_name(tool)?;
         let arguments = values::fingerprint(args, Volatile::NONE)?;
         let outcome = Outcome::read(this.py(), result, error)?;
         let now = clock::now();
-        let progress = locked(&this.get().run, |run| run.after_tool(&tool, arguments, outcome.gave(), now))?;
+        let progress = locked(&this.get().run, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(), now))?;
         Self::step(this, progress)
     }
 

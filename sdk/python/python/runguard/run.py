@@ -48,6 +48,8 @@ class Run:
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(self.run_id, self.max_tool_calls, self.max_model_calls, _kept(self.loop), _kept(self.stall), _kept(self.budget))
+        # Whose history the questions go by: of one agent among several, where a run has them.
+        self._agent: Optional[str] = None
         # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
 
@@ -55,7 +57,7 @@ class Run:
 
     def before_tool(self, tool: str, args: Any = None) -> None:
         """Counts the call. Raises a `TripError` when the tool must not run."""
-        step = self._run.before_tool(tool, args)
+        step = self._run.before_tool(tool, args, self._agent)
         if step is not None:
             self._heed(step)
 
@@ -63,7 +65,7 @@ class Run:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
         if self.stall is None:
             return None
-        step = self._run.after_tool(tool, args, result, error)
+        step = self._run.after_tool(tool, args, result, error, self._agent)
         nudge = None if step is None else self._heed(step)
         trip = self._run.trip
         if trip is not None:

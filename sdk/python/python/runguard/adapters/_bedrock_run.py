@@ -198,7 +198,7 @@ class Listener:
         lane = self._turn.lanes.get(agent.chain)
         if lane is None:
             lane = copy.copy(self.run)
-            lane.run_id = f"{self.run.run_id}/{agent.collaborator or '/'.join(agent.chain[1:])}"
+            lane._agent = f"{self.run.run_id}/{agent.collaborator or '/'.join(agent.chain[1:])}"
             self._turn.lanes[agent.chain] = lane
         return lane
 
