@@ -8,7 +8,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
@@ -26,6 +26,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: None,
 };
 
 static SLOT: Slot = Slot::of::<Greeting, 0>(200, Lasts::Window);
@@ -74,7 +75,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_greetings", self.max_greetings, 0..=1000)?;
         lasting("window", self.window)
     }

@@ -15,7 +15,7 @@ use crate::provider::{self, Finish, Provider};
 use crate::report::{Report, Stop};
 use crate::session::{Record, Session};
 use crate::settings::{Limits, SETTINGS_FILE, Settings, SettingsError};
-use crate::spend::{self, Counters, Purse};
+use crate::spend::{self, Allowance, Counters};
 use crate::state::{AgentState, End, Ended, Machine, Running, WaitingForInput};
 use crate::tool::mcp::McpServer;
 use crate::tool::{Tool, ToolNameError, ToolSet, files, http_get, shell};
@@ -159,7 +159,7 @@ impl Agent {
         cancel: &CancellationToken,
         observer: &mut dyn Observer,
     ) -> Report {
-        let purse = Purse::new(limits, self.price.clone(), session.counters(), self.budget.as_ref());
+        let allowance = Allowance::new(limits, self.price.clone(), session.counters(), self.budget.as_ref());
         let started = Instant::now();
         let before = Duration::from_millis(session.counters().elapsed_ms);
         let timeout = Duration::from_millis(limits.timeout.as_millis());
@@ -170,7 +170,7 @@ impl Agent {
             options,
             cancel,
             observer,
-            purse,
+            allowance,
             counters: session.counters().clone(),
             detectors: session.detectors().clone(),
             session,
@@ -272,7 +272,7 @@ struct Run<'a> {
     cancel: &'a CancellationToken,
     observer: &'a mut dyn Observer,
     session: &'a mut Session,
-    purse: Purse,
+    allowance: Allowance,
     /// Ahead of the session's by what is not recorded yet.
     counters: Counters,
     detectors: crate::guardrails::Detectors,
@@ -322,7 +322,7 @@ impl Run<'_> {
             self.counters.cost = self.counters.cost.saturating_add(cost);
             self.counters.estimated = true;
             self.session.record(Record::CallFailed { counters: self.counters.clone() })?;
-            self.purse = Purse::new(&self.limits, self.agent.price.clone(), &self.counters, self.agent.budget.as_ref());
+            self.allowance = Allowance::new(&self.limits, self.agent.price.clone(), &self.counters, self.agent.budget.as_ref());
         }
         let Input::Prompt(prompt) = input else {
             let model_spoke_last = self.session.messages().last().is_none_or(|last| last.role == Role::Assistant);
@@ -430,7 +430,7 @@ impl Run<'_> {
             drop_cut_calls(&mut message);
         }
         let calls: Vec<_> = message.tool_calls().cloned().collect();
-        let passed = self.purse.exceeded();
+        let passed = self.allowance.exceeded();
         let mut judgement = Judgement::GoOn;
         if !calls.is_empty() && passed.is_none() {
             let calls: Vec<_> = calls.iter().collect();

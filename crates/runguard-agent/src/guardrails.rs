@@ -110,8 +110,7 @@ pub struct Guardrails {
 impl Guardrails {
     pub fn new(settings: GuardrailSettings) -> Self {
         let stall = settings.stall_settings();
-        let cycles =
-            LoopSettings { repeats: settings.max_repeated_cycles, max_cycle_len: settings.max_cycle_steps, window: None, max_calls: None };
+        let cycles = LoopSettings::default().repeats(settings.max_repeated_cycles).max_cycle_len(settings.max_cycle_steps);
         Self { settings, stall, cycles }
     }
 

@@ -186,7 +186,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     }
 }
 
-type Answer = Result<Response, Problem>;
+type Handled = Result<Response, Problem>;
 type Id = Result<Path<String>, PathRejection>;
 
 /// What cannot be read as text is no id.
@@ -194,7 +194,7 @@ fn known(id: Id) -> Result<String, Problem> {
     id.map(|Path(id)| id).map_err(|_| Problem::unknown_run())
 }
 
-async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn start(State(app): State<Arc<App>>, request: Request) -> Handled {
     let asked = body::run(&body::read(request.into_body()).await?)?;
     if let Some(id) = asked.session.clone() {
         return app.go_on(&id, asked).await;
@@ -211,7 +211,7 @@ async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(begun(ticket.start(app.agent.clone(), work)))
 }
 
-async fn resume(State(app): State<Arc<App>>, id: Id, request: Request) -> Answer {
+async fn resume(State(app): State<Arc<App>>, id: Id, request: Request) -> Handled {
     let asked = body::resume(&body::read(request.into_body()).await?)?;
     app.go_on(&known(id)?, asked).await
 }
@@ -236,7 +236,7 @@ fn event_stream(reader: impl Stream<Item = Bytes> + Send + 'static) -> Response 
     reply::into_axum(reply::event_stream(Body::from_stream(reader.map(Ok::<Bytes, Infallible>))))
 }
 
-async fn events(State(app): State<Arc<App>>, id: Id, headers: HeaderMap) -> Answer {
+async fn events(State(app): State<Arc<App>>, id: Id, headers: HeaderMap) -> Handled {
     let id = known(id)?;
     let seen = match headers.get("last-event-id").map(|seen| seen.to_str().unwrap_or("?").trim()) {
         None | Some("") => None,
@@ -250,7 +250,7 @@ async fn events(State(app): State<Arc<App>>, id: Id, headers: HeaderMap) -> Answ
     Ok(run.read(seen).map_or_else(|| StatusCode::NO_CONTENT.into_response(), event_stream))
 }
 
-async fn cancel(State(app): State<Arc<App>>, id: Id) -> Answer {
+async fn cancel(State(app): State<Arc<App>>, id: Id) -> Handled {
     let id = known(id)?;
     if let Some(run) = app.runs.live(&id) {
         run.cancel();
@@ -260,7 +260,7 @@ async fn cancel(State(app): State<Arc<App>>, id: Id) -> Answer {
     Ok(Json(json!({ "id": id, "state": loaded.session.state(), "live": false })).into_response())
 }
 
-async fn show(State(app): State<Arc<App>>, id: Id) -> Answer {
+async fn show(State(app): State<Arc<App>>, id: Id) -> Handled {
     let id = known(id)?;
     // Looked up before the file is read: what is not live here has written its last record.
     let live = app.runs.live(&id);
@@ -295,7 +295,7 @@ struct ListQuery {
     limit: Option<usize>,
 }
 
-async fn list(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+async fn list(State(app): State<Arc<App>>, uri: Uri) -> Handled {
     let query: Query<ListQuery> = Query::try_from_uri(&uri).map_err(|_| Problem::field("limit", "must be a whole number"))?;
     let limit = query.limit.unwrap_or(LISTED).min(MOST_LISTED);
     let all = app.on_disk(SessionFolder::list).await?;
@@ -335,7 +335,7 @@ impl App {
         exactly(id, self.on_disk(move |folder| folder.read(&wanted)).await?)
     }
 
-    async fn go_on(self: &Arc<Self>, id: &str, asked: Asked) -> Answer {
+    async fn go_on(self: &Arc<Self>, id: &str, asked: Asked) -> Handled {
         // Held while the file is read, so that two who resume at once do not both find it free.
         let ticket = self.runs.reserve(id, None, asked.unread())?;
         let wanted = id.to_owned();

@@ -273,7 +273,7 @@ impl Default for GuardrailSettings {
 }
 
 fn default_tool_calls() -> TrackerSettings {
-    TrackerSettings { limits: BTreeMap::new(), default_limit: RUNS_PER_TURN, ..TrackerSettings::default() }
+    TrackerSettings::default().limits(BTreeMap::new()).default_limit(RUNS_PER_TURN)
 }
 
 /// What is not said keeps the value it has here, which is not the one it has for a chatbot.

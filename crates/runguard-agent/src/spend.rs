@@ -82,7 +82,7 @@ pub(crate) fn bytes_of(counters: &Counters, tokens: u64) -> usize {
 
 /// The money and the tokens of one run.
 #[derive(Debug)]
-pub(crate) struct Purse {
+pub(crate) struct Allowance {
     budget: Budget,
     price: Price,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Charge {
     pub(crate) estimated: bool,
 }
 
-impl Purse {
+impl Allowance {
     /// Goes on from what the session has spent. Within `parent`, when many runs share a budget.
     pub(crate) fn new(limits: &Limits, price: Price, spent: &Counters, parent: Option<&Budget>) -> Self {
         let own = BudgetLimits { usd: limits.cost(), tokens: limits.tokens(), cap: None };
@@ -185,20 +185,20 @@ mod tests {
         Price::new(PerMillion::from_dollars(input).unwrap(), PerMillion::from_dollars(output).unwrap())
     }
 
-    fn purse(cost_limit: f64, token_budget: u64) -> Purse {
+    fn allowance(cost_limit: f64, token_budget: u64) -> Allowance {
         let limits = Limits { token_budget, cost_limit, ..Limits::default() };
-        Purse::new(&limits, price(3.0, 15.0), &Counters::default(), None)
+        Allowance::new(&limits, price(3.0, 15.0), &Counters::default(), None)
     }
 
     #[test]
     fn the_answer_is_as_long_as_can_be_paid() {
         // 1,000 tokens in are $0.003; $0.012 more pays for 800 out.
-        let granted = purse(0.015, 0).grant(1_000, 4_096).unwrap();
+        let granted = allowance(0.015, 0).grant(1_000, 4_096).unwrap();
         assert_eq!(granted.max_tokens, 800);
-        assert_eq!(purse(0.015, 1_500).grant(1_000, 4_096).unwrap().max_tokens, 500);
-        assert_eq!(purse(0.0, 0).grant(1_000, 4_096).unwrap().max_tokens, 4_096, "without limits nothing is lowered");
-        assert!(purse(0.0031, 0).grant(1_000, 4_096).is_err(), "what is left does not pay for sixteen tokens");
-        assert_eq!(purse(0.0032, 0).grant(1_000, 4).unwrap().max_tokens, 4, "a short answer is asked for as it is");
+        assert_eq!(allowance(0.015, 1_500).grant(1_000, 4_096).unwrap().max_tokens, 500);
+        assert_eq!(allowance(0.0, 0).grant(1_000, 4_096).unwrap().max_tokens, 4_096, "without limits nothing is lowered");
+        assert!(allowance(0.0031, 0).grant(1_000, 4_096).is_err(), "what is left does not pay for sixteen tokens");
+        assert_eq!(allowance(0.0032, 0).grant(1_000, 4).unwrap().max_tokens, 4, "a short answer is asked for as it is");
     }
 
     #[test]
@@ -229,11 +229,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_granted_can_be_paid(input in 0u64..200_000, max in 1u32..100_000, dollars in 0.0f64..2.0, tokens in 0u64..300_000) {
-            let purse = purse(dollars, tokens);
-            if let Ok(granted) = purse.grant(input, max) {
+            let allowance = allowance(dollars, tokens);
+            if let Ok(granted) = allowance.grant(input, max) {
                 prop_assert!(granted.max_tokens >= 1 && granted.max_tokens <= max);
-                let cost = purse.cost_of(&Usage::new(input, u64::from(granted.max_tokens)));
-                let limits = purse.budget.snapshot().limits;
+                let cost = allowance.cost_of(&Usage::new(input, u64::from(granted.max_tokens)));
+                let limits = allowance.budget.snapshot().limits;
                 prop_assert!(limits.usd.is_none_or(|limit| cost.usd <= limit));
                 prop_assert!(limits.tokens.is_none_or(|limit| cost.tokens <= limit));
             }

@@ -1,9 +1,7 @@
 //! The loop, story by story, on a clock of its own.
 #![allow(clippy::unwrap_used)]
 
-#[path = "world/world.rs"]
-mod world;
-
+use crate::world::*;
 use runguard_agent::event::{Event, GuardAction};
 use runguard_agent::message::{Role, Tag};
 use runguard_agent::provider::scripted::{AtEnd, ScriptedReply};
@@ -18,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use world::*;
 
 fn dollars(amount: f64) -> NanoDollars {
     NanoDollars::from_dollars(amount).unwrap()

@@ -1,9 +1,7 @@
 //! Whatever the model, the tools, the disk and the user do: one end, every stream ended once, no limit passed.
 #![allow(clippy::unwrap_used)]
 
-#[path = "world/world.rs"]
-mod world;
-
+use crate::world::*;
 use proptest::prelude::*;
 use runguard_agent::message::{Block, Role};
 use runguard_agent::provider::scripted::{AtEnd, ScriptedCall, ScriptedReply};
@@ -16,7 +14,6 @@ use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use world::*;
 
 /// One run of a session and what the world does meanwhile.
 #[derive(Debug, Clone)]

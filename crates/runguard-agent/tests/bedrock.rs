@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! python3 -m venv venv && venv/bin/pip install botocore
-//! BOTOCORE_PYTHON=$PWD/venv/bin/python cargo test -p runguard-agent --test bedrock -- --ignored
+//! BOTOCORE_PYTHON=$PWD/venv/bin/python cargo test -p runguard-agent --test all -- --ignored bedrock::
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]

@@ -996,7 +996,7 @@ async fn https_works_with_a_trusted_certificate_and_no_other() {
 
     // What is trusted is read from the environment, which only another process can have otherwise.
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "https_with_the_certificate_trusted"])
+        .args(["--exact", "--ignored", "providers::https_with_the_certificate_trusted"])
         .env("SSL_CERT_FILE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wire/localhost.crt"))
         .env(TLS_BASE, base)
         .output()

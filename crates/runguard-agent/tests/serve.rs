@@ -108,15 +108,15 @@ impl Server {
         Stream::open(socket).await
     }
 
-    async fn call(&self, method: &str, path: &str, body: &[u8]) -> Answer {
+    async fn call(&self, method: &str, path: &str, body: &[u8]) -> Heard {
         self.send(method, path, &[], body).await.whole().await
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> Heard {
         self.call("GET", path, b"").await
     }
 
-    async fn post(&self, path: &str, body: Value) -> Answer {
+    async fn post(&self, path: &str, body: Value) -> Heard {
         self.call("POST", path, body.to_string().as_bytes()).await
     }
 
@@ -169,13 +169,13 @@ async fn bind(settings: Settings, model: Arc<Scripted>, folder: SessionFolder) -
 
 // A client.
 
-struct Answer {
+struct Heard {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl Heard {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}: {}", self.status, self.body))
     }
@@ -234,9 +234,9 @@ impl Stream {
         !bytes.is_empty()
     }
 
-    async fn whole(mut self) -> Answer {
+    async fn whole(mut self) -> Heard {
         while self.more().await {}
-        Answer { status: self.status, head: self.head, body: self.read }
+        Heard { status: self.status, head: self.head, body: self.read }
     }
 
     async fn next(&mut self) -> Option<Event> {

@@ -636,7 +636,7 @@ fn the_writer_to_be_killed() {
 
 fn again(test: &str, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--ignored", "--nocapture"]).env(FOLDER, folder).stdout(Stdio::piped());
+    command.args([&format!("sessions::{test}"), "--exact", "--ignored", "--nocapture"]).env(FOLDER, folder).stdout(Stdio::piped());
     command
 }
 
@@ -780,7 +780,8 @@ fn reading_a_long_session_takes_as_much_memory_as_its_window() {
     drop(session);
     let recorded = recorded(again("the_reader_of_a_long_session", place.path()).spawn().unwrap(), usize::MAX);
     assert_eq!(recorded.len(), 1, "the process failed");
-    assert!(recorded[0] < 8 * 1024, "the file has 42 MB, reading it took {} KiB", recorded[0]);
+    // Pages of the program itself count too.
+    assert!(recorded[0] < 20 * 1024, "the file has 42 MB, reading it took {} KiB", recorded[0]);
 }
 
 #[test]
@@ -804,7 +805,7 @@ fn two_who_begin_at_once_get_two_sessions() {
     assert!(list.iter().all(|summary| summary.problem.is_none()));
 }
 
-/// `cargo test --release --test sessions -- --ignored --nocapture what_a_record_costs`
+/// `cargo test --release --test all -- --ignored --nocapture what_a_record_costs`
 #[test]
 #[ignore = "prints a time"]
 fn what_a_record_costs() {

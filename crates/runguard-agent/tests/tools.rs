@@ -78,7 +78,7 @@ fn specs_fit_together() {
 const CANARY: &str = "the secret outside";
 
 /// A root with files in it, beside a folder it must never touch, and every way out we could think of.
-struct Place {
+struct Grounds {
     top: TempDir,
     root: PathBuf,
     outside: PathBuf,
@@ -87,7 +87,7 @@ struct Place {
     list: ListDirectory,
 }
 
-impl Place {
+impl Grounds {
     fn new() -> Self {
         let top = TempDir::new().unwrap();
         let (root, outside) = (top.path().join("root"), top.path().join("outside"));
@@ -132,7 +132,7 @@ impl Place {
 
 #[tokio::test]
 async fn a_file_is_read_whole_or_in_pages() {
-    let place = Place::new();
+    let place = Grounds::new();
     assert_eq!(ok(&place.read, json!({"path": "plain.txt"})).await, "one\ntwo\nthree\n");
     assert_eq!(ok(&place.read, json!({"path": "./sub/../plain.txt", "offset": 3})).await, "three\n");
     assert_eq!(
@@ -163,7 +163,7 @@ async fn a_file_is_read_whole_or_in_pages() {
 
 #[tokio::test]
 async fn a_long_file_is_read_to_its_end_page_by_page() {
-    let place = Place::new();
+    let place = Grounds::new();
     let whole = (1..=60_000).fold(String::new(), |text, number| text + &format!("line {number} with some text in it é\n"));
     assert!(whole.len() > 2 * MAX_READ_BYTES - 200_000);
     fs::write(place.root.join("long.txt"), &whole).unwrap();
@@ -192,7 +192,7 @@ async fn a_long_file_is_read_to_its_end_page_by_page() {
 
 #[tokio::test]
 async fn wrong_arguments_are_told() {
-    let place = Place::new();
+    let place = Grounds::new();
     for (tool, arguments, told) in [
         (&place.read as &dyn Tool, json!([]), "the arguments must be an object"),
         (&place.read, json!({}), "'path' is missing"),
@@ -223,7 +223,7 @@ async fn wrong_arguments_are_told() {
 
 #[tokio::test]
 async fn nothing_leads_out_of_the_root() {
-    let place = Place::new();
+    let place = Grounds::new();
     let before = place.snapshot();
     let absolute = place.outside.join("secret.txt");
     let doubled = format!("{}/../outside/secret.txt", place.root.display());
@@ -290,7 +290,7 @@ async fn nothing_leads_out_of_the_root() {
 /// A link put in the place of a folder between the check and the opening.
 #[test]
 fn exchanging_folders_for_links_leads_nowhere() {
-    let place = Place::new();
+    let place = Grounds::new();
     // In the outside folder stand the same names as in the one exchanged.
     fs::create_dir(place.root.join("door")).unwrap();
     fs::write(place.root.join("door/secret.txt"), "harmless").unwrap();
@@ -328,7 +328,7 @@ fn exchanging_folders_for_links_leads_nowhere() {
 
 #[tokio::test]
 async fn pipes_sockets_and_devices_are_refused_at_once() {
-    let place = Place::new();
+    let place = Grounds::new();
     mknodat(CWD, place.root.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let _listener = UnixListener::bind(place.root.join("socket")).unwrap();
     for path in ["pipe", "socket"] {
@@ -354,7 +354,7 @@ async fn pipes_sockets_and_devices_are_refused_at_once() {
 
 #[tokio::test]
 async fn writing_replaces_the_whole_file_and_keeps_its_mode() {
-    let place = Place::new();
+    let place = Grounds::new();
     let path = place.root.join("plain.txt");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4750)).unwrap();
     let old = fs::File::open(&path).unwrap();
@@ -456,7 +456,7 @@ proptest! {
     /// Whatever the path is, nothing outside the root is read, listed, written or made.
     #[test]
     fn no_path_leads_out(paths in prop::collection::vec(path_text(), 1..4)) {
-        let place = Place::new();
+        let place = Grounds::new();
         let before = place.snapshot();
         runtime().block_on(async {
             for path in paths {
@@ -622,7 +622,7 @@ async fn background_processes_end_with_the_command() {
 /// Runs one test of this file in a process of its own, with other variables.
 fn again(test: &str, variables: &[(&str, &str)]) -> String {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("tools::{test}"), "--nocapture"])
         .env("RUNGUARD_INNER", "1")
         .envs(variables.iter().copied())
         .output()

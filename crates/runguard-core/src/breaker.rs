@@ -8,7 +8,7 @@
 //! use runguard_core::{Span, Timestamp};
 //!
 //! let second = |second: i64| Timestamp::from_millis(second * 1000);
-//! let mut breaker = CircuitBreaker::new("orders-api", CircuitSettings { failure_threshold: 2, ..CircuitSettings::default() })?;
+//! let mut breaker = CircuitBreaker::new("orders-api", CircuitSettings::default().failure_threshold(2))?;
 //!
 //! let permit = breaker.check(second(0)).expect("closed");
 //! assert_eq!(breaker.record(Some(&permit), false, None, second(0)), None);
@@ -25,29 +25,20 @@
 //! assert!(probe.is_probe());
 //! assert_eq!(breaker.record(Some(&probe), true, None, second(47)), Some(PhaseChange::Closed));
 //! assert_eq!(breaker.phase(second(47)), Phase::Closed);
-//! # Ok::<(), runguard_core::breaker::InvalidBreaker>(())
+//! # Ok::<(), runguard_core::limits::InvalidSetting>(())
 //! ```
 
 pub mod circuit;
 
 pub use circuit::{CircuitSettings, Phase, PhaseChange};
 
+use crate::limits::InvalidSetting;
 use crate::time::{Span, Timestamp};
-use circuit::{CallResult, Caller, Circuit, Control, Event, Refusal};
+use circuit::{CallReport, Caller, Circuit, Control, Event, Refusal};
 use std::fmt;
 
 /// Longest name of a breaker, in characters.
 const LONGEST_NAME: usize = 256;
-
-/// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{key}` {problem}")]
-pub struct InvalidBreaker {
-    /// The name of the setting.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub problem: String,
-}
 
 /// A call may run. Give it back with the result: by it a late result is told from a current one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,13 +87,13 @@ pub struct CircuitBreaker {
 
 impl CircuitBreaker {
     /// `name` is what it protects, for messages.
-    pub fn new(name: impl Into<String>, settings: CircuitSettings) -> Result<Self, InvalidBreaker> {
+    pub fn new(name: impl Into<String>, settings: CircuitSettings) -> Result<Self, InvalidSetting> {
         let name = name.into();
         if name.is_empty() || name.chars().nth(LONGEST_NAME).is_some() {
             let problem = format!("must have 1 to {LONGEST_NAME} characters; name what the breaker protects");
-            return Err(InvalidBreaker { key: "name", problem });
+            return Err(InvalidSetting::new("name", problem));
         }
-        settings.check().map_err(|(key, problem)| InvalidBreaker { key, problem })?;
+        settings.check()?;
         Ok(Self { name, settings, circuit: Circuit::default(), permits: 0 })
     }
 
@@ -137,7 +128,7 @@ impl CircuitBreaker {
     /// How a call ended. A result without its permit counts as one of a call that was admitted just now.
     pub fn record(&mut self, permit: Option<&Permit>, ok: bool, latency: Option<Span>, now: Timestamp) -> Option<PhaseChange> {
         let permit = permit.map(|permit| permit.id.as_str());
-        let result = CallResult { session: "", is_failure: !ok, latency_ms: latency.map(Span::as_millis), permit };
+        let result = CallReport { session: "", is_failure: !ok, latency_ms: latency.map(Span::as_millis), permit };
         let events = self.circuit.record(&Caller::default(), &result, &self.settings, now);
         self.live_through(&events, now);
         PhaseChange::of(&events)
@@ -229,7 +220,7 @@ mod tests {
 
     #[test]
     fn results_without_permits_count_too() {
-        let mut breaker = breaker(CircuitSettings { failure_threshold: 2, ..CircuitSettings::default() });
+        let mut breaker = breaker(CircuitSettings::default().failure_threshold(2));
         assert_eq!(breaker.record(None, false, None, second(0)), None);
         assert_eq!(breaker.record(None, false, None, second(0)), Some(PhaseChange::Tripped));
         assert!(breaker.check(second(45)).unwrap().is_probe());
@@ -273,9 +264,9 @@ mod tests {
         let with = |change: fn(&mut CircuitSettings)| {
             let mut settings = CircuitSettings::default();
             change(&mut settings);
-            CircuitBreaker::new("default", settings).map(|_| ()).unwrap_err().key
+            CircuitBreaker::new("default", settings).map(|_| ()).unwrap_err().name
         };
-        assert_eq!(CircuitBreaker::new("", CircuitSettings::default()).unwrap_err().key, "name");
+        assert_eq!(CircuitBreaker::new("", CircuitSettings::default()).unwrap_err().name, "name");
         assert_eq!(with(|settings| settings.failure_threshold = 0), "failure_threshold");
         assert_eq!(with(|settings| settings.failure_rate = f64::NAN), "failure_rate");
         assert_eq!(with(|settings| settings.failure_rate = 1.5), "failure_rate");

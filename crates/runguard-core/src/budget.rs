@@ -47,6 +47,7 @@ const NOW: Timestamp = Timestamp::ZERO;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetError {
+    /// A limit is used up.
     Exceeded(BudgetExceeded),
     /// [`MAX_OPEN_RESERVATIONS`] of this budget are open.
     TooManyOpen,
@@ -120,7 +121,9 @@ impl fmt::Display for ReservationId {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Remaining {
+    /// Dollars; `None` without a limit.
     pub usd: Option<NanoDollars>,
+    /// Tokens; `None` without a limit.
     pub tokens: Option<u64>,
 }
 
@@ -140,12 +143,15 @@ pub struct Remaining {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
+    /// What it may spend.
     pub limits: Limits,
     /// Spent, and within the limit beside what is reserved.
     pub committed: Cost,
+    /// Set aside for what is under way.
     pub reserved: Cost,
     /// Spent, and without room below the limit.
     pub overrun: Cost,
+    /// What the budget and its ancestors still allow.
     pub remaining: Remaining,
     /// Open by id; those held as objects are not in this number.
     pub open_reservations: usize,
@@ -154,6 +160,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// All that was spent, also beyond the limit.
     pub fn spent(&self) -> Cost {
         Cost { usd: self.committed.usd.saturating_add(self.overrun.usd), tokens: self.committed.tokens.saturating_add(self.overrun.tokens) }
     }
@@ -334,10 +341,12 @@ impl Budget {
         self.tree().calls_left(self.path(), number_of(key))
     }
 
+    /// What the budget and its ancestors still allow.
     pub fn remaining(&self) -> Remaining {
         self.tree().remaining(self.path())
     }
 
+    /// The books at this moment.
     pub fn snapshot(&self) -> Snapshot {
         let tree = self.tree();
         let account = &tree.nodes[self.holder.place].account;

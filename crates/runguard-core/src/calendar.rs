@@ -11,15 +11,19 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Period {
+    /// From midnight on.
     Day,
     /// From Monday on.
     Week,
+    /// From the first on.
     Month,
 }
 
 impl Period {
+    /// All of them.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
+    /// Its name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -79,8 +83,10 @@ mod zone {
     impl std::error::Error for UnknownZone {}
 
     impl Zone {
+        /// Coordinated universal time.
         pub const UTC: Self = Self { name: String::new(), rules: TimeZone::UTC };
 
+        /// A zone of the IANA database, such as `Europe/Zurich`.
         pub fn named(name: &str) -> Result<Self, UnknownZone> {
             if name.eq_ignore_ascii_case("utc") {
                 return Ok(Self::UTC);
@@ -89,6 +95,7 @@ mod zone {
             Ok(Self { name: rules.iana_name().unwrap_or(name).to_owned(), rules })
         }
 
+        /// Its name in the IANA database.
         pub fn name(&self) -> &str {
             if self.name.is_empty() { "UTC" } else { &self.name }
         }

@@ -47,7 +47,9 @@ const COUNTABLE: u64 = i64::MAX as u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
+    /// Dollars.
     pub usd: Option<NanoDollars>,
+    /// Tokens.
     pub tokens: Option<u64>,
     /// Calls of each key.
     pub cap: Option<u32>,
@@ -85,6 +87,7 @@ pub struct Scope {
     pub per: String,
     /// Which one. Empty where whoever keeps the books knows it.
     pub name: String,
+    /// What it is counted anew with; `None` for good.
     pub period: Option<Period>,
     /// The caller's own, for this question.
     pub limits: Limits,
@@ -117,26 +120,33 @@ pub const MOST_SCOPES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cost {
+    /// Dollars.
     pub usd: NanoDollars,
+    /// Tokens.
     pub tokens: u64,
 }
 
 impl Cost {
+    /// Nothing.
     pub const ZERO: Self = Self { usd: NanoDollars::ZERO, tokens: 0 };
 
+    /// Dollars alone.
     pub const fn usd(usd: NanoDollars) -> Self {
         Self { usd, tokens: 0 }
     }
 
+    /// Tokens alone.
     pub const fn tokens(tokens: u64) -> Self {
         Self { usd: NanoDollars::ZERO, tokens }
     }
 
+    /// The sum; at the largest number it stays.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { usd: self.usd.saturating_add(other.usd), tokens: self.tokens.saturating_add(other.tokens) }
     }
 
+    /// The difference; at nothing it stays.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self { usd: self.usd.saturating_sub(other.usd), tokens: self.tokens.saturating_sub(other.tokens) }
@@ -169,12 +179,16 @@ pub fn nano_dollars(nanos: u64) -> NanoDollars {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
+    /// Dollars.
     Usd,
+    /// Tokens.
     Tokens,
+    /// Calls of one key.
     Calls,
 }
 
 impl Unit {
+    /// Its name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Usd => "usd",
@@ -218,6 +232,7 @@ fn plural(amount: u64) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
+    /// The budget itself.
     Own,
     /// 1 is the parent, 2 the parent's parent.
     Ancestor(u32),
@@ -249,7 +264,9 @@ impl Level {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetExceeded {
+    /// What was limited.
     pub unit: Unit,
+    /// Whose limit it is.
     pub level: Level,
     /// Paid so far at that level; what a refused request asked for is not in it.
     pub spent: u64,
@@ -257,6 +274,7 @@ pub struct BudgetExceeded {
     pub reserved: u64,
     /// What was refused; 0 when the money was already spent and is in `spent`.
     pub asked: u64,
+    /// The most that may be spent, in the same unit.
     pub limit: u64,
     /// When the period of that limit is over, and it begins anew.
     pub renews_at: Option<Timestamp>,
@@ -288,6 +306,7 @@ impl BudgetExceeded {
         self.unit.value(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved))
     }
 
+    /// The code of this refusal.
     pub const fn reason(&self) -> Reason {
         match self.unit {
             Unit::Calls => Reason::CallCapReached,
@@ -355,7 +374,9 @@ impl std::error::Error for BudgetExceeded {}
 /// What was set aside, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
+    /// What is set aside.
     pub cost: Cost,
+    /// From then on it counts no more.
     pub expires: Timestamp,
 }
 
@@ -461,22 +482,30 @@ serialise_packed!(Leases);
 pub enum Entry {
     /// Its owner set other limits.
     Limited(Limits),
+    /// Paid, whatever the limit.
     Spent(Cost),
+    /// Set aside until it is settled, or expires.
     Reserved {
+        /// Its number.
         id: u64,
+        /// How much.
         cost: Cost,
+        /// From then on it counts no more.
         expires: Timestamp,
     },
     /// Committed or released: what was spent is an entry of its own.
     Settled {
+        /// Its number.
         id: u64,
     },
     /// One call of a key was made.
     Counted {
+        /// Whose.
         key: u64,
     },
     /// A period begins that lasts until then, unless it has begun already.
     Began {
+        /// The first moment of the next one.
         ends: Timestamp,
     },
 }
@@ -498,6 +527,7 @@ pub struct Account {
 }
 
 impl Account {
+    /// Nothing spent yet.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -550,6 +580,7 @@ impl Account {
         Self { ends: postcard::from_bytes(rest).ok(), ..account }
     }
 
+    /// Adds to what is spent.
     pub fn spend(&mut self, cost: Cost) {
         self.spent = self.spent.plus(cost);
     }
@@ -559,6 +590,7 @@ impl Account {
         self.held = self.held.plus(cost);
     }
 
+    /// Gives back what was held.
     pub fn let_go(&mut self, cost: Cost) {
         self.held = self.held.minus(cost);
     }
@@ -568,10 +600,12 @@ impl Account {
         self.calls.refresh(key);
     }
 
+    /// What was paid.
     pub fn spent(&self) -> Cost {
         self.spent
     }
 
+    /// What is set aside and has not expired.
     pub fn reserved(&self, now: Timestamp) -> Cost {
         self.held.plus(self.open.total(now))
     }
@@ -586,6 +620,7 @@ impl Account {
         self.open.by_number.len()
     }
 
+    /// Reservations that have not expired, by number.
     pub fn leases(&self, now: Timestamp) -> impl Iterator<Item = (u64, Lease)> {
         self.open.in_force(now).map(|(id, lease)| (id, *lease))
     }
@@ -620,10 +655,12 @@ impl Account {
         self.ends
     }
 
+    /// Calls counted for a key.
     pub fn calls_of(&self, key: u64) -> u32 {
         self.calls.made(key)
     }
 
+    /// Keys whose calls are counted.
     pub fn keys(&self) -> usize {
         self.calls.len()
     }

@@ -30,13 +30,18 @@ const TEAMS_TEXT: usize = 1500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
+    /// For the record.
     Info,
+    /// Worth a look.
     Warning,
+    /// Something does not work.
     Error,
+    /// Someone must come.
     Critical,
 }
 
 impl Severity {
+    /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -47,14 +52,18 @@ impl Severity {
     }
 }
 
+/// Whether the trouble lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertState {
+    /// It began, or goes on.
     Firing,
+    /// It is over.
     Resolved,
 }
 
 impl AlertState {
+    /// Its name on the wire.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Firing => "firing",
@@ -66,11 +75,15 @@ impl AlertState {
 /// One thing that is told.
 #[derive(Debug, Clone)]
 pub struct Notice {
+    /// Whether it began or is over.
     pub state: AlertState,
+    /// How urgent it is.
     pub severity: Severity,
     /// The same for everything that is told of one trouble, and of nothing else.
     pub dedup_key: String,
+    /// In one line.
     pub title: String,
+    /// In sentences.
     pub text: String,
     /// RFC 3339.
     pub time: String,
@@ -78,8 +91,11 @@ pub struct Notice {
     pub facts: Vec<(&'static str, String)>,
     /// Where it comes from, and three names that incident services sort by.
     pub source: String,
+    /// The part that has the trouble.
     pub component: String,
+    /// What the part belongs to.
     pub group: String,
+    /// The kind of trouble.
     pub class: String,
     /// For programs.
     pub details: Map<String, Value>,
@@ -90,6 +106,7 @@ pub struct Notice {
 pub struct Message<'a> {
     /// Shown below it, so that what people see can be found again.
     pub id: &'a str,
+    /// In the order they came.
     pub notices: &'a [Notice],
 }
 

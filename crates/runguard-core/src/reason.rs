@@ -153,6 +153,7 @@ macro_rules! names {
         }
 
         impl Reason {
+            /// Which guard gives it.
             pub const fn guard(self) -> GuardName {
                 match self { $($(Self::$reason)|+ => GuardName::$guard),+ }
             }
@@ -167,8 +168,10 @@ macro_rules! named {
         pub enum $name { $($(#[doc = $doc])+ #[serde(rename = $code)] $variant),+ }
 
         impl $name {
+            /// All of them, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
+            /// Its name on the wire.
             pub const fn code(self) -> &'static str {
                 match self { $(Self::$variant => $code),+ }
             }
@@ -183,10 +186,12 @@ macro_rules! named {
                 match self { $(Self::$variant => $label),+ }
             }
 
+            /// By its name on the wire.
             pub fn from_code(code: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|known| known.code() == code)
             }
 
+            /// Its number, from 0.
             pub const fn index(self) -> usize {
                 self as usize
             }
@@ -230,6 +235,7 @@ named! {
 }
 
 impl Reason {
+    /// Those that a guard gives.
     pub fn of(guard: GuardName) -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(move |reason| reason.guard() == guard)
     }

@@ -28,6 +28,7 @@ use crate::budget::{Budget, Reservation};
 use crate::detect::loops::{Called, LoopDetector};
 use crate::detect::stall::{StallSessions, Step, Verdict};
 use crate::ledger::{BudgetExceeded, Cost};
+use crate::limits::setters;
 use crate::money::NanoDollars;
 use crate::prices::{UnknownModelError, Usage};
 use crate::time::Timestamp;
@@ -38,15 +39,22 @@ pub use trip::{Trip, Unpriced, What, sentence};
 
 /// How many calls a run may make, whatever they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Ceilings {
+    /// Of all tools together; `None` without a ceiling.
     pub tool_calls: Option<u64>,
+    /// Of all models together; `None` without a ceiling.
     pub model_calls: Option<u64>,
 }
+
+setters!(Ceilings { tool_calls: Option<u64>, model_calls: Option<u64> });
 
 /// Where loops are looked for. Runs may share a detector: each is a session of its own.
 #[derive(Debug, Clone)]
 pub enum Loops {
+    /// In this process.
     InProcess(Arc<Mutex<LoopDetector>>),
+    /// By a service.
     Service(ServiceLoops),
 }
 
@@ -59,14 +67,18 @@ impl Default for Loops {
 /// Where stalls are looked for.
 #[derive(Debug, Clone)]
 pub enum Stalls {
+    /// In this process.
     InProcess(Arc<Mutex<StallSessions>>),
+    /// By a service.
     Service(ServiceStalls),
 }
 
 /// Who keeps the books.
 #[derive(Debug, Clone)]
 pub enum Money {
+    /// In this process.
     InProcess(Budget),
+    /// By a service.
     Service(Arc<ServiceBudget>),
 }
 
@@ -80,6 +92,7 @@ pub enum Progress {
     Nudge(String),
     /// The model call may be made; what it may cost is set aside.
     Reserved(Reserved),
+    /// It must not be done.
     Refused(Refusal),
     /// A service has to be asked; its answer belongs to [`Run::told`].
     Ask(Box<Ask>),
@@ -92,6 +105,7 @@ pub enum Refusal {
     Trip(Trip),
     /// This once.
     NotNow(Trip),
+    /// The model has no price, and dollars are limited.
     Unpriced(Unpriced),
     /// The service did not answer, and then nothing passes.
     Unanswered,
@@ -100,6 +114,7 @@ pub enum Refusal {
 /// A question on its way, and what it was asked for.
 #[derive(Debug)]
 pub struct Ask {
+    /// What to send, and where.
     pub question: Question,
     purpose: Purpose,
 }
@@ -141,10 +156,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// A run that has done nothing yet. Without `stall` and `budget` nothing is looked for, and nothing limited.
     pub fn new(id: impl Into<String>, ceilings: Ceilings, loops: Loops, stall: Option<Stalls>, budget: Option<Money>) -> Self {
         Self { id: id.into(), ceilings, loops, stall, budget, tool_calls: 0, model_calls: 0, trip: None }
     }
 
+    /// The session its history is kept under.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -38,7 +38,7 @@ impl Timestamp {
     }
 
     /// The rule of every window: an event at `event` counts at `self` when `self - event < window`.
-    /// An event from the future (the clock jumped back) counts, so a jump never frees a slot.
+    /// An event from the future (the clock jumped back) counts, so a jump never frees a unit.
     pub const fn still_counts(self, event: Self, window: Span) -> bool {
         self.millis_since(event) < window.as_millis_i64()
     }

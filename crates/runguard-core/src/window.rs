@@ -11,7 +11,7 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// The times at which slots were taken: sorted, at most as many as the largest cap asked for.
+/// The times at which units of a limit were taken: sorted, at most as many as the largest cap asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slots {
     times: Vec<Timestamp>,
@@ -30,7 +30,7 @@ impl Slots {
         self.times.get(position).map(|at| at.plus(window))
     }
 
-    /// Takes a slot at `at` and keeps the `keep` latest.
+    /// Takes a unit at `at` and keeps the `keep` latest.
     pub fn take(&mut self, at: Timestamp, keep: u32) {
         let position = self.times.partition_point(|&other| other <= at);
         self.times.insert(position, at);

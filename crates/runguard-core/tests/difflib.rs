@@ -1,6 +1,6 @@
 //! The ratio against Python's own answers.
 //!
-//! `python3 tests/difflib/pairs.py FILE` writes the pairs; `DIFFLIB_PAIRS=FILE cargo test --test difflib -- --ignored` reads
+//! `python3 tests/difflib/pairs.py FILE` writes the pairs; `DIFFLIB_PAIRS=FILE cargo test --test all -- --ignored difflib::` reads
 //! them.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it reads a file")]

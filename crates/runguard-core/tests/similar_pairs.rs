@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros, reason = "it prints and counts")]
 
+#[path = "pairs/mod.rs"]
 mod pairs;
 
 use pairs::{Pair, RULES, measure, pairs, runguard};

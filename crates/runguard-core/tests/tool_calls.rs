@@ -180,15 +180,13 @@ fn a_call_that_failed_may_be_tried_again_up_to_the_limit() {
 
 #[test]
 fn every_number_and_name_can_be_set() {
-    let settings = TrackerSettings {
-        limits: [("fetch".to_owned(), 1), ("forbidden".to_owned(), 0)].into(),
-        default_limit: 50,
-        search_tools: ["lookup".to_owned()].into(),
-        query_arguments: vec!["needle".to_owned()],
-        threshold: 0.95,
-        volatile: [("*".to_owned(), Volatile::of(["trace_id"])), ("fetch2".to_owned(), Volatile::of(["meta.at"]))].into(),
-        ..TrackerSettings::default()
-    };
+    let settings = TrackerSettings::default()
+        .limits([("fetch".to_owned(), 1), ("forbidden".to_owned(), 0)].into())
+        .default_limit(50)
+        .search_tools(["lookup".to_owned()].into())
+        .query_arguments(vec!["needle".to_owned()])
+        .threshold(0.95)
+        .volatile([("*".to_owned(), Volatile::of(["trace_id"])), ("fetch2".to_owned(), Volatile::of(["meta.at"]))].into());
     let mut tracker = ToolExecutionTracker::new(settings).unwrap();
     assert_eq!(
         skip(&tracker, "forbidden", &json!({})).unwrap().message,
@@ -213,7 +211,7 @@ fn the_junk_heuristic_is_a_setting() {
     let left = "a b c d ".repeat(40);
     let right = format!("e {left}");
     let similar = |junk| {
-        let mut tracker = ToolExecutionTracker::new(TrackerSettings { junk, ..TrackerSettings::default() }).unwrap();
+        let mut tracker = ToolExecutionTracker::new(TrackerSettings::default().junk(junk)).unwrap();
         tracker.record("semantic_search", &json!({"q": left}), RAN).unwrap();
         reason(&tracker, "semantic_search", &json!({"q": right})).is_some()
     };
@@ -223,13 +221,13 @@ fn the_junk_heuristic_is_a_setting() {
 
 #[test]
 fn settings_and_calls_that_make_no_sense_are_refused_and_change_nothing() {
-    let refused = |settings: TrackerSettings| ToolExecutionTracker::new(settings).map(|_| ()).unwrap_err().key;
+    let refused = |settings: TrackerSettings| ToolExecutionTracker::new(settings).map(|_| ()).unwrap_err().name;
     for threshold in [0.0, -1.0, 1.01, f64::NAN, f64::INFINITY] {
-        assert_eq!(refused(TrackerSettings { threshold, ..TrackerSettings::default() }), "threshold");
+        assert_eq!(refused(TrackerSettings::default().threshold(threshold)), "threshold");
     }
-    assert_eq!(refused(TrackerSettings { default_limit: 1001, ..TrackerSettings::default() }), "default_limit");
-    assert_eq!(refused(TrackerSettings { limits: [("a".to_owned(), 1001)].into(), ..TrackerSettings::default() }), "limits");
-    assert_eq!(refused(TrackerSettings { limits: [(String::new(), 1)].into(), ..TrackerSettings::default() }), "limits");
+    assert_eq!(refused(TrackerSettings::default().default_limit(1001)), "default_limit");
+    assert_eq!(refused(TrackerSettings::default().limits([("a".to_owned(), 1001)].into())), "limits");
+    assert_eq!(refused(TrackerSettings::default().limits([(String::new(), 1)].into())), "limits");
 
     let mut tracker = ToolExecutionTracker::default();
     let mut deep = json!(1);

@@ -9,7 +9,7 @@ mod outbox;
 mod targets;
 
 pub use outbox::{OutboxError, Status};
-pub use targets::{Again, Failed, Parcel, Target, TargetKind, TargetSettings};
+pub use targets::{Again, AlertMessage, Failed, Target, TargetKind, TargetSettings};
 
 use crate::clock::system_now;
 use crate::engine::Engine;
@@ -17,6 +17,7 @@ use crate::erasure::Gone;
 use crate::keys::Caller;
 pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::{Span, Timestamp};
 use runguard_guards::logged;
@@ -120,7 +121,7 @@ fn read_list<S: Serialize + serde::de::DeserializeOwned + Default>(
     name: &str,
     most: usize,
     needed: &[&str],
-    check: impl Fn(&S) -> Result<(), (&'static str, String)>,
+    check: impl Fn(&S) -> Result<(), InvalidSetting>,
 ) -> Result<Vec<S>, SettingsProblem> {
     let list = match table.get(name) {
         None => return Ok(Vec::new()),
@@ -137,7 +138,7 @@ fn read_list<S: Serialize + serde::de::DeserializeOwned + Default>(
             return Err(SettingsProblem::new(&path, format!("`{missing}` is missing")));
         }
         let one: S = policy::read_table(item, &path, &[])?;
-        check(&one).map_err(|(key, problem)| SettingsProblem::new(&[&path[..], &[key]].concat(), problem))?;
+        check(&one).map_err(|InvalidSetting { name, problem }| SettingsProblem::new(&[&path[..], &[name]].concat(), problem))?;
         read.push(one);
     }
     Ok(read)
@@ -443,7 +444,7 @@ async fn test_one(target: &Target, number: u64, now: i64) -> Tested {
         title: "A test alert of RunGuard".into(),
         text: "Alerts arrive here. Nothing is wrong.".into(),
     };
-    let parcel = |state: AlertState| Parcel { id: format!("msg_test_{number:016x}_{}", state.code()), alerts: vec![alert(state)] };
+    let parcel = |state: AlertState| AlertMessage { id: format!("msg_test_{number:016x}_{}", state.code()), alerts: vec![alert(state)] };
     let mut sent = target.send(&parcel(AlertState::Firing), now / 1000).await;
     // A test must leave no incident open.
     if sent.is_ok() && target.kind == TargetKind::Pagerduty {

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_insight::insight::Overview;
-use runguard_insight::insight::digest::{self, Cell, Digest, Place, Range, Savings};
+use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Range, Savings};
 use runguard_store::pace::Pace;
 use runguard_store::{Follower, Store, StoreError};
 use std::ops::ControlFlow;
@@ -216,7 +216,7 @@ impl Drop for Analyst {
 
 impl Shared {
     /// The cells of a range, with the rows behind them when they are few, and how many rows are missing.
-    fn cells(&self, range: &Range) -> Result<(Vec<(Place, Cell)>, u64), StoreError> {
+    fn cells(&self, range: &Range) -> Result<(Vec<(CellKey, Cell)>, u64), StoreError> {
         let (digested, mut found) = cells::read(&self.path, range).map_err(|error| {
             if cells::is_damage(&error) {
                 let _ = self.ask(|asked| asked.is_damaged = true);

@@ -22,8 +22,8 @@ use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::Range;
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Standing, Store,
-    StoreError, View, Written,
+    Cell, Change, Decided, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Store, StoreError,
+    StoreHealth, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -341,9 +341,9 @@ impl Engine {
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
         let mut outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
-        match view.standing() {
-            Standing::Sound => {}
-            Standing::Away => degrade(&mut outcome, asked, settings),
+        match view.store_health() {
+            StoreHealth::Sound => {}
+            StoreHealth::Away => degrade(&mut outcome, asked, settings),
         }
         let mut warnings = Cow::Borrowed(asked.warnings);
         if let Some(warning) = room.filter(|_| view.get(0).is_none()).and_then(|room| take_room(&mut outcome, room)) {

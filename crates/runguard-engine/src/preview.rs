@@ -205,16 +205,16 @@ async fn replay(engine: &Engine, ask: Ask, turn: Arc<Turn>) -> Result<Report, Pr
     // The row that tells that there are more is not looked at; without one, the search begins before the oldest.
     let mut after = if replay.report.truncated { oldest } else { oldest.map(|seq| seq.saturating_sub(1)) };
     while let (Some(from), Some(last)) = (after, newest) {
-        let deeds = store.deeds(filter.clone(), Order::OldestFirst, Some(from), PAGE).await?;
-        after = deeds.last().map(|deed| deed.row.seq).filter(|seq| *seq < last);
+        let found = store.rows_with_effects(filter.clone(), Order::OldestFirst, Some(from), PAGE).await?;
+        after = found.last().map(|kept| kept.row.seq).filter(|seq| *seq < last);
         let given_up = waiting.given_up.clone();
         replay = aside(&turn, move || {
             let mut pace = Pace::new(REST);
-            for deed in deeds.iter().filter(|deed| deed.row.seq <= last) {
+            for kept in found.iter().filter(|kept| kept.row.seq <= last) {
                 if given_up.load(Ordering::Relaxed) {
                     break;
                 }
-                replay.look_at(&logged(deed));
+                replay.look_at(&logged(kept));
                 pace.step();
             }
             replay

@@ -49,13 +49,13 @@ pub struct Refused {
 /// The changes that were not taken over.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    standing: Mutex<[Option<Refused>; Watched::ALL.len()]>,
+    in_force: Mutex<[Option<Refused>; Watched::ALL.len()]>,
     counts: [AtomicU64; Watched::ALL.len()],
 }
 
 impl Refusals {
     /// Those that nothing good has followed.
-    pub fn standing(&self) -> Vec<Refused> {
+    pub fn in_force(&self) -> Vec<Refused> {
         self.lock().iter().flatten().cloned().collect()
     }
 
@@ -76,7 +76,7 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, [Option<Refused>; Watched::ALL.len()]> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

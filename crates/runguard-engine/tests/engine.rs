@@ -491,14 +491,14 @@ async fn replaced_settings_are_in_force_for_the_next_request() {
 // Differential: a service that is interrupted again and again answers like one that is not.
 
 #[derive(Debug, Clone)]
-enum Deed {
+enum Action {
     Ask { route: usize, body: Value, key: Option<u8>, with_permit: bool },
     Control(Control),
     Interrupt(usize),
 }
 
 /// Any request of any route, over few names, so that histories meet.
-fn deed() -> impl Strategy<Value = Deed> {
+fn action() -> impl Strategy<Value = Action> {
     let words = prop::sample::select(vec!["a", "b", "c"]);
     let texts = prop::sample::select(vec!["how do refunds work", "how do the refunds work", "ORD-12345678", "three two one", "x"]);
     let asking = (0..ROUTES.len(), words.clone(), words, texts, 0.0..=1.0_f64, any::<bool>(), 0_u64..3, prop::option::weighted(0.1, 0..3_u8), any::<bool>())
@@ -516,12 +516,12 @@ fn deed() -> impl Strategy<Value = Deed> {
             });
             let mut body = suited(ROUTES[route].path, body, text, flag);
             ROUTES[route].complete(body.as_object_mut().unwrap());
-            Deed::Ask { route, body, key, with_permit }
+            Action::Ask { route, body, key, with_permit }
         });
     prop_oneof![
         24 => asking,
-        1 => prop::sample::select(vec![Control::Open, Control::Close, Control::Reset, Control::Reset]).prop_map(Deed::Control),
-        3 => (0..3_usize).prop_map(Deed::Interrupt),
+        1 => prop::sample::select(vec![Control::Open, Control::Close, Control::Reset, Control::Reset]).prop_map(Action::Control),
+        3 => (0..3_usize).prop_map(Action::Interrupt),
     ]
 }
 
@@ -596,23 +596,23 @@ impl Side {
     }
 }
 
-async fn compare(history: Vec<(Deed, i64)>, memory_mb: u32) {
+async fn compare(history: Vec<(Action, i64)>, memory_mb: u32) {
     let (mut interrupted_one, mut steady) = (Side::new(memory_mb).await, Side::new(64).await);
     let mut now = NOW;
-    for (number, (deed, millis)) in history.into_iter().enumerate() {
+    for (number, (action, millis)) in history.into_iter().enumerate() {
         now += millis;
-        match deed {
-            Deed::Ask { route, body, key, with_permit } => {
+        match action {
+            Action::Ask { route, body, key, with_permit } => {
                 let here = interrupted_one.ask(route, &body, key, with_permit, now).await;
                 let there = steady.ask(route, &body, key, with_permit, now).await;
-                assert_eq!(here, there, "deed {number}: {} {body}", ROUTES[route].path);
+                assert_eq!(here, there, "action {number}: {} {body}", ROUTES[route].path);
             }
-            Deed::Control(control) => {
+            Action::Control(control) => {
                 for side in [&interrupted_one, &steady] {
                     side.service.engine.control_circuit("acme", "api", control, at(now)).await.unwrap();
                 }
             }
-            Deed::Interrupt(how) => interrupted_one.service = interrupted(interrupted_one.service, how).await,
+            Action::Interrupt(how) => interrupted_one.service = interrupted(interrupted_one.service, how).await,
         }
     }
     assert_eq!(interrupted_one.looks(now).await, steady.looks(now).await);
@@ -623,7 +623,7 @@ proptest! {
 
     #[test]
     fn an_interrupted_service_answers_like_one_that_is_not(
-        history in prop::collection::vec((deed(), step()), 1..120),
+        history in prop::collection::vec((action(), step()), 1..120),
         memory_mb in prop::sample::select(vec![0_u32, 64]),
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -13,7 +13,7 @@ mod properties;
 
 use crate::answer::{Answer, Facts, Signal};
 use crate::input::{Field, Input};
-use crate::logged::{Retell, Shows};
+use crate::logged::{Retell, Shows, Traces};
 use crate::policy::{GuardSettings, Mode, Policy, Rulebook, Section};
 use runguard_core::breaker::circuit::Remains;
 use runguard_core::reason::{GuardName, Reason};
@@ -105,6 +105,8 @@ pub struct GuardEntry {
     pub shows: for<'a> fn(&RowRef<'a>) -> Shows<'a>,
     /// Makes its requests again from their rows.
     pub retelling: fn() -> Box<dyn Retell>,
+    /// Where an agent asks it at every call: what its rows tell of what the agent did.
+    pub traces: Option<Traces>,
 }
 
 impl GuardEntry {

@@ -33,7 +33,7 @@ pub struct Shows<'a> {
     pub topic: Option<Topic<'a>>,
     pub handover: Option<Handover<'a>>,
     pub entity: Option<Entity<'a>>,
-    pub call: Option<Call>,
+    pub call: Option<CallEnd>,
     pub circuit: Option<Turned>,
     pub spending: Option<Spending<'a>>,
 }
@@ -69,7 +69,7 @@ pub struct Entity<'a> {
 
 /// How a call to the subject ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct CallEnd {
     pub is_failure: bool,
     pub latency_ms: Option<u64>,
 }
@@ -169,6 +169,44 @@ impl Logged<'_> {
             reason: Named<Reason>,
         }
         self.row.gives(reason) || read::<Said>(&self.row.answer).signals.iter().any(|signal| signal.reason == reason)
+    }
+}
+
+/// What an agent did, from the rows of a guard that is asked at every call.
+#[derive(Debug, Clone, Copy)]
+pub struct Traces {
+    /// Where calls go through several guards the one that knows most of them tells: the lowest.
+    pub rank: u8,
+    pub read: fn(&Logged<'_>) -> Traced,
+}
+
+/// What a row tells of what an agent did: fingerprints, and what may be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Traced {
+    /// A call of the subject, and what it gave, if that is told with it.
+    Call {
+        /// `None`: not known, and like no other.
+        arguments: Option<u64>,
+        result: Option<u64>,
+        error: Option<u64>,
+        shown: String,
+    },
+    /// What the model said.
+    Message(u64),
+    UserSpoke,
+    /// What the newest call of the subject gave.
+    Result {
+        result: u64,
+        error: Option<u64>,
+        shown: String,
+    },
+    Nothing,
+}
+
+impl Traced {
+    /// A call whose result is told later, or never.
+    pub(crate) fn call(arguments: Option<u64>) -> Self {
+        Self::Call { arguments, result: None, error: None, shown: String::new() }
     }
 }
 

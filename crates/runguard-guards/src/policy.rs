@@ -14,6 +14,7 @@ pub use tree::{MOST_LEVELS, Tree, check_levels, merge, nest, unfold};
 use crate::guard;
 use crate::input::closest;
 use crate::pattern::{Pattern, Patterns};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::time::Span;
 use serde::de::DeserializeOwned;
@@ -69,7 +70,7 @@ pub trait GuardSettings: Serialize + DeserializeOwned + Default + Clone + Send +
     /// How long an event can matter: states must live at least that long.
     fn longest_window(&self) -> Span;
     /// Values that type-check and still make no sense.
-    fn check(&self) -> Result<(), (&'static str, String)>;
+    fn check(&self) -> Result<(), InvalidSetting>;
     /// Shows every pattern with its path below the section.
     fn each_pattern(&mut self, _visit: &mut VisitPattern<'_>) -> Result<(), SettingsProblem> {
         Ok(())
@@ -417,7 +418,7 @@ fn build_rulebook<S: GuardSettings>(tree: &Tree, path: &[&str], patterns: &mut P
         }
     }
     let mut settings: S = read_table(&tree, path, &[MODE, RULES, S::SUBJECTS])?;
-    settings.check().map_err(|(key, problem)| SettingsProblem::new(&below(path, key), problem))?;
+    settings.check().map_err(|InvalidSetting { name, problem }| SettingsProblem::new(&below(path, name), problem))?;
     settings.each_pattern(&mut |own_path, pattern| {
         patterns.compile(pattern).map_err(|problem| SettingsProblem::new(&[path, own_path].concat(), problem))
     })?;

@@ -65,7 +65,7 @@ pub(crate) struct Accepted {
 /// Serves a connection to its end.
 pub(crate) async fn serve<S: Service>(wire: Arc<Wire<S>>, accepted: Accepted) {
     let Accepted { stream, watcher, seat, member } = accepted;
-    let _place = Place { wire: wire.clone(), member: member.clone() };
+    let _place = CrowdSeat { wire: wire.clone(), member: member.clone() };
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // Answers are small and complete: waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
@@ -85,12 +85,12 @@ pub(crate) async fn serve<S: Service>(wire: Arc<Wire<S>>, accepted: Accepted) {
 }
 
 /// A connection is one of the crowd until its task ends, however it ends.
-struct Place<S> {
+struct CrowdSeat<S> {
     wire: Arc<Wire<S>>,
     member: Arc<Member>,
 }
 
-impl<S> Drop for Place<S> {
+impl<S> Drop for CrowdSeat<S> {
     fn drop(&mut self) {
         self.wire.crowd.leave(&self.member);
     }

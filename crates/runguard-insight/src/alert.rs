@@ -8,6 +8,7 @@
 //! does not fire again within the cool-down, however often the trouble comes and goes; trouble that outlasts the cool-down
 //! is told at the next row that shows it.
 
+use runguard_core::limits::InvalidSetting;
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{Kind, Outcome, RowRef};
@@ -294,32 +295,35 @@ fn dedup_key(rule: &str, parts: &[&str]) -> String {
 
 impl Rule {
     /// Whether the values make sense; else the key and what is wrong with it.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         let is_name_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > MAX_NAME_CHARS || !self.name.chars().all(is_name_char) {
-            return Err(("name", format!("must be 1 to {MAX_NAME_CHARS} letters, digits, - _ or .")));
+            return Err(InvalidSetting::new("name", format!("must be 1 to {MAX_NAME_CHARS} letters, digits, - _ or .")));
         }
         if let Some(guard) = &self.guard
             && GuardName::from_code(guard).is_none()
         {
-            return Err(("guard", format!("`{guard}` is no guard; docs/reasons.md lists them")));
+            return Err(InvalidSetting::new("guard", format!("`{guard}` is no guard; docs/reasons.md lists them")));
         }
         if let Some(reason) = &self.reason
             && Reason::from_code(reason).is_none()
         {
-            return Err(("reason", format!("`{reason}` is no reason; docs/reasons.md lists them")));
+            return Err(InvalidSetting::new("reason", format!("`{reason}` is no reason; docs/reasons.md lists them")));
         }
         if !(1..=MOST_COUNTED).contains(&self.count) {
-            return Err(("count", format!("must be from 1 to {MOST_COUNTED}, is {}", self.count)));
+            return Err(InvalidSetting::new("count", format!("must be from 1 to {MOST_COUNTED}, is {}", self.count)));
         }
         if self.window == Span::ZERO {
-            return Err(("window", "must be longer than nothing".into()));
+            return Err(InvalidSetting::new("window", "must be longer than nothing"));
         }
         if !(self.share > 0.0 && self.share < 100.0) {
-            return Err(("share", format!("must be a percentage between 0 and 100, is {}", self.share)));
+            return Err(InvalidSetting::new("share", format!("must be a percentage between 0 and 100, is {}", self.share)));
         }
         if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
-            return Err(("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 95, 100]")));
+            return Err(InvalidSetting::new(
+                "at",
+                format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 95, 100]"),
+            ));
         }
         Ok(())
     }

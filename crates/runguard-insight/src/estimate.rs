@@ -1,10 +1,11 @@
 //! What a loop costs, and what a guard leaves of it: the arithmetic, in whole numbers.
 //!
-//! The pages this service comes from argue with examples: so many conversations, such a share of them in a loop, so many
+//! Published designs argue with examples: so many conversations, such a share of them in a loop, so many
 //! attempts each. The same sum serves anybody's numbers. Shares and averages are kept in millionths and money in
-//! nano-dollars; each result is rounded once, at its end, so an example comes out to the digit, and where a page has
+//! nano-dollars; each result is rounded once, at its end, so an example comes out to the digit, and where a design has
 //! miscounted, [`Figure::document`] and [`Figure::right`] say so.
 
+use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
 use runguard_core::reason::GuardName;
 use std::fmt;
@@ -130,7 +131,7 @@ const LOOPS: [(GuardName, [u64; 4]); 7] = [
 ];
 
 impl Inputs {
-    /// The guard's ceilings as they are by default, and the loop as the pages describe it. `None` for guards they have no
+    /// The guard's ceilings as they are by default, and the loop as the published designs describe it. `None` for guards they have no
     /// numbers for.
     pub fn of(guard: GuardName) -> Option<Self> {
         let (_, [attempts, operations_per_attempt, allowed, refused_operations]) =
@@ -153,9 +154,9 @@ impl Inputs {
     }
 
     /// The name of what is out of range, and why.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         let within = |name, value: u64, most: u64| {
-            if value <= most { Ok(()) } else { Err((name, format!("must be at most {most}, is {value}"))) }
+            if value <= most { Ok(()) } else { Err(InvalidSetting::new(name, format!("must be at most {most}, is {value}"))) }
         };
         within("conversations", self.conversations, MOST_CONVERSATIONS)?;
         within("attempts", self.attempts.0 / MILLION, MOST)?;
@@ -165,10 +166,10 @@ impl Inputs {
         within("refused-operations", self.refused_operations, MOST)?;
         within("credits-per-operation", self.credits_per_operation.0 / MILLION, MOST)?;
         if !(1..=31).contains(&self.days_per_month) {
-            return Err(("days-per-month", format!("must be from 1 to 31, is {}", self.days_per_month)));
+            return Err(InvalidSetting::new("days-per-month", format!("must be from 1 to 31, is {}", self.days_per_month)));
         }
         if self.affected > Millionths::ONE || self.hopeless > Millionths::ONE {
-            return Err(("affected", "and hopeless are shares: at most 100 %".to_owned()));
+            return Err(InvalidSetting::new("affected", "and hopeless are shares: at most 100 %".to_owned()));
         }
         Ok(())
     }
@@ -233,7 +234,7 @@ pub struct Line {
 }
 
 /// By day and by month, or once.
-pub fn estimate(inputs: &Inputs) -> Result<Vec<Line>, (&'static str, String)> {
+pub fn estimate(inputs: &Inputs) -> Result<Vec<Line>, InvalidSetting> {
     inputs.check()?;
     let days = u128::from(inputs.days_per_month);
     let periods: &[(Period, u128, u128)] = match inputs.period {
@@ -259,14 +260,14 @@ fn rounded(numerator: u128, denominator: u128) -> u128 {
     numerator / denominator + u128::from(numerator % denominator >= denominator.div_ceil(2))
 }
 
-fn amount(inputs: &Inputs, operations: u128) -> Result<Amount, (&'static str, String)> {
-    let too_many = || ("conversations", "comes to more than can be counted; is it the right number?".to_owned());
+fn amount(inputs: &Inputs, operations: u128) -> Result<Amount, InvalidSetting> {
+    let too_many = || InvalidSetting::new("conversations", "comes to more than can be counted; is it the right number?");
     let operations = u64::try_from(operations).map_err(|_| too_many())?;
     let credits = u128::from(operations) * u128::from(inputs.credits_per_operation.0);
     let usd = inputs
         .usd_per_operation
         .checked_mul(operations)
-        .ok_or(("usd-per-operation", "comes to more than nine billion dollars; is it in dollars?".to_owned()))?;
+        .ok_or_else(|| InvalidSetting::new("usd-per-operation", "comes to more than nine billion dollars; is it in dollars?"))?;
     Ok(Amount { operations, credits, usd })
 }
 
@@ -397,7 +398,7 @@ const fn unsaid(what: &'static str, right: u64, note: &'static str) -> Figure {
     Figure { what, document: None, right, note }
 }
 
-/// Every worked example of the two pages, in their order.
+/// Every worked example of two published designs, in their order.
 pub static EXAMPLES: &[Example] = &[
     Example {
         name: "botpress-retries",
@@ -689,7 +690,7 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_is_refused_by_name() {
         let usual = retries().unwrap();
-        let named = |inputs: Inputs| estimate(&inputs).unwrap_err().0;
+        let named = |inputs: Inputs| estimate(&inputs).unwrap_err().name;
         assert_eq!(named(Inputs { conversations: MOST_CONVERSATIONS + 1, ..usual }), "conversations");
         assert_eq!(named(Inputs { days_per_month: 0, ..usual }), "days-per-month");
         assert_eq!(named(Inputs { affected: Millionths(1_000_001), ..usual }), "affected");

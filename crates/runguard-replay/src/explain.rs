@@ -6,8 +6,8 @@ use crate::format::{self, Format, OpenError};
 use crate::rules;
 use crate::trace::{Broken, Detail, Kind, Run, Step};
 use crate::tune::Amounts;
-use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::{Counters, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
+use runguard_core::limits::InvalidSetting;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ pub struct Explained {
 }
 
 /// Explains a run by these thresholds.
-pub fn explain(run: &Run, settings: &StallSettings, replies: Replies) -> Result<Explained, BadSetting> {
+pub fn explain(run: &Run, settings: &StallSettings, replies: Replies) -> Result<Explained, InvalidSetting> {
     settings.check()?;
     let mut state = StallState::default();
     let mut explained = Explained {

@@ -21,7 +21,7 @@ mod spans;
 mod swe_agent;
 
 use crate::packed::Frames;
-use crate::trace::{self, Broken, Detail, Lines, Place, Run};
+use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
 use records::{Piece, Records};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -249,7 +249,7 @@ impl Iterator for Runs {
         match &mut self.source {
             Source::Lines(lines, file, detail) => Some(match lines.next()? {
                 Ok(line) => match trace::parse(&line.bytes, *detail) {
-                    Ok(run) => Ok(Run { place: Place { file: file.clone(), line: line.number }, ..run }),
+                    Ok(run) => Ok(Run { place: ReadAt { file: file.clone(), line: line.number }, ..run }),
                     Err(problem) => Err(Broken { file: file.to_path_buf(), line: line.number, problem }),
                 },
                 Err(broken) => Err(broken),
@@ -285,8 +285,8 @@ struct Out {
 }
 
 impl Out {
-    fn place(&self, line: u64) -> Place {
-        Place { file: self.file.clone(), line }
+    fn place(&self, line: u64) -> ReadAt {
+        ReadAt { file: self.file.clone(), line }
     }
 
     /// For a run that its source does not name: the file's name and the line.

@@ -5,8 +5,8 @@
 //! value of each rule, some twenty of them for thousands of combinations. A property test holds this against the whole
 //! detector.
 
-use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::{Ladder, Rung, StallRule, StallSettings};
+use runguard_core::limits::InvalidSetting;
 use serde::Serialize;
 use std::fmt;
 
@@ -111,14 +111,14 @@ impl Grid {
             parts.extend([Part::Off, Part::of(&base, rule)]);
             tidy(parts)
         });
-        Self { base: StallSettings { highest: Rung::Stop, ..base }, axes }
+        Self { base: base.highest(Rung::Stop), axes }
     }
 
     /// Tries these values of a rule, and no others.
-    pub fn only(&mut self, rule: StallRule, parts: Vec<Part>) -> Result<(), BadSetting> {
+    pub fn only(&mut self, rule: StallRule, parts: Vec<Part>) -> Result<(), InvalidSetting> {
         let parts = tidy(parts);
         if parts.is_empty() || parts.len() > MAX_PARTS {
-            return Err(BadSetting { name: "grid", problem: format!("needs from 1 to {MAX_PARTS} values for {}", rule.code()) });
+            return Err(InvalidSetting::new("grid", format!("needs from 1 to {MAX_PARTS} values for {}", rule.code())));
         }
         for part in &parts {
             let mut settings = self.base.clone();
@@ -192,7 +192,7 @@ impl Grid {
     }
 
     /// Settings for each value of each rule, with every other rule off.
-    pub fn probes(&self) -> Result<Vec<StallSettings>, BadSetting> {
+    pub fn probes(&self) -> Result<Vec<StallSettings>, InvalidSetting> {
         let mut probes = Vec::new();
         for (rule, axis) in RULES.into_iter().zip(&self.axes) {
             for part in axis.iter().filter(|part| **part != Part::Off) {

@@ -8,7 +8,7 @@
 //!
 //! A run keeps the place where it was first read, so that what a report says of it leads to the record that has its texts.
 
-use crate::trace::{Broken, Counted, Kind, Place, Run, Step};
+use crate::trace::{Broken, Counted, Kind, ReadAt, Run, Step};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -188,11 +188,11 @@ pub struct Frame {
 impl Frame {
     /// The run, or what is wrong with it.
     pub fn run(&self) -> Result<Run, Broken> {
-        self.run_knowing(&mut Place::default())
+        self.run_knowing(&mut ReadAt::default())
     }
 
     /// The same for many frames in a row, whose runs mostly come from one file: `last` is where the one before was read.
-    pub fn run_knowing(&self, last: &mut Place) -> Result<Run, Broken> {
+    pub fn run_knowing(&self, last: &mut ReadAt) -> Result<Run, Broken> {
         if xxh3_64(&self.bytes) != self.checksum {
             return Err(self.broken("is damaged (its checksum does not fit) and left out"));
         }
@@ -225,7 +225,7 @@ impl Frame {
             success: packed.success,
             stuck: packed.stuck,
             native_tools: packed.native_tools,
-            place: Place { file: last.file.clone(), line: packed.line },
+            place: ReadAt { file: last.file.clone(), line: packed.line },
             steps,
         })
     }
@@ -376,7 +376,7 @@ pub(crate) mod tests {
                 success,
                 stuck,
                 native_tools,
-                place: Place { file: Path::new("runs.jsonl").into(), line },
+                place: ReadAt { file: Path::new("runs.jsonl").into(), line },
                 steps,
             },
         )

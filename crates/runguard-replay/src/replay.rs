@@ -110,12 +110,12 @@ pub struct Summary {
 
 fn as_places<S: Serializer>(broken: &[Broken], serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
-    struct Place<'a> {
+    struct BrokenLine<'a> {
         file: String,
         line: u64,
         problem: &'a str,
     }
-    serializer.collect_seq(broken.iter().map(|broken| Place {
+    serializer.collect_seq(broken.iter().map(|broken| BrokenLine {
         file: broken.file.display().to_string(),
         line: broken.line,
         problem: &broken.problem,

@@ -6,9 +6,9 @@
 
 use crate::trace::{Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
-use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::{self, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
 use runguard_core::detect::tool_calls::{CallOutcome, SkipReason, TurnCalls};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Reason, Span, Timestamp};
 use runguard_guards::guard::run_loop;
@@ -42,12 +42,12 @@ impl Contender {
     }
 
     /// RunGuard with the preset that fits a run's source, changed as told.
-    pub fn runguard(name: &str, change: impl Fn(StallSettings) -> StallSettings) -> Result<Self, BadSetting> {
+    pub fn runguard(name: &str, change: impl Fn(StallSettings) -> StallSettings) -> Result<Self, InvalidSetting> {
         let checked = |preset: Preset| {
             let settings = change(preset.settings());
             settings.check().map(|()| Arc::new(settings))
         };
-        let settings = Preset::ALL.into_iter().map(checked).collect::<Result<Vec<_>, BadSetting>>()?;
+        let settings = Preset::ALL.into_iter().map(checked).collect::<Result<Vec<_>, InvalidSetting>>()?;
         Ok(Self::new(name, move |run| {
             let preset = Presets::default().of(&run.source);
             let settings = settings[preset as usize].clone();
@@ -63,7 +63,7 @@ impl Contender {
 }
 
 /// RunGuard and the others.
-pub fn contenders() -> Result<Vec<Contender>, BadSetting> {
+pub fn contenders() -> Result<Vec<Contender>, InvalidSetting> {
     let runguard = Contender::runguard("RunGuard", |settings| settings)?;
     Ok([runguard].into_iter().chain(Other::ALL.map(Other::contender)).collect())
 }
@@ -701,7 +701,7 @@ pub(crate) mod tests {
             success: Some(false),
             stuck: None,
             native_tools: None,
-            place: crate::trace::Place::default(),
+            place: crate::trace::ReadAt::default(),
             steps,
         }
     }

@@ -45,19 +45,19 @@ pub struct Run {
     pub stuck: Option<bool>,
     /// Whether the model called tools natively, where that is known; otherwise calls were read from its text.
     pub native_tools: Option<bool>,
-    pub place: Place,
+    pub place: ReadAt,
     pub steps: Vec<Step>,
 }
 
 /// Where a run was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ReadAt {
     pub file: Arc<Path>,
     /// Of the run's first record, from 1; in a database, the row's number.
     pub line: u64,
 }
 
-impl Default for Place {
+impl Default for ReadAt {
     fn default() -> Self {
         Self { file: Path::new("").into(), line: 0 }
     }
@@ -299,7 +299,7 @@ pub fn parse(line: &[u8], detail: Detail) -> Result<Run, String> {
         success,
         stuck: labels.as_ref().and_then(|labels| labels.openhands_stuck_in_loop),
         native_tools: labels.as_ref().and_then(|labels| labels.native_tool_calls),
-        place: Place::default(),
+        place: ReadAt::default(),
         steps: steps?,
     })
 }

@@ -18,8 +18,8 @@ use crate::explain::{Explained, Replies, explain};
 use crate::format::{self, Format};
 use crate::front::{Candidate, Grid, Part, Point, RULES, pareto};
 use crate::trace::{Broken, Detail, Run};
-use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::{Rung, StallRule, StallSettings, StallState};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::shown::toml;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -160,7 +160,12 @@ pub struct Gathered {
 }
 
 /// Reads the runs of the files. `progress` hears how many were read.
-pub fn gather(files: &[PathBuf], format: Option<Format>, options: &Options, progress: &mut dyn FnMut(u64)) -> Result<Gathered, BadSetting> {
+pub fn gather(
+    files: &[PathBuf],
+    format: Option<Format>,
+    options: &Options,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Gathered, InvalidSetting> {
     let probes = options.grid.probes()?;
     let mut gathered = Gathered { files: files.to_vec(), ..Gathered::default() };
     for (file, path) in files.iter().enumerate() {
@@ -946,6 +951,7 @@ fn stall_lines(settings: &StallSettings) -> String {
         polling,
         mutating,
         highest,
+        ..
     } = settings;
     let ladder = |name: &str, ladder: &Ladder| {
         format!("{name} = {{ steer = {}, block = {}, stop = {} }}\n", ladder.steer, ladder.block, ladder.stop)

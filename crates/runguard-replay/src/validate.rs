@@ -2,8 +2,8 @@
 
 use crate::evaluate::{FOLDS, FRONTIER_RUNS, NATIVE, Report, Tally};
 use crate::rules::Contender;
-use runguard_core::detect::loops::BadSetting;
 use runguard_core::detect::stall::Ladder;
+use runguard_core::limits::InvalidSetting;
 
 /// Runs of native tools and of frontier models of which at most this share may be cut short.
 const MAX_COSTLY: f64 = 0.01;
@@ -34,7 +34,7 @@ impl Thresholds {
         grid
     }
 
-    pub fn contender(self) -> Result<Contender, BadSetting> {
+    pub fn contender(self) -> Result<Contender, InvalidSetting> {
         Contender::runguard(&format!("{self:?}"), |mut settings| {
             settings.identical = Ladder { stop: self.identical, ..settings.identical };
             settings.same_error = Ladder { stop: self.same_error, ..settings.same_error };

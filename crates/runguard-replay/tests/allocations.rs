@@ -4,7 +4,7 @@ use runguard_core::Span;
 use runguard_core::money::NanoDollars;
 use runguard_guards::policy::Tree;
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};
-use runguard_replay::trace::{Kind, Place, Run, Step};
+use runguard_replay::trace::{Kind, ReadAt, Run, Step};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 
@@ -32,7 +32,7 @@ fn run_of(steps: u64) -> Run {
         success: None,
         stuck: None,
         native_tools: None,
-        place: Place::default(),
+        place: ReadAt::default(),
         steps: (0..steps).map(step).collect(),
     }
 }

@@ -290,10 +290,10 @@ impl Metrics {
     }
 
     pub(crate) fn set_refusals(&self, refusals: &Refusals) {
-        let standing = refusals.standing();
+        let in_force = refusals.in_force();
         for what in Watched::ALL {
             let label = WatchedLabel { what: what.code() };
-            let stands = standing.iter().any(|refused| refused.what == what);
+            let stands = in_force.iter().any(|refused| refused.what == what);
             self.reload_refused.get_or_create(&label).set(i64::from(stands));
             self.reload_refusals.get_or_create(&label).inner().store(refusals.count(what), Ordering::Relaxed);
         }

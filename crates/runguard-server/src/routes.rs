@@ -1,4 +1,4 @@
-//! The table of routes, and nothing else.
+//! The table of routes that are no guard's, and what is answered where none of them is meant.
 
 pub(crate) mod alerts;
 pub(crate) mod circuits;

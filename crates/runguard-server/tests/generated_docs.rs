@@ -3,6 +3,8 @@
 
 #[path = "generated_docs/clients.rs"]
 mod clients;
+#[path = "generated_docs/files.rs"]
+mod files;
 
 use runguard_core::reason::{GuardName, Reason, RunReason};
 use runguard_engine::settings;
@@ -22,6 +24,32 @@ fn check_file(name: &str, content: &str) {
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(there == content, "{name} is stale; run UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs");
+}
+
+#[test]
+fn files_are_listed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    check_file("ARCHITECTURE.md", &files::listed(&root, &document));
+}
+
+#[test]
+fn what_is_said_to_be_in_a_file_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let said = files::names_in_files(&document);
+    assert!(said.len() > 40, "the index and the walks are read: {said:?}");
+    for (file, names) in said {
+        let text = std::fs::read_to_string(root.join(&file)).unwrap_or_else(|_| panic!("ARCHITECTURE.md names {file}"));
+        for name in names {
+            let is_there = ["fn", "struct", "enum", "trait", "macro_rules!"].iter().any(|kind| {
+                let defined = format!("{kind} {name}");
+                text.match_indices(&defined)
+                    .any(|(at, _)| !text[at + defined.len()..].starts_with(|next: char| next.is_alphanumeric() || next == '_'))
+            });
+            assert!(is_there, "ARCHITECTURE.md says that {file} has `{name}`");
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, Link, Put, Swap, SwapCell, Swapped, Value};
 use runguard_store::redis::{RedisLink, RedisOptions};
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, RETIRE_EVERY, Row, Rules, Standing, View,
+    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, RETIRE_EVERY, Row, Rules, StoreHealth, View,
     Written,
 };
 use std::error::Error;
@@ -116,7 +116,7 @@ async fn drive<N, F>(
 ) -> Result<Outcome, Box<dyn Error>>
 where
     N: Send + Sync + 'static,
-    F: Future<Output = Standing> + Send,
+    F: Future<Output = StoreHealth> + Send,
 {
     let (started, time) = (Instant::now(), Duration::from_secs(arguments.seconds));
     let mut tasks = JoinSet::new();
@@ -126,7 +126,7 @@ where
             let (mut micros, mut alone) = (Vec::new(), 0_u64);
             while started.elapsed() < time {
                 let asked = Instant::now();
-                if request(node.clone()).await == Standing::Away {
+                if request(node.clone()).await == StoreHealth::Away {
                     alone += 1;
                 }
                 micros.push(asked.elapsed().as_micros() as u64);
@@ -147,12 +147,12 @@ fn key() -> Key {
     Key::new(Family::Session, TENANT, "hot")
 }
 
-async fn add(node: Arc<Cluster>) -> Standing {
+async fn add(node: Arc<Cluster>) -> StoreHealth {
     let cells = [Cell { key: key(), slot: SLOT, subject: "", group: 7 }];
     let step = |view: &View<'_>| {
         let state = (number(view.get(0)) + 1).to_le_bytes().to_vec();
         let changes = vec![Change { cell: 0, events: 1_u64.to_le_bytes().to_vec(), state }];
-        Decided::Keep(view.standing(), Written { row: row(), changes })
+        Decided::Keep(view.store_health(), Written { row: row(), changes })
     };
     match node.apply(&cells, step).await {
         Ok(standing) => standing,
@@ -237,7 +237,7 @@ async fn one_by_one(arguments: &Arguments, prefix: &str, in_turn: InTurn) -> Res
             InTurn::No => None,
         };
         node.add().await;
-        Standing::Sound
+        StoreHealth::Sound
     };
     drive(arguments, &nodes, request).await
 }

@@ -1,6 +1,6 @@
 //! Many nodes that act as one: states in a shared database, rows through its streams into one log.
 //!
-//! The rules stay in Rust, on the node. A step runs on what the node remembers and becomes a *wish* ([`cells`]); wishes that
+//! The rules stay in Rust, on the node. A step runs on what the node remembers and becomes a *proposal* ([`cells`]); proposals that
 //! share a cell are sent as one swap, all that gathered in one call ([`writer`]). The swap compares tokens, sets states and appends
 //! the rows to a stream in one atomic step, so a decision and its count are there or neither. From the streams the rows go into
 //! the log, exactly once ([`importer`]). A node holds nothing that cannot be lost.
@@ -31,7 +31,7 @@ use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
-use cells::{Cells, Fate, Wanted, name_of};
+use cells::{Cells, ProposalResult, Wanted, name_of};
 use dynamic::DynamicLink;
 use hashbrown::HashMap;
 use link::{CellName, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
@@ -51,12 +51,12 @@ use writer::{Queue, Unconfirmed};
 const RACE: Duration = Duration::from_secs(20);
 /// How often a key is claimed anew when others are faster.
 const MOST_RACES: u32 = 200;
-/// Endpoints and guests this node has told of. At the bound, and after a day, it tells again.
+/// Endpoints and foreign cells this node has told of. At the bound, and after a day, it tells again.
 const MOST_NOTED: usize = 100_000;
 /// Where it is noted which states of a session came about in other sessions' steps. No guard has this slot.
-const GUESTS: u8 = 254;
+const FOREIGN: u8 = 254;
 /// States noted of one session. Beyond it they are kept, but not listed.
-const MOST_GUESTS: usize = 256;
+const MOST_FOREIGN: usize = 256;
 /// What a key was first used for. No guard has this slot.
 const CLAIM: u8 = 253;
 /// Rows of a session looked at to find its states.
@@ -205,24 +205,24 @@ impl Inner {
             if started.elapsed() >= RACE {
                 break;
             }
-            self.note_guests(cells).await;
-            let (reply, fate) = self.cells.step(
+            self.note_foreign_cells(cells).await;
+            let (reply, result) = self.cells.step(
                 cells,
                 || self.token(),
                 |slot, state| self.keep_millis(slot, state),
                 &mut decide,
-                |wish| self.queue.push(wish),
+                |proposal| self.queue.push(proposal),
             )?;
-            match fate.await.map_err(|_| StoreError::Stopping)? {
-                Fate::Done => return Ok(Some(reply)),
-                Fate::Raced if race > 3 => {
+            match result.await.map_err(|_| StoreError::Stopping)? {
+                ProposalResult::Done => return Ok(Some(reply)),
+                ProposalResult::Raced if race > 3 => {
                     // Whoever loses often waits a moment, each another one, so that somebody gets through.
                     let wait = self.token() % (u64::from(race.min(50)) * 100);
                     tokio::time::sleep(Duration::from_micros(wait)).await;
                 }
-                Fate::Raced => {}
+                ProposalResult::Raced => {}
                 // It may be back by the time we hear that it was away; but a stream that is full stays so.
-                Fate::Away => {
+                ProposalResult::Away => {
                     aways += 1;
                     if self.health.is_away() || aways > 3 {
                         return Ok(None);
@@ -246,30 +246,30 @@ impl Inner {
 
     /// A session's states are found by its rows. One that comes about in another session's step, as a parent's budget does, has
     /// no row of its own, so the database keeps its name.
-    async fn note_guests(&self, cells: &[Cell<'_>]) {
+    async fn note_foreign_cells(&self, cells: &[Cell<'_>]) {
         let mut of_sessions = cells.iter().filter(|cell| cell.key.family == Family::Session);
         let Some(first) = of_sessions.next() else { return };
-        for guest in of_sessions.filter(|cell| cell.key != first.key) {
-            let name = self.name(guest).hash();
+        for foreign in of_sessions.filter(|cell| cell.key != first.key) {
+            let name = self.name(foreign).hash();
             // One that comes about is told of again: with an erasure the note went too.
-            let is_told = self.is_noted(name) && self.cells.knows(guest);
-            if !is_told && !self.health.is_away() && self.note_guest(guest).await.is_ok() {
+            let is_told = self.is_noted(name) && self.cells.knows(foreign);
+            if !is_told && !self.health.is_away() && self.note_foreign_cell(foreign).await.is_ok() {
                 self.noted().names.insert(name);
             }
         }
     }
 
-    async fn note_guest(&self, guest: &Cell<'_>) -> Result<(), LinkError> {
-        let name = self.name(&guests_of(guest.key));
+    async fn note_foreign_cell(&self, foreign: &Cell<'_>) -> Result<(), LinkError> {
+        let name = self.name(&foreign_cells_of(foreign.key));
         let mut found = self.link.load(vec![name.clone()]).await?.pop().flatten();
         loop {
-            let (expect, mut guests) = found.map_or((0, Vec::new()), |(token, state)| (token, read_guests(&state)));
-            if guests.len() < MOST_GUESTS && !guests.iter().any(|(slot, label)| (*slot, label.as_str()) == (guest.slot, guest.subject)) {
-                guests.push((guest.slot, guest.subject.to_owned()));
+            let (expect, mut known) = found.map_or((0, Vec::new()), |(token, state)| (token, read_foreign_cells(&state)));
+            if known.len() < MOST_FOREIGN && !known.iter().any(|(slot, label)| (*slot, label.as_str()) == (foreign.slot, foreign.subject)) {
+                known.push((foreign.slot, foreign.subject.to_owned()));
             }
             // Told again every day, so it stays as long as any of the states.
-            let keep_millis = self.keep_millis(guest.slot, &[]) + 2 * DAY_MILLIS;
-            let put = Put::Set { token: self.token(), state: postcard::to_stdvec(&guests).unwrap_or_default(), keep_millis };
+            let keep_millis = self.keep_millis(foreign.slot, &[]) + 2 * DAY_MILLIS;
+            let put = Put::Set { token: self.token(), state: postcard::to_stdvec(&known).unwrap_or_default(), keep_millis };
             let cell = SwapCell { name: name.clone(), expect, put };
             found = match self.link.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
                 Some(Swapped::Raced(mut found)) => found.pop().flatten(),
@@ -279,9 +279,9 @@ impl Inner {
     }
 
     /// The states of a session that its rows do not tell of.
-    async fn guests(&self, session: Key) -> Result<Vec<(u8, String)>, StoreError> {
-        let found = self.load(&[guests_of(session)]).await?.pop().flatten();
-        Ok(found.map(|(_, state)| read_guests(&state)).unwrap_or_default())
+    async fn foreign_cells(&self, session: Key) -> Result<Vec<(u8, String)>, StoreError> {
+        let found = self.load(&[foreign_cells_of(session)]).await?.pop().flatten();
+        Ok(found.map(|(_, state)| read_foreign_cells(&state)).unwrap_or_default())
     }
 
     /// Whether there is nothing to tell: it is known, or nobody can be told.
@@ -372,12 +372,12 @@ impl Inner {
     }
 }
 
-/// The list of a session's guests.
-fn guests_of(session: Key) -> Cell<'static> {
-    Cell { key: session, slot: GUESTS, subject: "", group: session.group() }
+/// The list of a session's states that came about in other sessions' steps.
+fn foreign_cells_of(session: Key) -> Cell<'static> {
+    Cell { key: session, slot: FOREIGN, subject: "", group: session.group() }
 }
 
-fn read_guests(state: &[u8]) -> Vec<(u8, String)> {
+fn read_foreign_cells(state: &[u8]) -> Vec<(u8, String)> {
     postcard::from_bytes(state).unwrap_or_default()
 }
 
@@ -528,10 +528,10 @@ impl Cluster {
         inner.caught_up(CATCH_UP).await;
         let entry = inner.names.key(Family::Session, tenant, session);
         let filter = RowFilter { tenant: Some(tenant.into()), session: Some(session.into()), ..RowFilter::default() };
-        let deeds = inner.log.deeds(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
-        let effects = deeds.into_iter().flat_map(|deed| deed.happened()).filter(|effect| effect.key == entry);
+        let found = inner.log.rows_with_effects(filter, Order::NewestFirst, None, ROWS_OF_SESSION).await?;
+        let effects = found.into_iter().flat_map(|kept| kept.happened()).filter(|effect| effect.key == entry);
         let mut touched: BTreeSet<(u8, String)> = effects.map(|effect| (effect.slot, effect.label)).collect();
-        touched.extend(inner.guests(entry).await?);
+        touched.extend(inner.foreign_cells(entry).await?);
         let cells: Vec<Cell<'_>> = touched.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
         let values = inner.load(&cells).await?;
         let states = cells
@@ -581,12 +581,12 @@ impl Cluster {
         let mut log_rows = 0;
         let mut after = None;
         loop {
-            let deeds = inner.log.deeds(filter.clone(), Order::OldestFirst, after, ROWS_OF_SESSION).await?;
-            let Some(last) = deeds.last() else { break };
+            let found = inner.log.rows_with_effects(filter.clone(), Order::OldestFirst, after, ROWS_OF_SESSION).await?;
+            let Some(last) = found.last() else { break };
             after = Some(last.row.seq);
-            log_rows += deeds.len();
-            for deed in &deeds {
-                let happened = deed.happened();
+            log_rows += found.len();
+            for kept in &found {
+                let happened = kept.happened();
                 let group_of_first =
                     happened.iter().find_map(|effect| (inner.rules.group)(inner.names, tenant, effect.key, effect.slot, &effect.label));
                 let own = happened.iter().filter(|effect| effect.key == entry || effect.key.family == Family::Idempotency);
@@ -597,12 +597,12 @@ impl Cluster {
                 inner.remove(&keys.map(claim_of).collect::<Vec<_>>()).await?;
             }
         }
-        let guests = inner.guests(entry).await?;
-        let mut cells: Vec<Cell<'_>> = guests.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
+        let foreign = inner.foreign_cells(entry).await?;
+        let mut cells: Vec<Cell<'_>> = foreign.iter().map(|(slot, label)| inner.cell_of(tenant, entry, *slot, label, None)).collect();
         if log_rows == 0 && inner.load(&cells).await?.iter().all(Option::is_none) {
             return Ok(None);
         }
-        cells.push(guests_of(entry));
+        cells.push(foreign_cells_of(entry));
         inner.remove(&cells).await?;
         recovery::confirm(inner).await;
         if inner.log.is_shared() {
@@ -703,14 +703,14 @@ impl Cluster {
         self.inner.log.rows(filter, order, after, limit).await
     }
 
-    pub async fn deeds(
+    pub async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        self.inner.log.deeds(filter, order, after, limit).await
+        self.inner.log.rows_with_effects(filter, order, after, limit).await
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {

@@ -7,22 +7,22 @@
 //!   has gathered while it wrote the last batch ([`journal`]);
 //! - the row carries the decision *and* the events that make its state, so both are there or neither;
 //! - states live in memory ([`shard`]); everything that needs a random-order index (states on disk, sessions, zones,
-//!   rollups) is a second file, derived from the log, built behind it in large sorted batches ([`keeper`]).
+//!   rollups) is a second file, derived from the log, built behind it in large sorted batches ([`indexer`]).
 //!
 //! The second file can be lost: it is built anew from the first.
 
 mod import;
+mod indexer;
 mod journal;
-mod keeper;
+pub(crate) mod mailbox;
 mod query;
 mod readers;
-pub(crate) mod relay;
 pub(crate) mod schema;
 mod shard;
 
 use crate::embedded::import::LatestIds;
+use crate::embedded::indexer::Indexer;
 use crate::embedded::journal::{Job, Journal, Undo, Work};
-use crate::embedded::keeper::Keeper;
 use crate::embedded::readers::{Lane, Readers};
 use crate::embedded::schema::{Folder, describe};
 use crate::embedded::shard::{Resident, Shard, Shards, TailEvent};
@@ -98,15 +98,15 @@ pub(crate) struct Inner {
     pub(crate) cold: AtomicBool,
     /// Counts rounds of eviction.
     pub(crate) evictions: AtomicU64,
-    /// The service's time, as last heard; the keeper goes by it.
+    /// The service's time, as last heard; the indexer goes by it.
     pub(crate) now: AtomicI64,
-    /// As first heard: what later times are compared with, should the clock be set before the keeper looks.
+    /// As first heard: what later times are compared with, should the clock be set before the indexer looks.
     pub(crate) first_told: AtomicI64,
     /// Whether old things go by the time that was told, whatever really passed.
     pub(crate) believes_time: AtomicBool,
     /// How long a state can matter.
     pub(crate) state_lifetime_millis: AtomicI64,
-    pub(crate) keeper: Keeper,
+    pub(crate) indexer: Indexer,
     latest_ids: Mutex<LatestIds>,
 }
 
@@ -162,7 +162,7 @@ impl Embedded {
             first_told: AtomicI64::new(i64::MIN),
             believes_time: AtomicBool::new(false),
             state_lifetime_millis: AtomicI64::new(0),
-            keeper: Keeper::default(),
+            indexer: Indexer::default(),
             latest_ids: Mutex::default(),
             folder,
             options,
@@ -171,11 +171,11 @@ impl Embedded {
             let inner = inner.clone();
             spawn("log-writer", move || inner.journal.run(&log, &inner.shards))
         };
-        let keeper = {
+        let indexer = {
             let inner = inner.clone();
-            spawn("keeper", move || Keeper::run(&inner, index))
+            spawn("indexer", move || Indexer::run(&inner, index))
         };
-        let threads = [writer, keeper].into_iter().collect::<Result<Vec<_>, _>>();
+        let threads = [writer, indexer].into_iter().collect::<Result<Vec<_>, _>>();
         let threads = threads.map_err(|source| OpenError::Folder { path: inner.options.folder.clone(), source })?;
         Ok(Self { inner, threads: Mutex::new(threads) })
     }
@@ -316,12 +316,12 @@ impl Embedded {
     /// Overwrites what was removed, in all files, and empties their write-ahead logs. Gives the files that keep some of it, because
     /// somebody reads an older state of them.
     pub async fn purge(&self) -> Result<Vec<String>, StoreError> {
-        self.inner.keeper.ask_to_purge().await.map_err(|_| StoreError::Stopping)?
+        self.inner.indexer.ask_to_purge().await.map_err(|_| StoreError::Stopping)?
     }
 
     /// Brings the second file up to date, and empties the write-ahead logs unless somebody reads.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        let flushed = self.inner.keeper.ask_to_flush();
+        let flushed = self.inner.indexer.ask_to_flush();
         let _ = flushed.await;
         self.work(Work::Checkpoint { how: Checkpoint::Truncate, is_done: false }).await
     }
@@ -372,23 +372,23 @@ impl Embedded {
 
     /// Rows that are in the log but not yet in the index.
     pub fn rows_behind(&self) -> u64 {
-        self.inner.journal.committed().saturating_sub(self.inner.keeper.indexed_upto())
+        self.inner.journal.committed().saturating_sub(self.inner.indexer.indexed_upto())
     }
 
     /// What is in use of the log's write-ahead log.
     pub fn wal_bytes(&self) -> u64 {
-        self.inner.keeper.wal_bytes()
+        self.inner.indexer.wal_bytes()
     }
 
     pub fn stop(&self) {
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // First the writer, so that the keeper's last round sees every row.
+        // First the writer, so that the indexer's last round sees every row.
         self.inner.journal.stop();
         for thread in threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store ended in a panic");
             }
-            self.inner.keeper.stop();
+            self.inner.indexer.stop();
         }
     }
 }
@@ -416,7 +416,7 @@ impl Inner {
         indexes.into_iter().map(|index| (index, self.shards.lock(index))).collect()
     }
 
-    /// Asked with the shard's lock held. The keeper says that it will evict before it takes the lock to do so; hence
+    /// Asked with the shard's lock held. The indexer says that it will evict before it takes the lock to do so; hence
     /// whoever finds an entry missing under the lock also finds out whether it may have been evicted.
     fn may_be_on_disk(&self, shard: &Shard, key: Key) -> bool {
         self.cold.load(Ordering::Acquire) && !shard.map.contains_key(&key)
@@ -582,7 +582,7 @@ impl Inner {
     }
 }
 
-/// The store is stopping: what the step changed must not be there when the keeper looks for the last time.
+/// The store is stopping: what the step changed must not be there when the indexer looks for the last time.
 fn refuse(shards: &mut [(usize, MutexGuard<'_, Shard>)], undo: Vec<Undo>) -> StoreError {
     for undo in undo.into_iter().rev() {
         let index = Shards::index_of(undo.key());

@@ -10,7 +10,7 @@ use crate::cluster::{Imported, Positions};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects, count_by_minutes, encode_effects};
-use crate::store::{Cell, Decided, Erased, Labelled, SlotState, Standing, View};
+use crate::store::{Cell, Decided, Erased, Labelled, SlotState, StoreHealth, View};
 use runguard_core::row::{Kind, Row, RowCount, RowRef};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -59,27 +59,27 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Inner {
-    standing: Standing,
+    standing: StoreHealth,
     held: Mutex<Held>,
     committed: watch::Sender<u64>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::standing(Standing::Sound)
+        Self::standing(StoreHealth::Sound)
     }
 }
 
 impl Held {
-    fn push(&mut self, deed: RowWithEffects) {
-        let Row { seq, at, tenant, guard, kind, outcome, reason, .. } = &deed.row;
+    fn push(&mut self, kept: RowWithEffects) {
+        let Row { seq, at, tenant, guard, kind, outcome, reason, .. } = &kept.row;
         self.last_seq = *seq;
         if *kind == Kind::Check {
             let (guard, outcome, reason) = (guard.clone(), outcome.clone(), reason.clone());
             let counted = RowCount { minute: at.div_euclid(60_000), guard, outcome, reason, count: 0 };
             *self.counts.entry((tenant.clone(), counted)).or_default() += 1;
         }
-        self.rows.push(deed);
+        self.rows.push(kept);
     }
 }
 
@@ -96,13 +96,13 @@ impl Inner {
 }
 
 impl Memory {
-    fn standing(standing: Standing) -> Self {
+    fn standing(standing: StoreHealth) -> Self {
         Self { inner: Arc::new(Inner { standing, held: Mutex::default(), committed: watch::Sender::new(0) }) }
     }
 
     /// The disk of a simulated node that goes on alone.
     pub fn alone() -> Self {
-        Self::standing(Standing::Away)
+        Self::standing(StoreHealth::Away)
     }
 
     /// As the log of a simulated cluster.
@@ -135,7 +135,7 @@ impl Memory {
             return Ok(Imported::Overtaken);
         }
         held.positions.extend(upto.iter().copied());
-        let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|deed| deed.row.id.clone()).collect();
+        let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|kept| kept.row.id.clone()).collect();
         for RowWithEffects { row, effects } in rows.into_iter().filter(|logged| known.insert(logged.row.id.clone())) {
             let seq = held.last_seq + 1;
             held.push(RowWithEffects { row: Row { seq, ..row }, effects });
@@ -156,7 +156,7 @@ impl Memory {
     pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
         let held = self.inner.lock();
         held.as_log()?;
-        Ok(ids.iter().map(|id| held.rows.iter().any(|deed| deed.row.id == *id)).collect())
+        Ok(ids.iter().map(|id| held.rows.iter().any(|kept| kept.row.id == *id)).collect())
     }
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
@@ -179,13 +179,13 @@ impl Memory {
         since_millis: i64,
         visit: &mut (dyn FnMut(i64, &str, &[u8]) + Send),
     ) -> Result<(), StoreError> {
-        let deeds: Vec<RowWithEffects> = {
+        let found: Vec<RowWithEffects> = {
             let held = self.inner.lock();
             held.as_log()?;
-            held.rows.iter().filter(|deed| deed.row.at >= since_millis).cloned().collect()
+            held.rows.iter().filter(|kept| kept.row.at >= since_millis).cloned().collect()
         };
-        for deed in deeds {
-            visit(deed.row.at, &deed.row.tenant, &deed.effects);
+        for kept in found {
+            visit(kept.row.at, &kept.row.tenant, &kept.effects);
         }
         Ok(())
     }
@@ -233,17 +233,17 @@ impl Memory {
 
     pub async fn erase_session(&self, tenant: &str, session: &str, row: Row) -> Result<Option<Erased>, StoreError> {
         let mut held = self.inner.lock();
-        let of_session = |deed: &RowWithEffects| *deed.row.tenant == *tenant && deed.row.session == session;
+        let of_session = |kept: &RowWithEffects| *kept.row.tenant == *tenant && kept.row.session == session;
         let kept_answers: Vec<Key> = held
             .rows
             .iter()
-            .filter(|deed| of_session(deed))
+            .filter(|kept| of_session(kept))
             .flat_map(RowWithEffects::happened)
             .map(|effect| effect.key)
             .filter(|key| key.family == Family::Idempotency)
             .collect();
         let before = held.rows.len();
-        held.rows.retain(|deed| !of_session(deed));
+        held.rows.retain(|kept| !of_session(kept));
         let log_rows = before - held.rows.len();
         let states = held.states.remove(&Key::new(Family::Session, tenant, session));
         if log_rows == 0 && states.is_none_or(|states| states.is_empty()) {
@@ -290,14 +290,14 @@ impl Memory {
 
     fn search<T>(&self, filter: &RowFilter, order: Order, after: Option<u64>, limit: usize, read: impl Fn(&RowWithEffects) -> T) -> Vec<T> {
         let held = self.inner.lock();
-        let wanted = |deed: &&RowWithEffects| filter.matches(&deed.row.as_ref());
+        let wanted = |kept: &&RowWithEffects| filter.matches(&kept.row.as_ref());
         match order {
             Order::NewestFirst => {
-                let rows = held.rows.iter().rev().filter(|deed| after.is_none_or(|after| deed.row.seq < after));
+                let rows = held.rows.iter().rev().filter(|kept| after.is_none_or(|after| kept.row.seq < after));
                 rows.filter(wanted).take(limit).map(read).collect()
             }
             Order::OldestFirst => {
-                let rows = held.rows.iter().filter(|deed| after.is_none_or(|after| deed.row.seq > after));
+                let rows = held.rows.iter().filter(|kept| after.is_none_or(|after| kept.row.seq > after));
                 rows.filter(wanted).take(limit).map(read).collect()
             }
         }
@@ -305,10 +305,10 @@ impl Memory {
 
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
         self.inner.lock().as_log()?;
-        Ok(self.search(&filter, order, after, limit, |deed| deed.row.clone()))
+        Ok(self.search(&filter, order, after, limit, |kept| kept.row.clone()))
     }
 
-    pub async fn deeds(
+    pub async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
@@ -320,7 +320,7 @@ impl Memory {
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
-        Ok(self.search(&filter, order, after, limit, |deed| deed.row.seq))
+        Ok(self.search(&filter, order, after, limit, |kept| kept.row.seq))
     }
 
     pub async fn stats_by(
@@ -354,7 +354,7 @@ impl Follow for Inner {
     fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
         let rows: Vec<Row> = {
             let held = self.lock();
-            held.rows.iter().map(|deed| &deed.row).filter(|row| row.seq > after && row.seq <= upto).cloned().collect()
+            held.rows.iter().map(|kept| &kept.row).filter(|row| row.seq > after && row.seq <= upto).cloned().collect()
         };
         for row in &rows {
             if visit(row.as_ref()).is_break() {

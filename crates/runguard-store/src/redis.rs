@@ -260,7 +260,7 @@ impl RedisLink {
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
     async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
-        let call = Call::write(&self.keys, home, *self.known(), self.stream_limit, swaps);
+        let call = ScriptCall::write(&self.keys, home, *self.known(), self.stream_limit, swaps);
         let replicas = self.replicas;
         let wait = if replicas > 0 { self.timeout / 2 } else { Duration::ZERO };
         let answers = self.nodes.ask(home, wait, |line, commands| {
@@ -390,13 +390,13 @@ impl RedisLink {
 }
 
 /// The arguments of one call of the script.
-struct Call<'a> {
+struct ScriptCall<'a> {
     keys: Vec<String>,
     arguments: Vec<std::borrow::Cow<'a, [u8]>>,
 }
 
-impl<'a> Call<'a> {
-    fn write(keys: &Keys, home: Home, generation: Option<u64>, stream_limit: u64, swaps: &'a [Swap]) -> Call<'a> {
+impl<'a> ScriptCall<'a> {
+    fn write(keys: &Keys, home: Home, generation: Option<u64>, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
         let number = |number: u64| std::borrow::Cow::Owned(number.to_string().into_bytes());
         let mut streams: BTreeMap<u16, u64> = BTreeMap::new();
         for swap in swaps {
@@ -410,8 +410,10 @@ impl<'a> Call<'a> {
             Home::Partition(partition) => keys.mark(partition),
         };
         let cells: usize = swaps.iter().map(|swap| swap.cells.len()).sum();
-        let mut call =
-            Call { keys: Vec::with_capacity(1 + streams.len() + cells), arguments: Vec::with_capacity(3 + 3 * (swaps.len() + cells)) };
+        let mut call = ScriptCall {
+            keys: Vec::with_capacity(1 + streams.len() + cells),
+            arguments: Vec::with_capacity(3 + 3 * (swaps.len() + cells)),
+        };
         call.keys.push(about);
         call.keys.extend(streams.keys().map(|partition| keys.log(*partition)));
         let generation = generation.map_or_else(Vec::new, |generation| generation.to_string().into_bytes());

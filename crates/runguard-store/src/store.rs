@@ -99,7 +99,7 @@ pub struct Rules {
 
 /// Whether a step runs on what everyone shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum StoreHealth {
     Sound,
     /// The shared store is away: this node goes on from what it remembers.
     Away,
@@ -110,7 +110,7 @@ pub enum Standing {
 pub struct View<'a> {
     pub(crate) states: SmallVec<[Option<&'a [u8]>; FEW]>,
     pub(crate) safe: SmallVec<[bool; FEW]>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: StoreHealth,
 }
 
 /// Cells of nearly every step: no memory is asked for.
@@ -126,7 +126,7 @@ impl<'a> View<'a> {
         self.safe[cell]
     }
 
-    pub fn standing(&self) -> Standing {
+    pub fn store_health(&self) -> StoreHealth {
         self.standing
     }
 }
@@ -151,7 +151,7 @@ macro_rules! each {
 
 impl Store {
     /// Runs `step` on the states of `cells`, keeps what it returns, and answers once that is safe. Steps on the same cell run
-    /// one after the other; two can never both take the last slot. A step runs again when another node was faster, so it is pure.
+    /// one after the other; two can never both take the last unit of a limit. A step runs again when another node was faster, so it is pure.
     pub async fn apply<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
         each!(self, store => store.apply(cells, step).await)
     }
@@ -299,14 +299,14 @@ impl Store {
     }
 
     /// The same rows with what each did to states.
-    pub async fn deeds(
+    pub async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        each!(self, store => store.deeds(filter, order, after, limit).await)
+        each!(self, store => store.rows_with_effects(filter, order, after, limit).await)
     }
 
     /// The numbers of the same rows.

@@ -1,11 +1,7 @@
 //! The link to Redis against real servers: what it promises, and what happens when they fail.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-mod common {
-    pub mod redis_server;
-}
-
-use common::redis_server::{Certificates, Proxy, RedisCluster, RedisServer, free_port, wait_until};
+use crate::redis_server::{Certificates, Proxy, RedisCluster, RedisServer, free_port, wait_until};
 use proptest::prelude::*;
 use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use runguard_store::cluster::model::ModelLink;

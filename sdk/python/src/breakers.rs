@@ -55,19 +55,18 @@ impl CircuitBreaker {
         let count = |name: &str, value: i64| u32::try_from(value).map_err(|_| refused(name, &value));
         let span = |name: &str, seconds: f64| clock::span(seconds).ok_or_else(|| refused(name, &seconds));
         let defaults = CircuitSettings::default();
-        let settings = CircuitSettings {
-            failure_threshold: count("failure_threshold", failure_threshold)?,
-            failure_window: span("failure_window_seconds", failure_window_seconds)?,
-            failure_rate,
-            slow_call_ms: count("slow_call_ms", slow_call_ms)?,
-            slow_rate,
-            min_calls: min_calls.map_or(Ok(defaults.min_calls), |calls| count("min_calls", calls))?,
-            recovery: span("recovery_seconds", recovery_seconds)?,
-            recovery_backoff,
-            probes: count("probes", probes)?,
-            probe_timeout: span("probe_timeout_seconds", probe_timeout_seconds)?,
-            ..defaults
-        };
+        let min_calls = min_calls.map_or(Ok(defaults.min_calls), |calls| count("min_calls", calls))?;
+        let settings = defaults
+            .failure_threshold(count("failure_threshold", failure_threshold)?)
+            .failure_window(span("failure_window_seconds", failure_window_seconds)?)
+            .failure_rate(failure_rate)
+            .slow_call_ms(count("slow_call_ms", slow_call_ms)?)
+            .slow_rate(slow_rate)
+            .min_calls(min_calls)
+            .recovery(span("recovery_seconds", recovery_seconds)?)
+            .recovery_backoff(recovery_backoff)
+            .probes(count("probes", probes)?)
+            .probe_timeout(span("probe_timeout_seconds", probe_timeout_seconds)?);
         let breaker = breaker::CircuitBreaker::new(name, settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
         Ok(Self { name: name.to_owned(), breaker: Mutex::new(breaker) })
     }

@@ -102,7 +102,11 @@ pub(crate) fn settings(
     let wrong = |seconds| errors::invalid_input(py, format!("window_seconds is {seconds}: give a number above 0, or leave it out."));
     let window = window_seconds.map(|seconds| clock::span(seconds).ok_or_else(|| wrong(seconds))).transpose()?;
     let within = |value: i64| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX });
-    Ok(LoopSettings { repeats: within(repeats), max_cycle_len: within(max_cycle_len), window, max_calls: max_calls.map(within) })
+    Ok(LoopSettings::default()
+        .repeats(within(repeats))
+        .max_cycle_len(within(max_cycle_len))
+        .window(window)
+        .max_calls(max_calls.map(within)))
 }
 
 pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;

@@ -40,7 +40,7 @@ impl Run {
         let stall = stall.map(|stall| stalls_of(stall).ok_or_else(|| wrong("stall", "StallDetector"))).transpose()?;
         let budget = budget.map(|budget| money_of(budget).ok_or_else(|| wrong("budget", "BudgetTracker"))).transpose()?;
         let (money, prices) = budget.map_or((None, None), |(money, prices)| (Some(money), prices));
-        let ceilings = Ceilings { tool_calls: max_tool_calls, model_calls: max_model_calls };
+        let ceilings = Ceilings::default().tool_calls(max_tool_calls).model_calls(max_model_calls);
         Ok(Self { run: Mutex::new(run::Run::new(run_id, ceilings, detector, stall, money)), prices })
     }
 

@@ -108,7 +108,7 @@ impl ServiceLoops {
         max_calls: Option<i64>,
         fail_open: bool,
     ) -> PyResult<Self> {
-        let LoopSettings { repeats, max_cycle_len, window, max_calls } =
+        let LoopSettings { repeats, max_cycle_len, window, max_calls, .. } =
             loops::settings(py, repeats, max_cycle_len, window_seconds, max_calls)?;
         let loops = run::ServiceLoops::new(Some(repeats), Some(max_cycle_len), window, max_calls, unanswered(fail_open));
         Ok(Self { loops: Mutex::new(loops), own_id })

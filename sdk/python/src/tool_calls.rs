@@ -51,7 +51,7 @@ impl ToolExecutionTracker {
         search_tools: Option<Vec<String>>,
         threshold: f64,
     ) -> PyResult<Self> {
-        let mut settings = TrackerSettings { default_limit, threshold, ..TrackerSettings::default() };
+        let mut settings = TrackerSettings::default().default_limit(default_limit).threshold(threshold);
         settings.limits.extend(limits.into_iter().flatten());
         if let Some(tools) = search_tools {
             settings.search_tools = tools.into_iter().collect();

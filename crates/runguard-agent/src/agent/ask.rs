@@ -37,7 +37,7 @@ impl Run<'_> {
             self.partial.clear();
             let bytes = self.fixed_bytes() as u64 + self.session.messages().iter().map(|message| message.bytes() as u64).sum::<u64>();
             let granted = self
-                .purse
+                .allowance
                 .grant(spend::highest_input(&self.counters, bytes), self.agent.settings.provider.max_tokens)
                 .map_err(|refused| self.over_budget(&refused))?;
             if granted.max_tokens < self.agent.settings.provider.max_tokens {
@@ -110,10 +110,10 @@ impl Run<'_> {
             self.session.record(Record::CallFailed { counters })?;
             return Ok(());
         }
-        let mut charge = self.purse.charge(&granted, parts.usage, bytes, parts.bytes as u64);
+        let mut charge = self.allowance.charge(&granted, parts.usage, bytes, parts.bytes as u64);
         if !is_whole && parts.usage.is_some() {
             // A stream that was cut has not said how much it gave: count what came, unless it has said more.
-            let came = self.purse.charge(&granted, None, bytes, parts.bytes as u64);
+            let came = self.allowance.charge(&granted, None, bytes, parts.bytes as u64);
             if came.usage.output_tokens > charge.usage.output_tokens {
                 charge.usage.output_tokens = came.usage.output_tokens;
                 charge.cost = self.agent.price.cost(&charge.usage);

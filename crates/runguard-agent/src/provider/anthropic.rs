@@ -194,7 +194,7 @@ impl Provider for Anthropic {
             let built = self.http.client().post(self.url.clone()).headers(self.headers.clone()).body(self.body(&request)).build();
             let sent = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
             let body = self.http.send(sent).await?;
-            let mut answer = Answer::default();
+            let mut answer = Partial::default();
             if body.is_type("json") || !self.streaming {
                 let value = body.json().await?;
                 answer.take_whole(&value, reply)?;
@@ -209,7 +209,7 @@ impl Provider for Anthropic {
     }
 }
 
-async fn stream(mut body: Body, answer: &mut Answer, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
     let mut parser = Parser::default();
     while !answer.is_done {
         let Some(bytes) = body.chunk().await? else { return Err(body.cut()) };
@@ -229,7 +229,7 @@ async fn stream(mut body: Body, answer: &mut Answer, reply: &mut Reply<'_>) -> R
 
 /// What must be remembered from one event to the next.
 #[derive(Debug, Default)]
-struct Answer {
+struct Partial {
     /// The largest of every count so far: the input comes first, the output at the end.
     usage: Map<String, Value>,
     reason: Option<Finish>,
@@ -239,7 +239,7 @@ struct Answer {
     is_done: bool,
 }
 
-impl Answer {
+impl Partial {
     fn take(&mut self, event: Event<'_>, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
         let index = || value.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         match value.get("type").and_then(Value::as_str).unwrap_or(event.event) {
@@ -352,7 +352,7 @@ impl Answer {
 /// What [`stream`] does, without a connection, and the answer that comes whole.
 #[cfg(feature = "fuzzing")]
 pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let (mut parser, mut answer) = (Parser::default(), Answer::default());
+    let (mut parser, mut answer) = (Parser::default(), Partial::default());
     if let Ok(value) = serde_json::from_slice(&pieces.concat()) {
         answer.take_whole(&value, reply)?;
     }

@@ -227,7 +227,7 @@ impl Provider for OpenAi {
             let built = self.http.client().post(self.url.clone()).headers(self.headers.clone()).body(self.body(&request)).build();
             let sent = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
             let body = self.http.send(sent).await?;
-            let mut answer = Answer::default();
+            let mut answer = Partial::default();
             if body.is_type("json") || !self.streaming {
                 let value = body.json().await?;
                 answer.take(&value, reply)?;
@@ -248,7 +248,7 @@ impl Provider for OpenAi {
     }
 }
 
-async fn stream(mut body: Body, answer: &mut Answer, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
     let mut parser = Parser::default();
     while !answer.is_done {
         let next = if answer.reason.is_some() {
@@ -280,8 +280,8 @@ async fn stream(mut body: Body, answer: &mut Answer, reply: &mut Reply<'_>) -> R
 
 /// What must be remembered from one piece of an answer to the next.
 #[derive(Debug, Default)]
-struct Answer {
-    calls: Vec<Call>,
+struct Partial {
+    calls: Vec<PartialCall>,
     reason: Option<Finish>,
     refused: bool,
     has_choice: bool,
@@ -290,7 +290,7 @@ struct Answer {
 }
 
 #[derive(Debug)]
-struct Call {
+struct PartialCall {
     /// The server's number for it, which some leave out, and some give to all.
     number: Option<u64>,
     id: String,
@@ -299,7 +299,7 @@ struct Call {
     begun: bool,
 }
 
-impl Answer {
+impl Partial {
     /// A piece of the answer, or all of it: they differ in the name of one field.
     fn take(&mut self, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
         if value.get("error").is_some_and(|error| !error.is_null()) || value.get("object").and_then(Value::as_str) == Some("error") {
@@ -376,7 +376,7 @@ impl Answer {
                     format!("the model asks for more than {MOST_CALLS} calls in one answer"),
                 ));
             }
-            self.calls.push(Call { number, id: String::new(), name: String::new(), begun: false });
+            self.calls.push(PartialCall { number, id: String::new(), name: String::new(), begun: false });
         }
         let call = &mut self.calls[position];
         if call.id.is_empty() {
@@ -410,7 +410,7 @@ impl Answer {
     }
 }
 
-impl Call {
+impl PartialCall {
     /// Whether a piece goes on with this call. Another id is another call, whatever its number; without a number and an id a
     /// name begins a call.
     fn continues(&self, number: Option<u64>, id: &str, name: &str) -> bool {
@@ -426,7 +426,7 @@ impl Call {
 /// What [`stream`] does, without a connection.
 #[cfg(feature = "fuzzing")]
 pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let (mut parser, mut answer) = (Parser::default(), Answer::default());
+    let (mut parser, mut answer) = (Parser::default(), Partial::default());
     for piece in pieces {
         parser.push(piece, |event| match serde_json::from_str(event.data) {
             Ok(value) => answer.take(&value, reply),

@@ -219,7 +219,7 @@ impl Table {
 }
 
 /// A place among the runs under way.
-pub(super) type Place = OwnedSemaphorePermit;
+pub(super) type RunPermit = OwnedSemaphorePermit;
 
 impl Runs {
     pub(super) fn new(most: usize) -> Self {
@@ -228,7 +228,7 @@ impl Runs {
         Self { table: Mutex::default(), places: Arc::new(Semaphore::new(most)), most }
     }
 
-    pub(super) fn place(&self) -> Result<Place, Problem> {
+    pub(super) fn place(&self) -> Result<RunPermit, Problem> {
         self.places.clone().try_acquire_owned().map_err(|_| Problem::too_many_runs(self.most))
     }
 
@@ -243,7 +243,7 @@ impl Runs {
     }
 
     /// Takes a session for one run. It is free again when the ticket is dropped or its run has ended.
-    pub(super) fn reserve(self: &Arc<Self>, id: &str, place: Option<Place>, unread: Unread) -> Result<Ticket, Problem> {
+    pub(super) fn reserve(self: &Arc<Self>, id: &str, place: Option<RunPermit>, unread: Unread) -> Result<Ticket, Problem> {
         let mut table = lock(&self.table);
         if table.is_stopping {
             return Err(Problem::stopping());
@@ -275,7 +275,7 @@ impl Runs {
         let _ = self.places.acquire_many(u32::try_from(self.most).unwrap_or(u32::MAX)).await;
     }
 
-    fn finish(&self, run: &Arc<Run>, report: Report, place: Place) {
+    fn finish(&self, run: &Arc<Run>, report: Report, place: RunPermit) {
         let mut table = lock(&self.table);
         drop(place);
         table.live.remove(&run.id);
@@ -302,7 +302,7 @@ pub(super) struct Ticket {
     run: Arc<Run>,
     unread: Unread,
     cancel: CancellationToken,
-    place: Option<Place>,
+    place: Option<RunPermit>,
 }
 
 impl Drop for Ticket {

@@ -1,3 +1,5 @@
+//! `runguard alerts`: what is watched for, a test of the targets, and what could not be delivered.
+
 use super::SettingsArgs;
 use crate::client::{Client, Query, segment};
 use crate::failure::Failure;

@@ -1,3 +1,5 @@
+//! `runguard circuits`: the endpoints' circuits, and an operator's word on them.
+
 use crate::client::{Client, Query, segment};
 use crate::failure::Failure;
 use crate::output;

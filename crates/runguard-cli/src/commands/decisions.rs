@@ -1,3 +1,5 @@
+//! `runguard decisions`: the log, filtered, in pages or followed as it grows.
+
 use crate::client::{Client, Query};
 use crate::failure::Failure;
 use crate::output;

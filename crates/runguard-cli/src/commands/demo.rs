@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use traffic::{Answer, Door, Live, Mix, Plan, Tallies, Tally};
+use traffic::{Door, Live, Mix, Plan, Reply, Tallies, Tally};
 
 /// Decisions are kept for 30 days: older ones would be removed again.
 const MOST_HISTORY_DAYS: u64 = 29;
@@ -416,10 +416,10 @@ impl Http {
 }
 
 impl Door for Http {
-    fn send(&self, path: &str, body: &str) -> Result<Answer, String> {
+    fn send(&self, path: &str, body: &str) -> Result<Reply, String> {
         let request = self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json");
         let (status, answer) = self.ask(request.body(body.to_owned()))?;
-        Answer::read(status, &answer).map_err(|problem| format!("{path}: {problem}"))
+        Reply::read(status, &answer).map_err(|problem| format!("{path}: {problem}"))
     }
 }
 

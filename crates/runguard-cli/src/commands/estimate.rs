@@ -5,6 +5,7 @@ use crate::output;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
+use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
 use runguard_core::text::grouped;
 use runguard_insight::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
@@ -91,7 +92,7 @@ impl Estimate {
             }
             None => self.changed(self.of_guard()?)?,
         };
-        let lines = estimate(&inputs).map_err(|(name, problem)| Failure::Usage(format!("--{name} {problem}")))?;
+        let lines = estimate(&inputs).map_err(|InvalidSetting { name, problem }| Failure::Usage(format!("--{name} {problem}")))?;
         if self.json {
             return output::json(&match example {
                 Some(example) => example_json(example, Some((&inputs, &lines))),

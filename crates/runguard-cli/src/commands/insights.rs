@@ -1,3 +1,5 @@
+//! `runguard insights`: what the log advises, the weightiest first.
+
 use super::RangeArgs;
 use crate::client::Client;
 use crate::failure::Failure;

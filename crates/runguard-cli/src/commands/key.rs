@@ -1,3 +1,5 @@
+//! `runguard key`: API keys, made, listed and revoked.
+
 use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::output;

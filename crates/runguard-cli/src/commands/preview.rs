@@ -1,3 +1,5 @@
+//! `runguard preview`: what changed thresholds would have done to the logged requests.
+
 use super::RangeArgs;
 use crate::client::Client;
 use crate::failure::Failure;

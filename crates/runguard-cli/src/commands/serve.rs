@@ -1,3 +1,5 @@
+//! `runguard serve`: the guard service.
+
 use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::logging::{LogFormat, Logging};

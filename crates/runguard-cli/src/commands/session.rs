@@ -1,3 +1,5 @@
+//! `runguard session`: what happened in one session, what is used up, and its erasure.
+
 use crate::client::{Client, Query, segment};
 use crate::failure::Failure;
 use crate::output;

@@ -1,3 +1,5 @@
+//! `runguard settings`: what is in force, whether a file is right, and one to start from.
+
 use super::SettingsArgs;
 use crate::failure::Failure;
 use crate::output;

@@ -7,7 +7,7 @@
 //!
 //! What happens to the two states is events, and applying one needs no settings: whatever it depends on, it carries.
 
-use crate::limits::{Invalid, fraction, lasting, within};
+use crate::limits::{InvalidSetting, fraction, lasting, setters, within};
 use crate::reason::Reason;
 use crate::text::times;
 use crate::time::{Span, Timestamp};
@@ -23,6 +23,7 @@ const RATE_SAMPLE: u32 = 100;
 /// When a circuit opens and closes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct CircuitSettings {
     /// Recorded attempts of one session since its last success. A breaker in one process has no sessions.
     pub max_attempts_per_session: u32,
@@ -69,9 +70,24 @@ impl Default for CircuitSettings {
     }
 }
 
+setters!(CircuitSettings {
+    max_attempts_per_session: u32,
+    session_window: Span,
+    failure_threshold: u32,
+    failure_window: Span,
+    failure_rate: f64,
+    slow_call_ms: u32,
+    slow_rate: f64,
+    min_calls: u32,
+    recovery: Span,
+    recovery_backoff: f64,
+    probes: u32,
+    probe_timeout: Span,
+});
+
 impl CircuitSettings {
     /// Refuses what makes no sense, by the name of the setting.
-    pub fn check(&self) -> Result<(), Invalid> {
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         within("max_attempts_per_session", self.max_attempts_per_session, 0..=1000)?;
         within("failure_threshold", self.failure_threshold, 1..=10_000)?;
         within("min_calls", self.min_calls, 1..=1000)?;
@@ -83,10 +99,10 @@ impl CircuitSettings {
         fraction("failure_rate", self.failure_rate)?;
         fraction("slow_rate", self.slow_rate)?;
         if !(1.0..=10.0).contains(&self.recovery_backoff) {
-            return Err(("recovery_backoff", format!("must be from 1 to 10, is {}", self.recovery_backoff)));
+            return Err(InvalidSetting::new("recovery_backoff", format!("must be from 1 to 10, is {}", self.recovery_backoff)));
         }
         if (self.slow_rate > 0.0) != (self.slow_call_ms > 0) {
-            return Err(("slow_rate", "slow_rate and slow_call_ms go together: set both or neither".into()));
+            return Err(InvalidSetting::new("slow_rate", "slow_rate and slow_call_ms go together: set both or neither"));
         }
         Ok(())
     }
@@ -138,7 +154,7 @@ struct Lease {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-enum Standing {
+enum PhaseState {
     #[default]
     Closed,
     Open {
@@ -193,7 +209,7 @@ struct Sample {
 /// What is known of one endpoint, by all who call it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Circuit {
-    standing: Standing,
+    phase_state: PhaseState,
     generation: u32,
     failures: Slots,
     samples: Vec<Sample>,
@@ -390,7 +406,7 @@ pub struct Ruling {
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy)]
-pub struct CallResult<'a> {
+pub struct CallReport<'a> {
     /// Whose call it was.
     pub session: &'a str,
     /// Whether it failed.
@@ -496,20 +512,20 @@ impl Circuit {
     pub fn apply(&mut self, event: &Event, at: Timestamp) {
         match event {
             Event::Announced => {
-                if let Standing::Open { announced, .. } = &mut self.standing {
+                if let PhaseState::Open { announced, .. } = &mut self.phase_state {
                     *announced = true;
                 }
             }
             Event::Leased { permit, session, expires } => {
                 let lease = Lease { permit: permit.clone(), session: *session, expires: *expires };
-                match &mut self.standing {
-                    Standing::HalfOpen { leases } => {
+                match &mut self.phase_state {
+                    PhaseState::HalfOpen { leases } => {
                         leases.retain(|lease| at < lease.expires);
                         leases.push(lease);
                     }
-                    Standing::Closed | Standing::Open { .. } => {
+                    PhaseState::Closed | PhaseState::Open { .. } => {
                         self.generation = self.generation.wrapping_add(1);
-                        self.standing = Standing::HalfOpen { leases: vec![lease] };
+                        self.phase_state = PhaseState::HalfOpen { leases: vec![lease] };
                     }
                 }
             }
@@ -523,7 +539,7 @@ impl Circuit {
             Event::Tripped { until, failures, retrips } => {
                 self.generation = self.generation.wrapping_add(1);
                 self.retrips = *retrips;
-                self.standing = Standing::Open { since: at, until: *until, failures: *failures, announced: false };
+                self.phase_state = PhaseState::Open { since: at, until: *until, failures: *failures, announced: false };
             }
             Event::Closed => {
                 *self = Self { generation: self.generation.wrapping_add(1), forced: self.forced, ..Self::default() };
@@ -549,7 +565,7 @@ impl Circuit {
             let until = caller.attempts.frees_at(settings.session_window, settings.max_attempts_per_session);
             refusals.push(Refusal::SessionCeiling { attempts, until });
         }
-        let leaves_open = is_probe && matches!(self.standing, Standing::Open { .. });
+        let leaves_open = is_probe && matches!(self.phase_state, PhaseState::Open { .. });
         let generation = if leaves_open { self.generation.wrapping_add(1) } else { self.generation };
         let permit = format!("{generation}-{id}");
         let mut events = Vec::new();
@@ -568,15 +584,15 @@ impl Circuit {
     }
 
     /// What a result does.
-    pub fn record(&self, caller: &Caller, result: &CallResult<'_>, settings: &CircuitSettings, now: Timestamp) -> Vec<Event> {
+    pub fn record(&self, caller: &Caller, result: &CallReport<'_>, settings: &CircuitSettings, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
         let failed = result.is_failure;
         let slow = settings.slow_call_ms > 0 && result.latency_ms.is_some_and(|latency| latency > u64::from(settings.slow_call_ms));
         let is_old_news = self.admitted_in(caller, result) != self.generation;
         let failures = self.failures.count(now, settings.failure_window) + u32::from(failed);
         let trip = |retrips: u32| Event::Tripped { until: now.plus(settings.recovery_after(retrips)), failures, retrips };
-        match &self.standing {
-            Standing::Closed if !is_old_news => {
+        match &self.phase_state {
+            PhaseState::Closed if !is_old_news => {
                 if failed {
                     events.push(Event::Failed { keep: settings.failure_threshold });
                 }
@@ -588,7 +604,7 @@ impl Circuit {
                     events.push(trip(0));
                 }
             }
-            Standing::HalfOpen { leases } if !is_old_news && self.forced.is_none() && is_of_probe(result, leases) => {
+            PhaseState::HalfOpen { leases } if !is_old_news && self.forced.is_none() && is_of_probe(result, leases) => {
                 if failed {
                     events.push(Event::Failed { keep: settings.failure_threshold });
                     events.push(trip(self.retrips.saturating_add(1)));
@@ -596,7 +612,7 @@ impl Circuit {
                     events.push(Event::Closed);
                 }
             }
-            Standing::Closed | Standing::Open { .. } | Standing::HalfOpen { .. } => {}
+            PhaseState::Closed | PhaseState::Open { .. } | PhaseState::HalfOpen { .. } => {}
         }
         events.push(if failed { Event::Attempted { keep: settings.max_attempts_per_session } } else { Event::Succeeded });
         events
@@ -604,24 +620,24 @@ impl Circuit {
 
     /// How it was left; an open one whose time is over still says open.
     pub fn phase(&self) -> Phase {
-        match (self.forced, &self.standing) {
-            (Some(Forced::Open), _) | (None, Standing::Open { .. }) => Phase::Open,
-            (Some(Forced::Closed), _) | (None, Standing::Closed) => Phase::Closed,
-            (None, Standing::HalfOpen { .. }) => Phase::HalfOpen,
+        match (self.forced, &self.phase_state) {
+            (Some(Forced::Open), _) | (None, PhaseState::Open { .. }) => Phase::Open,
+            (Some(Forced::Closed), _) | (None, PhaseState::Closed) => Phase::Closed,
+            (None, PhaseState::HalfOpen { .. }) => Phase::HalfOpen,
         }
     }
 
     /// As operators see it.
     pub fn view(&self, settings: &CircuitSettings, now: Timestamp) -> CircuitView {
-        let (opened_at, probe_at, probes_out) = match &self.standing {
-            Standing::Closed => (None, None, 0),
-            Standing::Open { since, until, .. } => (Some(*since), Some(*until), 0),
-            Standing::HalfOpen { leases } => {
+        let (opened_at, probe_at, probes_out) = match &self.phase_state {
+            PhaseState::Closed => (None, None, 0),
+            PhaseState::Open { since, until, .. } => (Some(*since), Some(*until), 0),
+            PhaseState::HalfOpen { leases } => {
                 let out: Vec<Timestamp> = still_out(leases, now).collect();
                 (None, out.iter().min().copied(), out.len() as u32)
             }
         };
-        let is_recovered = self.forced.is_none() && matches!(self.standing, Standing::Open { until, .. } if now >= until);
+        let is_recovered = self.forced.is_none() && matches!(self.phase_state, PhaseState::Open { until, .. } if now >= until);
         CircuitView {
             phase: if is_recovered { Phase::HalfOpen } else { self.phase() },
             forced: self.forced,
@@ -637,10 +653,10 @@ impl Circuit {
 
     /// What it says when nobody asks for long.
     pub fn remains(&self) -> Remains {
-        match (self.forced, &self.standing) {
+        match (self.forced, &self.phase_state) {
             (Some(_), _) => Remains::OperatorsWord,
-            (None, Standing::Closed) if self.generation == 0 => Remains::Nothing,
-            (None, Standing::Closed | Standing::Open { .. } | Standing::HalfOpen { .. }) => Remains::Phase,
+            (None, PhaseState::Closed) if self.generation == 0 => Remains::Nothing,
+            (None, PhaseState::Closed | PhaseState::Open { .. } | PhaseState::HalfOpen { .. }) => Remains::Phase,
         }
     }
 
@@ -653,19 +669,19 @@ impl Circuit {
     }
 
     fn gate(&self, settings: &CircuitSettings, now: Timestamp) -> Gate {
-        match (self.forced, &self.standing) {
+        match (self.forced, &self.phase_state) {
             (Some(Forced::Open), _) => Gate::Refusing(Refusal::Open { phase: Phase::Open, until: None, is_forced: true }),
-            (Some(Forced::Closed), _) | (None, Standing::Closed) => Gate::Passing,
-            (None, Standing::Open { until, .. }) if now >= *until => Gate::Testing,
-            (None, Standing::Open { since, until, failures, announced: false }) => Gate::Refusing(Refusal::JustTripped {
+            (Some(Forced::Closed), _) | (None, PhaseState::Closed) => Gate::Passing,
+            (None, PhaseState::Open { until, .. }) if now >= *until => Gate::Testing,
+            (None, PhaseState::Open { since, until, failures, announced: false }) => Gate::Refusing(Refusal::JustTripped {
                 failures: *failures,
                 recovery: Span::from_millis(until.millis_since(*since).max(0) as u64),
                 until: *until,
             }),
-            (None, Standing::Open { until, .. }) => {
+            (None, PhaseState::Open { until, .. }) => {
                 Gate::Refusing(Refusal::Open { phase: Phase::Open, until: Some(*until), is_forced: false })
             }
-            (None, Standing::HalfOpen { leases }) => {
+            (None, PhaseState::HalfOpen { leases }) => {
                 if (still_out(leases, now).count() as u32) < settings.probes {
                     return Gate::Testing;
                 }
@@ -691,7 +707,7 @@ impl Circuit {
     }
 
     /// The generation the call was admitted in, as far as that can be known.
-    fn admitted_in(&self, caller: &Caller, result: &CallResult<'_>) -> u32 {
+    fn admitted_in(&self, caller: &Caller, result: &CallReport<'_>) -> u32 {
         let from_permit = result.permit.and_then(|permit| permit.split_once('-')).and_then(|(generation, _)| generation.parse().ok());
         from_permit.or(caller.admitted).unwrap_or(self.generation)
     }
@@ -703,7 +719,7 @@ fn still_out(leases: &[Lease], now: Timestamp) -> impl Iterator<Item = Timestamp
 }
 
 /// In half-open only a probe's result counts: named by its permit, or by its session where no permit is given.
-fn is_of_probe(result: &CallResult<'_>, leases: &[Lease]) -> bool {
+fn is_of_probe(result: &CallReport<'_>, leases: &[Lease]) -> bool {
     let session = session_hash(result.session);
     leases.iter().any(|lease| match result.permit {
         Some(permit) => lease.permit == permit,
@@ -717,16 +733,16 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_circuit() {
-        let left = |standing: Standing, forced: Option<Forced>| Circuit { standing, forced, ..Circuit::default() }.remains();
-        let open = || Standing::Open { since: Timestamp::from_millis(0), until: Timestamp::from_millis(1), failures: 1, announced: true };
-        assert_eq!(left(Standing::Closed, None), Remains::Nothing);
+        let left = |phase_state: PhaseState, forced: Option<Forced>| Circuit { phase_state, forced, ..Circuit::default() }.remains();
+        let open = || PhaseState::Open { since: Timestamp::from_millis(0), until: Timestamp::from_millis(1), failures: 1, announced: true };
+        assert_eq!(left(PhaseState::Closed, None), Remains::Nothing);
         let recovered = Circuit { generation: 3, ..Circuit::default() };
         assert_eq!(recovered.remains(), Remains::Phase, "results from before are old news");
         assert_eq!(left(open(), None), Remains::Phase);
-        assert_eq!(left(Standing::HalfOpen { leases: Vec::new() }, None), Remains::Phase);
+        assert_eq!(left(PhaseState::HalfOpen { leases: Vec::new() }, None), Remains::Phase);
         for forced in [Forced::Open, Forced::Closed] {
             assert_eq!(left(open(), Some(forced)), Remains::OperatorsWord);
-            assert_eq!(left(Standing::Closed, Some(forced)), Remains::OperatorsWord);
+            assert_eq!(left(PhaseState::Closed, Some(forced)), Remains::OperatorsWord);
         }
     }
 

@@ -14,17 +14,21 @@ pub const MAX_FAILURES: u32 = 2;
 pub struct LastCall {
     /// A hash of what is the same when it is made again.
     pub call: u64,
+    /// In a row.
     pub failures: u32,
 }
 
 /// What came of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallResult {
+    /// It failed.
     Failed,
+    /// It gave what was asked.
     Succeeded,
 }
 
 impl CallResult {
+    /// By whether it failed.
     pub const fn of(failed: bool) -> Self {
         if failed { Self::Failed } else { Self::Succeeded }
     }

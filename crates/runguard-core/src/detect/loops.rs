@@ -5,6 +5,7 @@
 //! equal events in a row are exactly n copies of a pattern of length *p*.
 
 use super::sessions::{SessionKey, Sessions};
+use crate::limits::{InvalidSetting, setters};
 use crate::packed::{Packed, serialise_packed};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
@@ -19,6 +20,7 @@ const SHOWN_BYTES: usize = 29;
 
 /// What counts as a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoopSettings {
     /// Copies of a pattern that make a loop.
     pub repeats: u32,
@@ -36,27 +38,12 @@ impl Default for LoopSettings {
     }
 }
 
-/// A setting that cannot be meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadSetting {
-    /// The setting.
-    pub name: &'static str,
-    /// What is wrong with its value.
-    pub problem: String,
-}
-
-impl fmt::Display for BadSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.problem)
-    }
-}
-
-impl std::error::Error for BadSetting {}
+setters!(LoopSettings { repeats: u32, max_cycle_len: u32, window: Option<Span>, max_calls: Option<u32> });
 
 impl LoopSettings {
     /// Refuses what makes no sense, by the name of the setting.
-    pub fn check(&self) -> Result<(), BadSetting> {
-        let bad = |name, problem: &str| Err(BadSetting { name, problem: problem.into() });
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let bad = |name, problem: &str| Err(InvalidSetting::new(name, problem));
         if !(2..=MAX_REPEATS).contains(&self.repeats) {
             return bad("repeats", "must be from 2 to 1000: one call is never a loop");
         }
@@ -117,6 +104,7 @@ impl LoopDetected {
         self.pattern.len() as u32
     }
 
+    /// The code of this finding.
     pub const fn reason(&self) -> Reason {
         match self.kind {
             LoopKind::Cycle => Reason::LoopDetected,
@@ -468,7 +456,7 @@ impl Default for Keep {
 /// let calls = ["search", "read", "search", "read", "search", "read"];
 /// let trips: Vec<bool> = calls.iter().map(|call| detector.record("run-1", call, now).is_err()).collect();
 /// assert_eq!(trips, [false, false, false, false, false, true]);
-/// # Ok::<(), runguard_core::detect::loops::BadSetting>(())
+/// # Ok::<(), runguard_core::limits::InvalidSetting>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct LoopDetector {
@@ -487,12 +475,12 @@ impl Default for LoopDetector {
 
 impl LoopDetector {
     /// A detector that keeps as much as [`Keep::default`] says.
-    pub fn new(settings: LoopSettings) -> Result<Self, BadSetting> {
+    pub fn new(settings: LoopSettings) -> Result<Self, InvalidSetting> {
         Self::keeping(settings, Keep::default())
     }
 
     /// A detector with bounds of its own.
-    pub fn keeping(settings: LoopSettings, keep: Keep) -> Result<Self, BadSetting> {
+    pub fn keeping(settings: LoopSettings, keep: Keep) -> Result<Self, InvalidSetting> {
         settings.check()?;
         Ok(Self::with(settings, keep))
     }
@@ -518,7 +506,7 @@ impl LoopDetector {
         self.trails.len().max(self.calls.len())
     }
 
-    /// Takes the event, and says whether it completes a loop or passes the ceiling. An event over the ceiling takes no slot.
+    /// Takes the event, and says whether it completes a loop or passes the ceiling. An event over the ceiling is not counted.
     #[inline]
     pub fn record(&mut self, session: &str, name: &str, now: Timestamp) -> Result<(), LoopDetected> {
         self.record_call(session, Called::by_name(name), now)

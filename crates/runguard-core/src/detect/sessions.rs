@@ -30,7 +30,7 @@ impl SessionKey {
 }
 
 #[derive(Debug, Clone)]
-struct Place<T> {
+struct OneSession<T> {
     key: SessionKey,
     seen: Timestamp,
     history: T,
@@ -39,7 +39,7 @@ struct Place<T> {
 /// Histories by session.
 #[derive(Debug, Clone)]
 pub struct Sessions<T> {
-    places: Vec<Place<T>>,
+    places: Vec<OneSession<T>>,
     known: HashedMap<SessionKey, u32>,
     /// The next place to be looked at.
     hand: usize,
@@ -108,7 +108,7 @@ impl<T> Sessions<T> {
             renew(&mut self.places[at].history);
             at
         } else {
-            self.places.push(Place { key, seen: now, history: begin() });
+            self.places.push(OneSession { key, seen: now, history: begin() });
             self.places.len() - 1
         };
         self.known.insert(key, at as u32);

@@ -11,7 +11,8 @@
 
 mod sessions;
 
-use super::loops::{BadSetting, LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
+use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
+use crate::limits::{InvalidSetting, setters};
 use crate::packed::{Packed, serialise_packed};
 use crate::reason::Reason;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,7 @@ impl Rung {
         }
     }
 
+    /// By its name on the wire.
     pub fn from_code(code: &str) -> Option<Self> {
         [Self::GoOn, Self::Observe, Self::Steer, Self::Block, Self::Stop].into_iter().find(|rung| rung.code() == code)
     }
@@ -94,6 +96,7 @@ impl StallRule {
         }
     }
 
+    /// By its name on the wire.
     pub fn from_code(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|rule| rule.code() == code)
     }
@@ -144,6 +147,7 @@ impl Ladder {
 /// Every threshold of the detector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct StallSettings {
     /// The same call with the same result, in a row.
     pub identical: Ladder,
@@ -262,6 +266,20 @@ impl Preset {
     }
 }
 
+setters!(StallSettings {
+    identical: Ladder,
+    cycle: Ladder,
+    cycle_max_period: u32,
+    novelty_window: u32,
+    novelty_max_new: u32,
+    novelty_rung: Rung,
+    same_error: Ladder,
+    messages: Ladder,
+    polling: Vec<String>,
+    mutating: Vec<String>,
+    highest: Rung,
+});
+
 impl StallSettings {
     /// Says nothing to anything.
     pub const fn silent() -> Self {
@@ -282,8 +300,8 @@ impl StallSettings {
     }
 
     /// Refuses what makes no sense, by the name of the setting.
-    pub fn check(&self) -> Result<(), BadSetting> {
-        let bad = |name, problem: &str| Err(BadSetting { name, problem: problem.into() });
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let bad = |name, problem: &str| Err(InvalidSetting::new(name, problem));
         if self.cycle_max_period > MAX_PERIOD {
             return bad("cycle_max_period", "must be from 0 (off) to 16");
         }
@@ -428,7 +446,7 @@ pub struct Counters {
 /// assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Stop]);
 /// // Another result is news.
 /// assert_eq!(detector.observe(Step { result: Some(8), ..step }).rung, Rung::GoOn);
-/// # Ok::<(), runguard_core::detect::loops::BadSetting>(())
+/// # Ok::<(), runguard_core::limits::InvalidSetting>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StallDetector {
@@ -652,13 +670,13 @@ impl StallState {
 
 impl StallDetector {
     /// A detector that has seen nothing.
-    pub fn new(settings: StallSettings) -> Result<Self, BadSetting> {
+    pub fn new(settings: StallSettings) -> Result<Self, InvalidSetting> {
         settings.check()?;
         Ok(Self { settings, state: StallState::default() })
     }
 
     /// Goes on with a state that was kept.
-    pub fn resume(settings: StallSettings, state: StallState) -> Result<Self, BadSetting> {
+    pub fn resume(settings: StallSettings, state: StallState) -> Result<Self, InvalidSetting> {
         settings.check()?;
         Ok(Self { settings, state })
     }

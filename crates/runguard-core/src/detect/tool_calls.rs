@@ -25,8 +25,9 @@
 mod recipe;
 mod settings;
 
+use crate::limits::InvalidSetting;
 pub use recipe::RecipeCache;
-pub use settings::{InvalidSetting, TrackerSettings};
+pub use settings::TrackerSettings;
 
 use crate::fingerprint::{FingerprintError, of_value_without};
 use crate::reason::Reason;

@@ -10,10 +10,13 @@ const FEW: usize = 512;
 /// Exact counts of a bounded number of keys. One key more, and the key that was not used for longest starts from zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Calls {
+    /// In one list.
     Few(Vec<(u64, u32)>),
+    /// In a map, beside the order of their use.
     Many(Box<Many>),
 }
 
+/// More keys than are looked through one by one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Many {
     counts: HashedMap<u64, Count>,

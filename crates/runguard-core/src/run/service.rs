@@ -33,7 +33,9 @@ const MOST_SESSIONS: usize = 100_000;
 /// What becomes of a question that nobody answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
+    /// It passes.
     Passes,
+    /// It is refused.
     Refused,
 }
 
@@ -103,12 +105,16 @@ impl Body {
 /// Which part of a run asks; each may have a service of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
+    /// The loop detector.
     Loop,
+    /// The stall detector.
     Stall,
+    /// The budget.
     Budget,
 }
 
 impl Part {
+    /// Its name, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",
@@ -152,9 +158,11 @@ enum Asks {
 /// What an answer means.
 #[derive(Debug)]
 pub enum Told {
+    /// Nothing stands against it.
     Passed,
     /// At a step of this tool.
     Looked(Verdict, String),
+    /// What a budget has left.
     Books(Books),
     /// Under this id; without one the service could not be asked.
     Reserved(Option<String>),
@@ -162,21 +170,30 @@ pub enum Told {
     Stopped(Trip),
     /// Refused; later, or for less, it may pass.
     NotNow(Trip),
+    /// The model has no price, and dollars are limited.
     Unpriced(Unpriced),
     /// Nobody answered, and then nothing passes.
     Unanswered,
+    /// Another question comes first.
     Next(Question),
 }
 
 /// The books of a budget, as far as a service tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Books {
+    /// Dollars paid.
     pub spent: f64,
+    /// Dollars set aside.
     pub reserved: f64,
+    /// Dollars left; `None` without a limit.
     pub remaining: Option<f64>,
+    /// Dollars in all; `None` without a limit.
     pub limit: Option<f64>,
+    /// Tokens used.
     pub spent_tokens: u64,
+    /// Tokens left; `None` without a limit.
     pub remaining_tokens: Option<u64>,
+    /// Tokens in all; `None` without a limit.
     pub limit_tokens: Option<u64>,
     /// Of the key that was asked about.
     pub remaining_calls: Option<u64>,
@@ -187,6 +204,7 @@ impl Question {
         Self { path, body, unanswered, asks, next: None }
     }
 
+    /// The route to ask.
     pub fn path(&self) -> &'static str {
         self.path
     }
@@ -196,6 +214,7 @@ impl Question {
         serde_json::to_string(&self.body).unwrap_or_default()
     }
 
+    /// Who asks.
     pub fn part(&self) -> Part {
         match self.asks {
             Asks::Loop { .. } => Part::Loop,
@@ -207,7 +226,7 @@ impl Question {
     /// What the answer means: its body, or `None` when there was none.
     pub fn told(self, answer: Option<&str>) -> Told {
         let Self { unanswered, asks, next, .. } = self;
-        let answer: Option<Answer> = answer.and_then(|text| serde_json::from_str(text).ok()).map(Answer);
+        let answer: Option<ServiceReply> = answer.and_then(|text| serde_json::from_str(text).ok()).map(ServiceReply);
         let told = match (answer, unanswered) {
             (Some(answer), _) => asks.read(&answer),
             (None, Unanswered::Passes) => asks.passed(),
@@ -228,7 +247,7 @@ impl Asks {
         }
     }
 
-    fn read(self, answer: &Answer) -> Told {
+    fn read(self, answer: &ServiceReply) -> Told {
         match &self {
             // Whatever became of it, the service has heard the limits.
             Self::Spend(budget) | Self::Reserve(budget, _) | Self::Limits(budget) => budget.is_known.store(true, Ordering::Relaxed),
@@ -260,9 +279,9 @@ impl Asks {
 }
 
 /// What a service answered. What it does not say is taken to be nothing, so that an older one is understood too.
-struct Answer(Map<String, Value>);
+struct ServiceReply(Map<String, Value>);
 
-impl Answer {
+impl ServiceReply {
     fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).and_then(Value::as_str)
     }
@@ -382,6 +401,7 @@ pub struct ServiceLoops {
 }
 
 impl ServiceLoops {
+    /// What is not given is as the service has it set.
     pub fn new(
         repeats: Option<u32>,
         max_cycle_len: Option<u32>,
@@ -431,13 +451,16 @@ impl ServiceLoops {
 pub struct Gave<'a> {
     /// Of the result; `None` when there is none.
     pub result: Option<u64>,
+    /// What it failed with; `None` when it did not.
     pub error: Option<Failure<'a>>,
 }
 
 /// What a call failed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure<'a> {
+    /// Its words.
     pub text: &'a str,
+    /// Of all of them, also where the text is cut.
     pub fingerprint: u64,
 }
 
@@ -449,10 +472,12 @@ pub struct ServiceStalls {
 }
 
 impl ServiceStalls {
+    /// For sessions that have done nothing yet.
     pub fn new(unanswered: Unanswered) -> Self {
         Self { unanswered, turns: Turns::default() }
     }
 
+    /// A call and what it gave. Calls of one `round` were made side by side.
     pub fn observe(&self, session: &str, tool: &str, arguments: Option<u64>, gave: Gave<'_>, round: Option<u64>) -> Question {
         let body = Body::of_session(&self.turns.name(session))
             .with("tool", short_id(tool))
@@ -501,21 +526,28 @@ pub struct ServiceBudget {
 /// What is spent.
 #[derive(Debug, Clone, Copy)]
 pub enum Spent<'a> {
+    /// So much.
     Cost(Cost),
     /// One call of a step.
     Call {
+        /// Whose step.
         session_id: &'a str,
+        /// Which step.
         step_id: &'a str,
     },
     /// One call of the budget that has no steps.
     AnyCall,
+    /// Tokens, priced by the service.
     Usage {
+        /// Its name.
         model: &'a str,
+        /// What the provider counted.
         usage: &'a Usage,
     },
 }
 
 impl ServiceBudget {
+    /// Limits are a ceiling beside those of the service.
     pub fn new(session: &str, limits: Limits, unanswered: Unanswered) -> Arc<Self> {
         Arc::new(Self { session: short_id(session).into_owned(), limits, parent: None, unanswered, is_known: AtomicBool::new(false) })
     }
@@ -526,10 +558,12 @@ impl ServiceBudget {
         Arc::new(Self { session, limits, parent, unanswered: self.unanswered, is_known: AtomicBool::new(false) })
     }
 
+    /// The name its books are kept under.
     pub fn session(&self) -> &str {
         &self.session
     }
 
+    /// The limits it was made with.
     pub fn limits(&self) -> Limits {
         self.limits
     }
@@ -550,6 +584,7 @@ impl ServiceBudget {
         self.ask("/guard/budget/record", body, Asks::Spend(Arc::clone(self)))
     }
 
+    /// Sets an estimate aside.
     pub fn reserve(self: &Arc<Self>, estimate: Cost) -> Question {
         self.ask("/guard/budget/reserve", self.body().cost(estimate), Asks::Reserve(Arc::clone(self), estimate))
     }
@@ -560,6 +595,7 @@ impl ServiceBudget {
         self.ask("/guard/budget/commit", self.body().cost(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
     }
 
+    /// Gives a reservation back unspent.
     pub fn release(self: &Arc<Self>, reservation: &str) -> Question {
         // Whose limits it has does not matter to what is given back.
         let parent = self.parent.as_ref().map(|parent| parent.session.as_str());

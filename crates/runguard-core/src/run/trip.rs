@@ -10,12 +10,14 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
 
+/// Why a run was stopped.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trip {
     /// A code of [`crate::reason`]; of a service that is newer than this program, one that only it knows.
     pub reason: Cow<'static, str>,
     /// What happened and what to do, in sentences.
     pub message: String,
+    /// What was counted.
     #[serde(flatten)]
     pub what: What,
 }
@@ -23,6 +25,7 @@ pub struct Trip {
 /// What was counted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "error", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields are named as the detectors name them")]
 pub enum What {
     /// One round of the calls, oldest first, and how often it was made.
     Loop { cycle: Vec<String>, repeats: u32 },
@@ -77,7 +80,9 @@ impl From<&BudgetExceeded> for Trip {
 /// A model without a price, where dollars are limited. It stops nothing for good: the next model may have one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unpriced {
+    /// Its name, as it was asked for.
     pub model: String,
+    /// What happened and what to do, in sentences.
     pub message: String,
 }
 

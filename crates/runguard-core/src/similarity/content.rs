@@ -33,7 +33,7 @@ struct Content<'a> {
     to: bool,
     /// Everything of its kind, and something is done to it.
     all: bool,
-    deed: bool,
+    danger: bool,
     /// It asks to be shown something: "show canceled orders" does not cancel them.
     looks: bool,
 }
@@ -41,7 +41,7 @@ struct Content<'a> {
 impl<'a> Content<'a> {
     /// `None`: nothing to compare by words.
     fn of(text: &'a str, meanings: &Meanings) -> Option<Self> {
-        let mut content = Self { words: Vec::with_capacity(16), asks: 0, from: false, to: false, all: false, deed: false, looks: false };
+        let mut content = Self { words: Vec::with_capacity(16), asks: 0, from: false, to: false, all: false, danger: false, looks: false };
         let mut before = "";
         for word in text.split(' ') {
             let hash = xxh3_64(word.as_bytes());
@@ -70,9 +70,9 @@ impl<'a> Content<'a> {
                 Some(Meaning::SmallAfterHow) if content.asks & HOW != 0 => None,
                 // "I'd", its sign gone.
                 Some(Meaning::Id) if text[offset(text, word)..].starts_with("id like ") => None,
-                Some(Meaning::Deed(form)) => {
+                Some(Meaning::Danger(form)) => {
                     // Further back it is no order: "all open tickets".
-                    content.deed |= content.words.is_empty();
+                    content.danger |= content.words.is_empty();
                     Some(*form)
                 }
                 Some(Meaning::Form(form)) => Some(*form),
@@ -112,8 +112,8 @@ impl<'a> Content<'a> {
     fn is_turned(&self, other: &Self) -> bool {
         let asks_otherwise = self.asks != 0 && other.asks != 0 && self.asks & other.asks == 0;
         let goes_back = |one: &Self, two: &Self| one.from && !one.to && two.to && !two.from;
-        let takes_more = self.all != other.all && (self.deed || other.deed);
-        let only_looks = |one: &Self, two: &Self| one.deed && two.deed && one.looks && one.asks == 0 && !two.looks && two.asks == 0;
+        let takes_more = self.all != other.all && (self.danger || other.danger);
+        let only_looks = |one: &Self, two: &Self| one.danger && two.danger && one.looks && one.asks == 0 && !two.looks && two.asks == 0;
         asks_otherwise
             || only_looks(self, other)
             || only_looks(other, self)

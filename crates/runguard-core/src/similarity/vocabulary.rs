@@ -22,7 +22,7 @@ pub(super) enum Meaning {
     All,
     Asks(u8),
     /// A dangerous word, whatever its form.
-    Deed(u64),
+    Danger(u64),
     /// What a word counts as.
     Form(u64),
 }
@@ -138,7 +138,7 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     say("to", &|_| Meaning::To);
     say("id", &|_| Meaning::Id);
     meanings.extend(ASKS.iter().map(|(word, bit)| (hash(word), Meaning::Asks(*bit))));
-    meanings.extend(CLASSES.iter().map(|(word, class)| (*word, Meaning::Deed(*class))));
+    meanings.extend(CLASSES.iter().map(|(word, class)| (*word, Meaning::Danger(*class))));
     meanings.extend(DATE_WORDS.iter().map(|word| (hash(word), Meaning::Form(hash(word)))));
     meanings.extend(NEGATIONS.iter().map(|word| (hash(word), Meaning::Small)));
     meanings

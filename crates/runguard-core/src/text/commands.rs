@@ -5,7 +5,7 @@
 
 /// Where the password is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PasswordAt {
     /// `-pVALUE`; apart it would be asked for.
     Glued,
     /// `-p VALUE`, `-p=VALUE` or `-pVALUE`.
@@ -21,11 +21,11 @@ pub(super) enum Place {
 struct Flag {
     programs: &'static [&'static str],
     flags: &'static [&'static str],
-    place: Place,
+    place: PasswordAt,
 }
 
 const FLAGS: &[Flag] = &[
-    Flag { programs: &["sshpass"], flags: &["-p"], place: Place::Behind },
+    Flag { programs: &["sshpass"], flags: &["-p"], place: PasswordAt::Behind },
     Flag {
         programs: &[
             "mysql",
@@ -47,25 +47,25 @@ const FLAGS: &[Flag] = &[
             "unrar",
         ],
         flags: &["-p", "-hp"],
-        place: Place::Glued,
+        place: PasswordAt::Glued,
     },
-    Flag { programs: &["redis-cli", "valkey-cli", "keydb-cli"], flags: &["-a"], place: Place::Behind },
+    Flag { programs: &["redis-cli", "valkey-cli", "keydb-cli"], flags: &["-a"], place: PasswordAt::Behind },
     Flag {
         programs: &["ldapsearch", "ldapmodify", "ldapadd", "ldapdelete", "ldapwhoami", "ldapcompare", "ldappasswd", "ldapmodrdn"],
         flags: &["-w"],
-        place: Place::Behind,
+        place: PasswordAt::Behind,
     },
-    Flag { programs: &["ldappasswd"], flags: &["-s", "-a"], place: Place::Behind },
-    Flag { programs: &["curl"], flags: &["-u", "-U", "--user", "--proxy-user"], place: Place::BehindSign(':') },
-    Flag { programs: &["curl"], flags: &["-b", "--cookie"], place: Place::Cookies },
-    Flag { programs: &["http", "xh"], flags: &["-a", "--auth"], place: Place::BehindSign(':') },
-    Flag { programs: &["etcdctl", "wget"], flags: &["--user"], place: Place::BehindSign(':') },
+    Flag { programs: &["ldappasswd"], flags: &["-s", "-a"], place: PasswordAt::Behind },
+    Flag { programs: &["curl"], flags: &["-u", "-U", "--user", "--proxy-user"], place: PasswordAt::BehindSign(':') },
+    Flag { programs: &["curl"], flags: &["-b", "--cookie"], place: PasswordAt::Cookies },
+    Flag { programs: &["http", "xh"], flags: &["-a", "--auth"], place: PasswordAt::BehindSign(':') },
+    Flag { programs: &["etcdctl", "wget"], flags: &["--user"], place: PasswordAt::BehindSign(':') },
     Flag {
         programs: &["smbclient", "rpcclient", "smbget", "smbcacls", "net", "nmblookup"],
         flags: &["-U", "--user"],
-        place: Place::BehindSign('%'),
+        place: PasswordAt::BehindSign('%'),
     },
-    Flag { programs: &["lftp"], flags: &["-u", "--user"], place: Place::BehindSign(',') },
+    Flag { programs: &["lftp"], flags: &["-u", "--user"], place: PasswordAt::BehindSign(',') },
     Flag {
         programs: &[
             "login",
@@ -90,16 +90,20 @@ const FLAGS: &[Flag] = &[
             "evil-winrm",
         ],
         flags: &["-p"],
-        place: Place::Behind,
+        place: PasswordAt::Behind,
     },
     Flag {
         programs: &["unzip", "zip", "zipcloak", "sqlcmd", "osql", "bcp", "tsql", "ipmitool", "mosquitto_pub", "mosquitto_sub", "isql"],
         flags: &["-P"],
-        place: Place::Behind,
+        place: PasswordAt::Behind,
     },
-    Flag { programs: &["plink", "pscp", "psftp", "putty"], flags: &["-pw"], place: Place::Apart },
-    Flag { programs: &["snmpwalk", "snmpget", "snmpset", "snmpbulkwalk", "snmpbulkget"], flags: &["-A", "-X", "-c"], place: Place::Apart },
-    Flag { programs: &["openssl"], flags: &["-k", "-K"], place: Place::Apart },
+    Flag { programs: &["plink", "pscp", "psftp", "putty"], flags: &["-pw"], place: PasswordAt::Apart },
+    Flag {
+        programs: &["snmpwalk", "snmpget", "snmpset", "snmpbulkwalk", "snmpbulkget"],
+        flags: &["-A", "-X", "-c"],
+        place: PasswordAt::Apart,
+    },
+    Flag { programs: &["openssl"], flags: &["-k", "-K"], place: PasswordAt::Apart },
 ];
 
 /// Programs whose `-p` is a password only where they log in.
@@ -119,16 +123,16 @@ pub(super) fn program<'a>(word: &'a str, known: Option<&'a str>) -> Option<&'a s
 }
 
 /// Where a program expects its password when `argument` begins with one of its flags, and how long the flag is.
-pub(super) fn flag(program: &str, argument: &str) -> Option<(usize, Place)> {
+pub(super) fn flag(program: &str, argument: &str) -> Option<(usize, PasswordAt)> {
     let flags = FLAGS.iter().filter(|flag| flag.programs.contains(&program));
     flags.flat_map(|flag| flag.flags.iter().map(|name| (*name, flag.place))).find_map(|(name, place)| {
         let rest = argument.strip_prefix(name)?;
         let is_apart = rest.starts_with([' ', '\t', '=']);
         let fits = match place {
-            Place::Glued => !is_apart && !rest.is_empty(),
-            Place::Behind => true,
-            Place::BehindSign(_) => is_apart || !name.starts_with("--"),
-            Place::Apart | Place::Cookies => is_apart,
+            PasswordAt::Glued => !is_apart && !rest.is_empty(),
+            PasswordAt::Behind => true,
+            PasswordAt::BehindSign(_) => is_apart || !name.starts_with("--"),
+            PasswordAt::Apart | PasswordAt::Cookies => is_apart,
         };
         fits.then_some((name.len(), place))
     })

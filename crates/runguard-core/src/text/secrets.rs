@@ -5,7 +5,7 @@
 //! depends on how surely the name and the sign between them say that it is one: behind `password=` anything does; behind
 //! "password is" only what no sentence would say.
 
-use super::commands::{self, Place};
+use super::commands::{self, PasswordAt};
 use super::glance::is_telling;
 use super::judgement::{has_mixed_case, is_placeholder, is_variable};
 use super::values::{announced_value, named_value};
@@ -126,12 +126,12 @@ impl<'a> Walk<'a> {
         let value = near(&rest[quote.map_or(0, char::len_utf8)..], MOST_BYTES);
         let value = &value[..value.find(is_end).unwrap_or(value.len())];
         let value = match place {
-            Place::Cookies => {
+            PasswordAt::Cookies => {
                 self.is_in_cookies = true;
                 return None;
             }
-            Place::BehindSign(sign) => &value[value.find(sign)? + sign.len_utf8()..],
-            Place::Glued | Place::Behind | Place::Apart => value,
+            PasswordAt::BehindSign(sign) => &value[value.find(sign)? + sign.len_utf8()..],
+            PasswordAt::Glued | PasswordAt::Behind | PasswordAt::Apart => value,
         };
         let is_value = !value.is_empty() && !value.starts_with('-') && !is_variable(value);
         let start = offset(text, value);

@@ -67,10 +67,10 @@ impl<'a> Player<'a> {
         let (options, over) = (&story["run"], story.get("budget").map(limits));
         let id = story["name"].as_str().unwrap();
         let own = Some(limits(options)).filter(|limits| *limits != Limits::default());
-        let ceilings = Ceilings { tool_calls: options["max_tool_calls"].as_u64(), model_calls: options["max_model_calls"].as_u64() };
+        let ceilings = Ceilings::default().tool_calls(options["max_tool_calls"].as_u64()).model_calls(options["max_model_calls"].as_u64());
         let repeats = options["repeats"].as_u64().map_or(3, |repeats| repeats as u32);
         let (loops, stall, money) = if kept_by == "process" {
-            let settings = LoopSettings { repeats, ..LoopSettings::default() };
+            let settings = LoopSettings::default().repeats(repeats);
             let stall = options["stall"].as_str().map(|preset| {
                 let watcher = StallSessions::new(Preset::from_name(preset).unwrap().settings()).unwrap();
                 Stalls::InProcess(Arc::new(Mutex::new(watcher)))

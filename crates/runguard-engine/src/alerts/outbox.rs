@@ -6,7 +6,7 @@
 //!
 //! The file can be lost: then alerts begin at the end of the log, because old news is no alert.
 
-use super::targets::{Parcel, TargetKind, shown_alert, time_text};
+use super::targets::{AlertMessage, TargetKind, shown_alert, time_text};
 use crate::erasure::Gone;
 use runguard_core::notice::AlertState;
 use runguard_insight::alert::{Alert, Rule, State};
@@ -81,7 +81,7 @@ pub(super) struct Posting<'a> {
 #[derive(Debug)]
 pub(super) enum Next {
     Send {
-        parcel: Parcel,
+        parcel: AlertMessage,
         entries: Vec<Waiting>,
     },
     /// Nothing before this time.
@@ -241,7 +241,7 @@ impl Outbox {
             }
         }
         transaction.commit()?;
-        Ok(Next::Send { parcel: Parcel { id: batch.unwrap_or(message_id), alerts }, entries })
+        Ok(Next::Send { parcel: AlertMessage { id: batch.unwrap_or(message_id), alerts }, entries })
     }
 
     pub(super) fn delivered(&mut self, entries: &[Waiting], now_ms: i64) -> Result<()> {

@@ -7,6 +7,7 @@
 use crate::settings::shown_variable;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::notice::{self, Message, Notice};
 use runguard_core::shown::one_line;
 use runguard_core::text::cut;
@@ -89,32 +90,32 @@ pub struct TargetSettings {
 
 impl TargetSettings {
     /// What can be said without the environment: the key and what is wrong with it.
-    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+    pub(super) fn check(&self) -> Result<(), InvalidSetting> {
         let is_name_char = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_name_char) {
-            return Err(("name", "must be 1 to 64 letters, digits, - _ or .".into()));
+            return Err(InvalidSetting::new("name", "must be 1 to 64 letters, digits, - _ or ."));
         }
         let variables = [("url_env", &self.url_env), ("routing_key_env", &self.routing_key_env), ("secret_env", &self.secret_env)];
         let is_variable = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if let Some((key, _)) = variables.into_iter().find(|(_, name)| name.as_ref().is_some_and(|name| !is_variable(name))) {
-            return Err((
+            return Err(InvalidSetting::new(
                 key,
-                "must be the name of an environment variable, such as SLACK_WEBHOOK_URL; the secret itself stands in no file".into(),
+                "must be the name of an environment variable, such as SLACK_WEBHOOK_URL; the secret itself stands in no file",
             ));
         }
         if self.url.is_some() && self.url_env.is_some() {
-            return Err(("url_env", "url and url_env say the same; keep one".into()));
+            return Err(InvalidSetting::new("url_env", "url and url_env say the same; keep one"));
         }
         if self.kind != TargetKind::Pagerduty && self.url.is_none() && self.url_env.is_none() {
-            return Err(("url", "is needed; or url_env, the variable that holds it".into()));
+            return Err(InvalidSetting::new("url", "is needed; or url_env, the variable that holds it"));
         }
         if self.kind == TargetKind::Pagerduty && self.routing_key_env.is_none() {
-            return Err(("routing_key_env", "is needed: the variable that holds the integration key".into()));
+            return Err(InvalidSetting::new("routing_key_env", "is needed: the variable that holds the integration key"));
         }
         if self.kind == TargetKind::Webhook && self.secret_env.is_none() {
-            return Err(("secret_env", "is needed: the variable that holds the signing secret (whsec_…)".into()));
+            return Err(InvalidSetting::new("secret_env", "is needed: the variable that holds the signing secret (whsec_…)"));
         }
-        self.url.as_deref().map_or(Ok(()), |url| self.parse(url).map(drop).map_err(|problem| ("url", problem)))
+        self.url.as_deref().map_or(Ok(()), |url| self.parse(url).map(drop).map_err(|problem| InvalidSetting::new("url", problem)))
     }
 
     /// Says nothing of the address itself: it may be a secret.
@@ -159,7 +160,7 @@ impl fmt::Debug for Target {
 
 /// One message: an alert, or several that came at once.
 #[derive(Debug, Clone)]
-pub struct Parcel {
+pub struct AlertMessage {
     /// The same on every attempt.
     pub id: String,
     pub alerts: Vec<Alert>,
@@ -194,7 +195,7 @@ impl Target {
     /// `environment` gives the value of a variable.
     pub fn new(settings: &TargetSettings, environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let at = |problem: String| format!("alert target `{}`: {problem}", settings.name);
-        settings.check().map_err(|(key, problem)| at(format!("`{key}` {problem}")))?;
+        settings.check().map_err(|invalid| at(invalid.to_string()))?;
         let variable = |key: &str, name: &Option<String>| match name {
             None => Ok(None),
             Some(name) => {
@@ -234,7 +235,7 @@ impl Target {
     }
 
     /// What is sent, for a parcel.
-    pub fn body(&self, parcel: &Parcel) -> String {
+    pub fn body(&self, parcel: &AlertMessage) -> String {
         let notices: Vec<Notice> = parcel.alerts.iter().map(|alert| notice(alert, &parcel.id)).collect();
         let message = Message { id: &parcel.id, notices: &notices };
         let routing_key = match &self.secret {
@@ -266,7 +267,7 @@ impl Target {
     }
 
     /// One attempt. Takes ten seconds at most, and reads little of what is answered.
-    pub async fn send(&self, parcel: &Parcel, now_seconds: i64) -> Result<(), Failed> {
+    pub async fn send(&self, parcel: &AlertMessage, now_seconds: i64) -> Result<(), Failed> {
         if !self.allow_private
             && let Ok(address) = self.host().trim_matches(['[', ']']).parse::<IpAddr>()
             && !is_public(address)
@@ -434,7 +435,7 @@ fn notice(alert: &Alert, message_id: &str) -> Notice {
     }
 }
 
-fn webhook(parcel: &Parcel) -> Value {
+fn webhook(parcel: &AlertMessage) -> Value {
     let Some(alert) = parcel.alerts.first() else { return Value::Null };
     let mut data = shown_alert(alert);
     data["id"] = json!(parcel.id);

@@ -2,7 +2,7 @@
 
 use super::{Ended, Rests};
 use crate::erasure::Gone;
-use runguard_insight::insight::digest::{Cell, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Place, Range};
+use runguard_insight::insight::digest::{Cell, CellKey, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Range};
 use runguard_store::TrustedTime;
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};
@@ -89,7 +89,7 @@ fn set_progress(connection: &Connection, name: &str, value: u64) -> Result<(), r
 }
 
 /// The cells of a range, and the last row they rest on, in one snapshot. A file that is not there yet has none.
-pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(Place, Cell)>), rusqlite::Error> {
+pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(CellKey, Cell)>), rusqlite::Error> {
     if !path.exists() {
         return Ok((0, Vec::new()));
     }
@@ -112,7 +112,7 @@ pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(Place, Cell)
     while let Some(row) = rows.next()? {
         let Some(dimension) = Dimension::from_number(row.get(2)?) else { continue };
         let text = |column: usize| row.get_ref(column).and_then(|value| Ok(Box::from(value.as_str()?)));
-        let place = Place { hour: row.get(0)?, tenant: text(1)?, dimension, first: text(3)?, second: text(4)? };
+        let place = CellKey { hour: row.get(0)?, tenant: text(1)?, dimension, first: text(3)?, second: text(4)? };
         found.push((place, decode(row.get_ref(5)?.as_blob()?)?));
     }
     Ok((digested, found))
@@ -174,7 +174,7 @@ impl Cells {
 
     /// Adds a digest to the cells, and says how far they reach, together.
     pub(super) fn write(&mut self, digest: Digest, upto: u64, rests: &mut Rests) -> Result<(), Ended> {
-        let mut changes: Vec<(Place, Cell)> = digest.into_cells().collect();
+        let mut changes: Vec<(CellKey, Cell)> = digest.into_cells().collect();
         // Sorted, each page of the table is touched once.
         changes.sort_unstable_by(|left, right| left.0.cmp(&right.0));
         if self.names.len() > MOST_GROUPS {
@@ -279,7 +279,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    fn put(&mut self, place: Place, cell: Cell) -> Result<(), Ended> {
+    fn put(&mut self, place: CellKey, cell: Cell) -> Result<(), Ended> {
         if self.add(&place, &cell)? {
             return Ok(());
         }
@@ -295,7 +295,7 @@ impl Writing<'_> {
         }
         self.names.insert(group, names);
         let (first, second) = place.dimension.other_names(&place.first);
-        let other = Place { first: first.into(), second: second.into(), ..place };
+        let other = CellKey { first: first.into(), second: second.into(), ..place };
         if self.add(&other, &cell)? { Ok(()) } else { self.insert(&other, &cell) }
     }
 
@@ -307,8 +307,8 @@ impl Writing<'_> {
     }
 
     /// Adds to a cell; says whether it was there.
-    fn add(&self, place: &Place, cell: &Cell) -> Result<bool, Ended> {
-        let Place { hour, tenant, dimension, first, second } = place;
+    fn add(&self, place: &CellKey, cell: &Cell) -> Result<bool, Ended> {
+        let CellKey { hour, tenant, dimension, first, second } = place;
         let key = params![hour, tenant, dimension.number(), first, second];
         let mut select = self.transaction.prepare_cached(
             "SELECT body FROM cells WHERE hour = ?1 AND tenant = ?2 AND dimension = ?3 AND first_name = ?4 AND second_name = ?5",
@@ -322,7 +322,7 @@ impl Writing<'_> {
         Ok(true)
     }
 
-    fn insert(&mut self, Place { hour, tenant, dimension, first, second }: &Place, cell: &Cell) -> Result<(), Ended> {
+    fn insert(&mut self, CellKey { hour, tenant, dimension, first, second }: &CellKey, cell: &Cell) -> Result<(), Ended> {
         let mut insert = self.transaction.prepare_cached("INSERT INTO cells VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
         insert.execute(params![hour, tenant, dimension.number(), first, second, encode(cell)?])?;
         self.added += 1;

@@ -121,7 +121,9 @@ async fn what_is_kept_is_what_was_and_rows_of_an_earlier_version_are_read_as_it_
     let engine = open(new_folder.path()).await;
     play(&engine).await;
     engine.stop();
-    for (today, old) in kept(&log_of(new_folder.path())).into_iter().zip(kept(&old_log)) {
+    let (today, old) = (kept(&log_of(new_folder.path())), kept(&old_log));
+    assert_eq!(today.len(), old.len());
+    for (today, old) in today.into_iter().zip(old) {
         assert_eq!(today, old);
     }
     drop(old_log);

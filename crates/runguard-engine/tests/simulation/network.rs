@@ -35,7 +35,7 @@ pub(crate) struct Weather {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ServerState {
     Up,
     Down,
     /// The replica does not follow: what is written may be lost, and nobody is told that it is done.
@@ -76,7 +76,7 @@ impl Taped {
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) weather: Weather,
-    pub(crate) standing: Standing,
+    pub(crate) server: ServerState,
     /// Nodes that cannot be reached.
     pub(crate) cut: BTreeSet<usize>,
     pub(crate) tape: Vec<Taped>,
@@ -116,7 +116,7 @@ impl Network {
     pub(crate) fn new(seed: u64, weather: Weather, partitions: u16, stream_limit: u64) -> Arc<Self> {
         let record = Record {
             weather,
-            standing: Standing::Up,
+            server: ServerState::Up,
             cut: BTreeSet::new(),
             tape: Vec::new(),
             on_tape: BTreeSet::new(),
@@ -157,7 +157,7 @@ impl Network {
     pub(crate) fn calm(&self) {
         let mut record = self.record();
         record.weather = Weather { lost_requests: 0, lost_answers: 0, repeated: 0, very_late: 0, ..record.weather };
-        record.standing = Standing::Up;
+        record.server = ServerState::Up;
         record.cut.clear();
         drop(record);
         self.log.set_log_fault(LogFault::Sound);
@@ -165,12 +165,12 @@ impl Network {
 
     pub(crate) fn go_down(&self) {
         let mut record = self.record();
-        record.standing = Standing::Down;
+        record.server = ServerState::Down;
         record.broken += 1;
     }
 
     pub(crate) fn come_up(&self) {
-        self.record().standing = Standing::Up;
+        self.record().server = ServerState::Up;
     }
 
     pub(crate) async fn empty(&self) {
@@ -189,7 +189,7 @@ impl Network {
     pub(crate) fn lag(&self) {
         let replica = self.database.replica();
         let mut record = self.record();
-        record.standing = Standing::Lagging;
+        record.server = ServerState::Lagging;
         record.replica = Some((replica, record.tape.len()));
     }
 
@@ -225,7 +225,7 @@ impl Network {
 
     fn reaches(&self, node: usize, connection: u64) -> bool {
         let record = self.record();
-        record.standing != Standing::Down && record.broken == connection && !record.cut.contains(&node)
+        record.server != ServerState::Down && record.broken == connection && !record.cut.contains(&node)
     }
 
     fn tape(&self, life: &Life, swaps: &[Swap], answers: &[Swapped], mut tokens: BTreeMap<CellName, Token>) {
@@ -326,7 +326,7 @@ impl Line {
                 });
             }
             tokio::time::sleep(fate.back).await;
-            let unacknowledged = kind == Kind::Acknowledged && network.record().standing == Standing::Lagging;
+            let unacknowledged = kind == Kind::Acknowledged && network.record().server == ServerState::Lagging;
             if !fate.answer_lost && !unacknowledged && network.reaches(life.node, connection) {
                 let _ = sender.send(answered);
             }

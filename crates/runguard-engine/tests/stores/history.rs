@@ -1,7 +1,7 @@
 //! Any history, lived through by every store, looks the same on all.
 
-use crate::steps::{FILTERS, Request, SESSIONS, SETTINGS, Sight, Step, TENANTS, history};
-use crate::systems::{Servers, System, settings};
+use crate::stores::steps::{FILTERS, Request, SESSIONS, SETTINGS, Sight, Step, TENANTS, history};
+use crate::stores::systems::{Servers, System, settings};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use runguard_core::Timestamp;
 use runguard_engine::engine::fingerprint;

@@ -1,6 +1,6 @@
 //! Many at the same time, on all nodes: every cap is reached and none is passed, and the log has each answer once.
 
-use crate::systems::{Servers, System, settings};
+use crate::stores::systems::{Servers, System, settings};
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::engine::fingerprint;
 use runguard_engine::{Answered, Asked, Engine, EngineError, Idempotency};

@@ -1,7 +1,7 @@
 //! The stores, each with an engine on it, or two.
 
-use crate::postgres_server::PostgresServer;
-use crate::redis_server::RedisServer;
+use crate::stores::postgres_server::PostgresServer;
+use crate::stores::redis_server::RedisServer;
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing, shared};
 use runguard_store::{Memory, Store};

@@ -9,13 +9,14 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::failures::{self, CallResult, LastCall, refusal};
 use runguard_core::fingerprint;
-use runguard_core::limits::within;
+use runguard_core::limits::{InvalidSetting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row;
+use runguard_core::row::Kind as RowKind;
 use runguard_core::text::{StoreText, redact};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: Some(Traces { rank: 4, read: traced }),
 };
 
 static SLOT: Slot = Slot::of::<ActionGroup, 0>(14, Lasts::Log);
@@ -61,7 +63,7 @@ pub static ROUTE: Route = Route {
     fields: call_fields!(),
     answers: &[ACTION, FAILURES, MAX_FAILURES, RETRYABLE],
     reasons: &[Reason::PermanentFailure],
-    read: |input| Box::new(Request(Call::read(input))),
+    read: |input| Box::new(Request(ActionCall::read(input))),
 };
 
 pub static RESULT_ROUTE: Route = Route {
@@ -72,7 +74,7 @@ pub static RESULT_ROUTE: Route = Route {
     fields: call_fields!(Field::required("failed", Kind::Flag, "Whether it failed.", "true")),
     answers: &[ACTION, FAILURES],
     reasons: &[],
-    read: |input| Box::new(ResultRequest { failed: input.flag("failed"), call: Call::read(input) }),
+    read: |input| Box::new(ResultRequest { failed: input.flag("failed"), call: ActionCall::read(input) }),
 };
 
 const ACTION: AnswerField =
@@ -104,7 +106,7 @@ impl GuardSettings for Settings {
         Span::ZERO
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_failures", self.max_failures, 1..=100)
     }
 }
@@ -139,7 +141,7 @@ impl Guard for ActionGroup {
 
 /// What is the same when a call is made again.
 #[derive(Debug)]
-struct Call {
+struct ActionCall {
     session_id: String,
     action: String,
     /// Where the path begins in the action. It may name whom the call is about.
@@ -147,7 +149,7 @@ struct Call {
     identity: u64,
 }
 
-impl Call {
+impl ActionCall {
     fn read(input: &Input<'_>) -> Self {
         let part = |name: &str| runguard_core::text::cut(&input.text(name), 256).to_owned();
         let function = part("function");
@@ -177,18 +179,25 @@ impl Call {
 /// What is kept of a call, or of its result.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept<'a> {
+struct Kept<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
-    pub call: Cow<'a, str>,
+    call: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<bool>,
+    failed: Option<bool>,
+}
+
+fn traced(logged: &Logged<'_>) -> Traced {
+    if logged.row.kind != RowKind::Check {
+        return Traced::Nothing;
+    }
+    Traced::call(Some(xxh3_64(logged::read::<Kept<'_>>(&logged.row.input).call.as_bytes())))
 }
 
 /// A call is told apart by what is kept of it, not by its parameters, which are not kept.
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
     let row = logged.row;
     let kept: Kept<'_> = logged::read(&row.input);
-    let call = |known: &str| Call {
+    let call = |known: &str| ActionCall {
         session_id: row.session.clone(),
         action: row.subject.clone(),
         path_at: row.subject.len(),
@@ -206,7 +215,7 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubt
 }
 
 #[derive(Debug)]
-pub struct Request(Call);
+pub struct Request(ActionCall);
 
 #[derive(Debug)]
 pub struct Block {
@@ -269,7 +278,7 @@ impl Decide for Request {
 
 #[derive(Debug)]
 pub struct ResultRequest {
-    call: Call,
+    call: ActionCall,
     failed: bool,
 }
 

@@ -9,13 +9,15 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row;
+use runguard_core::row::Kind as RowKind;
 use runguard_core::text::{StoreText, cut};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: Some(Traces { rank: 2, read: traced }),
 };
 
 static SLOT: Slot = Slot::of::<AgentAction, 0>(5, Lasts::Window);
@@ -150,7 +153,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_total", self.max_total, 0..=1000)?;
         within("max_consecutive", self.max_consecutive, 0..=1000)?;
         within("max_same", self.max_same, 0..=1000)?;
@@ -173,7 +176,7 @@ impl Settings {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Call {
+struct SeenCall {
     at: Timestamp,
     /// Index into [`State::names`].
     action: u16,
@@ -189,12 +192,12 @@ struct Call {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     names: Names,
-    calls: Vec<Call>,
+    calls: Vec<SeenCall>,
 }
 stored_in_one_part!(State);
 
 impl State {
-    fn in_window(&self, now: Timestamp, window: Span) -> Vec<&Call> {
+    fn in_window(&self, now: Timestamp, window: Span) -> Vec<&SeenCall> {
         self.calls.iter().filter(|call| now.still_counts(call.at, window)).collect()
     }
 }
@@ -221,7 +224,7 @@ impl Guard for AgentAction {
         match event {
             Event::Called { action, params, keep } => {
                 let action = state.names.index_or_add(action);
-                state.calls.push(Call { at, action, params: *params, result: 0, progressed: false });
+                state.calls.push(SeenCall { at, action, params: *params, result: 0, progressed: false });
                 if state.calls.len() > (*keep).max(1) as usize {
                     while state.calls.len() > (*keep).max(1) as usize {
                         forget_earliest(&mut state.calls, |call| call.at);
@@ -266,15 +269,27 @@ pub struct Request {
 /// What is kept of a call, or of its result.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept<'a> {
+struct Kept<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
-    pub action_params_hash: Cow<'a, str>,
+    action_params_hash: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
-    pub result_summary: Cow<'a, str>,
+    result_summary: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
-    pub result_hash: Cow<'a, str>,
+    result_hash: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<bool>,
+    error: Option<bool>,
+}
+
+fn traced(logged: &Logged<'_>) -> Traced {
+    let Kept { action_params_hash, result_summary, result_hash, error }: Kept<'_> = logged::read(&logged.row.input);
+    if logged.row.kind == RowKind::Check {
+        return Traced::call(Some(xxh3_64(action_params_hash.as_bytes())));
+    }
+    Traced::Result {
+        result: if result_hash.is_empty() { result_fingerprint(&result_summary) } else { xxh3_64(result_hash.as_bytes()) },
+        error: (error == Some(true)).then(|| error_fingerprint(&result_summary)),
+        shown: result_summary.into_owned(),
+    }
 }
 
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Retold {
@@ -321,7 +336,7 @@ impl Request {
         hash(&self.params_hash)
     }
 
-    fn findings(&self, settings: &Settings, state: &State, calls: &[&Call]) -> Vec<Finding<Block, Event>> {
+    fn findings(&self, settings: &Settings, state: &State, calls: &[&SeenCall]) -> Vec<Finding<Block, Event>> {
         let mut findings = Vec::new();
         let total = calls.len() as u32;
         if total >= settings.max_total {
@@ -330,9 +345,9 @@ impl Request {
             findings.push(Finding::new(Reason::TotalActionCeiling, block, clears_at));
         }
         let action = state.names.index(&self.action_name);
-        let is_same = |call: &&&Call| Some(call.action) == action;
+        let is_same = |call: &&&SeenCall| Some(call.action) == action;
         let polls = settings.polls(&self.action_name);
-        let is_news = |call: &&&Call| polls && call.progressed;
+        let is_news = |call: &&&SeenCall| polls && call.progressed;
 
         // Counted first: the times are needed only by a rule that fires.
         let in_a_row = || calls.iter().rev().take_while(|call| is_same(call) && !is_news(call));
@@ -375,7 +390,7 @@ fn hash(text: &str) -> u32 {
 }
 
 /// The shortest round of at least two different actions that `next` would complete for the n-th time.
-fn cycle(calls: &[&Call], next: u16, settings: &Settings) -> Option<u32> {
+fn cycle(calls: &[&SeenCall], next: u16, settings: &Settings) -> Option<u32> {
     let from_end = |back: usize| if back == 0 { Some(next) } else { calls.len().checked_sub(back).map(|position| calls[position].action) };
     (2..=settings.cycle_max_period).find(|&period| {
         let length = (period * settings.cycle_repeats) as usize;
@@ -386,7 +401,7 @@ fn cycle(calls: &[&Call], next: u16, settings: &Settings) -> Option<u32> {
     })
 }
 
-fn distribution(state: &State, calls: &[&Call]) -> Vec<(String, u64)> {
+fn distribution(state: &State, calls: &[&SeenCall]) -> Vec<(String, u64)> {
     let used = |index: u16| calls.iter().filter(|call| call.action == index).count() as u64;
     let mut counts: Vec<(String, u64)> = state.names.iter().map(|(index, name)| (name.to_owned(), used(index))).collect();
     counts.retain(|(_, count)| *count > 0);

@@ -9,9 +9,9 @@ use crate::answer::{Answer, Value};
 use crate::input::{Field, Kind};
 use crate::logged::{self, Doubts, Logged, Retell, Retold, Shows, Terms, Turned};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::breaker::circuit::{CallResult, Caller, Circuit, CircuitSettings, Phase, Refusal};
+use runguard_core::breaker::circuit::{CallReport, Caller, Circuit, CircuitSettings, Phase, Refusal};
 pub use runguard_core::breaker::circuit::{CircuitView, Control, Event, Forced, PhaseChange, Remains};
-use runguard_core::limits::{Invalid, within};
+use runguard_core::limits::{InvalidSetting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{self, Action, Ended, Row, RowRef};
 use runguard_core::text::StoreText;
@@ -32,6 +32,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(Retelling::default()),
+    traces: None,
 };
 
 /// Where the phases of endpoints are filed.
@@ -140,7 +141,7 @@ impl GuardSettings for Settings {
         self.circuit.longest_window()
     }
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_endpoints", self.max_endpoints, 1..=1_000_000)?;
         self.circuit.check()
     }
@@ -356,7 +357,7 @@ impl Decide for RecordRequest {
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let result = CallResult {
+        let result = CallReport {
             session: &self.session_id,
             is_failure: self.failed,
             latency_ms: self.latency_ms,
@@ -427,7 +428,7 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         Some(Ended::Answered(_) | Ended::Did(_)) | None => None,
     };
     let kept: Kept<'_> = logged::read(row.input);
-    let call = kept.outcome.map(|outcome| logged::Call { is_failure: outcome == CallOutcome::Failure, latency_ms: kept.latency_ms });
+    let call = kept.outcome.map(|outcome| logged::CallEnd { is_failure: outcome == CallOutcome::Failure, latency_ms: kept.latency_ms });
     Shows { call, circuit, ..Shows::default() }
 }
 

@@ -27,7 +27,7 @@ use crate::logged;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, MOST_SCOPES, Scope, Unit, number_of, scope_label};
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, UnknownModel, Usage};
 use runguard_core::reason::{GuardName, Reason};
@@ -49,6 +49,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Money,
     shows: row::shows,
     retelling: || Box::new(row::Retelling::default()),
+    traces: None,
 };
 
 pub static SLOT: Slot = Slot { lives_with: LivesWith::Budget, ..Slot::of::<Budget, 0>(12, Lasts::Log) };
@@ -251,8 +252,8 @@ impl GuardSettings for Settings {
         self.reservation
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        NanoDollars::from_dollars(self.max_usd).map_err(|error| ("max_usd", error.to_string()))?;
+    fn check(&self) -> Result<(), InvalidSetting> {
+        NanoDollars::from_dollars(self.max_usd).map_err(|error| InvalidSetting::new("max_usd", error.to_string()))?;
         within("cap", self.cap, 0..=1_000_000)?;
         lasting("reservation", self.reservation)
     }

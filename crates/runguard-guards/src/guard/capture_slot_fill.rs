@@ -14,7 +14,7 @@ use crate::input::{Field, Kind};
 use crate::logged::{self, Doubts, EachByItself, Known, Logged, Reading, Retold, Shows, Terms};
 use crate::pattern::Pattern;
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
@@ -35,6 +35,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
+    traces: None,
 };
 
 static SLOT: Slot = Slot::of::<CaptureSlotFill, 0>(7, Lasts::Window);
@@ -150,7 +151,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_attempts", self.max_attempts, 0..=1000)?;
         within("max_hints", self.max_hints, 0..=1000)?;
         lasting("window", self.window)

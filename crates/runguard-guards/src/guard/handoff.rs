@@ -12,7 +12,7 @@ use crate::input::{Field, Kind};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Shows, Terms};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::RowRef;
 use runguard_core::text::StoreText;
@@ -31,6 +31,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
+    traces: None,
 };
 
 static SLOT: Slot = Slot::of::<Handoff, 0>(2, Lasts::Window);
@@ -94,7 +95,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_handoffs", self.max_handoffs, 0..=1000)?;
         within("max_visits_per_bot", self.max_visits_per_bot, 0..=1000)?;
         lasting("window", self.window)

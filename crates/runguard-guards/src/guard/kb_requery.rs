@@ -14,7 +14,7 @@ use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Shows, Te
 use crate::pattern::Patterns;
 use crate::policy::{self, AnySection, GuardSettings, Policy, Section, SectionInfo, Setting, SettingsProblem, Tree};
 use runguard_core::fingerprint::hex16;
-use runguard_core::limits::{fraction, lasting, within};
+use runguard_core::limits::{InvalidSetting, fraction, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{self, RowRef};
 use runguard_core::similarity::Gist;
@@ -59,6 +59,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows,
     retelling: || Box::new(EachByItself(again)),
+    traces: None,
 };
 
 static BOTPRESS_SLOT: Slot = Slot { subject: NamedBy::Anyone, ..Slot::of::<Botpress, 0>(3, Lasts::Window) };
@@ -223,7 +224,7 @@ impl GuardSettings for BotpressSettings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_queries", self.max_queries, 0..=1000)?;
         lasting("window", self.window)?;
         fraction("confidence_threshold", self.confidence_threshold)
@@ -517,7 +518,7 @@ impl GuardSettings for VoiceflowSettings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_queries", self.max_queries, 0..=1000)?;
         lasting("window", self.window)?;
         fraction("low_confidence", self.low_confidence)

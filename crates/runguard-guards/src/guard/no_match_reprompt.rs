@@ -12,7 +12,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Kind};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms};
 use crate::policy::{GuardSettings, Policy, Section, Setting, SettingsProblem, VisitPattern};
-use runguard_core::limits::{lasting, within};
+use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
@@ -30,6 +30,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: None,
 };
 
 static SLOT: Slot = Slot::of::<NoMatchReprompt, 0>(6, Lasts::Window);
@@ -101,7 +102,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("max_reprompts", self.max_reprompts, 0..=1000)?;
         lasting("window", self.window)
     }

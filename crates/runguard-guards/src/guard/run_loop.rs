@@ -10,13 +10,14 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubt, Doubts, Logged, Retell, Retold, Terms};
+use crate::logged::{self, Doubt, Doubts, Logged, Retell, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::loops::{Called, Compared, LoopDetected, LoopKind, LoopSettings, MAX_CYCLE_LEN, Trail};
 use runguard_core::fingerprint;
-use runguard_core::limits::within;
+use runguard_core::limits::{InvalidSetting, within};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row;
+use runguard_core::row::Kind as RowKind;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(Retelling::default()),
+    traces: Some(Traces { rank: 3, read: traced }),
 };
 
 static SLOT: Slot = Slot::of::<RunLoop, 0>(10, Lasts::Log);
@@ -101,12 +103,11 @@ impl Default for Settings {
 impl Settings {
     /// As the detector has them: 0 is none.
     pub fn thresholds(&self) -> LoopSettings {
-        LoopSettings {
-            repeats: self.repeats,
-            max_cycle_len: self.max_cycle_len,
-            window: (self.window != Span::ZERO).then_some(self.window),
-            max_calls: (self.max_calls > 0).then_some(self.max_calls),
-        }
+        LoopSettings::default()
+            .repeats(self.repeats)
+            .max_cycle_len(self.max_cycle_len)
+            .window((self.window != Span::ZERO).then_some(self.window))
+            .max_calls((self.max_calls > 0).then_some(self.max_calls))
     }
 }
 
@@ -125,7 +126,7 @@ impl GuardSettings for Settings {
         self.window
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), InvalidSetting> {
         within("repeats", self.repeats, 2..=100)?;
         within("max_cycle_len", self.max_cycle_len, 1..=MAX_CYCLE_LEN)?;
         within("max_calls", self.max_calls, 0..=MOST_CALLS as u32)
@@ -223,7 +224,11 @@ impl Guard for RunLoop {
 
     fn apply(state: &mut State, event: &Event, at: Timestamp) {
         let Thresholds { repeats, max_cycle_len, window_millis, max_calls } = event.thresholds();
-        let settings = LoopSettings { repeats, max_cycle_len, window: window_millis.map(Span::from_millis), max_calls };
+        let settings = LoopSettings::default()
+            .repeats(repeats)
+            .max_cycle_len(max_cycle_len)
+            .window(window_millis.map(Span::from_millis))
+            .max_calls(max_calls);
         if settings.check().is_err() {
             return;
         }
@@ -255,9 +260,16 @@ pub struct Request {
 /// What is kept of a call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept<'a> {
+struct Kept<'a> {
     #[serde(borrow)]
-    pub call: Cow<'a, str>,
+    call: Cow<'a, str>,
+}
+
+fn traced(logged: &Logged<'_>) -> Traced {
+    if logged.row.kind != RowKind::Check {
+        return Traced::Nothing;
+    }
+    Traced::call(Some(xxh3_64(logged::read::<Kept<'_>>(&logged.row.input).call.as_bytes())))
 }
 
 /// Thresholds that a caller brings along: repeats, longest cycle, window in seconds, calls.
@@ -346,12 +358,11 @@ impl Request {
         let own = |given: Option<u64>, set: u32, most: u32| given.map_or(set, |given| given.min(u64::from(most)) as u32);
         let window = self.window_seconds.map_or(settings.window, |seconds| Span::from_seconds(seconds.min(10 * 365 * 24 * 3600)));
         let max_calls = own(self.max_calls, settings.max_calls, MOST_CALLS as u32);
-        LoopSettings {
-            repeats: own(self.repeats, settings.repeats, 100),
-            max_cycle_len: own(self.max_cycle_len, settings.max_cycle_len, MAX_CYCLE_LEN),
-            window: (window != Span::ZERO).then_some(window),
-            max_calls: (max_calls > 0).then_some(max_calls),
-        }
+        LoopSettings::default()
+            .repeats(own(self.repeats, settings.repeats, 100))
+            .max_cycle_len(own(self.max_cycle_len, settings.max_cycle_len, MAX_CYCLE_LEN))
+            .window((window != Span::ZERO).then_some(window))
+            .max_calls((max_calls > 0).then_some(max_calls))
     }
 }
 
@@ -397,7 +408,7 @@ impl Decide for Request {
             let clears_at = trail.clears_at(&settings, self.called(), moment.now);
             findings.push(Finding::new(Reason::LoopDetected, Block::Loop(found), clears_at));
         }
-        let LoopSettings { repeats, max_cycle_len, window, max_calls } = settings;
+        let LoopSettings { repeats, max_cycle_len, window, max_calls, .. } = settings;
         let thresholds = Thresholds { repeats, max_cycle_len, window_millis: window.map(Span::as_millis), max_calls };
         let tool = || self.tool.clone();
         let called = || match self.args.as_str() {

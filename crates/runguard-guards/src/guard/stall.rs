@@ -10,10 +10,11 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::stall::{Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
+use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
@@ -32,6 +33,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: Some(Traces { rank: 1, read: traced }),
 };
 
 static SLOT: Slot = Slot::of::<Stall, 0>(11, Lasts::Log);
@@ -92,8 +94,8 @@ impl GuardSettings for Settings {
         Span::ZERO
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        self.0.check().map_err(|bad| (bad.name, bad.problem))
+    fn check(&self) -> Result<(), InvalidSetting> {
+        self.0.check()
     }
 }
 
@@ -145,14 +147,12 @@ impl Event {
     fn settings(&self) -> StallSettings {
         let only = |tool: &str, applies: bool| if applies { vec![tool.to_owned()] } else { Vec::new() };
         match self {
-            Self::Called(seen) => StallSettings {
-                polling: only(&seen.tool, seen.polling),
-                mutating: only(&seen.tool, seen.mutating),
-                cycle: seen.cycle,
-                cycle_max_period: seen.cycle_max_period,
-                ..StallSettings::silent()
-            },
-            Self::Said { messages, .. } => StallSettings { messages: *messages, ..StallSettings::silent() },
+            Self::Called(seen) => StallSettings::silent()
+                .polling(only(&seen.tool, seen.polling))
+                .mutating(only(&seen.tool, seen.mutating))
+                .cycle(seen.cycle)
+                .cycle_max_period(seen.cycle_max_period),
+            Self::Said { messages, .. } => StallSettings::silent().messages(*messages),
             Self::UserSpoke => StallSettings::silent(),
         }
     }
@@ -231,9 +231,24 @@ impl Request {
 /// What of a request is kept beside its event.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept<'a> {
+struct Kept<'a> {
     #[serde(borrow, skip_serializing_if = "str::is_empty")]
-    pub error: Cow<'a, str>,
+    error: Cow<'a, str>,
+}
+
+fn traced(logged: &Logged<'_>) -> Traced {
+    let kept: Kept<'_> = logged::read(&logged.row.input);
+    let shown = kept.error.to_string();
+    match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
+        Some(Event::Called(Seen { args, result, error, .. })) => Traced::Call { arguments: Some(args), result, error, shown },
+        Some(Event::Said { text, .. }) => Traced::Message(text),
+        Some(Event::UserSpoke) => Traced::UserSpoke,
+        None if logged.row.subject.is_empty() => Traced::UserSpoke,
+        None => {
+            let error = (!shown.is_empty()).then(|| error_fingerprint(&shown));
+            Traced::Call { arguments: None, result: None, error, shown }
+        }
+    }
 }
 
 /// Its event tells all of it.

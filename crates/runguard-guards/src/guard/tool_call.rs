@@ -9,11 +9,13 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms};
+use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::tool_calls::{Call, CallOutcome, Skip, TrackerSettings, TurnCalls};
+use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row;
+use runguard_core::row::Kind as RowKind;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What a policy has of it.
 pub type Sections = Arc<Section<Settings>>;
@@ -33,6 +36,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     holds: Holds::Flow,
     shows: logged::shows_nothing,
     retelling: || Box::new(EachByItself(again)),
+    traces: Some(Traces { rank: 5, read: traced }),
 };
 
 static SLOT: Slot = Slot::of::<ToolCallGuard, 0>(13, Lasts::Log);
@@ -102,8 +106,8 @@ impl GuardSettings for Settings {
         Span::ZERO
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        self.0.check().map_err(|bad| (bad.key, bad.problem))
+    fn check(&self) -> Result<(), InvalidSetting> {
+        self.0.check()
     }
 }
 
@@ -179,6 +183,14 @@ struct Kept<'a> {
     turn_id: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<bool>,
+}
+
+/// The same call leaves the same event.
+fn traced(logged: &Logged<'_>) -> Traced {
+    if logged.row.kind != RowKind::Check {
+        return Traced::Nothing;
+    }
+    Traced::call(logged.effects.first().map(|effect| xxh3_64(effect.events)))
 }
 
 const CALL_UNKNOWN: Doubt = Doubt::of_guard(0, "refused requests are kept without their arguments: they stay refused");

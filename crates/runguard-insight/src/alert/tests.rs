@@ -241,7 +241,7 @@ fn rules_that_make_no_sense_are_refused() {
         (Rule { at: vec![80, 50], ..good.clone() }, "at"),
         (Rule { at: vec![], ..good.clone() }, "at"),
     ] {
-        assert_eq!(bad.check().unwrap_err().0, key);
+        assert_eq!(bad.check().unwrap_err().name, key);
     }
 }
 

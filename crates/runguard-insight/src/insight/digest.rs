@@ -110,7 +110,7 @@ impl Dimension {
 
 /// Where a cell stands. `hour` is hours since the epoch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct CellKey {
     pub hour: i64,
     pub tenant: Box<str>,
     pub dimension: Dimension,
@@ -238,7 +238,7 @@ impl Cell {
 /// Cells of the rows folded so far.
 #[derive(Debug, Clone, Default)]
 pub struct Digest {
-    cells: HashedMap<u128, (Place, Cell)>,
+    cells: HashedMap<u128, (CellKey, Cell)>,
     /// Names by hour, tenant, dimension and guard.
     names: HashedMap<u128, usize>,
     scratch: Vec<u8>,
@@ -253,12 +253,12 @@ impl Digest {
         self.cells.is_empty()
     }
 
-    pub fn into_cells(self) -> impl Iterator<Item = (Place, Cell)> {
+    pub fn into_cells(self) -> impl Iterator<Item = (CellKey, Cell)> {
         self.cells.into_values()
     }
 
     /// Adds a cell, as another digest has it.
-    pub fn add(&mut self, place: &Place, cell: &Cell) {
+    pub fn add(&mut self, place: &CellKey, cell: &Cell) {
         self.cell(place.hour, &place.tenant, place.dimension, &place.first, &place.second).add(cell);
     }
 
@@ -330,7 +330,7 @@ impl Digest {
         }
     }
 
-    fn call(&mut self, row: &RowRef<'_>, call: logged::Call) {
+    fn call(&mut self, row: &RowRef<'_>, call: logged::CallEnd) {
         let cell = self.of(row, Dimension::Call, row.subject, "");
         if call.is_failure {
             cell.blocked += 1;
@@ -386,7 +386,7 @@ impl Digest {
                 *names += 1;
             }
         }
-        let place = || Place { hour, tenant: tenant.into(), dimension, first: first.into(), second: second.into() };
+        let place = || CellKey { hour, tenant: tenant.into(), dimension, first: first.into(), second: second.into() };
         &mut self.cells.entry(hash).or_insert_with(|| (place(), Cell::default())).1
     }
 
@@ -480,7 +480,7 @@ impl Range {
 /// by reason the panels of its guard are shown, and of them subjects and chains are only those of that reason.
 ///
 /// `since` and `until` as texts are left to who knows how to write them.
-pub fn overview(range: &Range, counts: &[RowCount], cells: impl IntoIterator<Item = (Place, Cell)>, savings: &Savings) -> Overview {
+pub fn overview(range: &Range, counts: &[RowCount], cells: impl IntoIterator<Item = (CellKey, Cell)>, savings: &Savings) -> Overview {
     let mut shown = Overview {
         since_ms: range.since_ms,
         until_ms: range.until_ms,
@@ -571,7 +571,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn of(range: &Range, cells: impl IntoIterator<Item = (Place, Cell)>) -> Self {
+    fn of(range: &Range, cells: impl IntoIterator<Item = (CellKey, Cell)>) -> Self {
         let mut gathered = Self::default();
         let (first, last) = range.hours();
         let mut by_hash: HashedMap<u128, (Dimension, Names, Cell)> = HashedMap::default();
@@ -599,7 +599,7 @@ impl Gathered {
     }
 
     /// Of guards that ask the user, or the model, once more.
-    fn hour_of_day(&mut self, place: &Place, cell: &Cell) {
+    fn hour_of_day(&mut self, place: &CellKey, cell: &Cell) {
         let guard = GuardName::from_code(&place.first);
         if guard.is_some_and(|guard| GuardEntry::of(guard).step == GuardedStep::Question) {
             let by_hour = self.by_hour_of_day.entry((place.first.clone(), place.second.clone())).or_default();
@@ -608,7 +608,7 @@ impl Gathered {
     }
 
     /// By tenths of an hour, put into the bucket in which the tenth begins.
-    fn failures(&mut self, range: &Range, place: &Place, cell: &Cell) {
+    fn failures(&mut self, range: &Range, place: &CellKey, cell: &Cell) {
         let buckets = range.buckets().max(0) as usize;
         let over_time = self.failures.entry(place.first.clone()).or_insert_with(|| vec![0; buckets]);
         for (tenth, failures) in cell.histogram.iter().flatten().enumerate() {

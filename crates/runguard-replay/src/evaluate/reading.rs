@@ -2,7 +2,7 @@
 
 use crate::format::{Format, Input, Runs, input};
 use crate::packed::{Frame, Frames, is_packed};
-use crate::trace::{Broken, Detail, Line, Lines, Place, Run};
+use crate::trace::{Broken, Detail, Line, Lines, ReadAt, Run};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -197,13 +197,13 @@ impl<W: Worker> Crew<'_, W> {
             Load::Lines(lines, parse) => {
                 for line in lines {
                     match parse(&line.bytes, self.reading.detail) {
-                        Ok(run) => give(Run { place: Place { file: path.clone(), line: line.number }, ..run }),
+                        Ok(run) => give(Run { place: ReadAt { file: path.clone(), line: line.number }, ..run }),
                         Err(problem) => self.unread.tell(file, Broken { file: path.to_path_buf(), line: line.number, problem }),
                     }
                 }
             }
             Load::Frames(frames) => {
-                let mut last = Place::default();
+                let mut last = ReadAt::default();
                 for frame in frames {
                     match frame.run_knowing(&mut last) {
                         Ok(run) => give(run),

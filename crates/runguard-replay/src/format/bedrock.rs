@@ -4,7 +4,7 @@
 //! arguments written as the Python adapter does it, so that a recorded session and a guarded one are alike. Calls and what came
 //! of them share a trace id; tokens are counted once for each part that reports them.
 
-use super::conversation::{Answer, Call, Conversation, Spent, Turn, millis_of};
+use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, millis_of};
 use super::grouped::{Grouped, Open};
 use super::message::{result_text, text, usage};
 use super::{Out, Reader};
@@ -67,7 +67,7 @@ impl Session {
             if kind == "failureTrace" {
                 let failed = Some(true);
                 let answer =
-                    Answer { id: id(collaborator, text(body, &["traceId"])), text: text(body, &["failureReason"]).to_owned(), failed };
+                    ToolResult { id: id(collaborator, text(body, &["traceId"])), text: text(body, &["failureReason"]).to_owned(), failed };
                 self.conversation.answer(&answer);
             }
             if !WITH_STEPS.contains(&kind.as_str()) {
@@ -107,13 +107,13 @@ impl Session {
         } else {
             return;
         };
-        let call = Call { id: id(collaborator, trace_id), tool: call.0, args: call.1 };
+        let call = ToolCall { id: id(collaborator, trace_id), tool: call.0, args: call.1 };
         self.conversation.turn(&Turn { calls: vec![call], at_millis, ..Turn::default() });
     }
 
     fn observed(&mut self, body: &Members, collaborator: &str, trace_id: &str, at_millis: Option<i64>) {
         let member = |name: &str| body.get(name).and_then(Value::as_object);
-        let said = |text: &str, failed: Option<bool>| Answer { id: id(collaborator, trace_id), text: text.to_owned(), failed };
+        let said = |text: &str, failed: Option<bool>| ToolResult { id: id(collaborator, trace_id), text: text.to_owned(), failed };
         if let Some(last) = member("finalResponse") {
             self.conversation.turn(&Turn { text: text(last, &["text"]).to_owned(), at_millis, ..Turn::default() });
             return;

@@ -4,7 +4,7 @@
 //! times and durations, an error by its normalised words. A call and its result may come apart and out of order; they find
 //! each other by the call's id, or, where there is none, in the order they were made.
 
-use crate::trace::{Detail, Kind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const TASK_CHARS: usize = 120;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Call {
+pub(super) struct ToolCall {
     /// Empty where the source has none.
     pub(super) id: String,
     pub(super) tool: String,
@@ -26,7 +26,7 @@ pub(super) struct Call {
 
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ToolResult {
     /// Of the call; empty where the source has none.
     pub(super) id: String,
     pub(super) text: String,
@@ -59,7 +59,7 @@ impl Spent {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Turn {
     pub(super) text: String,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ToolCall>,
     pub(super) spent: Spent,
     pub(super) at_millis: Option<i64>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(id: String, source: &str, place: Place, detail: Detail) -> Self {
+    pub(super) fn new(id: String, source: &str, place: ReadAt, detail: Detail) -> Self {
         let run = Run {
             id,
             source: source.to_owned(),
@@ -114,7 +114,7 @@ impl Conversation {
         self.run.steps.len() - 1
     }
 
-    fn call(&mut self, call: &Call, at_millis: Option<i64>) -> usize {
+    fn call(&mut self, call: &ToolCall, at_millis: Option<i64>) -> usize {
         self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis)
     }
 
@@ -139,7 +139,7 @@ impl Conversation {
     }
 
     /// Whether the call it answers is known and had no answer yet.
-    pub(super) fn answer(&mut self, answer: &Answer) -> bool {
+    pub(super) fn answer(&mut self, answer: &ToolResult) -> bool {
         let step = if answer.id.is_empty() {
             (!self.nameless.is_empty()).then(|| self.nameless.remove(0)).or_else(|| self.oldest_waiting())
         } else {
@@ -167,7 +167,7 @@ impl Conversation {
     }
 
     /// A call that is told together with what came of it, by whoever made it. The model's own word on it may have come before.
-    pub(super) fn executed(&mut self, call: &Call, answer: Option<(&str, Option<bool>)>, at_millis: Option<i64>) {
+    pub(super) fn executed(&mut self, call: &ToolCall, answer: Option<(&str, Option<bool>)>, at_millis: Option<i64>) {
         let known = self.waiting.remove(&call.id).or_else(|| self.take_like(call));
         let step = known.unwrap_or_else(|| self.call(call, at_millis));
         if let Some((text, failed)) = answer {
@@ -177,7 +177,7 @@ impl Conversation {
 
     /// The oldest open call that is this one, though one of the two tellers does not know its id: the same arguments, or else
     /// the same tool, because some write the arguments in a way of their own.
-    fn take_like(&mut self, call: &Call) -> Option<usize> {
+    fn take_like(&mut self, call: &ToolCall) -> Option<usize> {
         let args = args_fingerprint(&call.args);
         let steps = &self.run.steps;
         let is_same = |step: usize| steps.get(step).is_some_and(|step| *step.tool == *call.tool && step.args == args);

@@ -10,13 +10,11 @@
 
 use super::grouped::{Grouped, Open};
 use super::{OpenError, Out, Reader};
-use crate::trace::{Broken, Detail, Kind as StepKind, MESSAGE, Names, Place, Run, Step, Texts, shown};
+use crate::trace::{Broken, Detail, Kind as StepKind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
 use runguard_core::GuardName;
-use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
 use runguard_core::row::{Effect, Kind, Named, Row};
-use runguard_guards::guard::stall::Event;
-use runguard_guards::guard::{action_group, agent_action, run_loop, stall};
-use runguard_guards::logged;
+use runguard_guards::guard::GuardEntry;
+use runguard_guards::logged::{self, Logged, Traced, Traces};
 use rusqlite::{Connection, OpenFlags};
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,9 +34,6 @@ const AHEAD: usize = 16;
 /// Rows of one session that are held; a longer one is cut, and that is told.
 const MOST_ROWS: usize = 1_000_000;
 
-/// Doors that a call goes through, those that know most of it first.
-const DOORS: [GuardName; 5] = [GuardName::Stall, GuardName::AgentAction, GuardName::Loop, GuardName::ActionGroup, GuardName::ToolCall];
-
 /// A row as it was found.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Decided {
@@ -49,15 +44,17 @@ pub(super) struct Decided {
     pub(super) effects: Vec<u8>,
 }
 
-fn events(effects: &[u8]) -> Option<&[u8]> {
-    Effect::read_all(effects).first().map(|effect| effect.events)
+/// What of a guard's rows tells what an agent did, if any does.
+fn traces(row: &Row) -> Option<(GuardName, Traces)> {
+    let guard = row.guard.known()?;
+    Some((guard, GuardEntry::of(guard).traces?))
 }
 
 /// A session's rows.
 #[derive(Debug)]
 pub(super) struct Session {
     name: String,
-    place: Place,
+    place: ReadAt,
     detail: Detail,
     rows: Vec<Decided>,
 }
@@ -90,9 +87,12 @@ impl Session {
     fn finish(mut self) -> Run {
         // Newest first is how the API lists them. Ids are made in order.
         self.rows.sort_by(|left, right| (left.at_millis, &left.row.id).cmp(&(right.at_millis, &right.row.id)));
-        let asked = |door: GuardName| self.rows.iter().filter(|Decided { row, .. }| row.guard == door && row.kind == Kind::Check).count();
-        // The first of equals.
-        let door = DOORS.into_iter().rev().max_by_key(|door| asked(*door)).filter(|door| asked(*door) > 0);
+        // The guard that was asked most; of equals the one that knows most.
+        let asked = |guard: GuardName| self.rows.iter().filter(|Decided { row, .. }| row.guard == guard && row.kind == Kind::Check).count();
+        let mut doors: Vec<(GuardName, Traces)> =
+            GuardName::ALL.iter().filter_map(|guard| Some((*guard, GuardEntry::of(*guard).traces?))).collect();
+        doors.sort_by_key(|(guard, traces)| (std::cmp::Reverse(asked(*guard)), traces.rank));
+        let door = doors.first().map(|(guard, _)| *guard).filter(|guard| asked(*guard) > 0);
         let mut run = Run {
             id: self.name,
             source: super::Format::DecisionLog.code().to_owned(),
@@ -116,20 +116,33 @@ impl Session {
                     Some(step) => step.dollars += dollars,
                     None => owed += dollars,
                 }
-            } else if row.kind == Kind::Check && door.map_or(!guard.is_some_and(|guard| DOORS.contains(&guard)), |door| guard == Some(door))
-            {
-                if let Some(mut step) = step_of(decided, &mut names, self.detail) {
-                    step.dollars += std::mem::take(&mut owed);
-                    run.steps.push(step);
-                } else if let Some(step) = run.steps.last_mut().filter(|step| step.kind == StepKind::Message) {
-                    // A person has spoken.
-                    step.result = Some(xxh3_64(row.id.as_bytes()));
+            } else if let Some((guard, traces)) = traces(row) {
+                if door == Some(guard) {
+                    let logged = Logged { row, effects: Effect::read_all(&decided.effects) };
+                    match (traces.read)(&logged) {
+                        Traced::Result { result, error, shown } => tell_result(&mut run, row, result, error, &shown),
+                        // A person has spoken.
+                        Traced::UserSpoke => {
+                            if let Some(step) = run.steps.last_mut().filter(|step| step.kind == StepKind::Message) {
+                                step.result = Some(xxh3_64(row.id.as_bytes()));
+                            }
+                        }
+                        traced => push(&mut run, step_of(decided, &traced, &mut names, self.detail), &mut owed),
+                    }
                 }
-            } else if guard == Some(GuardName::AgentAction) && door == guard {
-                tell_result(&mut run, row);
+            } else if door.is_none() && row.kind == Kind::Check {
+                push(&mut run, step_of_flow(decided, &mut names, self.detail), &mut owed);
             }
         }
         run
+    }
+}
+
+/// What was paid before the first step is its own.
+fn push(run: &mut Run, step: Option<Step>, owed: &mut f64) {
+    if let Some(mut step) = step {
+        step.dollars += std::mem::take(owed);
+        run.steps.push(step);
     }
 }
 
@@ -149,64 +162,33 @@ fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64
     spending.cost_usd.filter(|dollars| *dollars >= 0.0).unwrap_or(0.0)
 }
 
-/// `None` when a person spoke.
-fn step_of(Decided { row, effects, at_millis }: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
-    let events = events(effects);
-    let stall: stall::Kept<'_> = if row.guard == GuardName::Stall { logged::read(&row.input) } else { stall::Kept::default() };
+/// A call or a message; anything else is not a step.
+fn step_of(Decided { row, at_millis, .. }: &Decided, traced: &Traced, names: &mut Names, detail: Detail) -> Option<Step> {
     let unknown = xxh3_64(row.id.as_bytes());
-    let mut step = Step {
-        kind: StepKind::Call,
-        tool: names.name(&row.subject),
-        args: unknown,
-        result: None,
-        error: None,
-        tokens: 0,
-        dollars: 0.0,
-        at_millis: *at_millis,
-        texts: (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(&stall.error) })),
+    let (kind, tool, args, result, error, given) = match traced {
+        Traced::Call { arguments, result, error, shown } => {
+            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str())
+        }
+        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, ""),
+        Traced::UserSpoke | Traced::Result { .. } | Traced::Nothing => return None,
     };
-    match row.guard {
-        Named::Known(GuardName::Stall) => {
-            match events.and_then(|events| postcard::from_bytes::<Vec<Event>>(events).ok()?.into_iter().next()) {
-                Some(Event::Called(seen)) => (step.args, step.result, step.error) = (seen.args, seen.result, seen.error),
-                Some(Event::Said { text, .. }) => (step.kind, step.tool, step.args) = (StepKind::Message, names.name(MESSAGE), text),
-                Some(Event::UserSpoke) => return None,
-                None if row.subject.is_empty() => return None,
-                None => step.error = Some(&*stall.error).filter(|error| !error.is_empty()).map(error_fingerprint),
-            }
-        }
-        Named::Known(GuardName::AgentAction) => {
-            step.args = xxh3_64(logged::read::<agent_action::Kept<'_>>(&row.input).action_params_hash.as_bytes());
-        }
-        Named::Known(GuardName::Loop) => step.args = xxh3_64(logged::read::<run_loop::Kept<'_>>(&row.input).call.as_bytes()),
-        Named::Known(GuardName::ActionGroup) => step.args = xxh3_64(logged::read::<action_group::Kept<'_>>(&row.input).call.as_bytes()),
-        // The same call leaves the same event.
-        Named::Known(GuardName::ToolCall) => step.args = events.map_or(unknown, xxh3_64),
-        Named::Known(
-            GuardName::AiTaskRetry
-            | GuardName::Handoff
-            | GuardName::KbRequery
-            | GuardName::NoMatchReprompt
-            | GuardName::CaptureSlotFill
-            | GuardName::ApiCircuit
-            | GuardName::Budget,
-        )
-        | Named::Later(_) => {
-            step.tool = names.name(row.guard.code());
-            step.args = xxh3_64(row.subject.as_bytes());
-        }
-    }
-    Some(step)
+    let texts = (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
+    Some(Step { kind, tool: names.name(tool), args, result, error, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
+}
+
+/// A question to a guard that is not asked at every call: of itself, about its subject.
+fn step_of_flow(decided: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
+    let row = &decided.row;
+    let traced = Traced::Call { arguments: Some(xxh3_64(row.subject.as_bytes())), result: None, error: None, shown: String::new() };
+    Some(Step { tool: names.name(row.guard.code()), ..step_of(decided, &traced, names, detail)? })
 }
 
 /// What the newest call of an action gave.
-fn tell_result(run: &mut Run, row: &Row) {
+fn tell_result(run: &mut Run, row: &Row, result: u64, error: Option<u64>, given: &str) {
     let Some(step) = run.steps.iter_mut().rev().find(|step| *step.tool == *row.subject) else { return };
-    let agent_action::Kept { result_hash, result_summary, error, .. } = logged::read(&row.input);
-    step.result = Some(if result_hash.is_empty() { result_fingerprint(&result_summary) } else { xxh3_64(result_hash.as_bytes()) });
-    step.error = (error == Some(true)).then(|| error_fingerprint(&result_summary));
+    (step.result, step.error) = (Some(result), error);
     if let Some(texts) = &mut step.texts {
-        texts.result = shown(&result_summary);
+        texts.result = shown(given);
     }
 }
 
@@ -349,7 +331,7 @@ fn send(
         }
         let ended = next.is_none();
         if let Some((name, line, row)) = next {
-            let place = Place { file: file.clone(), line };
+            let place = ReadAt { file: file.clone(), line };
             let session = open.get_or_insert_with(|| Session { name, place, detail, rows: Vec::new() });
             if session.rows.len() < MOST_ROWS {
                 session.rows.push(row);

@@ -21,7 +21,7 @@ pub(super) trait Open: Sized {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct OpenGroup<T> {
     open: T,
     line: u64,
     touched: u64,
@@ -30,7 +30,7 @@ struct Slot<T> {
 
 #[derive(Debug)]
 pub(super) struct Grouped<T> {
-    slots: HashMap<String, Slot<T>>,
+    slots: HashMap<String, OpenGroup<T>>,
     closed: HashSet<u64>,
     clock: u64,
     held: usize,
@@ -54,7 +54,7 @@ impl<T: Open> Grouped<T> {
             if self.slots.len() >= MOST_OPEN {
                 self.close_oldest(name, out);
             }
-            self.slots.insert(name.to_owned(), Slot { open: begin(out), line, touched: 0, held: 0 });
+            self.slots.insert(name.to_owned(), OpenGroup { open: begin(out), line, touched: 0, held: 0 });
         }
         let Some(slot) = self.slots.get_mut(name) else { return };
         slot.touched = self.clock;
@@ -78,7 +78,7 @@ impl<T: Open> Grouped<T> {
 
     /// In the order they began.
     pub(super) fn close_all(&mut self, out: &mut Out) {
-        let mut slots: Vec<(String, Slot<T>)> = self.slots.drain().collect();
+        let mut slots: Vec<(String, OpenGroup<T>)> = self.slots.drain().collect();
         slots.sort_by(|(name, slot), (other_name, other)| (slot.line, name).cmp(&(other.line, other_name)));
         self.held = 0;
         for (_, slot) in slots {

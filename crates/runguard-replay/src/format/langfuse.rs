@@ -4,7 +4,7 @@
 //! is a trace. `TOOL` and `RETRIEVER` observations are calls, `GENERATION`s are turns. Plain spans are not told apart from
 //! anything else a program does, so a tool that was recorded as one is known by the model's word alone.
 
-use super::conversation::{Call, Spent, millis_of};
+use super::conversation::{Spent, ToolCall, millis_of};
 use super::grouped::Grouped;
 use super::message::{answered, args, asked, result_text, text};
 use super::spans::{Span, Spans, What};
@@ -52,7 +52,7 @@ fn what(kind: &str, observation: &Map<String, Value>) -> Option<What> {
             let message = || text(observation, &["statusMessage", "status_message"]).to_owned();
             let given = output.filter(|output| !output.is_null());
             Some(What::Tool {
-                call: Call { id: String::new(), tool: text(observation, &["name"]).to_owned(), args: args(input) },
+                call: ToolCall { id: String::new(), tool: text(observation, &["name"]).to_owned(), args: args(input) },
                 result: given.map(|output| result_text(Some(output))).or_else(|| failed.then(message)),
                 failed: Some(failed),
             })

@@ -3,7 +3,7 @@
 //! What `LangSmith` calls a run is a span here, and what it calls a trace is a run. Tools and retrievers are calls, `llm` runs are
 //! turns, chains only name the agent.
 
-use super::conversation::{Call, Spent, args_of_text, millis_of};
+use super::conversation::{Spent, ToolCall, args_of_text, millis_of};
 use super::grouped::Grouped;
 use super::message::{answered, args, asked, result_text, text};
 use super::spans::{Span, Spans, What};
@@ -46,7 +46,7 @@ fn tool(run: &Map<String, Value>) -> What {
     let failed = !error.is_empty() || text(run, &["status"]) == "error" || said_error;
     let result = result.map(|result| result_text(Some(result))).or_else(|| failed.then(|| error.to_owned()));
     What::Tool {
-        call: Call {
+        call: ToolCall {
             id: id.to_owned(),
             tool: text(run, &["name"]).to_owned(),
             args: match unwrapped(run.get("inputs"), "input") {

@@ -4,7 +4,7 @@
 //! `OpenAI`'s chat messages and response items, Anthropic's blocks, Bedrock's Converse, the parts of OpenTelemetry's
 //! conventions, and messages as `LangChain` writes them. So a list that mixes them, as proxies and tracers make it, is read too.
 
-use super::conversation::{Answer, Call, Conversation, Spent, Turn, args_of_text};
+use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, args_of_text};
 use runguard_core::prices::Usage;
 use serde_json::{Map, Value};
 
@@ -21,8 +21,8 @@ pub(super) enum Role {
 pub(super) struct Message {
     pub(super) role: Role,
     pub(super) text: String,
-    pub(super) calls: Vec<Call>,
-    pub(super) answers: Vec<Answer>,
+    pub(super) calls: Vec<ToolCall>,
+    pub(super) answers: Vec<ToolResult>,
     pub(super) usage: Option<Usage>,
     pub(super) cost: Option<f64>,
     pub(super) model: String,
@@ -124,7 +124,7 @@ impl Message {
                 _ => object.get("is_error").and_then(Value::as_bool),
             };
             // A legacy function's result has its name where a tool's has the call's id; there is one at a time.
-            self.answers.push(Answer { id: owned(object, &["tool_call_id"]), text: result_text(object.get("content")), failed });
+            self.answers.push(ToolResult { id: owned(object, &["tool_call_id"]), text: result_text(object.get("content")), failed });
             return;
         }
         match first(object, &["content", "parts"]) {
@@ -137,7 +137,7 @@ impl Message {
             self.calls.extend(tool_call(call));
         }
         if let Some(function) = object.get("function_call").and_then(Value::as_object) {
-            self.calls.push(Call { id: String::new(), tool: owned(function, &["name"]), args: args(function.get("arguments")) });
+            self.calls.push(ToolCall { id: String::new(), tool: owned(function, &["name"]), args: args(function.get("arguments")) });
         }
         self.usage = object.get("usage_metadata").and_then(langchain_usage).or_else(|| usage(object.get("usage")?));
         self.cost = object.get("cost").and_then(Value::as_f64);
@@ -155,17 +155,17 @@ impl Message {
         let Some(object) = part.as_object() else { return };
         let kind = text(object, &["type"]);
         match kind {
-            "tool_use" | "server_tool_use" | "mcp_tool_use" | "tool_call" | "tool-call" => self.calls.push(Call {
+            "tool_use" | "server_tool_use" | "mcp_tool_use" | "tool_call" | "tool-call" => self.calls.push(ToolCall {
                 id: owned(object, &["id", "toolCallId"]),
                 tool: owned(object, &["name", "toolName"]),
                 args: args(first(object, &["input", "arguments", "args"])),
             }),
-            "tool_call_response" | "tool-result" => self.answers.push(Answer {
+            "tool_call_response" | "tool-result" => self.answers.push(ToolResult {
                 id: owned(object, &["id", "toolCallId"]),
                 text: result_text(first(object, &["response", "result", "output"])),
                 failed: object.get("is_error").or(object.get("isError")).and_then(Value::as_bool),
             }),
-            _ if kind == "tool_result" || kind.ends_with("_tool_result") => self.answers.push(Answer {
+            _ if kind == "tool_result" || kind.ends_with("_tool_result") => self.answers.push(ToolResult {
                 id: owned(object, &["tool_use_id"]),
                 text: result_text(object.get("content")),
                 // Left out, it is false: so the API says.
@@ -177,11 +177,11 @@ impl Message {
 
     fn read_converse(&mut self, object: &Map<String, Value>) {
         if let Some(call) = object.get("toolUse").and_then(Value::as_object) {
-            self.calls.push(Call { id: owned(call, &["toolUseId"]), tool: owned(call, &["name"]), args: args(call.get("input")) });
+            self.calls.push(ToolCall { id: owned(call, &["toolUseId"]), tool: owned(call, &["name"]), args: args(call.get("input")) });
         }
         if let Some(result) = object.get("toolResult").and_then(Value::as_object) {
             let parts: Vec<Value> = result.get("content").and_then(Value::as_array).into_iter().flatten().map(json_or_text).collect();
-            self.answers.push(Answer {
+            self.answers.push(ToolResult {
                 id: owned(result, &["toolUseId"]),
                 text: result_text(Some(&Value::Array(parts))),
                 failed: Some(text(result, &["status"]) == "error"),
@@ -197,13 +197,13 @@ impl Message {
             "reasoning" | "item_reference" => return Some(Self::new(Role::Other)),
             _ if kind.ends_with("_call_output") => {
                 let mut message = Self::new(Role::Tool);
-                message.answers.push(Answer { id, text: result_text(object.get("output")), failed: None });
+                message.answers.push(ToolResult { id, text: result_text(object.get("output")), failed: None });
                 return Some(message);
             }
             "function_call" | "custom_tool_call" | "mcp_call" => {
                 let mut message = Self::new(Role::Assistant);
                 let args = args(first(object, &["arguments", "input"]));
-                message.calls.push(Call { id: id.clone(), tool: owned(object, &["name"]), args });
+                message.calls.push(ToolCall { id: id.clone(), tool: owned(object, &["name"]), args });
                 message
             }
             "web_search_call"
@@ -215,7 +215,7 @@ impl Message {
             | "image_generation_call" => {
                 let mut message = Self::new(Role::Assistant);
                 let args = first(object, &["action", "code", "queries"]).cloned().unwrap_or_default();
-                message.calls.push(Call { id: id.clone(), tool: kind.trim_end_matches("_call").to_owned(), args });
+                message.calls.push(ToolCall { id: id.clone(), tool: kind.trim_end_matches("_call").to_owned(), args });
                 message
             }
             _ => return None,
@@ -224,7 +224,7 @@ impl Message {
         if kind == "mcp_call" {
             // Made by the provider: the result is told with it.
             let error = first(object, &["error"]);
-            message.answers.push(Answer { id, text: result_text(error.or(object.get("output"))), failed: Some(error.is_some()) });
+            message.answers.push(ToolResult { id, text: result_text(error.or(object.get("output"))), failed: Some(error.is_some()) });
         }
         Some(message)
     }
@@ -269,7 +269,7 @@ impl Message {
     }
 }
 
-fn dedup_calls(calls: &mut Vec<Call>) {
+fn dedup_calls(calls: &mut Vec<ToolCall>) {
     let mut seen: Vec<String> = Vec::new();
     calls.retain(|call| {
         let known = !call.id.is_empty() && seen.contains(&call.id);
@@ -299,14 +299,14 @@ fn has_blocks(object: &Map<String, Value>) -> bool {
 }
 
 /// `OpenAI`'s, and `LangChain`'s, whose arguments are a value.
-fn tool_call(call: &Value) -> Option<Call> {
+fn tool_call(call: &Value) -> Option<ToolCall> {
     let call = call.as_object()?;
     let body = first(call, &["function", "custom"]).and_then(Value::as_object).unwrap_or(call);
     let tool = owned(body, &["name"]);
     if tool.is_empty() {
         return None;
     }
-    Some(Call { id: owned(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
+    Some(ToolCall { id: owned(call, &["id"]), tool, args: args(first(body, &["arguments", "args", "input"])) })
 }
 
 /// A report of tokens, whoever made it: the names tell.

@@ -5,7 +5,7 @@
 //! of the agent are steps; an observation belongs to the action that its `cause` names. What the program says to itself (states,
 //! recalls, condensation) is no step.
 
-use super::conversation::{Answer, Call, Conversation, Spent, Turn, args_of_text, millis_of};
+use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, args_of_text, millis_of};
 use super::message::{Ear, answered, asked, text, usage_of_response};
 use super::spans::turn_of;
 use super::{Out, Reader};
@@ -108,7 +108,7 @@ impl Events {
             let kept = args.iter().filter(|(name, value)| !NOT_ARGUMENTS.contains(&name.as_str()) && !value.is_null());
             (action.to_owned(), Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect()))
         });
-        conversation.turn(&Turn { calls: vec![Call { id: event_id(event, "id"), tool, args }], at_millis, ..Turn::default() });
+        conversation.turn(&Turn { calls: vec![ToolCall { id: event_id(event, "id"), tool, args }], at_millis, ..Turn::default() });
     }
 }
 
@@ -145,7 +145,7 @@ fn observation(conversation: &mut Conversation, event: &Map<String, Value>) {
         (_, Some(success), None) => Some(!success),
         (_, None, None) => None,
     };
-    conversation.answer(&Answer { id, text: content.to_owned(), failed });
+    conversation.answer(&ToolResult { id, text: content.to_owned(), failed });
 }
 
 impl OpenHands {

@@ -5,7 +5,7 @@
 //! well. Everything else in a trace (HTTP, databases) is no step. The spans that `RunGuard` itself sends tell of decisions: they
 //! are read as its log is, see [`super::decision_log`].
 
-use super::conversation::{Call, Spent};
+use super::conversation::{Spent, ToolCall};
 use super::decision_log::{Decided, Session};
 use super::grouped::Grouped;
 use super::message::{answered, args, asked, result_text};
@@ -112,7 +112,7 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
             let result = first(&["gen_ai.tool.call.result", "output.value", "traceloop.entity.output"]);
             let result = result.map(|result| result_text(Some(&result)));
             Some(What::Tool {
-                call: Call {
+                call: ToolCall {
                     id: text(attributes, &["gen_ai.tool.call.id"]).to_owned(),
                     tool: tool.to_owned(),
                     args: given.map_or_else(unknown, |given| args(Some(&given))),

@@ -6,14 +6,14 @@
 //! make the run, and the model's tokens go to the step that follows.
 
 use super::Out;
-use super::conversation::{Call, Conversation, Spent, Turn};
+use super::conversation::{Conversation, Spent, ToolCall, Turn};
 use super::grouped::Open;
 use super::message::{Ear, Message, Role};
 use std::collections::{HashMap, HashSet};
 
 #[derive(Debug)]
 pub(super) enum What {
-    Tool { call: Call, result: Option<String>, failed: Option<bool> },
+    Tool { call: ToolCall, result: Option<String>, failed: Option<bool> },
     Model { asked: Vec<Message>, answered: Vec<Message>, model: String, spent: Spent },
 }
 

@@ -4,7 +4,7 @@
 //! keeps tokens and cost for the run as a whole: they are spread evenly over the steps. mini-swe-agent keeps messages; an action
 //! is the shell block in what the model said, and the exit code stands in the observation.
 
-use super::conversation::{Answer, Call, Conversation, Spent, Turn};
+use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn};
 use super::message::{Ear, Message, Role, text, usage};
 use super::{Out, Reader};
 use serde_json::{Map, Value, json};
@@ -32,11 +32,11 @@ const COMMANDS: [&str; 17] = [
 
 pub(super) struct SweAgent;
 
-fn command(action: &str) -> Call {
+fn command(action: &str) -> ToolCall {
     let action = action.trim();
     let word = action.split(char::is_whitespace).next().unwrap_or_default();
     let tool = if COMMANDS.contains(&word) { word } else { "bash" };
-    Call { id: String::new(), tool: tool.to_owned(), args: json!({"command": action}) }
+    ToolCall { id: String::new(), tool: tool.to_owned(), args: json!({"command": action}) }
 }
 
 fn trajectory(conversation: &mut Conversation, steps: &[Value]) {
@@ -50,7 +50,7 @@ fn trajectory(conversation: &mut Conversation, steps: &[Value]) {
         }
         conversation.turn(&Turn { calls: vec![command(action)], ..Turn::default() });
         if step.contains_key("observation") {
-            conversation.answer(&Answer { id: String::new(), text: observation.to_owned(), failed: None });
+            conversation.answer(&ToolResult { id: String::new(), text: observation.to_owned(), failed: None });
         }
     }
 }
@@ -99,7 +99,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value]) -> usize {
             Role::Assistant => {
                 if message.calls.is_empty() {
                     let block = shell_block(&message.text);
-                    let call = |block: &str| Call { id: String::new(), tool: "bash".into(), args: json!({"command": block}) };
+                    let call = |block: &str| ToolCall { id: String::new(), tool: "bash".into(), args: json!({"command": block}) };
                     message.calls.extend(block.map(call));
                 }
                 let response = value.pointer("/extra/response");
@@ -115,7 +115,7 @@ fn mini(conversation: &mut Conversation, messages: &[Value]) -> usize {
             }
             // An observation stands where the user speaks.
             Role::User => {
-                let answer = Answer { id: String::new(), text: message.text.clone(), failed: code.map(|code| code != 0) };
+                let answer = ToolResult { id: String::new(), text: message.text.clone(), failed: code.map(|code| code != 0) };
                 if code.is_none() || !conversation.answer(&answer) {
                     ear.hear(conversation, message);
                 }

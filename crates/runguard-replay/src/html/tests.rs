@@ -3,7 +3,7 @@ use crate::caps::Room;
 use crate::explain::{Explained, Replies, explain};
 use crate::front::Grid;
 use crate::rules::tests::{call, run};
-use crate::trace::{Place, Run, Step, Texts};
+use crate::trace::{ReadAt, Run, Step, Texts};
 use crate::tune::{Options, Reader, Save, Together, examples, gather, tune};
 use base64::Engine;
 use runguard_core::detect::stall::Preset;
@@ -27,7 +27,7 @@ fn hostile(success: Option<bool>) -> Run {
         model: HOSTILE.into(),
         agent: HOSTILE.into(),
         success,
-        place: Place { file: std::path::Path::new(HOSTILE).into(), line: 3 },
+        place: ReadAt { file: std::path::Path::new(HOSTILE).into(), line: 3 },
         ..run("s", steps)
     }
 }

@@ -30,7 +30,7 @@ async fn probe(app: &App) -> Result<Reply, Problem> {
     app.engine.store.probe().await?;
     let mut body = json!({"status": "ready"});
     // It decides, by what was in force before: a load balancer goes on, a person should look. Why is for those with a key.
-    let refused: Vec<&str> = app.engine.refusals.standing().iter().map(|refused| refused.what.code()).collect();
+    let refused: Vec<&str> = app.engine.refusals.in_force().iter().map(|refused| refused.what.code()).collect();
     if !refused.is_empty() {
         body["refused"] = json!(refused);
     }

@@ -45,7 +45,7 @@ fn tree(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Prob
         }
         insert(&mut shown, &path, leaf);
     }
-    let refused: Vec<Value> = app.engine.refusals.standing().iter().map(|refused| show_refused(refused, &caller)).collect();
+    let refused: Vec<Value> = app.engine.refusals.in_force().iter().map(|refused| show_refused(refused, &caller)).collect();
     let body = json!({"tenant": tenant, "admin": caller.may(Role::Admin), "all_tenants": caller.sees_all(), "refused": refused, "settings": shown});
     Ok(reply(StatusCode::OK, JSON, body.to_string()))
 }

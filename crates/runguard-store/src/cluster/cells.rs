@@ -1,16 +1,16 @@
 //! What a node remembers of the shared states, and how requests on them become swaps.
 //!
-//! A step runs at once on what the node remembers (a cell it does not know counts as empty), and its result is a wish: "if the
-//! cells still hold these tokens, set them so and append this row". A step may build on a wish that is still under way; if that
+//! A step runs at once on what the node remembers (a cell it does not know counts as empty), and its result is a proposal: "if the
+//! cells still hold these tokens, set them so and append this row". A step may build on a proposal that is still under way; if that
 //! one fails, so does everything built on it, by itself, because its tokens never come to be. So nothing is ever undone here: a
-//! failed wish leaves behind what the database says is there, and its request runs again.
+//! failed proposal leaves behind what the database says is there, and its request runs again.
 
 use crate::cluster::entry::{encode_row, join_rows};
 use crate::cluster::link::{CellName, Put, Swap, SwapCell, Token, Value};
-use crate::embedded::relay::Home;
+use crate::embedded::mailbox::MailboxId;
 use crate::error::StoreError;
 use crate::log::encode_effects;
-use crate::store::{Cell, Change, FEW, Standing, View};
+use crate::store::{Cell, Change, FEW, StoreHealth, View};
 use hashbrown::HashMap;
 use runguard_core::row::Row;
 use smallvec::SmallVec;
@@ -23,9 +23,9 @@ const SHARDS: usize = 64;
 /// What an entry costs beside its state.
 const CELL_BYTES: usize = 96;
 
-/// What became of a wish.
+/// What became of a proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ProposalResult {
     Done,
     /// Another was faster: the step runs again.
     Raced,
@@ -33,9 +33,9 @@ pub(crate) enum Fate {
     Away,
 }
 
-/// What the database said to a wish.
+/// What the database said to a proposal.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum SwapReply {
     Done,
     /// Another was faster: what is there.
     Found(HashMap<u128, Value>),
@@ -43,16 +43,16 @@ pub(crate) enum Answer {
     None,
 }
 
-/// A cell as this node last knew it, with the wishes that are under way.
+/// A cell as this node last knew it, with the proposals that are under way.
 #[derive(Debug, Default)]
 struct Known {
     token: Token,
     state: Option<Arc<[u8]>>,
-    /// What the database last said is there: what is wished for beyond it may never come to be.
+    /// What the database last said is there: what is proposed beyond it may never come to be.
     confirmed: Option<Arc<[u8]>>,
-    /// Wishes to set it that are not yet answered.
+    /// Proposals to set it that are not yet answered.
     pending: u32,
-    /// Rises when the database disagreed: wishes of an earlier chain are lost, and their failing says nothing about this one.
+    /// Rises when the database disagreed: proposals of an earlier chain are lost, and their failing says nothing about this one.
     chain: u32,
     touched: bool,
 }
@@ -63,7 +63,7 @@ struct Shard {
     bytes: usize,
 }
 
-/// One cell of a wish.
+/// One cell of a proposal.
 #[derive(Debug)]
 struct Touch {
     name: CellName,
@@ -76,20 +76,20 @@ struct Touch {
 
 /// What a request wants to be done.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Proposal {
     partition: u16,
     touches: SmallVec<[Touch; FEW]>,
     row: Vec<u8>,
     pub(crate) id: String,
-    pub(crate) done: oneshot::Sender<Fate>,
-    pub(crate) home: Option<Home>,
+    pub(crate) done: oneshot::Sender<ProposalResult>,
+    pub(crate) mailbox: Option<MailboxId>,
 }
 
-/// A swap and the wishes it fulfils.
+/// A swap and the proposals it fulfils.
 #[derive(Debug)]
 pub(crate) struct Combined {
     pub(crate) swap: Swap,
-    pub(crate) wishes: Vec<usize>,
+    pub(crate) proposals: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Cells {
         indexes.into_iter().map(|index| (index, self.lock(index))).collect()
     }
 
-    /// Runs a step on what is known and hands its wish to `queue` while the cells are still locked, so that the order in the queue
+    /// Runs a step on what is known and hands its proposal to `queue` while the cells are still locked, so that the order in the queue
     /// is the order of the steps. `decide` gives its reply, and what it wants kept, if anything.
     pub(crate) fn step<R>(
         &self,
@@ -158,8 +158,8 @@ impl Cells {
         token: impl Fn() -> Token,
         keep_millis: impl Fn(u8, &[u8]) -> u64,
         decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
-        queue: impl FnOnce(Wish),
-    ) -> Result<(R, oneshot::Receiver<Fate>), StoreError> {
+        queue: impl FnOnce(Proposal),
+    ) -> Result<(R, oneshot::Receiver<ProposalResult>), StoreError> {
         let names: SmallVec<[CellName; FEW]> = cells.iter().map(|cell| name_of(cell, self.partitions)).collect();
         debug_assert!(
             names.windows(2).all(|pair| pair[0].partition() == pair[1].partition()),
@@ -177,7 +177,7 @@ impl Cells {
             decide(&View {
                 states: known.iter().map(|known| (*known)?.state.as_deref()).collect(),
                 safe: known.iter().map(|known| known.is_none_or(|known| known.pending == 0)).collect(),
-                standing: Standing::Sound,
+                standing: StoreHealth::Sound,
             })
         };
         let (id, encoded, changes) = match wanted {
@@ -208,39 +208,39 @@ impl Cells {
             touches.push(touch);
         }
         let partition = touches.first().map_or(0, |touch| touch.name.partition());
-        let (done, fate) = oneshot::channel();
-        queue(Wish { partition, touches, row: encoded, id, done, home: None });
+        let (done, result) = oneshot::channel();
+        queue(Proposal { partition, touches, row: encoded, id, done, mailbox: None });
         drop(locked);
         self.make_room();
-        Ok((reply, fate))
+        Ok((reply, result))
     }
 
-    /// What became of a wish: what was done is no longer under way, and where the database disagreed its word counts.
-    pub(crate) fn settle(&self, wish: &Wish, answer: &Answer) {
-        for touch in &wish.touches {
+    /// What became of a proposal: what was done is no longer under way, and where the database disagreed its word counts.
+    pub(crate) fn settle(&self, proposal: &Proposal, answer: &SwapReply) {
+        for touch in &proposal.touches {
             let mut shard = self.lock(shard_of(&touch.name));
             let Shard { cells, bytes } = &mut *shard;
             let Some(known) = cells.get_mut(&number_of(&touch.name)) else { continue };
             if touch.set.is_some() {
                 known.pending = known.pending.saturating_sub(1);
             }
-            // Later wishes of the same chain fail as well; only the first one's answer is taken.
+            // Later proposals of the same chain fail as well; only the first one's answer is taken.
             if known.chain != touch.chain {
                 continue;
             }
             let (token, state) = match answer {
-                Answer::Done => {
+                SwapReply::Done => {
                     if let Some((_, state, _)) = &touch.set {
                         known.confirmed = Some(state.clone());
                     }
                     continue;
                 }
-                Answer::Found(found) => match found.get(&number_of(&touch.name)) {
+                SwapReply::Found(found) => match found.get(&number_of(&touch.name)) {
                     Some(Some((token, state))) => (*token, Some(Arc::from(state.as_slice()))),
                     Some(None) => (0, None),
                     None => continue,
                 },
-                Answer::None => (touch.expect, touch.before.clone()),
+                SwapReply::None => (touch.expect, touch.before.clone()),
             };
             let length = |state: &Option<Arc<[u8]>>| state.as_ref().map_or(0, |state| state.len());
             *bytes = (*bytes + length(&state)).saturating_sub(length(&known.state));
@@ -249,7 +249,7 @@ impl Cells {
         }
     }
 
-    /// What was taken away is not remembered either. Wishes under way that rest on it fail by themselves.
+    /// What was taken away is not remembered either. Proposals under way that rest on it fail by themselves.
     pub(crate) fn forget(&self, name: &CellName) {
         let mut shard = self.lock(shard_of(name));
         let Some(known) = shard.cells.get_mut(&number_of(name)) else { return };
@@ -303,15 +303,15 @@ fn weight(cells: &HashMap<u128, Known>) -> usize {
     cells.values().map(|known| CELL_BYTES + known.state.as_ref().map_or(0, |state| state.len())).sum()
 }
 
-/// Wishes that share a cell, directly or through others, become one swap: it holds what the first of them expects and sets what
+/// Proposals that share a cell, directly or through others, become one swap: it holds what the first of them expects and sets what
 /// the last of them wants. So a cell that everyone asks for costs one swap, however many ask.
 ///
-/// Only a wish that builds on what the group leaves may join it. One that does not (the database disagreed in between) goes by
+/// Only a proposal that builds on what the group leaves may join it. One that does not (the database disagreed in between) goes by
 /// itself, after the others, and the database decides.
-pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
+pub(crate) fn combine(proposals: &[Proposal]) -> Vec<Combined> {
     #[derive(Default)]
     struct Group {
-        wishes: Vec<usize>,
+        proposals: Vec<usize>,
         sealed: bool,
         /// United with this one, which comes later.
         moved_to: Option<usize>,
@@ -319,10 +319,10 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
     let mut groups: Vec<Group> = Vec::new();
     // The group that touched a cell last, and the token it leaves there.
     let mut latest: HashMap<u128, (usize, Token)> = HashMap::new();
-    for (index, wish) in wishes.iter().enumerate() {
+    for (index, proposal) in proposals.iter().enumerate() {
         let mut met: SmallVec<[usize; FEW]> = SmallVec::new();
         let mut builds_on_it = true;
-        for touch in &wish.touches {
+        for touch in &proposal.touches {
             if let Some((group, token)) = latest.get(&number_of(&touch.name)) {
                 let mut group = *group;
                 while let Some(later) = groups[group].moved_to {
@@ -340,10 +340,10 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
                 // At the end: whatever the parts build on comes before it.
                 let mut united = Group::default();
                 for part in several {
-                    united.wishes.append(&mut groups[*part].wishes);
+                    united.proposals.append(&mut groups[*part].proposals);
                     groups[*part].moved_to = Some(groups.len());
                 }
-                united.wishes.sort_unstable();
+                united.proposals.sort_unstable();
                 groups.push(united);
                 groups.len() - 1
             }
@@ -355,17 +355,17 @@ pub(crate) fn combine(wishes: &[Wish]) -> Vec<Combined> {
                 groups.len() - 1
             }
         };
-        groups[group].wishes.push(index);
-        for touch in &wish.touches {
+        groups[group].proposals.push(index);
+        for touch in &proposal.touches {
             latest.insert(number_of(&touch.name), (group, touch.set.as_ref().map_or(touch.expect, |(token, ..)| *token)));
         }
     }
-    groups.into_iter().map(|group| group.wishes).filter(|group| !group.is_empty()).map(|group| merge(wishes, group)).collect()
+    groups.into_iter().map(|group| group.proposals).filter(|group| !group.is_empty()).map(|group| merge(proposals, group)).collect()
 }
 
-fn merge(wishes: &[Wish], group: Vec<usize>) -> Combined {
+fn merge(proposals: &[Proposal], group: Vec<usize>) -> Combined {
     let mut cells: Vec<SwapCell> = Vec::new();
-    for touch in group.iter().flat_map(|index| &wishes[*index].touches) {
+    for touch in group.iter().flat_map(|index| &proposals[*index].touches) {
         let put = match &touch.set {
             Some((token, state, keep_millis)) => Put::Set { token: *token, state: state.to_vec(), keep_millis: *keep_millis },
             None => Put::Keep,
@@ -379,8 +379,8 @@ fn merge(wishes: &[Wish], group: Vec<usize>) -> Combined {
             None => cells.push(SwapCell { name: touch.name.clone(), expect: touch.expect, put }),
         }
     }
-    let rows: Vec<&[u8]> = group.iter().map(|index| wishes[*index].row.as_slice()).filter(|row| !row.is_empty()).collect();
+    let rows: Vec<&[u8]> = group.iter().map(|index| proposals[*index].row.as_slice()).filter(|row| !row.is_empty()).collect();
     let entry = if rows.is_empty() { Vec::new() } else { join_rows(rows.len(), rows.into_iter()) };
-    let partition = group.first().map_or(0, |index| wishes[*index].partition);
-    Combined { swap: Swap { partition, cells, entry }, wishes: group }
+    let partition = group.first().map_or(0, |index| proposals[*index].partition);
+    Combined { swap: Swap { partition, cells, entry }, proposals: group }
 }

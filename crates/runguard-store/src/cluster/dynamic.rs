@@ -5,75 +5,75 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + Send + 'a>>;
+pub(crate) type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + Send + 'a>>;
 
 pub(crate) trait DynamicLink: Send + Sync + Debug {
-    fn swap(&self, swaps: Vec<Swap>) -> Answer<'_, Vec<Swapped>>;
-    fn load(&self, names: Vec<CellName>) -> Answer<'_, Vec<Value>>;
-    fn time(&self) -> Answer<'_, i64>;
-    fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Answer<'_, Vec<(u16, EntryId, Vec<u8>)>>;
-    fn latest(&self) -> Answer<'_, Vec<EntryId>>;
-    fn trim(&self, upto: Vec<(u16, EntryId)>) -> Answer<'_, ()>;
-    fn about(&self, mine: About) -> Answer<'_, About>;
-    fn note_endpoint(&self, label: String) -> Answer<'_, ()>;
-    fn endpoints(&self) -> Answer<'_, Vec<String>>;
-    fn forget_endpoint(&self, label: String) -> Answer<'_, ()>;
-    fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> Answer<'a, bool>;
-    fn say_of_erasures(&self, node: u64, said: Said) -> Answer<'_, ()>;
-    fn erasures(&self) -> Answer<'_, Vec<(String, Vec<u64>)>>;
+    fn swap(&self, swaps: Vec<Swap>) -> LinkFuture<'_, Vec<Swapped>>;
+    fn load(&self, names: Vec<CellName>) -> LinkFuture<'_, Vec<Value>>;
+    fn time(&self) -> LinkFuture<'_, i64>;
+    fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>>;
+    fn latest(&self) -> LinkFuture<'_, Vec<EntryId>>;
+    fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()>;
+    fn about(&self, mine: About) -> LinkFuture<'_, About>;
+    fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
+    fn endpoints(&self) -> LinkFuture<'_, Vec<String>>;
+    fn forget_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
+    fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> LinkFuture<'a, bool>;
+    fn say_of_erasures(&self, node: u64, said: Said) -> LinkFuture<'_, ()>;
+    fn erasures(&self) -> LinkFuture<'_, Vec<(String, Vec<u64>)>>;
     fn partitions(&self) -> u16;
 }
 
 impl<L: Link> DynamicLink for L {
-    fn swap(&self, swaps: Vec<Swap>) -> Answer<'_, Vec<Swapped>> {
+    fn swap(&self, swaps: Vec<Swap>) -> LinkFuture<'_, Vec<Swapped>> {
         Box::pin(Link::swap(self, swaps))
     }
 
-    fn load(&self, names: Vec<CellName>) -> Answer<'_, Vec<Value>> {
+    fn load(&self, names: Vec<CellName>) -> LinkFuture<'_, Vec<Value>> {
         Box::pin(Link::load(self, names))
     }
 
-    fn time(&self) -> Answer<'_, i64> {
+    fn time(&self) -> LinkFuture<'_, i64> {
         Box::pin(Link::time(self))
     }
 
-    fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Answer<'_, Vec<(u16, EntryId, Vec<u8>)>> {
+    fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>> {
         Box::pin(Link::entries(self, after, count, wait_millis))
     }
 
-    fn latest(&self) -> Answer<'_, Vec<EntryId>> {
+    fn latest(&self) -> LinkFuture<'_, Vec<EntryId>> {
         Box::pin(Link::latest(self))
     }
 
-    fn trim(&self, upto: Vec<(u16, EntryId)>) -> Answer<'_, ()> {
+    fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()> {
         Box::pin(Link::trim(self, upto))
     }
 
-    fn about(&self, mine: About) -> Answer<'_, About> {
+    fn about(&self, mine: About) -> LinkFuture<'_, About> {
         Box::pin(Link::about(self, mine))
     }
 
-    fn note_endpoint(&self, label: String) -> Answer<'_, ()> {
+    fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()> {
         Box::pin(Link::note_endpoint(self, label))
     }
 
-    fn endpoints(&self) -> Answer<'_, Vec<String>> {
+    fn endpoints(&self) -> LinkFuture<'_, Vec<String>> {
         Box::pin(Link::endpoints(self))
     }
 
-    fn forget_endpoint(&self, label: String) -> Answer<'_, ()> {
+    fn forget_endpoint(&self, label: String) -> LinkFuture<'_, ()> {
         Box::pin(Link::forget_endpoint(self, label))
     }
 
-    fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> Answer<'a, bool> {
+    fn lease<'a>(&'a self, name: &'a str, holder: u64, millis: u64) -> LinkFuture<'a, bool> {
         Box::pin(Link::lease(self, name, holder, millis))
     }
 
-    fn say_of_erasures(&self, node: u64, said: Said) -> Answer<'_, ()> {
+    fn say_of_erasures(&self, node: u64, said: Said) -> LinkFuture<'_, ()> {
         Box::pin(Link::say_of_erasures(self, node, said))
     }
 
-    fn erasures(&self) -> Answer<'_, Vec<(String, Vec<u64>)>> {
+    fn erasures(&self) -> LinkFuture<'_, Vec<(String, Vec<u64>)>> {
         Box::pin(Link::erasures(self))
     }
 

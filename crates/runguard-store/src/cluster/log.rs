@@ -177,14 +177,14 @@ impl ClusterLog {
         each!(self, log => log.rows(filter, order, after, limit).await)
     }
 
-    pub(crate) async fn deeds(
+    pub(crate) async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        each!(self, log => log.deeds(filter, order, after, limit).await)
+        each!(self, log => log.rows_with_effects(filter, order, after, limit).await)
     }
 
     pub(crate) async fn row_numbers(

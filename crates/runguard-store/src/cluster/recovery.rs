@@ -231,7 +231,7 @@ impl Alone {
     async fn close_if_empty(&self, after: Option<u64>) -> Result<bool, StoreError> {
         let mut open = self.open.write().await;
         let Some(local) = open.as_ref() else { return Ok(true) };
-        if !local.deeds(after).await?.is_empty() {
+        if !local.rows_with_effects(after).await?.is_empty() {
             return Ok(false);
         }
         match open.take() {
@@ -263,10 +263,10 @@ impl Alone {
 }
 
 impl Local {
-    async fn deeds(&self, after: Option<u64>) -> Result<Vec<RowWithEffects>, StoreError> {
+    async fn rows_with_effects(&self, after: Option<u64>) -> Result<Vec<RowWithEffects>, StoreError> {
         match self {
-            Self::Embedded(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
-            Self::Memory(store) => store.deeds(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
+            Self::Embedded(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
+            Self::Memory(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
         }
     }
 
@@ -556,9 +556,9 @@ async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) ->
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
-        let deeds = local.deeds(*brought).await?;
+        let found = local.rows_with_effects(*brought).await?;
         drop(local);
-        let Some(last) = deeds.last().map(|deed| deed.row.seq) else {
+        let Some(last) = found.last().map(|kept| kept.row.seq) else {
             if inner.alone.close_if_empty(*brought).await? {
                 return Ok(());
             }
@@ -568,16 +568,16 @@ async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) ->
             if !inner.caught_up(Duration::from_secs(10)).await {
                 return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
             }
-            let ids: Vec<String> = deeds.iter().map(|deed| deed.row.id.clone()).collect();
+            let ids: Vec<String> = found.iter().map(|kept| kept.row.id.clone()).collect();
             inner.log.knows(&ids).await?
         } else {
-            vec![false; deeds.len()]
+            vec![false; found.len()]
         };
         let erased = Erasures::read(inner).await?;
-        for (deed, known) in deeds.into_iter().zip(known) {
-            let seq = deed.row.seq;
-            if !known && !erased.took(&deed.row.tenant, &deed.row.session, deed.row.at) {
-                bring(inner, &deed.row, &deed.happened()).await?;
+        for (kept, known) in found.into_iter().zip(known) {
+            let seq = kept.row.seq;
+            if !known && !erased.took(&kept.row.tenant, &kept.row.session, kept.row.at) {
+                bring(inner, &kept.row, &kept.happened()).await?;
             }
             *brought = Some(seq);
             inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).ok();

@@ -1,14 +1,14 @@
-//! Sends wishes to the shared database: everything that gathered while the last call was under way, in one call.
+//! Sends proposals to the shared database: everything that gathered while the last call was under way, in one call.
 //!
 //! A call that breaks in the middle may have been carried out. It is sent again as it is: tokens are unique, so it is done once at
 //! most. When the answer then is that another was faster, the stream says whether ours was first.
 
 use crate::cluster::Inner;
-use crate::cluster::cells::{Answer, Combined, Fate, Wish, combine, number_of};
+use crate::cluster::cells::{Combined, Proposal, ProposalResult, SwapReply, combine, number_of};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::cluster::log::Positions;
-use crate::embedded::relay::{Home, Relays};
+use crate::embedded::mailbox::{MailboxId, Mailboxes};
 use hashbrown::HashMap;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,25 +17,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Wishes in one call. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
+/// Proposals in one call. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
 const MAX_BATCH: usize = 1024;
 /// Rows sent that are not known to be in the log, kept in case the database is emptied: about 100 MB.
 const MOST_UNCONFIRMED: usize = 100_000;
-/// Entries looked at for a wish whose fate is not known.
+/// Entries looked at for a proposal whose result is not known.
 const LOOK_FOR: usize = 10_000;
 /// The gate is shut for longer only when states are built.
 const GATE: Duration = Duration::from_millis(50);
 /// A clock reading may be off by so much.
 const MARGIN_MILLIS: u64 = 2_000;
 
-static RELAYS: Relays<Fate> = Relays::new();
+static MAILBOXES: Mailboxes<ProposalResult> = Mailboxes::new();
 thread_local! {
-    static HOME: Cell<Option<Home>> = const { Cell::new(None) };
+    static MAILBOX: Cell<Option<MailboxId>> = const { Cell::new(None) };
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    waiting: Mutex<(Vec<Wish>, Ended)>,
+    waiting: Mutex<(Vec<Proposal>, Ended)>,
     woken: Notify,
 }
 
@@ -47,15 +47,15 @@ enum Ended {
 }
 
 impl Queue {
-    /// Called with the cells of the wish locked.
-    pub(crate) fn push(&self, mut wish: Wish) {
-        wish.home = HOME.with(|known| RELAYS.home(known));
+    /// Called with the cells of the proposal locked.
+    pub(crate) fn push(&self, mut proposal: Proposal) {
+        proposal.mailbox = MAILBOX.with(|known| MAILBOXES.of_this_thread(known));
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.1 == Ended::Yes {
             // Dropped: whoever waits is told that the store is stopping.
             return;
         }
-        waiting.0.push(wish);
+        waiting.0.push(proposal);
         let first = waiting.0.len() == 1;
         drop(waiting);
         if first {
@@ -69,7 +69,7 @@ impl Queue {
         self.woken.notify_one();
     }
 
-    async fn next(&self) -> Option<Vec<Wish>> {
+    async fn next(&self) -> Option<Vec<Proposal>> {
         loop {
             {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,18 +164,18 @@ impl Unconfirmed {
 
 /// The writer's life.
 pub(crate) async fn run(inner: &Inner) {
-    while let Some(wishes) = inner.queue.next().await {
-        let combined = combine(&wishes);
-        let fates = send(inner, &wishes, combined).await;
-        RELAYS.send(wishes.into_iter().zip(fates).map(|(wish, fate)| (wish.home, (wish.done, fate))));
+    while let Some(proposals) = inner.queue.next().await {
+        let combined = combine(&proposals);
+        let results = send(inner, &proposals, combined).await;
+        MAILBOXES.send(proposals.into_iter().zip(results).map(|(proposal, result)| (proposal.mailbox, (proposal.done, result))));
     }
 }
 
-async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fate> {
+async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) -> Vec<ProposalResult> {
     let sent_at = inner.clock.now_millis();
     let started = Instant::now();
-    let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.wishes)).unzip();
-    let mut fates = vec![Fate::Away; wishes.len()];
+    let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
+    let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut again = 0_u32;
     let answers = loop {
         let answered = match tokio::time::timeout(GATE, inner.gate.read()).await {
@@ -189,10 +189,10 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
                 inner.health.away(&error);
                 again += 1;
                 if !may_be_done || started.elapsed() >= inner.options.patience {
-                    for wish in wishes {
-                        inner.cells.settle(wish, &Answer::None);
+                    for proposal in proposals {
+                        inner.cells.settle(proposal, &SwapReply::None);
                     }
-                    return fates;
+                    return results;
                 }
                 tokio::time::sleep(Duration::from_millis(u64::from(again) * 10)).await;
             }
@@ -201,34 +201,34 @@ async fn send(inner: &Inner, wishes: &[Wish], combined: Vec<Combined>) -> Vec<Fa
     let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
     let mut unconfirmed = Vec::new();
     for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
-        let (fate, answer) = match answer {
+        let (result, answer) = match answer {
             Swapped::Done => {
                 inner.health.has_room();
-                (Fate::Done, Answer::Done)
+                (ProposalResult::Done, SwapReply::Done)
             }
             Swapped::Full => {
                 inner.health.full();
-                (Fate::Away, Answer::None)
+                (ProposalResult::Away, SwapReply::None)
             }
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
-                let was_first = match members.iter().map(|member| wishes[*member].id.as_str()).find(|id| !id.is_empty()) {
+                let was_first = match members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) {
                     Some(id) => again > 0 && was_written(inner, swap.partition, sent_at, id).await,
                     None => false,
                 };
-                (if was_first { Fate::Done } else { Fate::Raced }, Answer::Found(found))
+                (if was_first { ProposalResult::Done } else { ProposalResult::Raced }, SwapReply::Found(found))
             }
         };
         for member in members {
-            inner.cells.settle(&wishes[member], &answer);
-            fates[member] = fate;
+            inner.cells.settle(&proposals[member], &answer);
+            results[member] = result;
         }
-        if fate == Fate::Done && !swap.entry.is_empty() {
+        if result == ProposalResult::Done && !swap.entry.is_empty() {
             unconfirmed.push(Sent { partition: swap.partition, answered: Instant::now(), at_millis: now, entry: swap.entry });
         }
     }
     inner.unconfirmed.add(unconfirmed.into_iter());
-    fates
+    results
 }
 
 /// Whether a decision is in its stream, or in the log already.

@@ -10,7 +10,7 @@ use crate::embedded::journal::{Finished, Work};
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
-use crate::store::{Cell, FEW, Standing};
+use crate::store::{Cell, FEW, StoreHealth};
 use hashbrown::HashSet;
 use runguard_core::row::Row;
 use rusqlite::Connection;
@@ -49,10 +49,10 @@ impl LatestIds {
 }
 
 impl Role {
-    pub(crate) fn standing(self) -> Standing {
+    pub(crate) fn standing(self) -> StoreHealth {
         match self {
-            Self::Whole | Self::Log => Standing::Sound,
-            Self::Alone => Standing::Away,
+            Self::Whole | Self::Log => StoreHealth::Sound,
+            Self::Alone => StoreHealth::Away,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
 
 use crate::cluster::link::EntryId;
-use crate::embedded::relay::{Home, Relays};
+use crate::embedded::mailbox::{MailboxId, Mailboxes};
 use crate::embedded::shard::Shards;
 use crate::error::StoreError;
 use crate::key::{Key, Names};
@@ -28,16 +28,16 @@ const BUSY_BATCH: usize = 8;
 const GATHER_ROWS: usize = 32;
 const GATHER: Duration = Duration::from_micros(250);
 
-/// Rows remembered for the keeper: about 20 MB.
+/// Rows remembered for the indexer: about 20 MB.
 const MOST_FRESH: usize = 200_000;
 
 /// Gives the job back: its memory returns to the thread that took it, which is cheaper than freeing it here.
 pub(crate) type Finished = Result<Box<Job>, StoreError>;
 pub(crate) type Done = oneshot::Sender<Finished>;
 
-static RELAYS: Relays<Finished> = Relays::new();
+static MAILBOXES: Mailboxes<Finished> = Mailboxes::new();
 thread_local! {
-    static HOME: Cell<Option<Home>> = const { Cell::new(None) };
+    static MAILBOX: Cell<Option<MailboxId>> = const { Cell::new(None) };
 }
 
 /// How to take a change back.
@@ -89,7 +89,7 @@ pub(crate) struct Job {
 struct Pending {
     job: Box<Job>,
     done: Done,
-    home: Option<Home>,
+    mailbox: Option<MailboxId>,
 }
 
 /// Wakes the writer when it is dropped: after the locks, so that the writer does not run into them.
@@ -136,7 +136,7 @@ pub(crate) struct Journal {
     /// Counts failed batches: whoever copied uncommitted states looks whether one came in between.
     failures: AtomicU64,
     committed_tx: watch::Sender<u64>,
-    /// The rows written since the keeper last asked, one after the other, so that it need not read them again. When it
+    /// The rows written since the indexer last asked, one after the other, so that it need not read them again. When it
     /// does not ask for long, the older ones are dropped: they are in the log.
     fresh: Mutex<Vec<Fresh>>,
 }
@@ -200,7 +200,7 @@ impl Journal {
     /// changes that must be taken back before those locks are let go.
     pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<(u64, WakeUp<'_>), Vec<Undo>> {
         let mut job = Box::new(Job { seq: 0, work, undo });
-        let home = HOME.with(|known| RELAYS.home(known));
+        let mailbox = MAILBOX.with(|known| MAILBOXES.of_this_thread(known));
         let mut queue = self.lock();
         if queue.stopping {
             return Err(job.undo);
@@ -210,7 +210,7 @@ impl Journal {
             queue.next_seq += 1;
         }
         let seq = job.seq;
-        queue.pending.push(Pending { job, done, home });
+        queue.pending.push(Pending { job, done, mailbox });
         let enough = queue.wake_at > 0 && queue.pending.len() >= queue.wake_at;
         if enough {
             queue.wake_at = 0;
@@ -269,7 +269,7 @@ impl Journal {
                         self.committed.store(last_seq, Ordering::Release);
                         self.committed_tx.send_replace(last_seq);
                     }
-                    RELAYS.send(batch.into_iter().map(|pending| (pending.home, (pending.done, Ok(pending.job)))));
+                    MAILBOXES.send(batch.into_iter().map(|pending| (pending.mailbox, (pending.done, Ok(pending.job)))));
                 }
                 Err(error) => self.take_back(batch, &error, shards),
             }
@@ -296,7 +296,7 @@ impl Journal {
             }
         }
         let error = StoreError::Write(error.to_string());
-        RELAYS.send(failed.into_iter().map(|pending| (pending.home, (pending.done, Err(error.clone())))));
+        MAILBOXES.send(failed.into_iter().map(|pending| (pending.mailbox, (pending.done, Err(error.clone())))));
     }
 }
 

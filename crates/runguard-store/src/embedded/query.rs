@@ -48,10 +48,10 @@ fn read_row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
     borrow_row(row).map(|row| row.to_row())
 }
 
-const DEED_COLUMNS: &str =
+const EFFECT_COLUMNS: &str =
     "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
 
-fn read_deed(row: &rusqlite::Row<'_>) -> Result<RowWithEffects, rusqlite::Error> {
+fn read_with_effects(row: &rusqlite::Row<'_>) -> Result<RowWithEffects, rusqlite::Error> {
     let effects: Option<Vec<u8>> = row.get(12)?;
     Ok(RowWithEffects { row: read_row(row)?, effects: effects.unwrap_or_default() })
 }
@@ -213,14 +213,14 @@ impl Embedded {
         self.search(filter, order, after, limit, COLUMNS, read_row).await
     }
 
-    pub async fn deeds(
+    pub async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
+        self.search(filter, order, after, limit, EFFECT_COLUMNS, read_with_effects).await
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {

@@ -25,7 +25,7 @@ const FOLLOWED_ROWS: u64 = 1000;
 const LEFT_FOR: Duration = Duration::from_secs(1);
 
 const COLUMNS: &str = "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input";
-const DEED_COLUMNS: &str =
+const EFFECT_COLUMNS: &str =
     "l.seq, l.at, l.id, l.tenant, l.guard, l.kind, l.session, l.subject, l.outcome, l.reason, l.answer, l.input, l.effects";
 
 fn text(row: &Row, column: usize) -> Result<String, tokio_postgres::Error> {
@@ -60,7 +60,7 @@ fn read_row(row: &Row) -> Result<row::Row, tokio_postgres::Error> {
     show(row, |row| row.to_row())
 }
 
-fn read_deed(row: &Row) -> Result<RowWithEffects, tokio_postgres::Error> {
+fn read_with_effects(row: &Row) -> Result<RowWithEffects, tokio_postgres::Error> {
     Ok(RowWithEffects { row: read_row(row)?, effects: row.try_get::<_, Option<Vec<u8>>>(12)?.unwrap_or_default() })
 }
 
@@ -129,14 +129,14 @@ impl PgLog {
     }
 
     /// The same rows with what each did to states.
-    pub async fn deeds(
+    pub async fn rows_with_effects(
         &self,
         filter: RowFilter,
         order: Order,
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        self.search(filter, order, after, limit, DEED_COLUMNS, read_deed).await
+        self.search(filter, order, after, limit, EFFECT_COLUMNS, read_with_effects).await
     }
 
     /// The numbers of the same rows.

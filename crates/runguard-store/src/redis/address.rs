@@ -13,20 +13,20 @@ const MOST_HOSTS: usize = 64;
 
 /// A server's host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct HostPort {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') { write!(f, "[{}]:{}", self.host, self.port) } else { write!(f, "{}:{}", self.host, self.port) }
     }
 }
 
-impl Place {
+impl HostPort {
     /// From `host:port`, `[v6]:port` or, with `otherwise`, from either alone.
-    pub(super) fn parse(text: &str, otherwise: &Place) -> Option<Place> {
+    pub(super) fn parse(text: &str, otherwise: &HostPort) -> Option<HostPort> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, rest) = rest.split_once(']')?;
@@ -42,7 +42,7 @@ impl Place {
             None => otherwise.port,
         };
         let host = if host.is_empty() { &otherwise.host } else { host };
-        (!host.is_empty()).then(|| Place { host: host.to_owned(), port })
+        (!host.is_empty()).then(|| HostPort { host: host.to_owned(), port })
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Kind {
 pub(super) struct Address {
     pub(super) kind: Kind,
     pub(super) tls: bool,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<HostPort>,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
@@ -113,8 +113,8 @@ impl Address {
         if user.is_some() && password.is_none() {
             return Err(wrong("it has a user but no password (write user:password@, or :password@ for a password alone)"));
         }
-        let otherwise = Place { host: String::new(), port: DEFAULT_PORT };
-        let places: Option<Vec<Place>> = hosts.split(',').map(|host| Place::parse(host, &otherwise)).collect();
+        let otherwise = HostPort { host: String::new(), port: DEFAULT_PORT };
+        let places: Option<Vec<HostPort>> = hosts.split(',').map(|host| HostPort::parse(host, &otherwise)).collect();
         let places = places.ok_or_else(|| wrong("a host is missing, or a port is not a number"))?;
         if places.len() > MOST_HOSTS {
             return Err(wrong("it names more than 64 hosts"));
@@ -127,8 +127,8 @@ impl Address {
 mod tests {
     use super::*;
 
-    fn place(host: &str, port: u16) -> Place {
-        Place { host: host.to_owned(), port }
+    fn place(host: &str, port: u16) -> HostPort {
+        HostPort { host: host.to_owned(), port }
     }
 
     #[test]

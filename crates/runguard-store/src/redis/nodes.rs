@@ -6,7 +6,7 @@
 //! behind a server that is away, where we must fail at once, and because WAIT must follow its swap on the same line.
 
 use super::OpenError;
-use super::address::{Kind, Place};
+use super::address::{HostPort, Kind};
 use super::server::{Dialer, Fault, Line, Server, random, text};
 use crate::cluster::link::LinkError;
 use redis::{Pipeline, Value};
@@ -54,11 +54,11 @@ struct Map {
 
 #[derive(Default)]
 struct Table {
-    servers: HashMap<Place, Arc<Server>>,
+    servers: HashMap<HostPort, Arc<Server>>,
     /// In the order of `slots`.
-    homes: Vec<Place>,
+    homes: Vec<HostPort>,
     /// Every server of the cluster that was heard of, replicas too.
-    known: Vec<Place>,
+    known: Vec<HostPort>,
 }
 
 impl Nodes {
@@ -168,14 +168,14 @@ impl Map {
         place.map(|place| self.server(&place)).ok_or_else(|| LinkError::Refused(format!("there is no {home:?}")))
     }
 
-    fn settle(&self, home: Home, place: Place) {
+    fn settle(&self, home: Home, place: HostPort) {
         let index = self.index(home);
         if let Some(here) = self.table().homes.get_mut(index) {
             *here = place;
         }
     }
 
-    fn server(&self, place: &Place) -> Arc<Server> {
+    fn server(&self, place: &HostPort) -> Arc<Server> {
         let mut table = self.table();
         let server = table.servers.entry(place.clone());
         Arc::clone(server.or_insert_with(|| Arc::new(Server::start(self.dialer.at(vec![place.clone()]), None))))
@@ -214,7 +214,7 @@ impl Map {
         let ranges = answers.first().map(|answer| read_slots(answer, &place)).unwrap_or_default();
         let home =
             |slot: &u16| ranges.iter().find(|range| (range.first..=range.last).contains(slot)).and_then(|range| range.places.first());
-        let homes: Option<Vec<Place>> = self.slots.iter().map(|slot| home(slot).cloned()).collect();
+        let homes: Option<Vec<HostPort>> = self.slots.iter().map(|slot| home(slot).cloned()).collect();
         let homes = homes.ok_or_else(|| format!("{place} says that not all slots are served"))?;
         let mut known = self.dialer.address.places.clone();
         known.extend(ranges.into_iter().flat_map(|range| range.places));
@@ -232,22 +232,22 @@ struct Range {
     first: u16,
     last: u16,
     /// The primary, then its replicas.
-    places: Vec<Place>,
+    places: Vec<HostPort>,
 }
 
 /// Reads what CLUSTER SLOTS answers; a server without a name of its own is where we asked.
-fn read_slots(answer: &Value, asked: &Place) -> Vec<Range> {
+fn read_slots(answer: &Value, asked: &HostPort) -> Vec<Range> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     let number = |value: &Value| text(value).parse::<u16>().ok();
     let place = |value: &Value| {
         let Value::Array(parts) = value else { return None };
         let host = text(parts.first()?);
         let host = if host.is_empty() || host == "?" { asked.host.clone() } else { host };
-        Some(Place { host, port: number(parts.get(1)?)? })
+        Some(HostPort { host, port: number(parts.get(1)?)? })
     };
     let range = |value: &Value| {
         let Value::Array(parts) = value else { return None };
-        let places: Vec<Place> = parts.get(2..)?.iter().filter_map(place).collect();
+        let places: Vec<HostPort> = parts.get(2..)?.iter().filter_map(place).collect();
         Some(Range { first: number(parts.first()?)?, last: number(parts.get(1)?)?, places })
     };
     ranges.iter().filter_map(range).collect()

@@ -3,7 +3,7 @@
 //! A task dials, hands the line to whoever asks, and dials again when somebody finds it broken. While there is no line,
 //! asking fails at once with the reason: callers never queue up behind a server that is away.
 
-use super::address::{Address, Kind, Place};
+use super::address::{Address, HostPort, Kind};
 use super::{OpenError, SWAP};
 use crate::cluster::link::LinkError;
 use redis::aio::MultiplexedConnection;
@@ -33,7 +33,7 @@ pub(super) struct Dialer {
 #[derive(Clone)]
 pub(super) struct Line {
     connection: MultiplexedConnection,
-    pub(super) place: Place,
+    pub(super) place: HostPort,
     /// What the server calls the swap script.
     pub(super) swap_hash: Arc<str>,
     /// Its eviction policy, when it is one that throws states away.
@@ -52,7 +52,7 @@ enum State {
 pub(super) struct Server {
     state: watch::Sender<State>,
     broken: Arc<Notify>,
-    keeper: JoinHandle<()>,
+    dialing: JoinHandle<()>,
     timeout: Duration,
 }
 
@@ -63,16 +63,16 @@ pub(super) enum Fault {
     /// The server does not have the script (any more).
     NoScript,
     /// The slot lives elsewhere; the server asked and the place it named.
-    Moved(Place),
+    Moved(HostPort),
     /// This one question must go elsewhere.
-    Ask(Place),
+    Ask(HostPort),
     /// The slot is on the move.
     TryAgain(String),
 }
 
 impl Dialer {
     /// The same login at other places.
-    pub(super) fn at(&self, places: Vec<Place>) -> Dialer {
+    pub(super) fn at(&self, places: Vec<HostPort>) -> Dialer {
         let mut dialer = self.clone();
         dialer.address.places = places;
         dialer
@@ -109,7 +109,7 @@ impl Dialer {
         }
     }
 
-    async fn connect(&self, place: Place) -> Result<Line, OpenError> {
+    async fn connect(&self, place: HostPort) -> Result<Line, OpenError> {
         let unreachable = |detail: &str| OpenError::Unreachable { place: place.to_string(), detail: detail.to_owned() };
         let client = self.client(&place).map_err(|error| unreachable(&error.to_string()))?;
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout)).set_response_timeout(Some(self.timeout));
@@ -148,7 +148,7 @@ impl Dialer {
         Ok(Line { connection, place, swap_hash, evicts, primary, number: random() })
     }
 
-    fn client(&self, place: &Place) -> Result<Client, RedisError> {
+    fn client(&self, place: &HostPort) -> Result<Client, RedisError> {
         let mut login = RedisConnectionInfo::default().set_db(self.address.database).set_skip_set_lib_name();
         if let Some(user) = &self.address.user {
             login = login.set_username(user);
@@ -175,7 +175,7 @@ impl Dialer {
     }
 
     /// What a failed dial means to whoever wrote the URL.
-    fn why(&self, place: &Place, error: &RedisError) -> OpenError {
+    fn why(&self, place: &HostPort, error: &RedisError) -> OpenError {
         let (place, detail) = (place.to_string(), error.to_string());
         let code = error.code().unwrap_or_default().to_owned();
         if error.kind() == ErrorKind::AuthenticationFailed || matches!(code.as_str(), "NOAUTH" | "WRONGPASS") {
@@ -198,8 +198,8 @@ impl Server {
     pub(super) fn start(dialer: Dialer, line: Option<Line>) -> Server {
         let state = watch::Sender::new(line.map_or(State::Dialing, State::Up));
         let (broken, timeout) = (Arc::new(Notify::new()), dialer.timeout);
-        let keeper = tokio::spawn(keep_up(dialer, state.clone(), Arc::clone(&broken)));
-        Server { state, broken, keeper, timeout }
+        let dialing = tokio::spawn(keep_up(dialer, state.clone(), Arc::clone(&broken)));
+        Server { state, broken, dialing, timeout }
     }
 
     /// The line, or why there is none. Waits only for the very first dial.
@@ -249,7 +249,7 @@ impl Server {
     fn fault(&self, line: &Line, error: &ServerError) -> Fault {
         let detail = error.details().unwrap_or_default();
         let said = format!("{} says: {} {detail}", line.place, error.code());
-        let redirect = || detail.split_ascii_whitespace().nth(1).and_then(|place| Place::parse(place, &line.place));
+        let redirect = || detail.split_ascii_whitespace().nth(1).and_then(|place| HostPort::parse(place, &line.place));
         match (code(error), redirect()) {
             ("NOSCRIPT", _) => Fault::NoScript,
             ("MOVED", Some(place)) => Fault::Moved(place),
@@ -286,7 +286,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.dialing.abort();
     }
 }
 

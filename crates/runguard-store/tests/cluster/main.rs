@@ -5,7 +5,7 @@
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::{
     Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, Order, RETIRE_EVERY, Row, RowFilter, Rules,
-    Standing, View, Written,
+    StoreHealth, View, Written,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,13 +84,13 @@ fn row(session: &str) -> Row {
 }
 
 /// Adds one to each of the sums and gives the first one's new value, and whether it was done alone.
-async fn add(node: &Cluster, sessions: &[&str]) -> (u64, Standing) {
+async fn add(node: &Cluster, sessions: &[&str]) -> (u64, StoreHealth) {
     let cells: Vec<Cell<'_>> = sessions.iter().map(|session| summed(key(session))).collect();
     let step = |view: &View<'_>| {
         let changes: Vec<Change> = (0..cells.len())
             .map(|cell| Change { cell, events: 1_u64.to_le_bytes().to_vec(), state: (number(view.get(cell)) + 1).to_le_bytes().to_vec() })
             .collect();
-        Decided::Keep((number(Some(&changes[0].state)), view.standing()), Written { row: row(sessions[0]), changes })
+        Decided::Keep((number(Some(&changes[0].state)), view.store_health()), Written { row: row(sessions[0]), changes })
     };
     node.apply(&cells, step).await.unwrap()
 }
@@ -145,10 +145,10 @@ async fn an_emptied_database_is_filled_from_the_log() {
     together.link.empty();
     let (next, standing) = add(&together.nodes[1], &["kept"]).await;
     // Alone for the moment, or already on the states that were built: never from nothing when it is sound.
-    assert!(standing == Standing::Away || next == 6, "{next}");
+    assert!(standing == StoreHealth::Away || next == 6, "{next}");
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (last, standing) = add(&together.nodes[0], &["kept"]).await;
-    assert_eq!((last, standing), (7, Standing::Sound));
+    assert_eq!((last, standing), (7, StoreHealth::Sound));
     assert_eq!(rows(&together.nodes[0]).await, 7);
 }
 

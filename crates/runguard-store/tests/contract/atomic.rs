@@ -1,6 +1,6 @@
 //! Steps on one key run one after the other.
 
-use crate::toy::{TENANT, Toy, add, all_rows, keep, key, number, on_every_store, one_more, row, rows_of, sum, summed};
+use crate::contract::toy::{TENANT, Toy, add, all_rows, keep, key, number, on_every_store, one_more, row, rows_of, sum, summed};
 use runguard_store::{Decided, View, Written};
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -1,6 +1,6 @@
 //! `kill -9` at any moment: what was answered is there, exactly once, and the states are what the log says.
 
-use crate::toy::{LIST, PLENTY, Store, TINY, all_rows, change, index_file, key, listed, open, row, states_of};
+use crate::contract::toy::{LIST, PLENTY, Store, TINY, all_rows, change, index_file, key, listed, open, row, states_of};
 use runguard_store::{Decided, Row, StoreError, Written};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -54,7 +54,7 @@ async fn the_process_to_be_killed() {
 /// Lets a process answer, kills it, and gives what it had answered until then.
 fn answered_before_the_kill(folder: &Path, memory_bytes: usize, answers: usize) -> Vec<(String, u32)> {
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["crash::the_process_to_be_killed", "--exact", "--ignored", "--nocapture"])
+        .args(["contract::crash::the_process_to_be_killed", "--exact", "--ignored", "--nocapture"])
         .env(FOLDER, folder)
         .env(MEMORY, memory_bytes.to_string())
         .stdout(Stdio::piped())

@@ -1,6 +1,6 @@
 //! A full disk: nothing of a refused request counts, nothing answered is lost, and it goes on when there is room.
 
-use crate::toy::{
+use crate::contract::toy::{
     PLENTY, Store, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, summed, try_open,
 };
 use runguard_store::{Row, StoreError};

@@ -1,6 +1,6 @@
 //! What was answered is there after the store was closed and opened again, with or without its second file.
 
-use crate::toy::{
+use crate::contract::toy::{
     LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, listed, one_more, replay, row, rows_of,
     states_of, sum, summed,
 };
@@ -169,7 +169,7 @@ async fn an_entry_at_its_bound_forgets_the_state_written_longest_ago() {
 }
 
 #[derive(Debug, Clone)]
-enum Deed {
+enum Action {
     /// On a session, and on the endpoint too.
     Step {
         session: usize,
@@ -184,13 +184,13 @@ enum Deed {
     Reopen,
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         12 => (0..4_usize, prop_oneof![Just(SUM), Just(LIST)], 0..3_usize, any::<bool>())
-            .prop_map(|(session, slot, subject, with_endpoint)| Deed::Step { session, slot, subject, with_endpoint }),
-        1 => (0..4_usize).prop_map(|session| Deed::Erase { session }),
-        1 => Just(Deed::Flush),
-        2 => Just(Deed::Reopen),
+            .prop_map(|(session, slot, subject, with_endpoint)| Action::Step { session, slot, subject, with_endpoint }),
+        1 => (0..4_usize).prop_map(|session| Action::Erase { session }),
+        1 => Just(Action::Flush),
+        2 => Just(Action::Reopen),
     ]
 }
 
@@ -209,12 +209,12 @@ fn key_of(entry: &str) -> Key {
     if entry == ENDPOINT { Key::new(Family::Endpoint, TENANT, entry) } else { key(entry) }
 }
 
-async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
+async fn do_and_compare(actions: Vec<Action>, memory_bytes: usize) {
     let mut toy = Toy::with_memory(memory_bytes);
     let mut model = Model::default();
-    for (turn, deed) in deeds.into_iter().enumerate() {
-        match deed {
-            Deed::Step { session, slot, subject, with_endpoint } => {
+    for (turn, action) in actions.into_iter().enumerate() {
+        match action {
+            Action::Step { session, slot, subject, with_endpoint } => {
                 let (session, subject) = (format!("s{session}"), format!("subject {subject}"));
                 let row = row(&session);
                 let events: Vec<u8> = (turn as u64).to_le_bytes().to_vec();
@@ -233,7 +233,7 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
                 let step = |view: &View<'_>| (0..cells.len()).map(|cell| change(view, cell, slot, &events)).collect();
                 assert_eq!(keep(&toy.store, &cells, row, step).await.unwrap(), expected, "what the step made of what it saw");
             }
-            Deed::Erase { session } => {
+            Action::Erase { session } => {
                 let session = format!("s{session}");
                 let admin = Row { session: String::new(), kind: "admin".into(), ..row("") };
                 let id = admin.id.clone();
@@ -246,8 +246,8 @@ async fn do_and_compare(deeds: Vec<Deed>, memory_bytes: usize) {
                     model.rows.push((id, String::new()));
                 }
             }
-            Deed::Flush => toy.store.flush().await.unwrap(),
-            Deed::Reopen => toy = toy.reopen(),
+            Action::Flush => toy.store.flush().await.unwrap(),
+            Action::Reopen => toy = toy.reopen(),
         }
     }
     for entry in ["s0", "s1", "s2", "s3", ENDPOINT] {
@@ -268,9 +268,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn any_history_equals_the_model(deeds in prop::collection::vec(deed(), 1..60), fits in any::<bool>()) {
+    fn any_history_equals_the_model(actions in prop::collection::vec(action(), 1..60), fits in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(do_and_compare(deeds, if fits { PLENTY } else { 1 }));
+        runtime.block_on(do_and_compare(actions, if fits { PLENTY } else { 1 }));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Erasure: nothing of a session is left, and nothing else is missing.
 
-use crate::toy::{
+use crate::contract::toy::{
     LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, change, eventually, files_with, index_file, keep, key, listed, log_file, number,
     on_every_store, one_more, open, row, rows_of, state, states_of, sum, summed,
 };

@@ -4,11 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-#[path = "../common/postgres_server.rs"]
-mod postgres_server;
-#[path = "../common/redis_server.rs"]
-mod redis_server;
-
 mod atomic;
 mod crash;
 mod disk;

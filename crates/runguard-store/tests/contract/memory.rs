@@ -1,6 +1,8 @@
 //! Little memory: states leave it and come back from disk as they were.
 
-use crate::toy::{LIST, Store, TINY, Toy, add, append, change, eventually, keep, key, listed, one_more, row, states_of, sum, summed};
+use crate::contract::toy::{
+    LIST, Store, TINY, Toy, add, append, change, eventually, keep, key, listed, one_more, row, states_of, sum, summed,
+};
 use runguard_store::{Cell, Change};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

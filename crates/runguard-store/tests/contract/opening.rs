@@ -1,6 +1,6 @@
 //! A folder that cannot be used says why, and is left as it was.
 
-use crate::toy::{
+use crate::contract::toy::{
     PLENTY, RULES, Store, TENANT, Toy, add, all_rows, index_file, keep, log_file, one_more, options, row, rows_of, sum, summed, try_open,
     write,
 };

@@ -1,6 +1,6 @@
 //! Queries: the same answer whether rows are indexed or still behind the index.
 
-use crate::toy::{MINUTE, NOW, Store, Toy, on_every_store, settle, write};
+use crate::contract::toy::{MINUTE, NOW, Store, Toy, on_every_store, settle, write};
 use runguard_core::row::Kind;
 use runguard_store::{Order, Row, RowCount, RowFilter};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Old things leave, young ones stay, numbers are not used twice.
 
-use crate::toy::{
+use crate::contract::toy::{
     DAY, MINUTE, NOW, PLENTY, Store, TENANT, Toy, add, all_rows, eventually, files_with, index_file, keep, key, log_file, one_more, open,
     row, rows_of, states_of, sum, summed, try_open, write,
 };

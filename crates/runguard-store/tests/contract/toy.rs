@@ -108,7 +108,7 @@ enum Log {
 macro_rules! on_every_store {
     ($($test:ident),* $(,)?) => {$(
         mod $test {
-            use crate::toy::Toy;
+            use crate::contract::toy::Toy;
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn embedded() {

@@ -106,7 +106,7 @@ fn open(id: usize, tool_calls: f64, model_calls: f64, loops: Option<Loops>, part
     };
     // Whole numbers, which JavaScript has checked; below 0 there is no ceiling.
     let ceiling = |calls: f64| (calls >= 0.0).then_some(calls as u64);
-    let ceilings = Ceilings { tool_calls: ceiling(tool_calls), model_calls: ceiling(model_calls) };
+    let ceilings = Ceilings::default().tool_calls(ceiling(tool_calls)).model_calls(ceiling(model_calls));
     let run = with_texts([id], |[id]| Run::new(id, ceilings, loops, stall, budget));
     RUNS.with_borrow_mut(|runs| runs.add(run))
 }

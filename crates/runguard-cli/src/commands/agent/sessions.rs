@@ -23,11 +23,11 @@ pub(crate) struct Sessions {
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]
-    place: Place,
+    place: WhichSessions,
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct WhichSessions {
     /// The folder of the sessions [default: as in the settings, else runguard-sessions]
     #[arg(long, value_name = "DIR", global = true)]
     sessions: Option<PathBuf>,
@@ -88,7 +88,7 @@ impl Hidden {
     }
 }
 
-impl Place {
+impl WhichSessions {
     fn list(&self, summaries: &[Summary]) -> Result<(), Failure> {
         if self.json {
             let rows = summaries.iter().map(|summary| {

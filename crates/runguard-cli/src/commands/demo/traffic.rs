@@ -160,13 +160,13 @@ fn draw(dice: &mut Dice, mix: &Mix, total: u64) -> (usize, u32) {
 
 /// What the service said.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct Reply {
     pub(super) outcome: Outcome,
     pub(super) reason: Option<Reason>,
     pub(super) body: Value,
 }
 
-impl Answer {
+impl Reply {
     /// From an answer over HTTP; `Err` says what came instead.
     pub(super) fn read(status: u16, body: &[u8]) -> Result<Self, String> {
         if status == 204 {
@@ -311,7 +311,7 @@ impl Running {
         self.telling.is_some()
     }
 
-    fn take(&mut self, answer: &Answer) {
+    fn take(&mut self, answer: &Reply) {
         let Some(step) = self.conversation.steps.get(self.position) else { return };
         if answer.body["tripped"] == true {
             self.tally.trips += 1;
@@ -375,7 +375,7 @@ pub(super) struct Live {
 
 /// Sends a request to the service.
 pub(super) trait Door: Sync {
-    fn send(&self, path: &str, body: &str) -> Result<Answer, String>;
+    fn send(&self, path: &str, body: &str) -> Result<Reply, String>;
 }
 
 /// Drives the plan in real time, until it is done or `stop` is set.
@@ -517,7 +517,7 @@ enum Round {
     Tell,
 }
 
-async fn ask(engine: &Engine, path: &str, body: &str, at_millis: i64) -> Result<Answer, String> {
+async fn ask(engine: &Engine, path: &str, body: &str, at_millis: i64) -> Result<Reply, String> {
     let route = ROUTES.iter().find(|route| route.path == path).ok_or_else(|| format!("there is no route {path}"))?;
     let input = Input::read(body.as_bytes(), route.fields).map_err(|error| format!("{path}: {error:?}"))?;
     let operation = (route.read)(&input);
@@ -532,7 +532,7 @@ async fn ask(engine: &Engine, path: &str, body: &str, at_millis: i64) -> Result<
     };
     let answered = engine.ask(asked).await.map_err(|error| format!("{path}: {error}"))?;
     let body = serde_json::from_str(&answered.body).unwrap_or(Value::Null);
-    Ok(Answer { outcome: answered.outcome, reason: answered.reason, body })
+    Ok(Reply { outcome: answered.outcome, reason: answered.reason, body })
 }
 
 /// The settings of a demo of this length: the defaults, but for a recovery that fits the length, and for one endpoint whose

@@ -1,7 +1,8 @@
 //! The stall detector for any number of runs at once.
 
-use super::{BadSetting, StallDetector, StallSettings, Step, Verdict};
+use super::{StallDetector, StallSettings, Step, Verdict};
 use crate::detect::sessions::{SessionKey, Sessions};
+use crate::limits::InvalidSetting;
 use crate::time::{Span, Timestamp};
 
 /// A run silent for this long is over.
@@ -18,7 +19,8 @@ pub struct StallSessions {
 }
 
 impl StallSessions {
-    pub fn new(settings: StallSettings) -> Result<Self, BadSetting> {
+    /// Empty, with these thresholds for every session.
+    pub fn new(settings: StallSettings) -> Result<Self, InvalidSetting> {
         Ok(Self { fresh: StallDetector::new(settings)?, runs: Sessions::new(EXPIRE, MOST_RUNS) })
     }
 
@@ -42,6 +44,7 @@ impl StallSessions {
         self.runs.len()
     }
 
+    /// Whether no session is known.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }

@@ -1,12 +1,12 @@
 //! What may run how often, and which arguments say what a search is about.
 
 use crate::fingerprint::{FingerprintError, Volatile, of_value};
+use crate::limits::{InvalidSetting, setters};
 use crate::similarity::{Junk, THRESHOLD, Wording};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// Stands for every tool in [`TrackerSettings::volatile`].
 const EVERY_TOOL: &str = "*";
@@ -70,6 +70,7 @@ const PLACE_ARGUMENTS: &[&str] = &[
 /// Everything a [`ToolExecutionTracker`](super::ToolExecutionTracker) goes by. The defaults work as they are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TrackerSettings {
     /// Runs in one turn, by tool.
     pub limits: BTreeMap<String, u32>,
@@ -109,27 +110,22 @@ impl Default for TrackerSettings {
     }
 }
 
-/// A setting that makes no sense.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidSetting {
-    /// The setting.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub problem: String,
-}
-
-impl fmt::Display for InvalidSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", self.key, self.problem)
-    }
-}
-
-impl std::error::Error for InvalidSetting {}
+setters!(TrackerSettings {
+    limits: BTreeMap<String, u32>,
+    default_limit: u32,
+    search_tools: BTreeSet<String>,
+    query_arguments: Vec<String>,
+    place_arguments: Vec<String>,
+    threshold: f64,
+    junk: Junk,
+    wording: Wording,
+    volatile: BTreeMap<String, Volatile>,
+});
 
 impl TrackerSettings {
     /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), InvalidSetting> {
-        let invalid = |key, problem| Err(InvalidSetting { key, problem });
+        let invalid = |name, problem: String| Err(InvalidSetting::new(name, problem));
         if !(self.threshold > 0.0 && self.threshold <= 1.0) {
             return invalid("threshold", format!("must be above 0 and at most 1, is {}", self.threshold));
         }

@@ -40,7 +40,7 @@ impl Story {
         self.outbox.commit(self.upto, &[], &postings, 1000).unwrap()
     }
 
-    fn next(&mut self, kind: TargetKind, now: i64) -> (Parcel, Vec<Waiting>) {
+    fn next(&mut self, kind: TargetKind, now: i64) -> (AlertMessage, Vec<Waiting>) {
         match self.outbox.next("ops", kind, now).unwrap() {
             Next::Send { parcel, entries } => (parcel, entries),
             other => panic!("{other:?}"),

@@ -21,8 +21,8 @@ fn alert() -> Alert {
     }
 }
 
-fn parcel(alerts: Vec<Alert>) -> Parcel {
-    Parcel { id: "msg_1".into(), alerts }
+fn parcel(alerts: Vec<Alert>) -> AlertMessage {
+    AlertMessage { id: "msg_1".into(), alerts }
 }
 
 fn settings(kind: TargetKind) -> TargetSettings {

@@ -21,13 +21,13 @@ fn row<'a>(guard: &'a str, subject: &'a str, session: &'a str, outcome: &'a str,
     }
 }
 
-fn cells(digest: Digest) -> Vec<(Place, Cell)> {
+fn cells(digest: Digest) -> Vec<(CellKey, Cell)> {
     let mut cells: Vec<_> = digest.into_cells().collect();
     cells.sort_by(|left, right| left.0.cmp(&right.0));
     cells
 }
 
-fn fold(rows: &[RowRef<'_>]) -> Vec<(Place, Cell)> {
+fn fold(rows: &[RowRef<'_>]) -> Vec<(CellKey, Cell)> {
     let mut digest = Digest::default();
     for row in rows {
         digest.fold(row);
@@ -257,7 +257,7 @@ fn names_beyond_the_bound_are_counted_together_and_push_out_nobody_elses() {
     digest.fold(&row("handoff", "billing", "s", "allowed", None));
     let cells = cells(digest);
     let of = |dimension: Dimension| cells.iter().filter(move |(place, _)| place.dimension == dimension);
-    let named = |name: &'static str| move |(place, _): &&(Place, Cell)| *place.second == *name;
+    let named = |name: &'static str| move |(place, _): &&(CellKey, Cell)| *place.second == *name;
     assert_eq!(of(Dimension::Topic).count(), MOST_NAMES + 1);
     assert_eq!(of(Dimension::Subject).find(named(OTHER)).unwrap().1.blocked, 500);
     assert_eq!(of(Dimension::Subject).find(named("billing")).unwrap().1.allowed, 1);

@@ -40,7 +40,7 @@ impl World {
         RUNTIME.block_on(replay(plan, &self.engine, BASE)).unwrap()
     }
 
-    fn ask(&self, path: &str, body: &str, at: u64) -> Answer {
+    fn ask(&self, path: &str, body: &str, at: u64) -> Reply {
         RUNTIME.block_on(ask(&self.engine, path, body, BASE.as_millis() + at as i64)).unwrap()
     }
 }
@@ -216,17 +216,17 @@ fn the_past_has_its_rhythm_and_one_bad_release() {
 }
 
 /// Answers as written, and keeps what it was sent.
-struct Script(Mutex<Vec<String>>, fn(&str) -> Result<Answer, String>);
+struct Script(Mutex<Vec<String>>, fn(&str) -> Result<Reply, String>);
 
 impl Door for Script {
-    fn send(&self, path: &str, body: &str) -> Result<Answer, String> {
+    fn send(&self, path: &str, body: &str) -> Result<Reply, String> {
         self.0.lock().unwrap().push(format!("{path} {body}"));
         (self.1)(path)
     }
 }
 
-fn allow(_path: &str) -> Result<Answer, String> {
-    Answer::read(200, br#"{"allow":true,"permit_id":"p-1","reservation_id":"r-1"}"#)
+fn allow(_path: &str) -> Result<Reply, String> {
+    Reply::read(200, br#"{"allow":true,"permit_id":"p-1","reservation_id":"r-1"}"#)
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn without_a_refusal_the_guarded_twin_is_billed_the_same() {
 #[test]
 fn a_guard_that_refuses_everyone_is_found_out() {
     let plan = Plan::live(6, 1, 100, &only("healthy"));
-    let refuse = |_: &str| Answer::read(429, br#"{"allow":false,"reason":"retry_cap_reached"}"#);
+    let refuse = |_: &str| Reply::read(429, br#"{"allow":false,"reason":"retry_cap_reached"}"#);
     let total = drive(&plan, 4, &Script(Mutex::default(), refuse), &Live::default(), &AtomicBool::new(false)).unwrap().total();
     assert_eq!((total.false_stops, total.conversations), (plan.len() as u64, plan.len() as u64));
     assert_eq!((total.asked, total.allowed, total.told), (total.blocked, 0, 0));
@@ -275,11 +275,11 @@ fn a_service_that_goes_away_ends_the_demo_with_its_reason() {
 
 #[test]
 fn an_answer_that_is_none_is_not_taken_for_one() {
-    assert_eq!(Answer::read(429, br#"{"allow":false,"reason":"circuit_open"}"#).unwrap().reason, Some(Reason::CircuitOpen));
-    assert_eq!(Answer::read(200, br#"{"allow":true,"would_block":true,"reason":"action_cycle"}"#).unwrap().outcome, Outcome::WouldBlock);
-    assert_eq!(Answer::read(204, b"").unwrap().outcome, Outcome::Recorded);
+    assert_eq!(Reply::read(429, br#"{"allow":false,"reason":"circuit_open"}"#).unwrap().reason, Some(Reason::CircuitOpen));
+    assert_eq!(Reply::read(200, br#"{"allow":true,"would_block":true,"reason":"action_cycle"}"#).unwrap().outcome, Outcome::WouldBlock);
+    assert_eq!(Reply::read(204, b"").unwrap().outcome, Outcome::Recorded);
     for (status, body) in [(500, "{}"), (422, r#"{"title":"no"}"#), (200, "hello"), (429, r#"{"allow":true}"#), (200, r#"{"allow":false}"#)]
     {
-        assert!(Answer::read(status, body.as_bytes()).is_err(), "{status} {body}");
+        assert!(Reply::read(status, body.as_bytes()).is_err(), "{status} {body}");
     }
 }

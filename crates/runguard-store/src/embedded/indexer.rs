@@ -71,14 +71,14 @@ impl Asked {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct Indexer {
     asked: Mutex<Asked>,
     woken: Condvar,
     indexed: AtomicU64,
     wal_bytes: AtomicU64,
 }
 
-impl Keeper {
+impl Indexer {
     pub(crate) fn indexed_upto(&self) -> u64 {
         self.indexed.load(Ordering::Acquire)
     }
@@ -96,7 +96,7 @@ impl Keeper {
     pub(crate) fn ask_to_flush(&self) -> oneshot::Receiver<()> {
         let (done, flushed) = oneshot::channel();
         let mut asked = self.lock();
-        // A keeper that is stopping takes no more requests: the sender is dropped, and whoever waits is told.
+        // A indexer that is stopping takes no more requests: the sender is dropped, and whoever waits is told.
         if !asked.stop {
             asked.flush.push(done);
             self.woken.notify_all();
@@ -130,7 +130,7 @@ impl Keeper {
         let mut round = Round::new(inner.clone(), index);
         round.warm_up();
         loop {
-            let asked = inner.keeper.wait();
+            let asked = inner.indexer.wait();
             round.work(!asked.is_empty());
             for done in asked.flush {
                 let _ = done.send(());
@@ -174,7 +174,7 @@ impl Round {
     fn new(inner: Arc<Inner>, index: Connection) -> Self {
         let indexed = crate::embedded::query::progress(&index, "indexed").unwrap_or(0);
         let checkpointed = crate::embedded::query::progress(&index, "checkpointed").unwrap_or(0);
-        inner.keeper.indexed.store(indexed, Ordering::Release);
+        inner.indexer.indexed.store(indexed, Ordering::Release);
         let last_at_start = inner.journal.committed();
         Self {
             inner,
@@ -215,7 +215,7 @@ impl Round {
     fn load_all(&mut self) -> Result<bool, StoreError> {
         let mut after = (-1_i64, Vec::new());
         loop {
-            if self.inner.shards.bytes() >= self.inner.options.memory_bytes || self.inner.keeper.lock().stop {
+            if self.inner.shards.bytes() >= self.inner.options.memory_bytes || self.inner.indexer.lock().stop {
                 return Ok(false);
             }
             let read = || -> rusqlite::Result<Vec<(Key, (u64, i64, Vec<SlotState>))>> {
@@ -329,7 +329,7 @@ impl Round {
     fn write_index(&mut self, mut batch: IndexBatch, upto: u64, pace: &mut Pace) -> Result<(), rusqlite::Error> {
         batch.write(&mut self.index, upto, pace)?;
         self.indexed = upto;
-        self.inner.keeper.indexed.store(upto, Ordering::Release);
+        self.inner.indexer.indexed.store(upto, Ordering::Release);
         Ok(())
     }
 
@@ -405,13 +405,13 @@ impl Round {
     /// stands in the way the file grows, and it is tried again.
     fn checkpoint_log(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let size = std::fs::metadata(format!("{}-wal", self.inner.folder.log_path().display())).map_or(0, |meta| meta.len());
-        self.inner.keeper.wal_bytes.store(size, Ordering::Relaxed);
+        self.inner.indexer.wal_bytes.store(size, Ordering::Relaxed);
         if size < WAL_BACKGROUND && !all {
             return Ok(());
         }
         // The file keeps its size when it starts over, so the frames in use are asked for, not the size.
         let mut pages = self.checkpoint_passively()?;
-        self.inner.keeper.wal_bytes.store(pages * LOG_PAGE_BYTES, Ordering::Relaxed);
+        self.inner.indexer.wal_bytes.store(pages * LOG_PAGE_BYTES, Ordering::Relaxed);
         self.tell_of_readers(pages * LOG_PAGE_BYTES);
         if pages * LOG_PAGE_BYTES >= WAL_LIMIT {
             // Again and again, each time with less to do, until what is left for the writer is little.
