@@ -16,6 +16,7 @@ use runguard_core::detect::stall::{
 };
 use runguard_core::detect::tool_calls::{CallOutcome, TurnCalls};
 use runguard_core::fingerprint;
+use runguard_core::reason::RunReason;
 use runguard_core::time::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -137,7 +138,7 @@ impl Guardrails {
         let (repeats, most) = (counters.repeated_tool_steps, self.settings.max_repeated_tool_steps);
         if most > 0 && repeats >= most {
             let message = format!("The model made the same step {} times in a row ({}): it is stuck.", repeats + 1, names(calls));
-            return Judgement::Stop { rule: "repetition", count: repeats + 1, message, stop: Stop::Repetition { repeats } };
+            return Judgement::Stop { rule: RunReason::Repetition.code(), count: repeats + 1, message, stop: Stop::Repetition { repeats } };
         }
         if self.cycles.repeats > 0 {
             let trail = detectors.0.cycles.get_or_insert_with(|| Trail::new(&self.cycles));
@@ -147,7 +148,7 @@ impl Guardrails {
                 let steps = found.cycle_len();
                 let message = format!("The model made the same round of {steps} steps {} times: it goes in a circle.", found.repeats);
                 let stop = Stop::Cycle { rounds: found.repeats, steps };
-                return Judgement::Stop { rule: "cycle", count: found.repeats, message, stop };
+                return Judgement::Stop { rule: RunReason::Cycle.code(), count: found.repeats, message, stop };
             }
         }
         if most > 1 && repeats + 1 == most {
@@ -155,7 +156,7 @@ impl Guardrails {
                 "You have made exactly this step {} times in a row. Making it once more ends the run. Use what you have, try another way, or finish.",
                 repeats + 1
             );
-            return Judgement::Nudge { rule: "repetition", count: repeats + 1, message };
+            return Judgement::Nudge { rule: RunReason::Repetition.code(), count: repeats + 1, message };
         }
         Judgement::GoOn
     }
@@ -165,7 +166,7 @@ impl Guardrails {
         let key = call_key(call);
         if detectors.0.blocked.contains(&key) {
             let message = format!("{} was not run: this call has given the same result too often. Do something else.", call.name);
-            return Some(Refusal { rule: "stall_block", count: 0, message });
+            return Some(Refusal { rule: RunReason::StallBlock.code(), count: 0, message });
         }
         if self.is_polling(&call.name) || self.settings.repeatable.contains(&call.name) {
             return None;
@@ -206,7 +207,7 @@ impl Guardrails {
 
     /// Looks at what the model said without calling anything, when it is asked to go on.
     pub fn said(&self, detectors: &mut Detectors, text: &str) -> Judgement {
-        let verdict = self.with_stall(&mut detectors.0, |stall| stall.message(xxh3_64(text.trim().as_bytes())));
+        let verdict = self.with_stall(&mut detectors.0, |stall| stall.message(result_fingerprint(text)));
         match verdict.rung {
             Rung::GoOn | Rung::Observe | Rung::Steer | Rung::Block => Judgement::GoOn,
             Rung::Stop => stalled(verdict),

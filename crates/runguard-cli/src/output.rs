@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-pub(crate) use runguard_core::shown::{dotted as clean, steers};
+pub(crate) use runguard_core::shown::dotted as clean;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
@@ -28,7 +28,7 @@ pub(crate) fn table(headers: &[&str]) -> Table {
 #[cfg(feature = "agent")]
 pub(crate) fn clean_lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
-    text.chars().map(|c| if steers(c) && c != '\n' && c != '\t' { '·' } else { c }).collect()
+    text.chars().map(|c| if runguard_core::shown::steers(c) && c != '\n' && c != '\t' { '·' } else { c }).collect()
 }
 
 pub(crate) fn text(value: &Value) -> String {

@@ -231,6 +231,12 @@ named! {
         ToolLimitReached = "tool_limit_reached", "Tool limit reached",
         /// A `StallDetectedError` that its caller made without a reason.
         StallDetected = "stall_detected", "Stalled",
+        /// The agent made the same step, all of its calls, several times in a row.
+        Repetition = "repetition", "Same step again",
+        /// The agent goes through the same round of steps.
+        Cycle = "cycle", "Steps in a circle",
+        /// The agent's call is not run: it gave the same result too often.
+        StallBlock = "stall_block", "Call without news",
     }
 }
 

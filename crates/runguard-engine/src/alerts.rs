@@ -444,11 +444,11 @@ async fn test_one(target: &Target, number: u64, now: i64) -> Tested {
         title: "A test alert of RunGuard".into(),
         text: "Alerts arrive here. Nothing is wrong.".into(),
     };
-    let parcel = |state: AlertState| AlertMessage { id: format!("msg_test_{number:016x}_{}", state.code()), alerts: vec![alert(state)] };
-    let mut sent = target.send(&parcel(AlertState::Firing), now / 1000).await;
+    let message = |state: AlertState| AlertMessage { id: format!("msg_test_{number:016x}_{}", state.code()), alerts: vec![alert(state)] };
+    let mut sent = target.send(&message(AlertState::Firing), now / 1000).await;
     // A test must leave no incident open.
     if sent.is_ok() && target.kind == TargetKind::Pagerduty {
-        sent = target.send(&parcel(AlertState::Resolved), now / 1000).await;
+        sent = target.send(&message(AlertState::Resolved), now / 1000).await;
     }
     Tested { target: target.name.clone(), kind: target.kind, problem: sent.err().map(|failed| failed.message) }
 }

@@ -5,9 +5,11 @@
 //! nano-dollars; each result is rounded once, at its end, so an example comes out to the digit, and where a design has
 //! miscounted, [`Figure::document`] and [`Figure::right`] say so.
 
+use runguard_core::breaker::CircuitSettings;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
 use runguard_core::reason::GuardName;
+use runguard_guards::guard::{agent_action, ai_task_retry, capture_slot_fill, handoff, kb_requery, no_match_reprompt};
 use std::fmt;
 
 const MILLION: u64 = 1_000_000;
@@ -119,23 +121,24 @@ pub struct Inputs {
     pub usd_per_operation: NanoDollars,
 }
 
-/// Rounds of the loop, operations of each, rounds the guard lets pass, operations of a refused one.
-const LOOPS: [(GuardName, [u64; 4]); 7] = [
-    (GuardName::AiTaskRetry, [5, 1, 2, 0]),
-    (GuardName::Handoff, [12, 2, 4, 1]),
-    (GuardName::KbRequery, [10, 2, 2, 0]),
-    (GuardName::AgentAction, [20, 1, 3, 1]),
-    (GuardName::NoMatchReprompt, [8, 2, 3, 0]),
-    (GuardName::CaptureSlotFill, [15, 1, 4, 0]),
-    (GuardName::ApiCircuit, [3, 1, 3, 0]),
+/// Rounds of the loop, operations of each and of a refused one; and the rounds the guard lets pass by default.
+const LOOPS: [(GuardName, [u64; 3], fn() -> u32); 7] = [
+    (GuardName::AiTaskRetry, [5, 1, 0], || ai_task_retry::Settings::default().max_retries),
+    // From one bot to the other and back: each is visited so often.
+    (GuardName::Handoff, [12, 2, 1], || 2 * handoff::Settings::default().max_visits_per_bot),
+    (GuardName::KbRequery, [10, 2, 0], || kb_requery::BotpressSettings::default().max_queries),
+    (GuardName::AgentAction, [20, 1, 1], || agent_action::Settings::default().max_consecutive),
+    (GuardName::NoMatchReprompt, [8, 2, 0], || no_match_reprompt::Settings::default().max_reprompts),
+    (GuardName::CaptureSlotFill, [15, 1, 0], || capture_slot_fill::Settings::default().max_attempts),
+    (GuardName::ApiCircuit, [3, 1, 0], || CircuitSettings::default().max_attempts_per_session),
 ];
 
 impl Inputs {
     /// The guard's ceilings as they are by default, and the loop as the published designs describe it. `None` for guards they have no
     /// numbers for.
     pub fn of(guard: GuardName) -> Option<Self> {
-        let (_, [attempts, operations_per_attempt, allowed, refused_operations]) =
-            LOOPS.iter().find(|(known, _)| *known == guard).copied()?;
+        let (_, [attempts, operations_per_attempt, refused_operations], allowed) =
+            LOOPS.iter().find(|(known, ..)| *known == guard).copied()?;
         Some(Self {
             conversations: 10_000,
             period: Period::Day,
@@ -144,10 +147,10 @@ impl Inputs {
             attempts: Millionths::from_whole(attempts),
             operations_per_attempt,
             base_operations: 0,
-            allowed,
+            allowed: u64::from(allowed()),
             refused_operations,
             hopeless: Millionths::ZERO,
-            allowed_in_all: (guard == GuardName::ApiCircuit).then_some(10),
+            allowed_in_all: (guard == GuardName::ApiCircuit).then(|| u64::from(CircuitSettings::default().failure_threshold)),
             credits_per_operation: Millionths::ONE,
             usd_per_operation: NanoDollars::ZERO,
         })

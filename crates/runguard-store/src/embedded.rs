@@ -441,7 +441,7 @@ impl Inner {
         View {
             states: residents.iter().zip(cells).map(|(resident, cell)| (*resident)?.get(cell.slot, cell.subject)).collect(),
             safe: residents.iter().map(|resident| resident.is_none_or(|resident| resident.seq <= committed)).collect(),
-            standing: self.options.role.standing(),
+            health: self.options.role.health(),
         }
     }
 

@@ -59,14 +59,14 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Inner {
-    standing: StoreHealth,
+    health: StoreHealth,
     held: Mutex<Held>,
     committed: watch::Sender<u64>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::standing(StoreHealth::Sound)
+        Self::health(StoreHealth::Sound)
     }
 }
 
@@ -96,13 +96,13 @@ impl Inner {
 }
 
 impl Memory {
-    fn standing(standing: StoreHealth) -> Self {
-        Self { inner: Arc::new(Inner { standing, held: Mutex::default(), committed: watch::Sender::new(0) }) }
+    fn health(health: StoreHealth) -> Self {
+        Self { inner: Arc::new(Inner { health, held: Mutex::default(), committed: watch::Sender::new(0) }) }
     }
 
     /// The disk of a simulated node that goes on alone.
     pub fn alone() -> Self {
-        Self::standing(StoreHealth::Away)
+        Self::health(StoreHealth::Away)
     }
 
     /// As the log of a simulated cluster.
@@ -197,7 +197,7 @@ impl Memory {
         }
         let states =
             cells.iter().map(|cell| held.states.get(&cell.key)?.get(&(cell.slot, cell.subject.to_owned())).map(Vec::as_slice)).collect();
-        let view = View { states, safe: cells.iter().map(|_| true).collect(), standing: self.inner.standing };
+        let view = View { states, safe: cells.iter().map(|_| true).collect(), health: self.inner.health };
         let decided = step(&view);
         drop(view);
         match decided {

@@ -110,7 +110,7 @@ pub enum StoreHealth {
 pub struct View<'a> {
     pub(crate) states: SmallVec<[Option<&'a [u8]>; FEW]>,
     pub(crate) safe: SmallVec<[bool; FEW]>,
-    pub(crate) standing: StoreHealth,
+    pub(crate) health: StoreHealth,
 }
 
 /// Cells of nearly every step: no memory is asked for.
@@ -127,7 +127,7 @@ impl<'a> View<'a> {
     }
 
     pub fn store_health(&self) -> StoreHealth {
-        self.standing
+        self.health
     }
 }
 

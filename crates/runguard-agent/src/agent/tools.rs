@@ -10,6 +10,7 @@ use crate::state::Interruption;
 use crate::tool::{Effect, Tool, ToolOutput, cut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use runguard_core::detect::tool_calls::SkipReason;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -92,8 +93,8 @@ impl Run<'_> {
         };
         let mut refusal = agent.guardrails.refuse(&self.detectors, call, &arguments);
         if refusal.is_none() && !is_first {
-            let message = format!("Tool '{}' was already executed with identical parameters", call.name);
-            refusal = Some(crate::guardrails::Refusal { rule: "exact_duplicate", count: 1, message });
+            let (reason, message) = SkipReason::exact_duplicate(&call.name);
+            refusal = Some(crate::guardrails::Refusal { rule: reason.code(), count: 1, message });
         }
         match refusal {
             None => Plan::Run(Arc::clone(tool), arguments),

@@ -6,13 +6,13 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub(crate) struct Agent {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _rest: Vec<String>,
+    rest: Vec<String>,
 }
 
 impl Agent {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        Err(Failure::Usage(
-            "this runguard was built without the feature `agent`; build it with it: `cargo build --release --features agent`".into(),
-        ))
+        let asked = self.rest.join(" ");
+        let problem = "this runguard was built without the feature `agent`; build it with it: `cargo build --release --features agent`";
+        Err(Failure::Usage(format!("`runguard agent {asked}`: {problem}")))
     }
 }

@@ -80,6 +80,11 @@ impl SkipReason {
     pub const fn code(self) -> &'static str {
         self.reason().code()
     }
+
+    /// The same call twice, and what the model is told instead of a second result.
+    pub fn exact_duplicate(tool: &str) -> (Self, String) {
+        (Self::ExactDuplicate, format!("Tool '{tool}' was already executed with identical parameters"))
+    }
 }
 
 /// A call that should not run, and what to tell the model instead of its result.
@@ -225,7 +230,8 @@ impl TurnCalls {
         }
         let calls = calls?;
         if calls.completed.contains(&call.arguments) {
-            return skip(SkipReason::ExactDuplicate, format!("Tool '{tool}' was already executed with identical parameters"));
+            let (reason, message) = SkipReason::exact_duplicate(tool);
+            return skip(reason, message);
         }
         if call.query.as_ref().is_some_and(|query| calls.queries.iter().any(|earlier| earlier.is_similar(query, settings))) {
             return skip(SkipReason::SimilarQuery, format!("Tool '{tool}' was already executed with a similar query"));

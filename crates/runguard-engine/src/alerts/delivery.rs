@@ -56,8 +56,8 @@ async fn step(shared: &Shared, number: usize, failures: &mut u32) -> Pause {
     let target = &shared.targets[number];
     let now = system_now().as_millis();
     let next = shared.outbox().next(&target.name, target.kind, now);
-    let (parcel, entries) = match next {
-        Ok(Next::Send { parcel, entries }) => (parcel, entries),
+    let (message, entries) = match next {
+        Ok(Next::Send { message, entries }) => (message, entries),
         Ok(Next::WaitUntil(at)) => {
             let wait = Duration::from_millis(at.saturating_sub(now).max(1) as u64).min(IDLE);
             return Pause { at_least: Duration::ZERO, unless_woken: Some(wait) };
@@ -68,7 +68,7 @@ async fn step(shared: &Shared, number: usize, failures: &mut u32) -> Pause {
             return Pause { at_least: AFTER_TROUBLE, unless_woken: None };
         }
     };
-    let sent = target.send(&parcel, now / 1000).await;
+    let sent = target.send(&message, now / 1000).await;
     let now = system_now().as_millis();
     let (written, at_least) = match sent {
         Ok(()) => {

@@ -81,7 +81,7 @@ pub(super) struct Posting<'a> {
 #[derive(Debug)]
 pub(super) enum Next {
     Send {
-        parcel: AlertMessage,
+        message: AlertMessage,
         entries: Vec<Waiting>,
     },
     /// Nothing before this time.
@@ -241,7 +241,7 @@ impl Outbox {
             }
         }
         transaction.commit()?;
-        Ok(Next::Send { parcel: AlertMessage { id: batch.unwrap_or(message_id), alerts }, entries })
+        Ok(Next::Send { message: AlertMessage { id: batch.unwrap_or(message_id), alerts }, entries })
     }
 
     pub(super) fn delivered(&mut self, entries: &[Waiting], now_ms: i64) -> Result<()> {

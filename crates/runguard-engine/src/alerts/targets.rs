@@ -234,19 +234,19 @@ impl Target {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// What is sent, for a parcel.
-    pub fn body(&self, parcel: &AlertMessage) -> String {
-        let notices: Vec<Notice> = parcel.alerts.iter().map(|alert| notice(alert, &parcel.id)).collect();
-        let message = Message { id: &parcel.id, notices: &notices };
+    /// What is sent.
+    pub fn body(&self, message: &AlertMessage) -> String {
+        let notices: Vec<Notice> = message.alerts.iter().map(|alert| notice(alert, &message.id)).collect();
+        let told = Message { id: &message.id, notices: &notices };
         let routing_key = match &self.secret {
             Secret::RoutingKey(key) => key,
             Secret::None | Secret::Signing(_) => "",
         };
         let body = match self.kind {
-            TargetKind::Slack => notice::slack(&message),
-            TargetKind::Teams => notice::teams(&message),
+            TargetKind::Slack => notice::slack(&told),
+            TargetKind::Teams => notice::teams(&told),
             TargetKind::Pagerduty => notices.first().map_or(Value::Null, |notice| notice::pagerduty(notice, routing_key)),
-            TargetKind::Webhook => webhook(parcel),
+            TargetKind::Webhook => webhook(message),
         };
         body.to_string()
     }
@@ -267,16 +267,16 @@ impl Target {
     }
 
     /// One attempt. Takes ten seconds at most, and reads little of what is answered.
-    pub async fn send(&self, parcel: &AlertMessage, now_seconds: i64) -> Result<(), Failed> {
+    pub async fn send(&self, message: &AlertMessage, now_seconds: i64) -> Result<(), Failed> {
         if !self.allow_private
             && let Ok(address) = self.host().trim_matches(['[', ']']).parse::<IpAddr>()
             && !is_public(address)
         {
             return Err(Failed::never(private(self.host(), address)));
         }
-        let body = self.body(parcel);
+        let body = self.body(message);
         let mut request = self.client.post(self.url.clone());
-        for (name, value) in self.headers(&parcel.id, now_seconds, &body) {
+        for (name, value) in self.headers(&message.id, now_seconds, &body) {
             request = request.header(name, value);
         }
         let response = request.body(body).send().await.map_err(|error| self.unreached(error))?;
@@ -435,10 +435,10 @@ fn notice(alert: &Alert, message_id: &str) -> Notice {
     }
 }
 
-fn webhook(parcel: &AlertMessage) -> Value {
-    let Some(alert) = parcel.alerts.first() else { return Value::Null };
+fn webhook(message: &AlertMessage) -> Value {
+    let Some(alert) = message.alerts.first() else { return Value::Null };
     let mut data = shown_alert(alert);
-    data["id"] = json!(parcel.id);
+    data["id"] = json!(message.id);
     json!({"type": format!("alert.{}", alert.state.code()), "timestamp": time_text(alert.at.as_millis()), "data": data})
 }
 

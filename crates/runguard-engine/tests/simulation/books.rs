@@ -410,7 +410,7 @@ async fn states_are_what_the_log_says(world: &World) -> Result<(), String> {
     let sessions = world.network.record().sessions_of.clone();
     for name in before.keys().chain(after.keys()) {
         let (before, after) = (before.get(name), after.get(name));
-        // Claims of keys and notes of guests come with no row: the log cannot make them, and they return with the next use.
+        // Claims of keys and notes of foreign cells come with no row: the log cannot make them, and they return with the next use.
         let Some(of) = sessions.get(name) else { continue };
         // Asked of every node to see whether it is sound.
         if before != after && !of.contains("after") {

@@ -103,7 +103,7 @@ pub(crate) struct Network {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Fate {
+struct Handling {
     there: Duration,
     back: Duration,
     request_lost: bool,
@@ -206,14 +206,14 @@ impl Network {
         }
     }
 
-    fn fate(&self) -> Fate {
+    fn handling(&self) -> Handling {
         let weather = self.record().weather;
         let chance = &mut *self.chance.lock().unwrap();
         let delay = |chance: &mut Chance| {
             let late = chance.in_thousand(weather.very_late);
             chance.millis(0, if late { 1_500 } else { weather.most_delay_millis })
         };
-        Fate {
+        Handling {
             there: delay(chance),
             back: delay(chance),
             request_lost: chance.in_thousand(weather.lost_requests),
@@ -307,16 +307,16 @@ impl Line {
             record.calls += 1;
             record.broken
         };
-        let fate = self.network.fate();
+        let handling = self.network.handling();
         let (sender, answer) = oneshot::channel();
         let (network, link, life) = (self.network.clone(), self.link.clone(), self.life.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(fate.there).await;
-            if fate.request_lost || !network.reaches(life.node, connection) {
+            tokio::time::sleep(handling.there).await;
+            if handling.request_lost || !network.reaches(life.node, connection) {
                 return;
             }
             let answered = run(link.clone()).await;
-            if let Some(after) = fate.again_after {
+            if let Some(after) = handling.again_after {
                 let (again, node) = (network.clone(), life.node);
                 tokio::spawn(async move {
                     tokio::time::sleep(after).await;
@@ -325,9 +325,9 @@ impl Line {
                     }
                 });
             }
-            tokio::time::sleep(fate.back).await;
+            tokio::time::sleep(handling.back).await;
             let unacknowledged = kind == Kind::Acknowledged && network.record().server == ServerState::Lagging;
-            if !fate.answer_lost && !unacknowledged && network.reaches(life.node, connection) {
+            if !handling.answer_lost && !unacknowledged && network.reaches(life.node, connection) {
                 let _ = sender.send(answered);
             }
         });
@@ -338,7 +338,7 @@ impl Line {
         }
         match answered {
             Ok(Ok(answered)) => answered,
-            Ok(Err(_)) if fate.fails_at_once => Err(LinkError::Away("the connection was cut".into())),
+            Ok(Err(_)) if handling.fails_at_once => Err(LinkError::Away("the connection was cut".into())),
             Ok(Err(_)) | Err(_) => {
                 tokio::time::sleep_until(waited + most + PATIENCE).await;
                 Err(LinkError::Away("no answer in time".into()))

@@ -60,7 +60,7 @@ async fn exposition(app: &App, headers: &HeaderMap) -> Result<Reply, Problem> {
 
 /// Everyone reads the older format; the newer one is for those who ask for it, and not less than for the older.
 fn wants_openmetrics(headers: &HeaderMap) -> bool {
-    let mut wish: [f32; 2] = [0.0; 2];
+    let mut wanted: [f32; 2] = [0.0; 2];
     let given = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     for range in given {
         let mut parts = range.split(';').map(str::trim);
@@ -69,9 +69,9 @@ fn wants_openmetrics(headers: &HeaderMap) -> bool {
             continue;
         };
         let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
-        wish[place] = wish[place].max(weight);
+        wanted[place] = wanted[place].max(weight);
     }
-    let [openmetrics, plain] = wish;
+    let [openmetrics, plain] = wanted;
     openmetrics > 0.0 && openmetrics >= plain
 }
 

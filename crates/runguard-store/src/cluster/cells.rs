@@ -177,7 +177,7 @@ impl Cells {
             decide(&View {
                 states: known.iter().map(|known| (*known)?.state.as_deref()).collect(),
                 safe: known.iter().map(|known| known.is_none_or(|known| known.pending == 0)).collect(),
-                standing: StoreHealth::Sound,
+                health: StoreHealth::Sound,
             })
         };
         let (id, encoded, changes) = match wanted {

@@ -49,7 +49,7 @@ impl LatestIds {
 }
 
 impl Role {
-    pub(crate) fn standing(self) -> StoreHealth {
+    pub(crate) fn health(self) -> StoreHealth {
         match self {
             Self::Whole | Self::Log => StoreHealth::Sound,
             Self::Alone => StoreHealth::Away,

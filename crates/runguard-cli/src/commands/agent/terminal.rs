@@ -14,6 +14,7 @@ use runguard_agent::message::ToolCall;
 use runguard_agent::settings::Limits;
 use runguard_agent::{AgentState, Event, Observer, Report};
 use runguard_core::money::NanoDollars;
+use runguard_core::shown::steers;
 use runguard_core::text::grouped;
 use serde_json::Value;
 use std::io::{IsTerminal, Stderr, Stdout, Write};
@@ -503,7 +504,7 @@ fn json_line(event: &Event) -> String {
     let mut line = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         // JSON escapes the low ones itself, and these can only be within its strings.
-        if output::steers(c) { line.push_str(&format!("\\u{:04x}", u32::from(c))) } else { line.push(c) }
+        if steers(c) { line.push_str(&format!("\\u{:04x}", u32::from(c))) } else { line.push(c) }
     }
     line.push('\n');
     line

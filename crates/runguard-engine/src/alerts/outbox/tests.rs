@@ -42,7 +42,7 @@ impl Story {
 
     fn next(&mut self, kind: TargetKind, now: i64) -> (AlertMessage, Vec<Waiting>) {
         match self.outbox.next("ops", kind, now).unwrap() {
-            Next::Send { parcel, entries } => (parcel, entries),
+            Next::Send { message, entries } => (message, entries),
             other => panic!("{other:?}"),
         }
     }
@@ -104,8 +104,8 @@ fn the_same_word_waits_once_and_later_words_wait_for_earlier() {
     story.outbox.delayed(&[(entries[0], 5000)], "away").unwrap();
     assert!(matches!(story.outbox.next("ops", TargetKind::Webhook, 4999).unwrap(), Next::WaitUntil(5000)), "the end does not overtake");
     for _ in 0..3 {
-        let (parcel, entries) = story.next(TargetKind::Webhook, 5000);
-        told.push((parcel.alerts[0].state, parcel.alerts[0].decision_id.clone()));
+        let (message, entries) = story.next(TargetKind::Webhook, 5000);
+        told.push((message.alerts[0].state, message.alerts[0].decision_id.clone()));
         story.outbox.delivered(&entries, 5000).unwrap();
     }
     let told: Vec<(AlertState, &str)> = told.iter().map(|(state, id)| (*state, id.as_str())).collect();

@@ -21,7 +21,7 @@ fn alert() -> Alert {
     }
 }
 
-fn parcel(alerts: Vec<Alert>) -> AlertMessage {
+fn message(alerts: Vec<Alert>) -> AlertMessage {
     AlertMessage { id: "msg_1".into(), alerts }
 }
 
@@ -47,7 +47,7 @@ fn environment(name: &str) -> Option<String> {
 }
 
 fn body(kind: TargetKind, alerts: Vec<Alert>) -> Value {
-    serde_json::from_str(&Target::new(&settings(kind), &environment).unwrap().body(&parcel(alerts))).unwrap()
+    serde_json::from_str(&Target::new(&settings(kind), &environment).unwrap().body(&message(alerts))).unwrap()
 }
 
 #[test]
@@ -136,7 +136,7 @@ async fn private_addresses_are_not_connected_to() {
     let port = listener.local_addr().unwrap().port();
     for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "127.1"] {
         let settings = TargetSettings { url: Some(format!("https://{host}:{port}/")), ..settings(TargetKind::Slack) };
-        let failed = Target::new(&settings, &environment).unwrap().send(&parcel(vec![alert()]), 0).await.unwrap_err();
+        let failed = Target::new(&settings, &environment).unwrap().send(&message(vec![alert()]), 0).await.unwrap_err();
         assert_eq!(failed.again, Again::Never, "{host}: {failed:?}");
         assert!(failed.message.contains("allow_private"), "{host}: {failed:?}");
     }
