@@ -546,9 +546,9 @@ def test_a_nonsense_clock_header_is_not_a_crash(server, now):
     assert server.client().get("/healthz").status == 200
 
 
-def test_the_catalogue_has_every_route_and_every_reason(client):
+def test_the_catalogue_has_every_route_and_every_reason(caller):
     """What is in no row of it is in no test of the contract."""
-    guards = client.get("/v1/guards").json["guards"]
+    guards = caller.get("/v1/guards").json["guards"]
     assert {route["path"] for guard in guards for route in guard["routes"]} == {route.path for route in ROUTES}
     enforced = {reason["reason"] for guard in guards for reason in guard["reasons"] if reason["mode"] == "enforce"}
     # One needs a thousand open reservations, and one a database that is away: they have tests of their own.
