@@ -1,8 +1,11 @@
 //! Calls that failed for good, for stores that keep the newest call of a session as its signature and its failures.
 
+use crate::values;
 use pyo3::prelude::*;
+use runguard_core::detect::actions::Action;
 use runguard_core::detect::failures::{CallResult, LastCall, MAX_FAILURES, refusal};
 use runguard_core::fingerprint::hex;
+use serde_json::{Map, Value};
 
 type Kept = (String, u32);
 
@@ -33,4 +36,12 @@ pub(crate) fn call_finished(last: Kept, signature: &str, failed: bool) -> Kept {
 #[pyfunction]
 pub(crate) fn call_refusal(action: &str, failures: u32) -> Option<String> {
     (failures >= MAX_FAILURES).then(|| refusal(action, failures, MAX_FAILURES))
+}
+
+/// Name and arguments of an action as Bedrock wrote it, the latter as JSON.
+#[pyfunction]
+pub(crate) fn action_call(action: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
+    let read: Map<String, Value> = serde_json::from_str(&values::json(action)?).unwrap_or_default();
+    let Action { name, arguments, .. } = Action::read(&read);
+    Ok((name, arguments.to_string()))
 }

@@ -41,6 +41,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tool_calls::ToolExecutionTracker>()?;
     module.add_function(wrap_pyfunction!(failures::call_begun, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_finished, module)?)?;
+    module.add_function(wrap_pyfunction!(failures::action_call, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_refusal, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;

@@ -11,6 +11,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::actions::Action;
 use runguard_core::detect::failures::{self, CallResult, LastCall, refusal};
 use runguard_core::fingerprint;
 use runguard_core::limits::{InvalidSetting, within};
@@ -20,6 +21,7 @@ use runguard_core::row::Kind as RowKind;
 use runguard_core::text::{StoreText, redact};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -152,14 +154,16 @@ struct ActionCall {
 impl ActionCall {
     fn read(input: &Input<'_>) -> Self {
         let part = |name: &str| runguard_core::text::cut(&input.text(name), 256).to_owned();
-        let function = part("function");
-        let path = if function.is_empty() { part("api_path").trim().to_owned() } else { String::new() };
-        let name = if function.is_empty() { format!("{} {path}", part("http_method")).trim().to_owned() } else { function };
-        let action = if name.is_empty() { part("action_group") } else { format!("{}::{name}", part("action_group")) };
-        let path_at = action.len() - path.len();
-        let json = |name: &str| input.json(name).map(fingerprint::of_json).unwrap_or_default();
-        let identity = xxh3_64(format!("{action}\0{}\0{}", json("parameters"), json("request_body")).as_bytes());
-        Self { session_id: input.text("session_id"), action, path_at, identity }
+        // What is nested too deep to be read is compared as it is written.
+        let json = |name: &str| {
+            let given = input.json(name)?;
+            Some(serde_json::from_str(given.get()).unwrap_or_else(|_| fingerprint::of_json(given).into()))
+        };
+        let (parameters, body): (Option<Value>, Option<Value>) = (json("parameters"), json("request_body"));
+        let (group, function, verb, path) = (part("action_group"), part("function"), part("http_method"), part("api_path"));
+        let action = Action::new(&group, &function, &verb, &path, parameters.as_ref(), body.as_ref());
+        let (identity, path_at) = (action.identity(), action.name.len() - action.path_bytes);
+        Self { session_id: input.text("session_id"), action: action.name, path_at, identity }
     }
 
     fn kept_action(&self, store_text: StoreText) -> Cow<'_, str> {

@@ -8,6 +8,7 @@ use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, milli
 use super::grouped::{Grouped, Open};
 use super::message::{result_text, text, usage};
 use super::{Out, Reader};
+use runguard_core::detect::actions::Action;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
@@ -151,35 +152,8 @@ fn id(collaborator: &str, trace_id: &str) -> String {
 
 /// Name and arguments of an action, from a trace or a return of control.
 fn action_call(action: &Members) -> (String, Value) {
-    let group = text(action, &["actionGroupName", "actionGroup"]);
-    let function = text(action, &["function"]);
-    let tool = if function.is_empty() {
-        format!("{group} {} {}", text(action, &["verb", "httpMethod"]).to_uppercase(), text(action, &["apiPath"]))
-    } else {
-        format!("{group}.{function}")
-    };
-    let contents = action.get("requestBody").and_then(|body| body.get("content")?.as_object());
-    let body: Members = contents
-        .into_iter()
-        .flatten()
-        .map(|(content_type, content)| (content_type.clone(), named_values(Some(content.get("properties").unwrap_or(content)))))
-        .collect();
-    (tool, json!({"parameters": named_values(action.get("parameters")), "request_body": body}))
-}
-
-fn named_values(properties: Option<&Value>) -> Value {
-    let items = properties.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
-    Value::Object(items.map(|item| (text(item, &["name"]).to_owned(), typed(item))).collect())
-}
-
-/// Values arrive as text. Read by their type, `1.0` and `1` are the same argument.
-fn typed(item: &Members) -> Value {
-    let value = item.get("value").cloned().unwrap_or_default();
-    let is_typed = matches!(text(item, &["type"]).to_lowercase().as_str(), "integer" | "number" | "boolean" | "array" | "object");
-    match value.as_str().filter(|_| is_typed).and_then(|text| serde_json::from_str(text).ok()) {
-        Some(read) => read,
-        None => value,
-    }
+    let Action { name, arguments, .. } = Action::read(action);
+    (name, arguments)
 }
 
 impl Bedrock {

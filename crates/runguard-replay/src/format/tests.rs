@@ -173,7 +173,7 @@ fn runs_know_their_name_model_agent_task_and_place() {
 fn a_bedrock_session() {
     let run = run_of("bedrock.jsonl");
     let tools: Vec<&str> = run.steps.iter().map(|step| &*step.tool).collect();
-    assert_eq!(tools, ["files.list", "knowledge base KB12345678", "files GET /read", MESSAGE]);
+    assert_eq!(tools, ["files::list", "knowledge base KB12345678", "files::GET /read", MESSAGE]);
     let args = json!({"parameters": {"depth": 2, "path": "."}, "request_body": {}});
     assert_eq!(run.steps[0].args, fingerprint::of_value(&args).unwrap(), "values are read by their type");
     let failed: Vec<bool> = run.steps.iter().map(|step| step.error.is_some()).collect();

@@ -108,7 +108,7 @@ def test_a_research_run_with_different_questions_is_healthy(client: Any, server:
 
 def test_a_failing_action_called_again_and_again_is_a_loop(client: Any, server: BedrockServer) -> None:
     error, answer = trips(client, server, "AGERROR", LoopDetectedError)
-    assert error.pattern == "orders POST /orders/search"
+    assert error.pattern == "orders::POST /orders/search"
     assert answer.steps == 3
     assert spent(answer.run) == dollars(*[(SONNET, 8_000, 150)] * 3)
 
@@ -128,7 +128,7 @@ def test_different_functions_of_one_group_are_no_loop(client: Any, server: Bedro
 
 def test_a_circle_of_two_is_a_loop(client: Any, server: BedrockServer) -> None:
     error, answer = trips(client, server, "STORM", LoopDetectedError)
-    assert error.cycle == ("knowledge base KB12345678", "orders.refund")
+    assert error.cycle == ("knowledge base KB12345678", "orders::refund")
     assert (error.repeats, error.cycle_len, answer.steps) == (3, 2, 6)
     assert spent(answer.run) == dollars(*[(SONNET, 4_000, 100), (SONNET, 5_000, 100)] * 3)
 

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
 
+from runguard import _core
+
 # The parts of a trace that hold a model's turn; the other members are one flat part each.
 _WITH_STEPS = ("orchestrationTrace", "routingClassifierTrace", "preProcessingTrace", "postProcessingTrace")
 _COLLABORATOR_OUTPUT = "agentCollaboratorInvocationOutput"
@@ -163,33 +165,8 @@ def returned_calls(payload: Mapping[str, Any]) -> Iterator[Tuple[str, Dict[str, 
 
 def action_call(action: Mapping[str, Any]) -> Tuple[str, Dict[str, Any]]:
     """Name and arguments of an action, from a trace, a return of control or a Lambda event."""
-    group = action.get("actionGroupName") or action.get("actionGroup") or ""
-    if action.get("function"):
-        tool = f"{group}.{action['function']}"
-    else:
-        verb = action.get("verb") or action.get("httpMethod") or ""
-        tool = f"{group} {str(verb).upper()} {action.get('apiPath') or ''}"
-    body = {}
-    for content_type, content in ((action.get("requestBody") or {}).get("content") or {}).items():
-        # A list of properties in traces, under the key `properties` in Lambda events and returns of control.
-        properties = content.get("properties") if isinstance(content, Mapping) else content
-        body[content_type] = _named_values(properties)
-    return tool, {"parameters": _named_values(action.get("parameters")), "request_body": body}
-
-
-def _named_values(properties: Any) -> Dict[str, Any]:
-    return {str(item.get("name")): _value(item) for item in properties or () if isinstance(item, Mapping)}
-
-
-def _value(item: Mapping[str, Any]) -> Any:
-    """Values arrive as text. Read by their type, `1.0` and `1`, or two orders of an object's keys, are the same argument."""
-    value = item.get("value")
-    if str(item.get("type")).lower() in ("integer", "number", "boolean", "array", "object") and isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
+    name, arguments = _core.action_call(action)
+    return name, json.loads(arguments)
 
 
 def says_error(text: str) -> bool:
