@@ -107,7 +107,7 @@ def test_the_third_call_after_two_failures_is_refused_with_422() -> None:
     body = json.loads(refused["response"]["responseBody"]["application/json"]["body"])
     assert body["error"] == "PERMANENT_FAILURE"
     assert body["retryable"] is False
-    assert "Action 'orders POST /orders' failed 2 times in a row" in body["message"]
+    assert "Action 'orders::POST /orders' failed 2 times in a row" in body["message"]
 
 
 def test_a_function_schema_call_is_refused_with_the_failure_state() -> None:

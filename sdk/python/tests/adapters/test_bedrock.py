@@ -194,7 +194,7 @@ def test_a_loop_inside_a_collaborator_is_a_loop(server: BedrockServer, client: A
     again = function_call("ledger", "page", number="1")
     server.plays["INNER"] = lambda _: [worker.thinks((100, 1)) + worker.calls_action(again, "nothing") for _ in range(9)] + [[chunk("…")]]
     error, answer = trips(client, server, "INNER", LoopDetectedError)
-    assert error.pattern == "ledger.page"
+    assert error.pattern == "ledger::page"
     assert answer.steps == 3
     assert answer.run.tripped
 
@@ -260,7 +260,7 @@ def test_a_returned_call_is_refused_before_it_runs(client: Any, server: BedrockS
             more = {"sessionState": results(answer.return_control)}
     # Announced in the trace and handed out in an event, but one call.
     assert runs == 2
-    assert caught.value.pattern == "payments.refund"
+    assert caught.value.pattern == "payments::refund"
     assert len(server.served) == 3
 
 
@@ -276,7 +276,7 @@ def test_returned_calls_are_guarded_without_a_trace(server: BedrockServer) -> No
     run = Run(repeats=2)
     list(guard_stream(Stream([{"returnControl": control}]), run))
     stream = Stream([{"returnControl": control}])
-    with pytest.raises(LoopDetectedError, match="pay POST /refund"):
+    with pytest.raises(LoopDetectedError, match="pay::POST /refund"):
         list(guard_stream(stream, run, same_turn=True))
     assert stream.closed
 
