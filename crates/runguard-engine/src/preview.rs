@@ -286,13 +286,15 @@ fn worded(mut guards: Tree, guard: GuardName) -> Tree {
             }
         }
     }
+    let subjects: Vec<&str> = policy::sections().iter().filter(|section| section.guard == guard).map(|section| section.subjects).collect();
     if let Some(Value::Object(table)) = guards.get_mut(guard.code()) {
-        put_words(table);
+        put_words(table, &subjects);
     }
     guards
 }
 
-fn put_words(table: &mut Tree) {
+/// `subjects`: the tables of overrides, which have patterns of their own.
+fn put_words(table: &mut Tree, subjects: &[&str]) {
     if let Some(Value::Object(patterns)) = table.get_mut("patterns") {
         for pattern in patterns.values_mut().filter(|pattern| pattern.as_str() != Some("")) {
             *pattern = format!("^{SIGNAL}$").into();
@@ -304,9 +306,9 @@ fn put_words(table: &mut Tree) {
             entity["colloquial"] = format!("^{SPOKEN}$").into();
         }
     }
-    for subjects in ["tasks", "steps"] {
-        if let Some(Value::Object(subjects)) = table.get_mut(subjects) {
-            subjects.values_mut().filter_map(Value::as_object_mut).for_each(put_words);
+    for name in subjects {
+        if let Some(Value::Object(overrides)) = table.get_mut(*name) {
+            overrides.values_mut().filter_map(Value::as_object_mut).for_each(|table| put_words(table, &[]));
         }
     }
 }
