@@ -383,6 +383,11 @@ fn object(fields: &[(&str, &Value)]) -> Value {
     json!({"type": "object", "required": fields.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "properties": properties})
 }
 
+fn described(mut schema: Value, about: &str) -> Value {
+    schema["description"] = about.into();
+    schema
+}
+
 fn list(items: &Value) -> Value {
     json!({"type": "array", "items": items})
 }
@@ -478,9 +483,10 @@ fn overview_schema() -> Value {
     ])
 }
 
-fn paging() -> Vec<Value> {
+/// `default`: rows without a word on it.
+fn paging(default: usize) -> Vec<Value> {
     vec![
-        query("limit", "Rows, at most 1000.", &json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})),
+        query("limit", "Rows, at most 1000.", &json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": default})),
         query("cursor", "The next_cursor of the page before.", &json!({"type": "string", "pattern": "^[0-9]{1,18}$"})),
     ]
 }
@@ -511,7 +517,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
     page["content"]["text/csv"] = json!({"schema": {"type": "string"}});
     let list_parameters = [
         filters(),
-        paging(),
+        paging(100),
         vec![
             query("order", "desc (newest first, default) or asc.", &json!({"enum": ["desc", "asc"]})),
             query(
@@ -527,8 +533,8 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         "required": ["session_id", "tenant", "counts", "counters", "timeline", "next_cursor"],
         "properties": {
             "session_id": {"type": "string"}, "tenant": {"type": "string"},
-            "first_seen": {"type": ["string", "null"]}, "last_seen": {"type": ["string", "null"]},
-            "counts": object(&[("allowed", &whole), ("would_block", &whole), ("blocked", &whole)]),
+            "first_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."}, "last_seen": {"type": ["string", "null"], "description": "Of the decisions in this answer."},
+            "counts": described(object(&[("allowed", &whole), ("would_block", &whole), ("blocked", &whole)]), "Of the decisions in this answer; where `next_cursor` is no null there are more."),
             "counters": {"type": "array", "items": {"type": "object", "required": ["guard", "subject", "used", "ceiling", "window_seconds", "allowed_next", "reason", "retry_after_seconds"], "properties": {
                 "guard": {"type": "string"}, "subject": {"type": "string"}, "used": {"type": "integer"}, "ceiling": {"type": "integer"},
                 "window_seconds": {"type": "integer"}, "allowed_next": {"type": "boolean"}, "reason": {"type": ["string", "null"]}, "retry_after_seconds": {"type": ["integer", "null"]}}}},
@@ -616,7 +622,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         (
             "/v1/sessions/{session_id}",
             json!({
-                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![in_path("session_id", "The session."), tenant.clone()], paging()].concat(), (200, json_response("The session.", &session_schema)), FIND),
+                "get": operation("log", "session", "A session: timeline, counters, what would be allowed next.", &[vec![in_path("session_id", "The session."), tenant.clone()], paging(1000)].concat(), (200, json_response("The session.", &session_schema)), FIND),
                 "delete": erase,
             }),
         ),

@@ -100,7 +100,7 @@ fn settings_are_listed() {
             let value = if value.len() > 60 { "built in".to_owned() } else { format!("`{value}`") };
             out += &format!("| `{}` | {value} | {} |\n", setting.key, setting.about);
         }
-        out += "| `mode` | `\"enforce\"` | `enforce`, `observe` (decide and log, but allow) or `off`. |\n| `rules.REASON` | | The mode of one rule. |\n";
+        out += "| `mode` | `\"enforce\"` | `enforce`, `observe` (decide and log, but allow) or `off`. |\n| `rules.REASON` | | The mode of one rule; it is never stricter than its guard. |\n";
     }
     check("settings.md", &out);
 }
