@@ -21,6 +21,7 @@
 //! assert_eq!(run.trip(), Some(&trip));
 //! ```
 
+pub mod reply;
 pub mod service;
 mod trip;
 
@@ -287,7 +288,7 @@ impl Run {
         }
     }
 
-    /// What a service answered: the body, or `None` when nothing came.
+    /// What a service answered: the body, as [`reply::read`] gives it, or `None` when nothing came.
     #[allow(clippy::boxed_local, reason = "it was given boxed, and comes back so")]
     pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
         let Ask { question, purpose } = *ask;

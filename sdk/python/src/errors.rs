@@ -6,6 +6,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use runguard_core::breaker::CircuitOpen;
 use runguard_core::budget::{BudgetExceeded, Unit};
+use runguard_core::detect::stall::StallRule;
 use runguard_core::run::{Trip, Unpriced, What};
 
 macro_rules! class {
@@ -51,7 +52,7 @@ pub(crate) fn trip(py: Python<'_>, trip: &Trip) -> PyErr {
                 fields.set_item("repeats", repeats)?;
             }
             What::Stall { rule, count, nudge } => {
-                fields.set_item("rule", rule.code())?;
+                fields.set_item("rule", rule.map_or("", StallRule::code))?;
                 fields.set_item("count", count)?;
                 fields.set_item("nudge", nudge)?;
             }

@@ -46,6 +46,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
     module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(services::read_reply, module)?)?;
     module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;
     module.add_function(wrap_pyfunction!(texts::result_fingerprint, module)?)?;

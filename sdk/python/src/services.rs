@@ -12,7 +12,7 @@ use runguard_core::detect::loops::LoopSettings;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::run::service::{self, Books, Spent, Told};
-use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered};
+use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered, reply};
 use std::sync::{Arc, Mutex};
 
 const fn unanswered(fail_open: bool) -> Unanswered {
@@ -31,6 +31,15 @@ pub(crate) struct Question {
     #[pyo3(get)]
     body: String,
     asked: Mutex<Option<Of>>,
+}
+
+/// What an HTTP answer is: its JSON and None, or why it is none and whose fault that is: `away`, `misdirected` or `input`.
+#[pyfunction]
+pub(crate) fn read_reply(method: &str, path: &str, status: u16, body: &str) -> (String, Option<&'static str>) {
+    match reply::read(method, path, status, body) {
+        Ok(answer) => (answer.into_owned(), None),
+        Err(none) => (none.message, Some(none.fault.name())),
+    }
 }
 
 /// Who asks.

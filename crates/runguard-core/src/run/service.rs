@@ -3,6 +3,7 @@
 //! Nothing is sent here. A part gives a [`Question`], a route and a JSON body; whoever has a connection sends it and tells what came
 //! back, or that nothing did ([`Question::told`]). Arguments and results never leave the process: the service is told fingerprints.
 
+use super::reply;
 use super::trip::{Trip, Unpriced, What};
 use crate::budget::call_key;
 use crate::detect::loops::{Compared, LoopDetected, LoopKind};
@@ -223,10 +224,10 @@ impl Question {
         }
     }
 
-    /// What the answer means: its body, or `None` when there was none.
+    /// What the answer means: its body, as [`reply::read`] gives it, or `None` when there was none.
     pub fn told(self, answer: Option<&str>) -> Told {
         let Self { unanswered, asks, next, .. } = self;
-        let answer: Option<ServiceReply> = answer.and_then(|text| serde_json::from_str(text).ok()).map(ServiceReply);
+        let answer = answer.and_then(reply::decision).map(ServiceReply);
         let told = match (answer, unanswered) {
             (Some(answer), _) => asks.read(&answer),
             (None, Unanswered::Passes) => asks.passed(),
@@ -247,7 +248,22 @@ impl Asks {
         }
     }
 
+    /// What a part counts, where nothing was counted.
+    fn part_unseen(&self) -> What {
+        match self {
+            Self::Loop { name, .. } => What::Loop { cycle: vec![name.clone()], repeats: 0 },
+            Self::Stall { .. } => What::Stall { rule: None, count: 0, nudge: String::new() },
+            Self::Books | Self::UsedUp | Self::Spend(_) | Self::Reserve(..) | Self::Release | Self::Limits(_) => {
+                What::Budget { unit: Unit::Usd, spent: 0.0, limit: 0.0 }
+            }
+        }
+    }
+
     fn read(self, answer: &ServiceReply) -> Told {
+        // It says nothing of the run, nor has it heard anything.
+        if !answer.allows() && answer.gives(Reason::StateUnavailable) {
+            return Told::NotNow(answer.trip(self.part_unseen()));
+        }
         match &self {
             // Whatever became of it, the service has heard the limits.
             Self::Spend(budget) | Self::Reserve(budget, _) | Self::Limits(budget) => budget.is_known.store(true, Ordering::Relaxed),
@@ -278,7 +294,7 @@ impl Asks {
     }
 }
 
-/// What a service answered. What it does not say is taken to be nothing, so that an older one is understood too.
+/// What a service answered. What it does not say beside its decision is taken to be nothing, so that an older one is understood too.
 struct ServiceReply(Map<String, Value>);
 
 impl ServiceReply {

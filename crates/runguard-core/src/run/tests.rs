@@ -112,8 +112,9 @@ fn a_parent_that_was_never_asked_is_told_of_its_limit_first_and_once() {
     let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
     let mut run = run_with(Some(Money::Service(team.child("run", Limits::default()))), None);
     let ask = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "team", "max_usd": 1.0, "usd": 0.0}));
-    let ask = asked(run.told(ask, Some("{}")), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));
-    assert!(matches!(run.told(ask, Some("{}")), Progress::Done));
+    let ask =
+        asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));
+    assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
     let _ = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "run"}));
 }
 

@@ -34,15 +34,12 @@ class Service:
 
     def tell(self, question: _core.Question) -> Any:
         """Asks what the native half wants to know, and gives what it makes of the answer."""
-        try:
-            answer = self.client.request("POST", question.path, json.loads(question.body))
-        except ServiceError as error:
-            if not _is_away(error):
-                raise
-            step = question.told(None, error)
-            logger.warning("the call passes unasked: %s", error)
-            return step
-        return question.told(json.dumps(answer))
+        answer, away = self.client.exchange("POST", question.path, question.body)
+        if away is None:
+            return question.told(answer)
+        step = question.told(None, away)
+        logger.warning("the call passes unasked: %s", away)
+        return step
 
     def settle(self, question: _core.Question) -> Any:
         """Asks until nothing is left to ask."""

@@ -33,6 +33,8 @@ pub(crate) const ASK: i32 = 6;
 pub(crate) const UNANSWERED: i32 = 7;
 /// A guard refused this once; the output says why.
 pub(crate) const NOT_NOW: i32 = 8;
+/// Something else than the service answered; the output says what.
+pub(crate) const MISDIRECTED: i32 = 9;
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

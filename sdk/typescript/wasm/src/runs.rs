@@ -1,12 +1,14 @@
 //! Runs.
 
 use crate::boundary::{
-    ASK, DONE, GONE, NOT_NOW, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse, tripped, with_texts,
+    ASK, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse,
+    tripped, with_texts,
 };
 use crate::budgets::cost;
 use crate::prices::{known_cost, usage};
 use crate::{budgets, loops, services, stall};
 use runguard_core::fingerprint::of_text;
+use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
 use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, Refusal, Run, Stalls};
 use serde::Serialize;
@@ -69,6 +71,26 @@ fn with_run(handle: u32, operation: impl FnOnce(&mut Run) -> Progress) -> i32 {
 fn unknown_model(message: &str) -> i32 {
     answer_text(message);
     UNKNOWN_MODEL
+}
+
+/// What an HTTP answer is: its JSON is left in the output, or why it is none. `REFUSED` is the request's fault, `MISDIRECTED` that of
+/// the address or the key; `UNANSWERED` may be better later.
+#[unsafe(no_mangle)]
+pub extern "C" fn reply_read(path: usize, body: usize, status: u32) -> i32 {
+    with_texts([path, body], |[path, body]| match reply::read("POST", path, u16::try_from(status).unwrap_or(0), body) {
+        Ok(answer) => {
+            answer_text(&answer);
+            DONE
+        }
+        Err(none) => {
+            answer_text(&none.message);
+            match none.fault {
+                Fault::Away => UNANSWERED,
+                Fault::Misdirected => MISDIRECTED,
+                Fault::Input => REFUSED,
+            }
+        }
+    })
 }
 
 /// How a question goes on with its answer, a JSON object; a length below 0 stands for none. Each is answered once.
