@@ -48,9 +48,9 @@ class Player:
     def step(self, step: Dict[str, Any]) -> Optional[str]:
         run, do = self.run, step["do"]
         if do == "before_tool":
-            run.before_tool(step["tool"], step["args"])
+            run.before_tool(step["tool"], step["args"], agent=step.get("agent"))
         elif do == "after_tool":
-            return run.after_tool(step["tool"], step["args"], step.get("result"), error=step.get("error"))
+            return run.after_tool(step["tool"], step["args"], step.get("result"), error=step.get("error"), agent=step.get("agent"))
         elif do == "record_usd":
             run.record_usd(step["usd"])
         elif do == "record_usage":

@@ -47,9 +47,9 @@ class Player {
     const { run } = this
     switch (name) {
       case 'before_tool':
-        return run.beforeTool(step.tool, step.args)
+        return run.beforeTool(step.tool, step.args, { agent: step.agent })
       case 'after_tool':
-        return run.afterTool(step.tool, step.args, step.result, { error: step.error })
+        return run.afterTool(step.tool, step.args, step.result, { error: step.error, agent: step.agent })
       case 'before_model':
         return run.beforeModel()
       case 'record_usd':

@@ -130,11 +130,12 @@ impl<'a> Player<'a> {
         let cost = Cost { usd: dollars(step["usd"].as_f64().unwrap_or(0.0)), tokens: step["tokens"].as_u64().unwrap_or(0) };
         let arguments = || fingerprint::of_value(&step["args"]).unwrap();
         let progress = match text("do") {
-            "before_tool" => self.run.before_tool(text("tool"), arguments(), NOW),
+            "before_tool" => self.run.before_tool_of(step["agent"].as_str(), text("tool"), arguments(), NOW),
             "after_tool" => {
-                let error = step["error"].as_str().map(|text| Failure { text, fingerprint: error_fingerprint(text) });
+                let words = if step["error"] == true { Some("") } else { step["error"].as_str() };
+                let error = words.map(|text| Failure { text, fingerprint: error_fingerprint(text) });
                 let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error };
-                self.run.after_tool(text("tool"), arguments(), gave, NOW)
+                self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
             "before_model" => self.run.before_model(None),
             "record_usd" => self.run.record(cost),

@@ -2,6 +2,7 @@
 import type { GuardClient } from '../client.js'
 import {
   BudgetExceededError,
+  CircuitOpenError,
   LoopDetectedError,
   ServiceError,
   StallDetectedError,
@@ -33,12 +34,13 @@ type Trip = { message: string; reason: string } & (
   | { error: 'stall'; rule: string | null; count: number; nudge: string }
   | { error: 'budget'; unit: BudgetUnit; spent: number; limit: number }
   | { error: 'calls'; tool: string; limit: number }
+  | { error: 'circuit'; endpoint: string; retryAfterSeconds: number | null }
 )
 
 /** What a service has to be asked. */
 export interface Question {
   question: number
-  part: 'loop' | 'stall' | 'budget'
+  part: 'loop' | 'stall' | 'budget' | 'circuit' | 'tools'
   path: string
   body: string
 }
@@ -55,6 +57,8 @@ export function tripError(): TripError {
       return new BudgetExceededError(trip.message, trip)
     case 'calls':
       return new ToolLimitError(trip.message, trip)
+    case 'circuit':
+      return new CircuitOpenError(trip.message, trip)
   }
 }
 
