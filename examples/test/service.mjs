@@ -27,14 +27,17 @@ export async function freePort() {
 
 /**
  * Starts RunGuard; returns its address and a function that stops it and removes its folder.
- * `locked`: it also has a `key`, and refuses whoever comes without one.
+ * `settings`: as they stand in the environment. `locked`: it also has a `key`, and refuses whoever comes without one.
  */
-export async function startService({ locked = false } = {}) {
+export async function startService({ locked = false, settings = {} } = {}) {
   const folder = await mkdtemp(join(tmpdir(), 'runguard-examples-'))
   const makeKey = () => JSON.parse(execFileSync(binary(), ['key', 'create', '--data', folder, '--json'])).key
   const key = locked ? makeKey() : undefined
   const url = `http://127.0.0.1:${await freePort()}`
-  const service = spawn(binary(), ['serve', '--listen', url.replace('http://', ''), '--data', folder], { cwd: folder })
+  const service = spawn(binary(), ['serve', '--listen', url.replace('http://', ''), '--data', folder], {
+    cwd: folder,
+    env: { ...process.env, ...settings },
+  })
   let log = ''
   for (const stream of [service.stdout, service.stderr]) stream.on('data', (text) => (log += text))
   const gone = new Promise((resolve) => service.once('close', resolve))

@@ -33,8 +33,10 @@ pub mod circuit;
 pub use circuit::{CircuitSettings, Phase, PhaseChange};
 
 use crate::limits::InvalidSetting;
+use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use circuit::{CallReport, Caller, Circuit, Control, Event, Refusal};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Longest name of a breaker, in characters.
@@ -66,6 +68,36 @@ pub struct CircuitOpen {
     pub retry_after: Option<Span>,
     /// What to tell the model or the user.
     pub message: String,
+}
+
+/// A call must not run, whoever keeps the circuit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointRefused {
+    /// A code of [`crate::reason`]; of a service that is newer than this program, one that only it knows.
+    pub reason: Cow<'static, str>,
+    /// What to tell the model or the user.
+    pub message: String,
+    /// What it was to call.
+    pub endpoint: String,
+    /// After this many seconds the next call may pass; `None`: time alone does not change it.
+    pub retry_after_seconds: Option<f64>,
+}
+
+impl CircuitOpen {
+    /// The same, as it is told for an endpoint.
+    pub fn into_refusal(self, endpoint: &str) -> EndpointRefused {
+        EndpointRefused {
+            reason: self.reason().code().into(),
+            message: self.message,
+            endpoint: endpoint.to_owned(),
+            retry_after_seconds: self.retry_after.map(Span::as_seconds_f64),
+        }
+    }
+
+    /// Why, as answers and logs name it.
+    pub fn reason(&self) -> Reason {
+        if self.just_tripped { Reason::CircuitJustTripped } else { Reason::CircuitOpen }
+    }
 }
 
 impl fmt::Display for CircuitOpen {
@@ -189,8 +221,10 @@ mod tests {
     fn it_opens_at_the_threshold_and_is_tested_by_one_call() {
         let mut breaker = tripped();
         let first = breaker.check(second(1)).unwrap_err();
+        assert_eq!(first.reason().code(), "circuit_just_tripped");
         assert!(first.just_tripped && first.retry_after == Some(Span::from_seconds(44)), "{first:?}");
         let later = breaker.check(second(2)).unwrap_err();
+        assert_eq!(later.reason().code(), "circuit_open");
         assert!(!later.just_tripped && later.phase == Phase::Open, "{later:?}");
         assert_eq!(breaker.phase(second(44)), Phase::Open);
         assert_eq!(breaker.phase(second(45)), Phase::HalfOpen);

@@ -21,10 +21,11 @@
 //! assert_eq!(run.trip(), Some(&trip));
 //! ```
 
+pub mod reply;
 pub mod service;
 mod trip;
 
-use crate::budget::{Budget, Reservation};
+use crate::budget::{Budget, Reservation, call_key as joined};
 use crate::detect::loops::{Called, LoopDetector};
 use crate::detect::stall::{StallSessions, Step, Verdict};
 use crate::ledger::{BudgetExceeded, Cost};
@@ -32,8 +33,9 @@ use crate::limits::setters;
 use crate::money::NanoDollars;
 use crate::prices::{UnknownModelError, Usage};
 use crate::time::Timestamp;
-pub use service::{Failure, Gave, Question, ServiceBudget, ServiceLoops, ServiceStalls, Unanswered};
+pub use service::{Failure, Gave, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Unanswered};
 use service::{Spent, Told};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use trip::{Trip, Unpriced, What, sentence};
 
@@ -153,12 +155,17 @@ pub struct Run {
     tool_calls: u64,
     model_calls: u64,
     trip: Option<Trip>,
+    /// Histories of agents in the run that may have something in them.
+    agents: BTreeSet<String>,
 }
+
+/// Agents of one run whose histories are kept. Of more, the first by name begins anew.
+const MOST_AGENTS: usize = 1000;
 
 impl Run {
     /// A run that has done nothing yet. Without `stall` and `budget` nothing is looked for, and nothing limited.
     pub fn new(id: impl Into<String>, ceilings: Ceilings, loops: Loops, stall: Option<Stalls>, budget: Option<Money>) -> Self {
-        Self { id: id.into(), ceilings, loops, stall, budget, tool_calls: 0, model_calls: 0, trip: None }
+        Self { id: id.into(), ceilings, loops, stall, budget, tool_calls: 0, model_calls: 0, trip: None, agents: BTreeSet::new() }
     }
 
     /// The session its history is kept under.
@@ -186,7 +193,8 @@ impl Run {
             return self.stop(Trip::tool_calls(tool, limit));
         }
         self.tool_calls += 1;
-        let history = agent.unwrap_or(&self.id);
+        let agents = agent.map(|agent| self.history_of(agent));
+        let history = agents.as_deref().unwrap_or(&self.id);
         let recorded = match &self.loops {
             Loops::InProcess(detector) => locked(detector).record_call(history, Called::with_arguments(tool, arguments), now),
             Loops::Service(loops) => return ask(loops.record_call(history, tool, arguments), Purpose::Tool),
@@ -201,7 +209,8 @@ impl Run {
 
     /// The same for one of several agents in a run.
     pub fn after_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
-        let history = agent.unwrap_or(&self.id);
+        let agents = agent.map(|agent| self.history_of(agent));
+        let history = agents.as_deref().unwrap_or(&self.id);
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
         let verdict = match &self.stall {
@@ -287,7 +296,7 @@ impl Run {
         }
     }
 
-    /// What a service answered: the body, or `None` when nothing came.
+    /// What a service answered: the body, as [`reply::read`] gives it, or `None` when nothing came.
     #[allow(clippy::boxed_local, reason = "it was given boxed, and comes back so")]
     pub fn told(&mut self, ask: Box<Ask>, answer: Option<&str>) -> Progress {
         let Ask { question, purpose } = *ask;
@@ -296,15 +305,35 @@ impl Run {
 
     /// A person has spoken: what follows may repeat what was before. Money and trip stay.
     pub fn new_turn(&mut self) {
+        self.forget(&self.id.clone());
+        for history in std::mem::take(&mut self.agents) {
+            self.forget(&history);
+        }
+    }
+
+    fn forget(&mut self, history: &str) {
         match &mut self.loops {
-            Loops::InProcess(detector) => locked(detector).reset(&self.id),
-            Loops::Service(loops) => loops.reset(&self.id),
+            Loops::InProcess(detector) => locked(detector).reset(history),
+            Loops::Service(loops) => loops.reset(history),
         }
         match &mut self.stall {
             None => {}
-            Some(Stalls::InProcess(detector)) => locked(detector).user_message(&self.id),
-            Some(Stalls::Service(stalls)) => stalls.reset(&self.id),
+            Some(Stalls::InProcess(detector)) => locked(detector).user_message(history),
+            Some(Stalls::Service(stalls)) => stalls.reset(history),
         }
+    }
+
+    /// The session that an agent's history is kept under, remembered so that it is forgotten with the run's.
+    fn history_of(&mut self, agent: &str) -> String {
+        let history = joined(&self.id, agent);
+        if self.agents.insert(history.clone()) && self.agents.len() > MOST_AGENTS {
+            let first = self.agents.iter().find(|known| **known != history).cloned();
+            if let Some(first) = first {
+                self.agents.remove(&first);
+                self.forget(&first);
+            }
+        }
+        history
     }
 
     /// Forgets the trip and all counts but the money. For an operator, not for the agent.
@@ -333,9 +362,9 @@ impl Run {
             (Told::Looked(verdict, tool), _) => self.looked(verdict, &tool),
             (Told::Reserved(id), _) => self.model_call(None).or_reserved(Held::Service { id }),
             (Told::Passed, Purpose::Model { estimate }) => self.model_call(estimate),
-            (Told::Passed | Told::Books(_), Purpose::Tool | Purpose::Result | Purpose::Money) | (Told::Books(_), Purpose::Model { .. }) => {
-                Progress::Done
-            }
+            (Told::Passed, Purpose::Tool | Purpose::Result | Purpose::Money)
+            // A run asks nothing of this kind.
+            | (Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_), _) => Progress::Done,
         }
     }
 

@@ -71,6 +71,16 @@ impl Span {
         Self(millis)
     }
 
+    /// Seconds as people write them, to the nearest millisecond; refused when they are no length of time.
+    pub fn from_seconds_f64(seconds: f64) -> Result<Self, String> {
+        Self::from_millis_f64(seconds * 1000.0)
+    }
+
+    /// In seconds, with what is left of the last one.
+    pub fn as_seconds_f64(self) -> f64 {
+        self.0 as f64 / 1000.0
+    }
+
     /// In milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
@@ -102,10 +112,11 @@ impl Span {
             "d" => 86_400_000.0,
             _ => return Err(format!("`{unit}` is no unit of time; use ms, s, m, h or d")),
         };
-        Self::from_float_millis(number * factor)
+        Self::from_millis_f64(number * factor)
     }
 
-    fn from_float_millis(millis: f64) -> Result<Self, String> {
+    /// Milliseconds as clocks measure them, to the nearest whole one; refused when they are no length of time.
+    pub fn from_millis_f64(millis: f64) -> Result<Self, String> {
         if !millis.is_finite() || millis < 0.0 || millis > LONGEST_MILLIS as f64 {
             return Err("a length of time is between 0 and 100 years".into());
         }
@@ -144,15 +155,15 @@ impl<'de> Deserialize<'de> for Span {
             }
 
             fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Span, E> {
-                Span::from_float_millis(seconds as f64 * 1000.0).map_err(E::custom)
+                Span::from_millis_f64(seconds as f64 * 1000.0).map_err(E::custom)
             }
 
             fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
-                Span::from_float_millis(seconds as f64 * 1000.0).map_err(E::custom)
+                Span::from_millis_f64(seconds as f64 * 1000.0).map_err(E::custom)
             }
 
             fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
-                Span::from_float_millis(seconds * 1000.0).map_err(E::custom)
+                Span::from_millis_f64(seconds * 1000.0).map_err(E::custom)
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {

@@ -5,7 +5,32 @@
 #[path = "stories/player.rs"]
 mod player;
 
+use runguard_core::run::reply;
+use std::collections::BTreeMap;
+
 #[test]
 fn every_story_in_this_process() {
-    player::play_all("process", |_, _| panic!("nobody is asked"));
+    assert!(player::play_all("process", |_, _, _| panic!("nobody is asked")) > 20);
+}
+
+#[test]
+fn every_story_that_brings_its_answers() {
+    let mut given: BTreeMap<String, usize> = BTreeMap::new();
+    let played = player::play_all("answers", |story, _, _| {
+        let next = given.entry(story["name"].to_string()).or_default();
+        let answer = &story["answers"][*next];
+        *next += 1;
+        let text = answer["text"].as_str().map_or_else(|| answer["decision"].to_string(), str::to_owned);
+        (answer["status"].as_u64().unwrap() as u16, text)
+    });
+    assert!(played > 2);
+}
+
+#[test]
+fn every_reply_is_an_answer_or_somebodys_fault() {
+    for expected in player::told()["replies"].as_array().unwrap() {
+        let status = expected["status"].as_u64().unwrap() as u16;
+        let read = reply::read("POST", "/guard/loop", status, expected["text"].as_str().unwrap());
+        assert_eq!(read.map_or_else(|none| none.fault.name(), |_| "answer"), expected["is"], "{expected}");
+    }
 }

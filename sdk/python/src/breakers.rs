@@ -33,40 +33,40 @@ pub(crate) struct CircuitBreaker {
 impl CircuitBreaker {
     #[new]
     #[pyo3(signature = (
-        name = "default", failure_threshold = 10, failure_window_seconds = 60.0, recovery_seconds = 45.0, *, failure_rate = 0.0,
-        min_calls = None, slow_call_ms = 0, slow_rate = 0.0, recovery_backoff = 1.0, probes = 1, probe_timeout_seconds = 30.0
+        name = "default", failure_threshold = None, failure_window_seconds = None, recovery_seconds = None, *, failure_rate = None,
+        min_calls = None, slow_call_ms = None, slow_rate = None, recovery_backoff = None, probes = None, probe_timeout_seconds = None
     ))]
     fn new(
         py: Python<'_>,
         name: &str,
-        failure_threshold: i64,
-        failure_window_seconds: f64,
-        recovery_seconds: f64,
-        failure_rate: f64,
+        failure_threshold: Option<i64>,
+        failure_window_seconds: Option<f64>,
+        recovery_seconds: Option<f64>,
+        failure_rate: Option<f64>,
         min_calls: Option<i64>,
-        slow_call_ms: i64,
-        slow_rate: f64,
-        recovery_backoff: f64,
-        probes: i64,
-        probe_timeout_seconds: f64,
+        slow_call_ms: Option<i64>,
+        slow_rate: Option<f64>,
+        recovery_backoff: Option<f64>,
+        probes: Option<i64>,
+        probe_timeout_seconds: Option<f64>,
     ) -> PyResult<Self> {
-        let refused =
-            |name: &str, value: &dyn std::fmt::Display| errors::invalid_input(py, format!("{name} is {value}, which it cannot be."));
-        let count = |name: &str, value: i64| u32::try_from(value).map_err(|_| refused(name, &value));
-        let span = |name: &str, seconds: f64| clock::span(seconds).ok_or_else(|| refused(name, &seconds));
+        let count = |name: &str, given: Option<i64>, otherwise: u32| match given {
+            None => Ok(otherwise),
+            Some(value) => u32::try_from(value).map_err(|_| errors::invalid_input(py, format!("{name} is {value}, which it cannot be."))),
+        };
+        let span = |name: &str, given: Option<f64>, otherwise: Span| given.map_or(Ok(otherwise), |seconds| clock::span(py, name, seconds));
         let defaults = CircuitSettings::default();
-        let min_calls = min_calls.map_or(Ok(defaults.min_calls), |calls| count("min_calls", calls))?;
-        let settings = defaults
-            .failure_threshold(count("failure_threshold", failure_threshold)?)
-            .failure_window(span("failure_window_seconds", failure_window_seconds)?)
-            .failure_rate(failure_rate)
-            .slow_call_ms(count("slow_call_ms", slow_call_ms)?)
-            .slow_rate(slow_rate)
-            .min_calls(min_calls)
-            .recovery(span("recovery_seconds", recovery_seconds)?)
-            .recovery_backoff(recovery_backoff)
-            .probes(count("probes", probes)?)
-            .probe_timeout(span("probe_timeout_seconds", probe_timeout_seconds)?);
+        let settings = CircuitSettings::default()
+            .failure_threshold(count("failure_threshold", failure_threshold, defaults.failure_threshold)?)
+            .failure_window(span("failure_window_seconds", failure_window_seconds, defaults.failure_window)?)
+            .failure_rate(failure_rate.unwrap_or(defaults.failure_rate))
+            .slow_call_ms(count("slow_call_ms", slow_call_ms, defaults.slow_call_ms)?)
+            .slow_rate(slow_rate.unwrap_or(defaults.slow_rate))
+            .min_calls(count("min_calls", min_calls, defaults.min_calls)?)
+            .recovery(span("recovery_seconds", recovery_seconds, defaults.recovery)?)
+            .recovery_backoff(recovery_backoff.unwrap_or(defaults.recovery_backoff))
+            .probes(count("probes", probes, defaults.probes)?)
+            .probe_timeout(span("probe_timeout_seconds", probe_timeout_seconds, defaults.probe_timeout)?);
         let breaker = breaker::CircuitBreaker::new(name, settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
         Ok(Self { name: name.to_owned(), breaker: Mutex::new(breaker) })
     }
@@ -81,17 +81,13 @@ impl CircuitBreaker {
     fn check(&self, py: Python<'_>) -> PyResult<Permit> {
         let now = clock::now();
         let answer = locked(&self.breaker, |breaker| breaker.check(now))?;
-        answer.map(|permit| Permit { permit }).map_err(|refused| errors::circuit_open(py, &self.name, &refused))
+        answer.map(|permit| Permit { permit }).map_err(|refused| errors::circuit_open(py, &refused.into_refusal(&self.name)))
     }
 
     /// Says how a call ended.
     #[pyo3(signature = (ok, latency_ms = None, *, permit = None))]
     fn record(&self, py: Python<'_>, ok: bool, latency_ms: Option<f64>, permit: Option<&Bound<'_, Permit>>) -> PyResult<()> {
-        let latency = match latency_ms {
-            Some(millis) if millis.is_finite() && millis >= 0.0 => Some(Span::from_millis(millis.round() as u64)),
-            Some(millis) => return Err(errors::invalid_input(py, format!("latency_ms is {millis}, but must be a number from 0 up."))),
-            None => None,
-        };
+        let latency = latency_ms.map(|millis| clock::latency(py, millis)).transpose()?;
         let permit = permit.map(|permit| &permit.get().permit);
         let now = clock::now();
         locked(&self.breaker, |breaker| breaker.record(permit, ok, latency, now)).map(drop)

@@ -4,8 +4,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use runguard_core::breaker::CircuitOpen;
+use runguard_core::breaker::EndpointRefused;
 use runguard_core::budget::{BudgetExceeded, Unit};
+use runguard_core::detect::stall::StallRule;
 use runguard_core::run::{Trip, Unpriced, What};
 
 macro_rules! class {
@@ -51,7 +52,7 @@ pub(crate) fn trip(py: Python<'_>, trip: &Trip) -> PyErr {
                 fields.set_item("repeats", repeats)?;
             }
             What::Stall { rule, count, nudge } => {
-                fields.set_item("rule", rule.code())?;
+                fields.set_item("rule", rule.map_or("", StallRule::code))?;
                 fields.set_item("count", count)?;
                 fields.set_item("nudge", nudge)?;
             }
@@ -84,11 +85,11 @@ pub(crate) fn budget_exceeded(py: Python<'_>, exceeded: &BudgetExceeded) -> PyEr
     trip(py, &Trip::from(exceeded))
 }
 
-pub(crate) fn circuit_open(py: Python<'_>, endpoint: &str, refused: &CircuitOpen) -> PyErr {
+pub(crate) fn circuit_open(py: Python<'_>, refused: &EndpointRefused) -> PyErr {
     let fields = with_fields(py, |fields| {
-        fields.set_item("endpoint", endpoint)?;
-        fields.set_item("retry_after_seconds", refused.retry_after.map(|span| span.as_millis() as f64 / 1000.0))?;
-        fields.set_item("reason", if refused.just_tripped { "circuit_just_tripped" } else { "circuit_open" })
+        fields.set_item("endpoint", &refused.endpoint)?;
+        fields.set_item("retry_after_seconds", refused.retry_after_seconds)?;
+        fields.set_item("reason", &refused.reason)
     });
     raise(circuit_open_class(py), &refused.message, fields)
 }

@@ -31,9 +31,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loops::LoopDetector>()?;
     module.add_class::<runs::Run>()?;
     module.add_class::<services::Question>()?;
+    module.add_class::<services::RemotePermit>()?;
     module.add_class::<services::ServiceBudget>()?;
+    module.add_class::<services::ServiceCircuit>()?;
     module.add_class::<services::ServiceLoops>()?;
     module.add_class::<services::ServiceStalls>()?;
+    module.add_class::<services::ServiceTools>()?;
     module.add_class::<stalls::StallDetector>()?;
     module.add_class::<stalls::Verdict>()?;
     module.add_class::<tool_calls::RecipeCache>()?;
@@ -47,6 +50,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;
     module.add_function(wrap_pyfunction!(prices::read_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(services::read_reply, module)?)?;
     module.add_function(wrap_pyfunction!(texts::fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;
     module.add_function(wrap_pyfunction!(texts::result_fingerprint, module)?)?;

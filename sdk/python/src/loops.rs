@@ -23,9 +23,16 @@ pub(crate) struct LoopDetector {
 #[pymethods]
 impl LoopDetector {
     #[new]
-    #[pyo3(signature = (repeats = 3, max_cycle_len = 4, window_seconds = None, max_calls = None))]
-    fn new(py: Python<'_>, repeats: i64, max_cycle_len: i64, window_seconds: Option<f64>, max_calls: Option<i64>) -> PyResult<Self> {
-        let settings = settings(py, repeats, max_cycle_len, window_seconds, max_calls)?;
+    #[pyo3(signature = (repeats = None, max_cycle_len = None, window_seconds = None, max_calls = None))]
+    fn new(
+        py: Python<'_>,
+        repeats: Option<i64>,
+        max_cycle_len: Option<i64>,
+        window_seconds: Option<f64>,
+        max_calls: Option<i64>,
+    ) -> PyResult<Self> {
+        let window = window_seconds.map(|seconds| clock::span(py, "window_seconds", seconds)).transpose()?;
+        let settings = LoopSettings::given(within(repeats), within(max_cycle_len), window, within(max_calls));
         let detector = loops::LoopDetector::new(settings).map_err(|bad| errors::invalid_input(py, format!("{bad}.")))?;
         let is_timeless = settings.window.is_none() && settings.max_calls.is_none();
         Ok(Self { detector: Arc::new(Mutex::new(detector)), is_timeless })
@@ -91,22 +98,9 @@ impl LoopDetector {
     }
 }
 
-/// Settings as a user gives them; what does not fit is far outside of what may be set, and refused there.
-pub(crate) fn settings(
-    py: Python<'_>,
-    repeats: i64,
-    max_cycle_len: i64,
-    window_seconds: Option<f64>,
-    max_calls: Option<i64>,
-) -> PyResult<LoopSettings> {
-    let wrong = |seconds| errors::invalid_input(py, format!("window_seconds is {seconds}: give a number above 0, or leave it out."));
-    let window = window_seconds.map(|seconds| clock::span(seconds).ok_or_else(|| wrong(seconds))).transpose()?;
-    let within = |value: i64| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX });
-    Ok(LoopSettings::default()
-        .repeats(within(repeats))
-        .max_cycle_len(within(max_cycle_len))
-        .window(window)
-        .max_calls(max_calls.map(within)))
+/// A number as a user gives it; what does not fit is far outside of what may be set, and refused there.
+pub(crate) fn within(value: Option<i64>) -> Option<u32> {
+    value.map(|value| u32::try_from(value).unwrap_or(if value < 0 { 0 } else { u32::MAX }))
 }
 
 pub(crate) type Name<'a> = std::borrow::Cow<'a, str>;

@@ -2,17 +2,17 @@
 
 use crate::budgets::{self, Asked, asked, step_of, whole};
 use crate::lock::locked;
-use crate::loops::{Given, Name, named};
+use crate::loops::{Given, Name, named, within};
 use crate::runs::Run;
 use crate::stalls::{Outcome, Verdict};
-use crate::{errors, loops, prices, values};
+use crate::tool_calls::{Skip, arguments, has_failed};
+use crate::{clock, errors, prices, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use runguard_core::detect::loops::LoopSettings;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
-use runguard_core::run::service::{self, Books, Spent, Told};
-use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered};
+use runguard_core::run::service::{self, Books, ServicePermit, Spent, Told};
+use runguard_core::run::{self, Ask, Loops, Money, Stalls, Unanswered, reply};
 use std::sync::{Arc, Mutex};
 
 const fn unanswered(fail_open: bool) -> Unanswered {
@@ -22,7 +22,7 @@ const fn unanswered(fail_open: bool) -> Unanswered {
 /// Something that a service has to be asked; once it is, `told` says how it goes on.
 #[pyclass(frozen, module = "runguard._core")]
 pub(crate) struct Question {
-    /// `loop`, `stall` or `budget`.
+    /// `loop`, `stall`, `budget`, `circuit` or `tools`.
     #[pyo3(get)]
     part: &'static str,
     #[pyo3(get)]
@@ -31,6 +31,15 @@ pub(crate) struct Question {
     #[pyo3(get)]
     body: String,
     asked: Mutex<Option<Of>>,
+}
+
+/// What an HTTP answer is: its JSON and None, or why it is none and whose fault that is: `away`, `misdirected` or `input`.
+#[pyfunction]
+pub(crate) fn read_reply(method: &str, path: &str, status: u16, body: &str) -> (String, Option<&'static str>) {
+    match reply::read(method, path, status, body) {
+        Ok(answer) => (answer.into_owned(), None),
+        Err(none) => (none.message, Some(none.fault.name())),
+    }
 }
 
 /// Who asks.
@@ -72,6 +81,12 @@ fn meaning<'py>(py: Python<'py>, told: Told, error: Option<Bound<'py, PyAny>>) -
         Told::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),
         Told::Stopped(trip) | Told::NotNow(trip) => Err(errors::trip(py, &trip)),
         Told::Unpriced(unpriced) => Err(errors::unknown_model(py, &unpriced)),
+        Told::Permitted(permit) => Ok(Some(Bound::new(py, RemotePermit { permit })?.into_any())),
+        Told::EndpointRefused(refused) => Err(errors::circuit_open(py, &refused)),
+        Told::Skip(skip) => {
+            let skip = Skip::new(skip.reason.into_owned(), skip.message, skip.count, skip.limit);
+            Ok(Some(Bound::new(py, skip)?.into_any()))
+        }
         Told::Unanswered => Err(error.map_or_else(errors::unanswered, PyErr::from_value)),
         Told::Next(question) => Ok(Some(Bound::new(py, Question::new(question))?.into_any())),
     }
@@ -102,15 +117,15 @@ impl ServiceLoops {
     fn new(
         py: Python<'_>,
         own_id: String,
-        repeats: i64,
-        max_cycle_len: i64,
+        repeats: Option<i64>,
+        max_cycle_len: Option<i64>,
         window_seconds: Option<f64>,
         max_calls: Option<i64>,
         fail_open: bool,
     ) -> PyResult<Self> {
-        let LoopSettings { repeats, max_cycle_len, window, max_calls, .. } =
-            loops::settings(py, repeats, max_cycle_len, window_seconds, max_calls)?;
-        let loops = run::ServiceLoops::new(Some(repeats), Some(max_cycle_len), window, max_calls, unanswered(fail_open));
+        let window = window_seconds.map(|seconds| clock::span(py, "window_seconds", seconds)).transpose()?;
+        let (repeats, max_cycle_len, max_calls) = (within(repeats), within(max_cycle_len), within(max_calls));
+        let loops = run::ServiceLoops::new(repeats, max_cycle_len, window, max_calls, unanswered(fail_open));
         Ok(Self { loops: Mutex::new(loops), own_id })
     }
 
@@ -319,5 +334,93 @@ impl ServiceBudget {
 impl ServiceBudget {
     pub(crate) fn shared(&self) -> Money {
         Money::Service(Arc::clone(&self.budget))
+    }
+}
+
+/// A call may run: what the service knows its result by.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct RemotePermit {
+    permit: ServicePermit,
+}
+
+#[pymethods]
+impl RemotePermit {
+    #[getter]
+    fn session_id(&self) -> &str {
+        &self.permit.session
+    }
+
+    #[getter]
+    fn permit_id(&self) -> Option<&str> {
+        self.permit.id.as_deref()
+    }
+
+    /// Whether this call tests a circuit that was open.
+    #[getter]
+    fn probe(&self) -> bool {
+        self.permit.is_probe
+    }
+}
+
+/// The questions of a `CircuitBreaker` that a service keeps.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ServiceCircuit {
+    circuit: run::ServiceCircuit,
+}
+
+#[pymethods]
+impl ServiceCircuit {
+    #[new]
+    fn new(name: &str, fail_open: bool) -> Self {
+        Self { circuit: run::ServiceCircuit::new(name, unanswered(fail_open)) }
+    }
+
+    /// The name that the service keeps it under.
+    #[getter]
+    fn name(&self) -> &str {
+        self.circuit.name()
+    }
+
+    fn check(&self, session_id: &str) -> Question {
+        Question::new(self.circuit.check(session_id))
+    }
+
+    #[pyo3(signature = (session_id, ok, latency_ms, permit))]
+    fn record(
+        &self,
+        py: Python<'_>,
+        session_id: &str,
+        ok: bool,
+        latency_ms: Option<f64>,
+        permit: Option<&Bound<'_, RemotePermit>>,
+    ) -> PyResult<Question> {
+        let latency = latency_ms.map(|millis| clock::latency(py, millis)).transpose()?;
+        let permit = permit.map(|permit| &permit.get().permit);
+        let session_id = permit.map_or(session_id, |permit| &permit.session);
+        Ok(Question::new(self.circuit.record(session_id, permit.and_then(|permit| permit.id.as_deref()), ok, latency)))
+    }
+}
+
+/// The questions of a `ToolExecutionTracker` that a service keeps.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ServiceTools {
+    tools: run::ServiceTools,
+}
+
+#[pymethods]
+impl ServiceTools {
+    #[new]
+    fn new(fail_open: bool) -> Self {
+        Self { tools: run::ServiceTools::new(unanswered(fail_open)) }
+    }
+
+    #[pyo3(signature = (turn, tool, args))]
+    fn should_skip(&self, turn: &str, tool: &str, args: Given<'_, '_>) -> PyResult<Question> {
+        Ok(Question::new(self.tools.should_skip(turn, tool, arguments(args)?)))
+    }
+
+    #[pyo3(signature = (turn, tool, args, result, error))]
+    fn record(&self, turn: &str, tool: &str, args: Given<'_, '_>, result: Given<'_, '_>, error: Given<'_, '_>) -> PyResult<Question> {
+        Ok(Question::new(self.tools.record(turn, tool, arguments(args)?, has_failed(result, error)?)))
     }
 }

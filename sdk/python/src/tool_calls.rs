@@ -16,13 +16,18 @@ pub(crate) struct Skip {
     /// `tool_limit`, `exact_duplicate` or `similar_query`.
     reason_code: String,
     message: String,
+    /// How often the tool has run in this turn.
+    count: u32,
+    /// How often it may run in one turn.
+    limit: u32,
 }
 
 #[pymethods]
 impl Skip {
     #[new]
-    fn new(reason_code: String, message: String) -> Self {
-        Self { reason_code, message }
+    #[pyo3(signature = (reason_code, message, count = 0, limit = 0))]
+    pub(crate) fn new(reason_code: String, message: String, count: u32, limit: u32) -> Self {
+        Self { reason_code, message, count, limit }
     }
 
     fn __repr__(&self) -> String {
@@ -43,15 +48,17 @@ pub(crate) struct ToolExecutionTracker {
 #[pymethods]
 impl ToolExecutionTracker {
     #[new]
-    #[pyo3(signature = (limits = None, default_limit = 3, search_tools = None, threshold = 0.75))]
+    #[pyo3(signature = (limits = None, default_limit = None, search_tools = None, threshold = None))]
     fn new(
         py: Python<'_>,
         limits: Option<BTreeMap<String, u32>>,
-        default_limit: u32,
+        default_limit: Option<u32>,
         search_tools: Option<Vec<String>>,
-        threshold: f64,
+        threshold: Option<f64>,
     ) -> PyResult<Self> {
-        let mut settings = TrackerSettings::default().default_limit(default_limit).threshold(threshold);
+        let mut settings = TrackerSettings::default();
+        settings.default_limit = default_limit.unwrap_or(settings.default_limit);
+        settings.threshold = threshold.unwrap_or(settings.threshold);
         settings.limits.extend(limits.into_iter().flatten());
         if let Some(tools) = search_tools {
             settings.search_tools = tools.into_iter().collect();
@@ -66,7 +73,7 @@ impl ToolExecutionTracker {
         let args = arguments(args)?;
         let skip = locked(&self.tracker, |tracker| tracker.should_skip(tool, &args))?
             .map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
-        Ok(skip.map(|skip| Skip { reason_code: skip.reason.code().to_owned(), message: skip.message }))
+        Ok(skip.map(|skip| Skip::new(skip.reason.code().to_owned(), skip.message, skip.count, skip.limit)))
     }
 
     /// Counts a call that ran. One that gave an error may be tried again, up to the limit.
@@ -80,12 +87,7 @@ impl ToolExecutionTracker {
         error: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let args = arguments(args)?;
-        let failed = match error {
-            Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy()?,
-            Some(_) => true,
-            None => result.is_some_and(PyAnyMethods::is_instance_of::<PyBaseException>),
-        };
-        let outcome = if failed { CallOutcome::Failed } else { CallOutcome::Completed };
+        let outcome = if has_failed(result, error)? { CallOutcome::Failed } else { CallOutcome::Completed };
         locked(&self.tracker, |tracker| tracker.record(tool, &args, outcome))?
             .map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))
     }
@@ -93,6 +95,15 @@ impl ToolExecutionTracker {
     /// A message of the user: all counts start anew.
     fn new_turn(&self) -> PyResult<()> {
         locked(&self.tracker, tool_calls::ToolExecutionTracker::new_turn)
+    }
+}
+
+/// Whether a call failed: an error may be anything but False, and a result may be an exception.
+pub(crate) fn has_failed(result: Option<&Bound<'_, PyAny>>, error: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    match error {
+        Some(flag) if flag.is_exact_instance_of::<PyBool>() => flag.is_truthy(),
+        Some(_) => Ok(true),
+        None => Ok(result.is_some_and(PyAnyMethods::is_instance_of::<PyBaseException>)),
     }
 }
 
@@ -178,7 +189,7 @@ fn step_name(step: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(step.str()?.to_string_lossy().into_owned())
 }
 
-fn arguments(args: Option<&Bound<'_, PyAny>>) -> PyResult<Value> {
+pub(crate) fn arguments(args: Option<&Bound<'_, PyAny>>) -> PyResult<Value> {
     let Some(args) = args else { return Ok(Value::Null) };
     let text = values::json(args)?;
     args.py().detach(|| serde_json::from_str(&text)).map_err(|error| errors::invalid_input(args.py(), values::sentence(&error)))

@@ -122,6 +122,21 @@ def test_impossible_settings_are_refused(settings: Any) -> None:
     with pytest.raises(InvalidInputError):
         CircuitBreaker(**settings)
     breaker = CircuitBreaker()
-    for latency in (-1, float("nan")):
+    for latency in (-1, float("nan"), float("inf")):
         with pytest.raises(InvalidInputError):
             breaker.record(True, latency)
+
+
+def test_a_latency_is_the_nearest_millisecond() -> None:
+    breaker = CircuitBreaker("slow", slow_call_ms=500, slow_rate=0.5, min_calls=1)
+    breaker.record(True, 500.4)
+    assert breaker.state == "closed"
+    breaker.record(True, 500.6)
+    assert breaker.state == "open"
+
+
+def test_a_time_is_the_nearest_millisecond_and_no_longer_than_a_hundred_years() -> None:
+    with pytest.raises(InvalidInputError):
+        CircuitBreaker("times", recovery_seconds=0.0004)
+    with pytest.raises(InvalidInputError):
+        CircuitBreaker("times", recovery_seconds=1e12)

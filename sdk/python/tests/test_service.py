@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.server
 import multiprocessing
+import pathlib
 import socket
 import threading
 import time
+import uuid
 from typing import Any, List
 
 import pytest
+from real_service import service
 
 from runguard import (
     BudgetExceededError,
@@ -209,6 +212,13 @@ def test_a_refusal_is_an_answer(url: str) -> None:
     assert answers == [True, True, False, False]
 
 
+def test_long_messages_are_compared_whole(url: str) -> None:
+    long = "word " * 2000
+    detector = StallDetector(url=url)
+    rungs = [detector.message(f"{long}{end}").rung for end in ("one", "two", "three", "three", "three")]
+    assert rungs[:3] == ["go_on"] * 3 and rungs[-1] == "stop"
+
+
 def test_one_client_in_many_threads(url: str) -> None:
     detector = LoopDetector(url=url)
     failures: List[BaseException] = []
@@ -310,3 +320,54 @@ def test_a_connection_that_died_meanwhile_is_opened_anew_with_the_same_key() -> 
 def test_what_is_no_address_is_refused(address: Any) -> None:
     with pytest.raises(InvalidInputError):
         Client(address)
+
+
+def test_what_is_not_given_is_as_the_service_has_it_set(tmp_path: pathlib.Path) -> None:
+    with service(tmp_path, RUNGUARD_GUARDS__LOOP__REPEATS="5") as address:
+        for detector, most in ((LoopDetector(url=address), 5), (LoopDetector(repeats=3, url=address), 3)):
+            for _ in range(most - 1):
+                detector.record("search")
+            with pytest.raises(LoopDetectedError) as caught:
+                detector.record("search")
+            assert caught.value.repeats == most
+        run = Run(url=address)
+        for _ in range(4):
+            run.before_tool("search", {"q": 1})
+        with pytest.raises(LoopDetectedError):
+            run.before_tool("search", {"q": 1})
+
+
+def test_a_circuit_of_a_long_name_is_one_by_its_beginning_and_a_hash(url: str) -> None:
+    name = f"{uuid.uuid4()}-" + "x" * 300
+    one, same, other = (CircuitBreaker(text, url=url) for text in (name, name, name + "y"))
+    assert len(one.name) <= 256 and one.name == same.name != other.name
+    one.force_open()
+    with pytest.raises(CircuitOpenError) as caught:
+        same.check()
+    assert caught.value.endpoint == one.name and caught.value.retry_after_seconds is None
+    assert one.state == "open"
+    other.check()
+    one.force_close()
+    assert same.call(lambda: 7) == 7
+    one.reset()
+    assert one.state == "closed"
+
+
+def test_a_guard_inside_of_a_call_says_nothing_about_the_endpoint(url: str) -> None:
+    def stopped() -> None:
+        raise LoopDetectedError("inside", cycle=("search",), repeats=3)
+
+    breaker = CircuitBreaker(f"inside-{uuid.uuid4()}", url=url)
+    for _ in range(12):
+        with pytest.raises(LoopDetectedError):
+            breaker.call(stopped)
+    assert breaker.state == "closed"
+
+
+def test_a_skip_says_how_often_the_tool_ran_and_may(url: str) -> None:
+    for tracker in (ToolExecutionTracker(), ToolExecutionTracker(url=url)):
+        for number in range(3):
+            assert tracker.should_skip("look", {"n": number}) is None
+            tracker.record("look", {"n": number})
+        skip = tracker.should_skip("look", {"n": 9})
+        assert skip is not None and (skip.reason_code, skip.count, skip.limit) == ("tool_limit", 3, 3)

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
 import pathlib
+import threading
 import uuid
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import pytest
 
 from runguard import (
     BudgetExceededError,
     BudgetTracker,
+    Client,
+    InvalidInputError,
     LoopDetectedError,
     Run,
     RunGuardError,
+    ServiceError,
     StallDetectedError,
     ToolLimitError,
     UnknownModelError,
 )
 
-STORIES = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())["stories"]
+TOLD = json.loads((pathlib.Path(__file__).parents[2] / "stories.json").read_text())
+STORIES = TOLD["stories"]
 ERRORS = {
     "loop": LoopDetectedError,
     "stall": StallDetectedError,
     "budget": BudgetExceededError,
     "calls": ToolLimitError,
     "unknown_model": UnknownModelError,
+    "service": ServiceError,
+    "input": InvalidInputError,
 }
 
 
@@ -39,9 +48,9 @@ class Player:
     def step(self, step: Dict[str, Any]) -> Optional[str]:
         run, do = self.run, step["do"]
         if do == "before_tool":
-            run.before_tool(step["tool"], step["args"])
+            run.before_tool(step["tool"], step["args"], agent=step.get("agent"))
         elif do == "after_tool":
-            return run.after_tool(step["tool"], step["args"], step.get("result"), error=step.get("error"))
+            return run.after_tool(step["tool"], step["args"], step.get("result"), error=step.get("error"), agent=step.get("agent"))
         elif do == "record_usd":
             run.record_usd(step["usd"])
         elif do == "record_usage":
@@ -91,3 +100,52 @@ def test_in_this_process(story: Dict[str, Any]) -> None:
 @pytest.mark.parametrize("story", [story for story in STORIES if "service" in story["kept_by"]], ids=lambda story: story["name"])
 def test_over_a_service(story: Dict[str, Any], url: str) -> None:
     play(story, url=url)
+
+
+@contextlib.contextmanager
+def answering(answers: List[Dict[str, Any]]) -> Iterator[str]:
+    """A service that gives these answers, one to each question."""
+    left = iter(answers)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            answer = next(left)
+            text = answer["text"] if "text" in answer else json.dumps(answer["decision"])
+            self.send_response(answer["status"])
+            if answer["status"] != 204:
+                self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if "answers" in story["kept_by"]], ids=lambda story: story["name"])
+def test_with_these_answers(story: Dict[str, Any]) -> None:
+    with answering(story["answers"]) as url:
+        play(story, url=url)
+
+
+def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
+    for reply in TOLD["replies"]:
+        with answering([reply]) as url:
+            client = Client(url)
+            try:
+                _, away = client.exchange("POST", "/guard/loop", "{}")
+                seen = "answer" if away is None else "away"
+            except ServiceError as error:
+                assert error.status == reply["status"]
+                seen = "misdirected"
+            except InvalidInputError:
+                seen = "input"
+            client.close()
+        assert seen == reply["is"], reply

@@ -1,8 +1,9 @@
 /** A circuit breaker for something that fails: an API, a database, a model provider. */
 import { amount, snakeCase, text } from './core/input.js'
 import { argumentsToJson } from './core/json.js'
-import { CoreObject, DONE, TRIPPED, failure, outputJson, wasm, write } from './core/wasm.js'
-import { CircuitOpenError, RunGuardError } from './errors.js'
+import { tripError } from './core/steps.js'
+import { CoreObject, DONE, TRIPPED, failure, wasm, write } from './core/wasm.js'
+import { RunGuardError, TripError } from './errors.js'
 import { RemoteCircuitBreaker } from './remote.js'
 
 export interface BreakerSettings {
@@ -50,7 +51,7 @@ export class CircuitBreaker extends CoreObject {
     return new RemoteCircuitBreaker(options)
   }
 
-  /** Runs `fn` unless the circuit is open: then throws CircuitOpenError without calling it. What `fn` throws, or its promise rejects with, counts as a failure. */
+  /** Runs `fn` unless the circuit is open: then throws CircuitOpenError without calling it. What `fn` throws, or its promise rejects with, counts as a failure, unless it is the trip of a guard inside of it. */
   call<Result>(fn: () => Result): Result {
     const permit = this.check()
     const begun = performance.now()
@@ -59,7 +60,7 @@ export class CircuitBreaker extends CoreObject {
     try {
       result = fn()
     } catch (error) {
-      tell(false)
+      if (saysSomething(error)) tell(false)
       throw error
     }
     if (!(result instanceof Promise)) {
@@ -72,7 +73,7 @@ export class CircuitBreaker extends CoreObject {
         return value
       },
       (error: unknown) => {
-        tell(false)
+        if (saysSomething(error)) tell(false)
         throw error
       },
     ) as Result
@@ -129,9 +130,13 @@ export class CircuitBreaker extends CoreObject {
 
   #refusal(status: number): RunGuardError {
     if (status !== TRIPPED) return failure(status)
-    const refusal = outputJson<{ message: string; reason: string; endpoint: string; retryAfterSeconds: number | null }>()
-    return new CircuitOpenError(refusal.message, refusal)
+    return tripError()
   }
+}
+
+/** Whether an error tells of the endpoint: a guard inside of the call that stopped it does not. */
+export function saysSomething(error: unknown): boolean {
+  return !(error instanceof TripError)
 }
 
 /** The settings under the core's names. What is left out keeps its default. */

@@ -161,7 +161,7 @@ export class GuardClient extends GuardRoutes {
   ): AsyncGenerator<ServiceEvent, void, undefined> {
     const headers = { accept: 'text/event-stream', ...(options.lastEventId === undefined ? {} : { 'last-event-id': options.lastEventId }) }
     const response = await this.#send('GET', withQuery('/v1/events', filter), { headers, stream: true, signal: options.signal })
-    if (!response.ok || response.body === null) throw await problemOf(response)
+    if (!response.ok || response.body === null) throw problemOf(response.status, parsed(await response.text()))
     try {
       yield* serverSentEvents(response.body)
     } catch (error) {
@@ -224,7 +224,7 @@ export class GuardClient extends GuardRoutes {
   /** Metrics in Prometheus' text form. */
   async metrics(): Promise<string> {
     const response = await this.#send('GET', '/metrics')
-    if (!response.ok) throw await problemOf(response)
+    if (!response.ok) throw problemOf(response.status, parsed(await response.text()))
     return response.text()
   }
 
@@ -244,32 +244,24 @@ export class GuardClient extends GuardRoutes {
     } catch (error) {
       throw new InvalidInputError(`The request is not JSON: ${reasonOf(error)}. Give plain data.`, { cause: error })
     }
-    const answer = await this.exchange(`/guard/${route}`, body, options)
+    const reply = await this.exchange(`/guard/${route}`, body, options)
+    const answer = reply instanceof ServiceError ? reply : decided(reply)
     if (!(answer instanceof ServiceError)) return answer
     if (this.#options.failOpen !== true) throw answer
     this.failedOpen(answer)
     return { allow: true, failed_open: true, message: answer.message }
   }
 
-  /** Used by the detectors: what became of a request. A service that is away is an answer too; a request that is wrong is thrown. */
-  async exchange(path: string, body: string, options: RequestOptions = {}): Promise<Answer | ServiceError> {
+  /** Used by the detectors: what came back, whatever it is, or why nothing did. */
+  async exchange(path: string, body: string, options: RequestOptions = {}): Promise<Reply | ServiceError> {
+    const headers: Record<string, string> = { 'content-type': 'application/json' }
+    if (options.idempotencyKey !== undefined) headers['idempotency-key'] = options.idempotencyKey
     try {
-      const headers: Record<string, string> = { 'content-type': 'application/json' }
-      if (options.idempotencyKey !== undefined) headers['idempotency-key'] = options.idempotencyKey
-      const response = await this.#send('POST', path, { body, headers, signal: options.signal })
-      if (response.status === 204) return { allow: true }
-      if (!response.ok && response.status !== 429) throw await problemOf(response)
-      const answer: unknown = await response.json().catch(() => null)
-      if (typeof answer !== 'object' || answer === null || (response.status === 429 && !('allow' in answer))) {
-        // Some proxy on the way answered.
-        throw new ServiceError(
-          `${this.url} answered HTTP ${response.status} without a decision. Check that the address is that of a RunGuard service.`,
-          { status: response.status },
-        )
-      }
-      return { allow: true, ...answer }
+      // A redirect is not followed: the question would become another.
+      const response = await this.#send('POST', path, { body, headers, signal: options.signal, redirect: 'manual' })
+      return { status: response.status, text: await response.text() }
     } catch (error) {
-      if (error instanceof ServiceError && passing(error.status)) return error
+      if (error instanceof ServiceError) return error
       throw error
     }
   }
@@ -289,14 +281,14 @@ export class GuardClient extends GuardRoutes {
   async #json(method: string, path: string, query: object = {}, body?: object): Promise<Fields> {
     const extra = body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
     const response = await this.#send(method, withQuery(path, query), extra)
-    if (!response.ok) throw await problemOf(response)
+    if (!response.ok) throw problemOf(response.status, parsed(await response.text()))
     return (await response.json()) as Fields
   }
 
   async #send(
     method: string,
     path: string,
-    extra: { body?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined; stream?: boolean } = {},
+    extra: { body?: string; headers?: Record<string, string>; signal?: AbortSignal | undefined; stream?: boolean; redirect?: RequestRedirect } = {},
   ): Promise<Response> {
     const { apiKey, timeoutMs = 5000 } = this.#options
     const ask = this.#options.fetch ?? fetch
@@ -310,12 +302,15 @@ export class GuardClient extends GuardRoutes {
         method,
         headers: { ...extra.headers, ...(apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }) },
         signal: abort.signal,
+        ...(extra.redirect === undefined ? {} : { redirect: extra.redirect }),
         ...(extra.body === undefined ? {} : { body: extra.body }),
       })
       if (extra.stream === true) return response
       // The body counts for the time limit as well.
       const body = response.status === 204 || response.status === 304 ? null : await response.arrayBuffer()
-      return new Response(body, { status: response.status, headers: response.headers })
+      // A browser does not tell where a redirect leads, nor its status.
+      const status = response.type === 'opaqueredirect' ? 302 : response.status
+      return new Response(body, { status, headers: response.headers })
     } catch (error) {
       throw new ServiceError(
         `The RunGuard service at ${this.url} could not be asked: ${reasonOf(error)}. Check that it runs and that the address is right.`,
@@ -328,9 +323,33 @@ export class GuardClient extends GuardRoutes {
   }
 }
 
-/** Whether waiting may help: then a guard may fail open. */
-function passing(status: number | null): boolean {
-  return status === null || status === 408 || status === 429 || status >= 500 || status < 400
+/** What came back over HTTP. */
+export interface Reply {
+  status: number
+  text: string
+}
+
+/**
+ * The decision in a reply, or why there is none though asking later may help; what asking again does not mend is thrown. The core has the
+ * same rules, but a client is made without it: stories.json holds both to them.
+ */
+function decided({ status, text }: Reply): Answer | ServiceError {
+  if (status === 204) return { allow: true }
+  const answer = parsed(text)
+  const isOk = status >= 200 && status < 300
+  if ((isOk || status === 429) && isObject(answer) && (typeof answer['allow'] === 'boolean' || answer['recorded'] === true))
+    return { allow: true, ...answer }
+  if (isOk) {
+    const hint = 'Check that the address is that of a RunGuard service, and not of something before it.'
+    return new ServiceError(`It was answered with ${status}, but without a decision. ${hint}`, { status })
+  }
+  const problem = problemOf(status, answer)
+  if (problem instanceof ServiceError && (status === 408 || status === 429 || status >= 500)) return problem
+  throw problem
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 function reasonOf(error: unknown): string {
@@ -338,17 +357,14 @@ function reasonOf(error: unknown): string {
   return error.cause instanceof Error && error.cause.message !== '' ? `${error.message} (${error.cause.message})` : error.message
 }
 
-async function problemOf(response: Response): Promise<RunGuardError> {
-  const problem = (await response.json().catch(() => null)) as Record<string, unknown> | null
+function problemOf(status: number, answer: unknown): RunGuardError {
+  const problem = isObject(answer) ? answer : null
   const errors = Array.isArray(problem?.['errors']) ? (problem['errors'] as { field?: string; problem?: string }[]) : []
   const fields = errors.map(({ field, problem }) => `${field}: ${problem}`).join('; ')
   const said = [problem?.['detail'] ?? problem?.['title'], fields].filter((part) => typeof part === 'string' && part !== '').join(' ')
-  if ([400, 413, 422].includes(response.status))
-    return new InvalidInputError(`The RunGuard service refused the request (HTTP ${response.status})${said === '' ? '' : `: ${said}`}`)
-  return new ServiceError(`The RunGuard service answered HTTP ${response.status}${said === '' ? '' : `: ${said}`}`, {
-    status: response.status,
-    problem,
-  })
+  if ([400, 413, 422].includes(status))
+    return new InvalidInputError(`The RunGuard service refused the request (HTTP ${status})${said === '' ? '' : `: ${said}`}`)
+  return new ServiceError(`The RunGuard service answered HTTP ${status}${said === '' ? '' : `: ${said}`}`, { status, problem })
 }
 
 function segment(name: string, value: string): string {

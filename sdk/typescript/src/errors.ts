@@ -95,9 +95,9 @@ export class StallDetectedError extends TripError {
   readonly count: number
   readonly nudge: string
 
-  constructor(message: string, details: TripDetails & { rule: string; count: number; nudge?: string }) {
+  constructor(message: string, details: TripDetails & { rule: string | null; count: number; nudge?: string }) {
     super(message, details, 'stall_detected')
-    this.rule = details.rule
+    this.rule = details.rule ?? ''
     this.count = details.count
     this.nudge = details.nudge ?? ''
   }

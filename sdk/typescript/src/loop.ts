@@ -34,8 +34,8 @@ export class LoopDetector extends CoreObject {
     known('LoopDetector', settings, ['repeats', 'maxCycleLen', 'windowSeconds', 'maxCalls'])
     super(
       wasm.loop_new(
-        numberOrNone('repeats', settings.repeats ?? 3),
-        numberOrNone('maxCycleLen', settings.maxCycleLen ?? 4),
+        numberOrNone('repeats', settings.repeats),
+        numberOrNone('maxCycleLen', settings.maxCycleLen),
         numberOrNone('windowSeconds', settings.windowSeconds),
         numberOrNone('maxCalls', settings.maxCalls),
       ),

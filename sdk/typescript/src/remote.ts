@@ -3,19 +3,19 @@
  * The same names as in process, but every method is async, because HTTP is.
  */
 import { Alerts } from './alerts.js'
-import type { BreakerSettings, BreakerState } from './breaker.js'
+import { saysSomething, type BreakerSettings, type BreakerState } from './breaker.js'
 import type { Books, BudgetLimits, TokenAmount } from './budget.js'
 import { GuardClient, type ClientOptions } from './client.js'
 import { amount, count, newId, numberOrNone, text } from './core/input.js'
 import { argumentsToJson, writeOutcome } from './core/json.js'
 import { answered } from './core/steps.js'
-import { CoreObject, output, secondLength, wasm, write, writeTwo } from './core/wasm.js'
-import { BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
+import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
+import { BudgetExceededError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
 import { counts, type Usage } from './prices.js'
-import { CoreRun, ceilingsOf, type RunOptions, type ToolOutcome } from './run.js'
+import { CoreRun, ceilingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
-import type { Skip, SkipReason } from './tools.js'
+import { hasFailed, type Skip } from './tools.js'
 
 /** Where the service is. Unlike a bare client, guards fail open unless told otherwise; budgets do not. */
 export type ServiceOptions = ClientOptions | { client: GuardClient }
@@ -252,28 +252,22 @@ export class RemoteReservation {
 /** The right to one call, as the service knows it. */
 export interface RemotePermit {
   readonly sessionId: string
-  readonly permitId: string | undefined
-}
-
-/** A client that fails open unless told otherwise. */
-function openClientOf(options: ServiceOptions): GuardClient {
-  return 'client' in options ? options.client : new GuardClient({ failOpen: true, ...options })
-}
-
-/** A name the service takes: a long one is cut, and told apart by its fingerprint. */
-function id(what: string, name: unknown): string {
-  wasm.short_id(write(text(what, name, LONGEST_NAME)))
-  return output()
+  readonly permitId: string | null
+  /** Whether this call tests a circuit that was open. */
+  readonly probe: boolean
 }
 
 /** A circuit breaker that all who use the same name share, with the service's thresholds. */
-export class RemoteCircuitBreaker {
+export class RemoteCircuitBreaker extends CoreObject {
   readonly name: string
   readonly #client: GuardClient
 
   constructor(options: Pick<BreakerSettings, 'name'> & ServiceOptions) {
-    this.#client = openClientOf(options)
-    this.name = id('name', options.name ?? 'default')
+    const client = clientOf(options)
+    super(wasm.service_circuit_new(write(text('name', options.name ?? 'default', LONGEST_NAME)), passes(client, true)), wasm.service_circuit_free)
+    this.#client = client
+    wasm.service_circuit_name(this.handle)
+    this.name = output()
   }
 
   async call<Result>(fn: () => Result): Promise<Awaited<Result>> {
@@ -284,7 +278,7 @@ export class RemoteCircuitBreaker {
     try {
       result = await fn()
     } catch (error) {
-      await tell(false)
+      if (saysSomething(error)) await tell(false)
       throw error
     }
     await tell(true)
@@ -293,71 +287,71 @@ export class RemoteCircuitBreaker {
 
   /** Rejects with CircuitOpenError when no call may run. */
   async check(): Promise<RemotePermit> {
-    // Each call is a session of its own: the ceiling of retries per session is for conversations.
-    const sessionId = newId('ts')
-    const answer = await this.#client.apiCircuitCheck({ endpoint_key: this.name, session_id: sessionId })
-    if (answer.allow) return { sessionId, permitId: answer['permit_id'] as string | undefined }
-    throw new CircuitOpenError(answer.message ?? '', {
-      endpoint: this.name,
-      retryAfterSeconds: answer.retry_after_seconds ?? null,
-      reason: answer.reason,
-    })
+    return (await this.#ask(wasm.service_circuit_check(this.handle, write(newId('ts'))))) as RemotePermit
   }
 
   async record(ok: boolean, options: { latencyMs?: number | undefined; permit?: RemotePermit | undefined } = {}): Promise<void> {
     const { latencyMs, permit } = options
-    await this.#client.apiCircuitRecord({
-      endpoint_key: this.name,
-      session_id: permit?.sessionId ?? newId('ts'),
-      outcome: ok ? 'success' : 'failure',
-      ...(latencyMs === undefined ? {} : { latency_ms: Math.round(amount('latencyMs', latencyMs)) }),
-      ...(permit?.permitId === undefined ? {} : { permit_id: permit.permitId }),
-    })
+    const latency = latencyMs === undefined ? -1 : amount('latencyMs', latencyMs)
+    const session = writeTwo(permit?.sessionId ?? newId('ts'), permit?.permitId ?? '')
+    const id = permit?.permitId == null ? -1 : secondLength
+    await this.#ask(wasm.service_circuit_record(this.handle, session, id, Number(ok), latency))
   }
 
   async state(): Promise<BreakerState> {
     const { circuits } = (await this.#client.circuits({ endpoint: this.name })) as { circuits?: { endpoint_key: string; phase: BreakerState }[] }
     return circuits?.find(({ endpoint_key }) => endpoint_key === this.name)?.phase ?? 'closed'
   }
+
+  /** Refuses everything until `reset`. */
+  async forceOpen(): Promise<void> {
+    await this.#client.circuitOpen(this.name)
+  }
+
+  /** Lets everything pass until `reset`. */
+  async forceClose(): Promise<void> {
+    await this.#client.circuitClose(this.name)
+  }
+
+  /** Closed and automatic, with nothing remembered. */
+  async reset(): Promise<void> {
+    await this.#client.circuitReset(this.name)
+  }
+
+  #ask(status: number): Promise<unknown> {
+    return answered(status, () => this.#client)
+  }
 }
 
 /** A tracker of tool calls whose turn is kept by a service, with the service's limits. */
-export class RemoteToolExecutionTracker {
+export class RemoteToolExecutionTracker extends CoreObject {
   readonly #client: GuardClient
   #turn = newId('ts')
 
   constructor(options: ServiceOptions) {
-    this.#client = openClientOf(options)
+    const client = clientOf(options)
+    super(wasm.service_tools_new(passes(client, true)), wasm.service_tools_free)
+    this.#client = client
   }
 
   async shouldSkip(tool: string, args?: unknown): Promise<Skip | null> {
-    const answer = await this.#client.toolCall({
-      session_id: this.#turn,
-      tool: id('tool', tool),
-      args: JSON.parse(argumentsToJson(args)) as unknown,
-    })
-    if (answer.allow) return null
-    return {
-      reasonCode: (answer.reason ?? 'tool_limit') as SkipReason,
-      message: answer.message ?? '',
-      count: Number(answer['calls'] ?? 0),
-      limit: Number(answer['limit'] ?? 0),
-    }
+    return (await this.#ask(wasm.service_tools_should_skip(this.handle, ...this.#call(tool, args)))) as Skip | null
   }
 
   async record(tool: string, args?: unknown, outcome: { error?: unknown } = {}): Promise<void> {
-    const { error } = outcome
-    const failed = error !== undefined && error !== null && error !== false
-    await this.#client.toolCallRecord({
-      session_id: this.#turn,
-      tool: id('tool', tool),
-      args: JSON.parse(argumentsToJson(args)) as unknown,
-      error: failed,
-    })
+    await this.#ask(wasm.service_tools_record(this.handle, ...this.#call(tool, args), Number(hasFailed(outcome))))
   }
 
   newTurn(): void {
     this.#turn = newId('ts')
+  }
+
+  #call(tool: string, args: unknown): [number, number, number] {
+    return writeAll([this.#turn, text('tool', tool, LONGEST_NAME), argumentsToJson(args)]) as [number, number, number]
+  }
+
+  #ask(status: number): Promise<unknown> {
+    return answered(status, () => this.#client)
   }
 }
 
@@ -386,8 +380,8 @@ export class RemoteRun {
     loop.free()
   }
 
-  async beforeTool(tool: string, args?: unknown): Promise<void> {
-    await this.#heed(this.#core.beforeTool(tool, args))
+  async beforeTool(tool: string, args?: unknown, agent: AgentName = {}): Promise<void> {
+    await this.#heed(this.#core.beforeTool(tool, args, agent))
   }
 
   async afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): Promise<string | null> {

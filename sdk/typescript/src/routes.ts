@@ -209,10 +209,14 @@ export interface StallRequest {
   result_hash?: string | null
   /** The error, when it failed. */
   error?: string | null
+  /** A hash of the error, instead of comparing it; also of one without words. */
+  error_hash?: string | null
   /** The model's turn: the same call twice in one turn is one. */
   round?: string | null
   /** What the model said without calling anything. */
   message?: string | null
+  /** A hash of the message, instead of it. */
+  message_hash?: string | null
   /** A person has spoken: everything starts anew. */
   new_turn?: boolean | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */

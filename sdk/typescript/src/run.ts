@@ -4,7 +4,7 @@ import { BudgetTracker } from './budget.js'
 import { amount, count, known, newId, text } from './core/input.js'
 import { argumentsToJson, writeOutcome } from './core/json.js'
 import { settled, tripError } from './core/steps.js'
-import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeTwo } from './core/wasm.js'
+import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { withCurrent } from './current.js'
 import { RunGuardError, TripError } from './errors.js'
 import { LoopDetector } from './loop.js'
@@ -32,7 +32,12 @@ export interface RunOptions {
   alerts?: AlertsLike | undefined
 }
 
-export interface ToolOutcome {
+export interface AgentName {
+  /** One of several agents in the run: each has a history of its own, so that the steps of one do not hide another's loop. */
+  agent?: string | undefined
+}
+
+export interface ToolOutcome extends AgentName {
   /** What the tool failed with. */
   error?: unknown
 }
@@ -64,15 +69,21 @@ export class CoreRun extends CoreObject {
     this.#alerts = alerts
   }
 
-  beforeTool(tool: string, args: unknown): number {
+  beforeTool(tool: string, args: unknown, { agent }: AgentName): number {
     // A run that is over has no use for arguments, and they may be such that they cannot be compared.
     this.check()
+    if (agent !== undefined) {
+      const lengths = writeAll([text('agent', agent, LONGEST_NAME), text('tool', tool, LONGEST_NAME), argumentsToJson(args)])
+      return wasm.run_before_tool_of(this.handle, ...(lengths as [number, number, number]), Date.now())
+    }
     return wasm.run_before_tool(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength, Date.now())
   }
 
-  afterTool(tool: string, args: unknown, result: unknown, { error }: ToolOutcome): number {
-    const lengths = writeOutcome([text('tool', tool, LONGEST_NAME), argumentsToJson(args)], result, error)
-    return wasm.run_after_tool(this.handle, ...(lengths as [number, number, number, number]), Date.now())
+  afterTool(tool: string, args: unknown, result: unknown, { error, agent }: ToolOutcome): number {
+    // Without a name it is the run itself.
+    const name = agent === undefined ? '' : text('agent', agent, LONGEST_NAME)
+    const lengths = writeOutcome([name, text('tool', tool, LONGEST_NAME), argumentsToJson(args)], result, error)
+    return wasm.run_after_tool(this.handle, ...(lengths as [number, number, number, number, number]), Date.now())
   }
 
   beforeModel(): number {
@@ -156,8 +167,8 @@ export class Run {
   // What an agent loop asks.
 
   /** Counts the call. Throws a TripError when the tool must not run. */
-  beforeTool(tool: string, args?: unknown): void {
-    this.#heed(this.#core.beforeTool(tool, args))
+  beforeTool(tool: string, args?: unknown, agent: AgentName = {}): void {
+    this.#heed(this.#core.beforeTool(tool, args, agent))
   }
 
   /** Shows what the tool gave. May return a text for the model; a trip is thrown by the next `before…`. */

@@ -55,8 +55,7 @@ export class ToolExecutionTracker extends CoreObject {
 
   /** Counts a call that ran. One that failed may be tried again, up to the limit. */
   record(tool: string, args?: unknown, outcome: { error?: unknown } = {}): void {
-    const { error } = outcome
-    const failed = error !== undefined && error !== null && error !== false ? 1 : 0
+    const failed = Number(hasFailed(outcome))
     const status = wasm.tools_record(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength, failed)
     if (status !== DONE) throw failure(status)
   }
@@ -66,6 +65,11 @@ export class ToolExecutionTracker extends CoreObject {
     const status = wasm.tools_new_turn(this.handle)
     if (status !== DONE) throw failure(status)
   }
+}
+
+/** Whether a call failed: an error may be anything but false. */
+export function hasFailed({ error }: { error?: unknown }): boolean {
+  return error !== undefined && error !== null && error !== false
 }
 
 /** Results of a recipe's actions, so that a step that is run again does not act again. Keeps the newest 1,000. */

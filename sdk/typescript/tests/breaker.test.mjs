@@ -73,4 +73,13 @@ inBoth('CircuitBreaker', ({ CircuitBreaker, CircuitOpenError, InvalidInputError 
     const breaker = new CircuitBreaker()
     assert.throws(() => breaker.record(true, { latencyMs: NaN }), InvalidInputError)
   })
+
+  it('takes a latency to the nearest millisecond', () => {
+    const breaker = new CircuitBreaker({ name: 'slow', slowCallMs: 500, slowRate: 0.5, minCalls: 1 })
+    breaker.record(true, { latencyMs: 500.4 })
+    assert.equal(breaker.state, 'closed')
+    breaker.record(true, { latencyMs: 500.6 })
+    assert.equal(breaker.state, 'open')
+    for (const recoverySeconds of [0.0004, 1e12]) assert.throws(() => new CircuitBreaker({ recoverySeconds }), InvalidInputError)
+  })
 })

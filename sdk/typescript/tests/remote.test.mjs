@@ -103,6 +103,77 @@ inBoth('detectors kept by a service', (sdk) => {
     assert.equal(await breaker.state(), 'open')
   })
 
+  it('what is not given is as the service has it set', async () => {
+    const other = await startService({ settings: { RUNGUARD_GUARDS__LOOP__REPEATS: '5' } })
+    try {
+      for (const [detector, most] of [
+        [LoopDetector.remote({ url: other.url }), 5],
+        [LoopDetector.remote({ url: other.url, repeats: 3 }), 3],
+      ]) {
+        for (let call = 1; call < most; call++) await detector.record('search')
+        await assert.rejects(detector.record('search'), (error) => error instanceof LoopDetectedError && error.repeats === most)
+      }
+      const run = Run.remote({ url: other.url })
+      for (let call = 0; call < 4; call++) await run.beforeTool('search', { q: 1 })
+      await assert.rejects(run.beforeTool('search', { q: 1 }), LoopDetectedError)
+    } finally {
+      await other.stop()
+    }
+  })
+
+  it('a circuit of a long name is one by its beginning and a hash, and an operator may force it', async () => {
+    const long = `${name()}-${'x'.repeat(300)}`
+    const [one, same, other] = [long, long, `${long}y`].map((name) => CircuitBreaker.remote({ url: service.url, name }))
+    assert.ok(one.name.length <= 256 && one.name === same.name && one.name !== other.name)
+    await one.forceOpen()
+    await assert.rejects(
+      same.check(),
+      (error) => error instanceof CircuitOpenError && error.endpoint === one.name && error.retryAfterSeconds === null,
+    )
+    assert.equal(await one.state(), 'open')
+    await other.check()
+    await one.forceClose()
+    assert.equal(await same.call(() => 7), 7)
+    await one.reset()
+    assert.equal(await one.state(), 'closed')
+  })
+
+  it('a guard inside of a call says nothing about the endpoint', async () => {
+    const inside = () => {
+      throw new LoopDetectedError('inside')
+    }
+    const [here, there] = [new CircuitBreaker(name()), CircuitBreaker.remote({ url: service.url, name: name() })]
+    for (let call = 0; call < 12; call++) {
+      assert.throws(() => here.call(inside), LoopDetectedError)
+      await assert.rejects(
+        here.call(async () => inside()),
+        LoopDetectedError,
+      )
+      await assert.rejects(there.call(inside), LoopDetectedError)
+    }
+    assert.deepEqual([here.state, await there.state()], ['closed', 'closed'])
+  })
+
+  it('long messages are compared whole', async () => {
+    const detector = StallDetector.remote({ url: service.url })
+    const rungs = []
+    for (const end of ['one', 'two', 'three', 'three', 'three'])
+      rungs.push((await detector.message(`${'word '.repeat(2000)}${end}`)).rung)
+    assert.deepEqual(rungs.slice(0, 3), ['go_on', 'go_on', 'go_on'])
+    assert.equal(rungs.at(-1), 'stop')
+  })
+
+  it('a skip says how often the tool ran and may', async () => {
+    for (const tracker of [new ToolExecutionTracker(), ToolExecutionTracker.remote({ url: service.url })]) {
+      for (const n of [0, 1, 2]) {
+        assert.equal(await tracker.shouldSkip('look', { n }), null)
+        await tracker.record('look', { n })
+      }
+      const { reasonCode, count, limit } = await tracker.shouldSkip('look', { n: 9 })
+      assert.deepEqual([reasonCode, count, limit], ['tool_limit', 3, 3])
+    }
+  })
+
   it('ToolExecutionTracker', async () => {
     const tracker = ToolExecutionTracker.remote({ url: service.url })
     assert.equal(await tracker.shouldSkip('search_knowledge', { query: 'fix bug' }), null)

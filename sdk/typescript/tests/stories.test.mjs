@@ -1,17 +1,36 @@
 // The stories that every language's Run must tell alike, in this process and over a real service.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { after, before, it } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
 import { inBoth } from './both.mjs'
 
-const { stories } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 let service
 before(async () => {
   service = await startService()
 })
 after(() => service.stop())
+
+/** A service that gives these answers, one to each question. */
+async function answering(answers, use) {
+  const left = [...answers]
+  const server = createServer((request, response) => {
+    request.resume().on('end', () => {
+      const { status, text, decision } = left.shift()
+      response.writeHead(status, { location: 'http://127.0.0.1:1/' }).end(text ?? JSON.stringify(decision))
+    })
+  }).listen(0, '127.0.0.1')
+  await new Promise((resolve) => server.once('listening', resolve))
+  try {
+    await use(`http://127.0.0.1:${server.address().port}`)
+  } finally {
+    server.closeAllConnections()
+    server.close()
+  }
+}
 
 const camelCase = (options) =>
   Object.fromEntries(Object.entries(options).map(([name, value]) => [name.replace(/_./g, (part) => part[1].toUpperCase()), value]))
@@ -28,9 +47,9 @@ class Player {
     const { run } = this
     switch (name) {
       case 'before_tool':
-        return run.beforeTool(step.tool, step.args)
+        return run.beforeTool(step.tool, step.args, { agent: step.agent })
       case 'after_tool':
-        return run.afterTool(step.tool, step.args, step.result, { error: step.error })
+        return run.afterTool(step.tool, step.args, step.result, { error: step.error, agent: step.agent })
       case 'before_model':
         return run.beforeModel()
       case 'record_usd':
@@ -68,6 +87,8 @@ inBoth('stories', (sdk) => {
     budget: sdk.BudgetExceededError,
     calls: sdk.ToolLimitError,
     unknown_model: sdk.UnknownModelError,
+    service: sdk.ServiceError,
+    input: sdk.InvalidInputError,
   }
 
   async function play(run, steps) {
@@ -94,18 +115,40 @@ inBoth('stories', (sdk) => {
     }
   }
 
-  for (const { name, kept_by, budget, run, steps } of stories) {
+  function remote(url, budget, run) {
+    const parent = budget && { budget: sdk.BudgetTracker.remote({ ...camelCase(budget), url }) }
+    return sdk.Run.remote({ ...camelCase(run), ...parent, url, stall: run.stall !== undefined })
+  }
+
+  it('what comes back is an answer or somebody’s fault, with the core and without', async () => {
+    const seen = (asked) =>
+      asked.then(
+        (answer) => (answer?.failed_open === true ? 'away' : 'answer'),
+        (error) => (error instanceof sdk.InvalidInputError ? 'input' : error instanceof sdk.LoopDetectedError ? 'answer' : 'misdirected'),
+      )
+    for (const reply of replies) {
+      await answering([reply, reply], async (url) => {
+        const away = []
+        const client = new sdk.GuardClient({ url, failOpen: true, onFailedOpen: (error) => away.push(error) })
+        const place = JSON.stringify(reply)
+        assert.equal(await seen(client.handoff({})), reply.is, place)
+        const byCore = await seen(sdk.LoopDetector.remote({ client }).record('a'))
+        assert.equal(away.length === 2 ? 'away' : byCore, reply.is, place)
+      })
+    }
+  })
+
+  for (const { name, kept_by, budget, run, steps, answers } of stories) {
     const options = camelCase(run)
+    if (kept_by.includes('answers')) {
+      it(`with these answers: ${name}`, () => answering(answers, (url) => play(remote(url, budget, run), steps)))
+    }
     if (kept_by.includes('process')) {
       it(`in process: ${name}`, () =>
         play(new sdk.Run({ ...options, ...(budget && { budget: new sdk.BudgetTracker(camelCase(budget)) }) }), steps))
     }
     if (kept_by.includes('service')) {
-      it(`over a service: ${name}`, () => {
-        const { url } = service
-        const parent = budget && { budget: sdk.BudgetTracker.remote({ ...camelCase(budget), url }) }
-        return play(sdk.Run.remote({ ...options, ...parent, url, stall: run.stall !== undefined }), steps)
-      })
+      it(`over a service: ${name}`, () => play(remote(service.url, budget, run), steps))
     }
   }
 })

@@ -41,6 +41,17 @@ impl Default for LoopSettings {
 setters!(LoopSettings { repeats: u32, max_cycle_len: u32, window: Option<Span>, max_calls: Option<u32> });
 
 impl LoopSettings {
+    /// As they are given; what is not, is as by default.
+    pub fn given(repeats: Option<u32>, max_cycle_len: Option<u32>, window: Option<Span>, max_calls: Option<u32>) -> Self {
+        let defaults = Self::default();
+        Self {
+            repeats: repeats.unwrap_or(defaults.repeats),
+            max_cycle_len: max_cycle_len.unwrap_or(defaults.max_cycle_len),
+            window,
+            max_calls,
+        }
+    }
+
     /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), InvalidSetting> {
         let bad = |name, problem: &str| Err(InvalidSetting::new(name, problem));

@@ -3,11 +3,19 @@
 //! Nothing is sent here. A part gives a [`Question`], a route and a JSON body; whoever has a connection sends it and tells what came
 //! back, or that nothing did ([`Question::told`]). Arguments and results never leave the process: the service is told fingerprints.
 
+mod circuit;
+mod tools;
+
+pub use circuit::{ServiceCircuit, ServicePermit};
+pub use tools::{ServiceSkip, ServiceTools};
+
+use super::reply;
 use super::trip::{Trip, Unpriced, What};
+use crate::breaker::EndpointRefused;
 use crate::budget::call_key;
 use crate::detect::loops::{Compared, LoopDetected, LoopKind};
 use crate::detect::sessions::{SessionKey, Sessions};
-use crate::detect::stall::{Rung, StallRule, Verdict};
+use crate::detect::stall::{Rung, StallRule, Verdict, result_fingerprint};
 use crate::fingerprint;
 use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
 use crate::money::NanoDollars;
@@ -25,7 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const LONGEST_ID: usize = 256;
 /// Of a longer one this much is kept, before the fingerprint that tells it from others.
 const KEPT_OF_LONG_ID: usize = 200;
-/// Of an error and of a message this many characters are sent: more than is compared.
+/// Of an error and of a message this many characters are sent, for people; compared are fingerprints of all of them.
 const LONGEST_TEXT: usize = 4096;
 /// Sessions whose turn is remembered. Beyond it one that was not asked about lately begins again with its first.
 const MOST_SESSIONS: usize = 100_000;
@@ -111,6 +119,10 @@ pub enum Part {
     Stall,
     /// The budget.
     Budget,
+    /// The circuit breaker.
+    Circuit,
+    /// The tracker of tool calls.
+    Tools,
 }
 
 impl Part {
@@ -120,6 +132,8 @@ impl Part {
             Self::Loop => "loop",
             Self::Stall => "stall",
             Self::Budget => "budget",
+            Self::Circuit => "circuit",
+            Self::Tools => "tools",
         }
     }
 }
@@ -153,6 +167,13 @@ enum Asks {
     Release,
     /// Tells limits to whoever has not heard of them.
     Limits(Arc<ServiceBudget>),
+    Circuit {
+        endpoint: String,
+        session: String,
+    },
+    Tool,
+    /// Tells how a call ended.
+    CallEnded(Part),
 }
 
 /// What an answer means.
@@ -172,6 +193,12 @@ pub enum Told {
     NotNow(Trip),
     /// The model has no price, and dollars are limited.
     Unpriced(Unpriced),
+    /// A call may run, by this.
+    Permitted(ServicePermit),
+    /// A call of something that fails must not run.
+    EndpointRefused(EndpointRefused),
+    /// A call should not run.
+    Skip(ServiceSkip),
     /// Nobody answered, and then nothing passes.
     Unanswered,
     /// Another question comes first.
@@ -220,13 +247,16 @@ impl Question {
             Asks::Loop { .. } => Part::Loop,
             Asks::Stall { .. } => Part::Stall,
             Asks::Books | Asks::UsedUp | Asks::Spend(_) | Asks::Reserve(..) | Asks::Release | Asks::Limits(_) => Part::Budget,
+            Asks::Circuit { .. } => Part::Circuit,
+            Asks::Tool => Part::Tools,
+            Asks::CallEnded(part) => part,
         }
     }
 
-    /// What the answer means: its body, or `None` when there was none.
+    /// What the answer means: its body, as [`reply::read`] gives it, or `None` when there was none.
     pub fn told(self, answer: Option<&str>) -> Told {
         let Self { unanswered, asks, next, .. } = self;
-        let answer: Option<ServiceReply> = answer.and_then(|text| serde_json::from_str(text).ok()).map(ServiceReply);
+        let answer = answer.and_then(reply::decision).map(ServiceReply);
         let told = match (answer, unanswered) {
             (Some(answer), _) => asks.read(&answer),
             (None, Unanswered::Passes) => asks.passed(),
@@ -240,23 +270,51 @@ impl Asks {
     /// What nobody stood against.
     fn passed(self) -> Told {
         match self {
-            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) | Self::Release | Self::Limits(_) => Told::Passed,
+            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) | Self::Release | Self::Limits(_) | Self::Tool | Self::CallEnded(_) => {
+                Told::Passed
+            }
             Self::Stall { tool } => Told::Looked(Verdict::default(), tool),
             Self::Books => Told::Books(Books::default()),
             Self::Reserve(..) => Told::Reserved(None),
+            Self::Circuit { session, .. } => Told::Permitted(ServicePermit { session, ..ServicePermit::default() }),
+        }
+    }
+
+    /// What a part of a run counts, where nothing was counted; others refuse each call by itself.
+    fn part_unseen(&self) -> Option<What> {
+        match self {
+            Self::Loop { name, .. } => Some(What::Loop { cycle: vec![name.clone()], repeats: 0 }),
+            Self::Stall { .. } => Some(What::Stall { rule: None, count: 0, nudge: String::new() }),
+            Self::Books | Self::UsedUp | Self::Spend(_) | Self::Reserve(..) | Self::Release | Self::Limits(_) => {
+                Some(What::Budget { unit: Unit::Usd, spent: 0.0, limit: 0.0 })
+            }
+            Self::Circuit { .. } | Self::Tool | Self::CallEnded(_) => None,
         }
     }
 
     fn read(self, answer: &ServiceReply) -> Told {
+        // It says nothing of the run, nor has it heard anything.
+        if let Some(what) = self.part_unseen().filter(|_| !answer.allows() && answer.gives(Reason::StateUnavailable)) {
+            return Told::NotNow(answer.trip(what));
+        }
         match &self {
             // Whatever became of it, the service has heard the limits.
             Self::Spend(budget) | Self::Reserve(budget, _) | Self::Limits(budget) => budget.is_known.store(true, Ordering::Relaxed),
-            Self::Loop { .. } | Self::Stall { .. } | Self::Books | Self::UsedUp | Self::Release => {}
+            Self::Loop { .. }
+            | Self::Stall { .. }
+            | Self::Books
+            | Self::UsedUp
+            | Self::Release
+            | Self::Circuit { .. }
+            | Self::Tool
+            | Self::CallEnded(_) => {}
         }
         match self {
+            Self::Circuit { endpoint, session } => answer.permit(endpoint, session),
+            Self::Tool => answer.skip(),
             Self::Stall { tool } => Told::Looked(answer.verdict(), tool),
             Self::Books => Told::Books(answer.books()),
-            Self::Release | Self::Limits(_) => Told::Passed,
+            Self::Release | Self::Limits(_) | Self::CallEnded(_) => Told::Passed,
             Self::Reserve(..) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(str::to_owned)),
             Self::Loop { .. } | Self::UsedUp | Self::Spend(_) if answer.allows() => Told::Passed,
             Self::Loop { name, compared } => Told::Stopped(answer.loop_trip(name, compared)),
@@ -278,7 +336,7 @@ impl Asks {
     }
 }
 
-/// What a service answered. What it does not say is taken to be nothing, so that an older one is understood too.
+/// What a service answered. What it does not say beside its decision is taken to be nothing, so that an older one is understood too.
 struct ServiceReply(Map<String, Value>);
 
 impl ServiceReply {
@@ -304,6 +362,15 @@ impl ServiceReply {
 
     fn allows(&self) -> bool {
         self.0.get("allow").and_then(Value::as_bool).unwrap_or(true)
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.0.get(name).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// What it gives as the reason; an older service may give none.
+    fn reason_or(&self, otherwise: Reason) -> Cow<'static, str> {
+        self.text("reason").map_or(Cow::Borrowed(otherwise.code()), |reason| Cow::Owned(reason.to_owned()))
     }
 
     fn gives(&self, reason: Reason) -> bool {
@@ -460,7 +527,7 @@ pub struct Gave<'a> {
 pub struct Failure<'a> {
     /// Its words.
     pub text: &'a str,
-    /// Of all of them, also where the text is cut.
+    /// Of all of them, also where the text is cut or there are none.
     pub fingerprint: u64,
 }
 
@@ -484,13 +551,15 @@ impl ServiceStalls {
             .maybe("args_hash", arguments.map(fingerprint::hex))
             .maybe("result_hash", gave.result.map(fingerprint::hex))
             .maybe("error", gave.error.map(|error| beginning(error.text)))
+            .maybe("error_hash", gave.error.map(|error| fingerprint::hex(error.fingerprint)))
             .maybe("round", round.map(|round| round.to_string()));
         self.ask(body, tool)
     }
 
     /// What the model said without calling anything.
     pub fn message(&self, session: &str, text: &str) -> Question {
-        self.ask(Body::of_session(&self.turns.name(session)).with("message", beginning(text)), "")
+        let body = Body::of_session(&self.turns.name(session)).with("message", beginning(text));
+        self.ask(body.with("message_hash", fingerprint::hex(result_fingerprint(text))), "")
     }
 
     /// A person has spoken, and all who share the session shall know.

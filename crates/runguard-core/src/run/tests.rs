@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ledger::Limits;
+use crate::time::Span;
 use serde_json::{Value, json};
 
 const NOW: Timestamp = Timestamp::from_millis(0);
@@ -112,9 +113,23 @@ fn a_parent_that_was_never_asked_is_told_of_its_limit_first_and_once() {
     let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
     let mut run = run_with(Some(Money::Service(team.child("run", Limits::default()))), None);
     let ask = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "team", "max_usd": 1.0, "usd": 0.0}));
-    let ask = asked(run.told(ask, Some("{}")), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));
-    assert!(matches!(run.told(ask, Some("{}")), Progress::Done));
+    let ask =
+        asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));
+    assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
     let _ = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "run"}));
+}
+
+#[test]
+fn a_message_is_compared_whole_and_an_error_without_words_is_one() {
+    let stalls = ServiceStalls::new(Unanswered::Passes);
+    let body = |question: Question| serde_json::from_str::<Value>(&question.body()).unwrap();
+    let long = "word ".repeat(2000);
+    let (one, other) = (body(stalls.message("run", &format!("{long} one"))), body(stalls.message("run", &format!("{long} other"))));
+    assert_eq!(one["message"], other["message"], "it is cut");
+    assert_ne!(one["message_hash"], other["message_hash"]);
+    let failed = Gave { result: None, error: Some(Failure { text: "", fingerprint: 7 }) };
+    let told = body(stalls.observe("run", "search", None, failed, None));
+    assert_eq!((&told["error"], &told["error_hash"]), (&json!(""), &json!("0000000000000007")));
 }
 
 #[test]
@@ -132,4 +147,53 @@ fn turns_and_long_names_are_names_that_a_service_takes() {
     assert_eq!((session(&loops, "run"), session(&loops, "other")), ("run#2".to_owned(), "other".to_owned()));
     let (one, other) = (session(&loops, &long), session(&loops, &format!("{long}x")));
     assert!(one != other && one.chars().count() <= 256 && one.starts_with(&"ä".repeat(200)));
+}
+
+#[test]
+fn a_circuit_that_a_service_keeps() {
+    let circuit = ServiceCircuit::new(&"ä".repeat(300), Unanswered::Passes);
+    assert!(circuit.name().chars().count() <= 256);
+    let circuit = ServiceCircuit::new("orders", Unanswered::Passes);
+    let body = |question: &Question| serde_json::from_str::<Value>(&question.body()).unwrap();
+    let question = circuit.check("call-1");
+    assert_eq!((question.path(), body(&question)), ("/guard/api-circuit/check", json!({"endpoint_key": "orders", "session_id": "call-1"})));
+    let allowed = r#"{"allow":true,"permit_id":"p","probe":true}"#;
+    let Told::Permitted(permit) = question.told(Some(allowed)) else { panic!("allowed") };
+    assert_eq!((permit.session.as_str(), permit.id.as_deref(), permit.is_probe), ("call-1", Some("p"), true));
+    let Told::Permitted(unasked) = circuit.check("call-2").told(None) else { panic!("it passes") };
+    assert_eq!((unasked.session.as_str(), unasked.id, unasked.is_probe), ("call-2", None, false));
+    for (answer, reason, seconds) in [
+        (r#"{"allow":false,"message":"Wait."}"#, "circuit_open", None),
+        (r#"{"allow":false,"message":"Wait.","reason":"state_unavailable","retry_after_seconds":7}"#, "state_unavailable", Some(7.0)),
+    ] {
+        let Told::EndpointRefused(refused) = circuit.check("call-3").told(Some(answer)) else { panic!("refused") };
+        assert_eq!((refused.reason.as_ref(), refused.message.as_str(), refused.endpoint.as_str()), (reason, "Wait.", "orders"));
+        assert_eq!(refused.retry_after_seconds, seconds);
+    }
+    let ended = circuit.record("call-1", Some("p"), false, Some(Span::from_millis(12)));
+    assert_eq!(
+        (ended.path(), body(&ended)),
+        (
+            "/guard/api-circuit/record",
+            json!({"endpoint_key": "orders", "session_id": "call-1", "outcome": "failure", "latency_ms": 12, "permit_id": "p"})
+        )
+    );
+    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), Told::Passed));
+}
+
+#[test]
+fn a_tracker_of_tool_calls_that_a_service_keeps() {
+    let tools = ServiceTools::new(Unanswered::Refused);
+    let question = tools.should_skip("turn", &"t".repeat(300), Value::Null);
+    let body: Value = serde_json::from_str(&question.body()).unwrap();
+    assert!(body["tool"].as_str().unwrap().len() <= 256 && body.get("args").is_none(), "{body}");
+    assert!(matches!(question.told(None), Told::Unanswered));
+    let refused = r#"{"allow":false,"reason":"exact_duplicate","message":"Already.","calls":2,"limit":3}"#;
+    let Told::Skip(skip) = tools.should_skip("turn", "search", json!({"q": 1})).told(Some(refused)) else { panic!("skipped") };
+    assert_eq!((skip.reason.as_ref(), skip.message.as_str(), skip.count, skip.limit), ("exact_duplicate", "Already.", 2, 3));
+    assert!(matches!(tools.should_skip("turn", "search", json!({"q": 1})).told(Some(r#"{"allow":true}"#)), Told::Passed));
+    let ended = tools.record("turn", "search", json!({"q": 1}), true);
+    let body: Value = serde_json::from_str(&ended.body()).unwrap();
+    assert_eq!(body, json!({"session_id": "turn", "tool": "search", "args": {"q": 1}, "error": true}));
+    assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), Told::Passed));
 }

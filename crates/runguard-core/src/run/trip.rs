@@ -29,8 +29,8 @@ pub struct Trip {
 pub enum What {
     /// One round of the calls, oldest first, and how often it was made.
     Loop { cycle: Vec<String>, repeats: u32 },
-    /// `nudge` is a sentence for the model.
-    Stall { rule: StallRule, count: u32, nudge: String },
+    /// `nudge` is a sentence for the model. No rule: a service refused without looking.
+    Stall { rule: Option<StallRule>, count: u32, nudge: String },
     /// Dollars, tokens or calls, by the unit.
     Budget { unit: Unit, spent: f64, limit: f64 },
     /// The calls of the run itself are used up; `tool` is `model` for those of the model.
@@ -42,7 +42,7 @@ impl Trip {
     pub(super) fn stalled(verdict: Verdict, tool: &str) -> Option<Self> {
         let rule = verdict.rule.filter(|_| verdict.rung >= Rung::Block)?;
         let message = Verdict { rung: Rung::Stop, ..verdict }.sentences();
-        let what = What::Stall { rule, count: verdict.count, nudge: verdict.nudge(tool) };
+        let what = What::Stall { rule: Some(rule), count: verdict.count, nudge: verdict.nudge(tool) };
         Some(Self { reason: rule.reason().code().into(), message, what })
     }
 

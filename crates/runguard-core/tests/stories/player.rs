@@ -8,6 +8,7 @@ use runguard_core::fingerprint;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Prices, UnknownModel, Usage};
+use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Spent, Told};
 use runguard_core::run::{
     Ceilings, Failure, Gave, Loops, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops, ServiceStalls, Stalls, Trip,
@@ -19,18 +20,24 @@ use std::sync::{Arc, Mutex};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-/// Plays all stories that are kept by this; `send` gives a service's answer to a route and a body.
-pub(crate) fn play_all(kept_by: &str, mut send: impl FnMut(&str, &str) -> Option<String>) {
+/// Gives the status and the body of what comes back to a route and a body.
+type Send<'a> = dyn FnMut(&str, &str) -> (u16, String) + 'a;
+
+pub(crate) fn told() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/stories.json");
-    let all: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Plays all stories that are kept by this; gives how many.
+pub(crate) fn play_all(kept_by: &str, mut send: impl FnMut(&Value, &str, &str) -> (u16, String)) -> usize {
     let mut played = 0;
-    for story in all["stories"].as_array().unwrap() {
+    for story in told()["stories"].as_array().unwrap() {
         if story["kept_by"].as_array().unwrap().contains(&json!(kept_by)) {
-            Player::new(story, kept_by, &mut send).play();
+            Player::new(story, kept_by, &mut |path, body| send(story, path, body)).play();
             played += 1;
         }
     }
-    assert!(played > 20, "{played} stories");
+    played
 }
 
 enum Held {
@@ -43,7 +50,7 @@ struct Player<'a> {
     run: Run,
     money: Option<Money>,
     held: BTreeMap<String, Held>,
-    send: &'a mut dyn FnMut(&str, &str) -> Option<String>,
+    send: &'a mut Send<'a>,
 }
 
 /// What a step gave: nothing, a nudge, or why not.
@@ -63,7 +70,7 @@ fn refused(trip: &Trip) -> Value {
 }
 
 impl<'a> Player<'a> {
-    fn new(story: &'a Value, kept_by: &str, send: &'a mut dyn FnMut(&str, &str) -> Option<String>) -> Self {
+    fn new(story: &'a Value, kept_by: &str, send: &'a mut Send<'a>) -> Self {
         let (options, over) = (&story["run"], story.get("budget").map(limits));
         let id = story["name"].as_str().unwrap();
         let own = Some(limits(options)).filter(|limits| *limits != Limits::default());
@@ -123,11 +130,12 @@ impl<'a> Player<'a> {
         let cost = Cost { usd: dollars(step["usd"].as_f64().unwrap_or(0.0)), tokens: step["tokens"].as_u64().unwrap_or(0) };
         let arguments = || fingerprint::of_value(&step["args"]).unwrap();
         let progress = match text("do") {
-            "before_tool" => self.run.before_tool(text("tool"), arguments(), NOW),
+            "before_tool" => self.run.before_tool_of(step["agent"].as_str(), text("tool"), arguments(), NOW),
             "after_tool" => {
-                let error = step["error"].as_str().map(|text| Failure { text, fingerprint: error_fingerprint(text) });
+                let words = if step["error"] == true { Some("") } else { step["error"].as_str() };
+                let error = words.map(|text| Failure { text, fingerprint: error_fingerprint(text) });
                 let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error };
-                self.run.after_tool(text("tool"), arguments(), gave, NOW)
+                self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
             "before_model" => self.run.before_model(None),
             "record_usd" => self.run.record(cost),
@@ -164,19 +172,36 @@ impl<'a> Player<'a> {
                 Progress::Reserved(_) => panic!("nothing was set aside"),
                 Progress::Refused(Refusal::Trip(trip) | Refusal::NotNow(trip)) => return Err(refused(&trip)),
                 Progress::Refused(Refusal::Unpriced(unpriced)) => return Err(json!({"error": "unknown_model", "model": unpriced.model})),
-                Progress::Refused(Refusal::Unanswered) => panic!("the service did not answer"),
+                Progress::Refused(Refusal::Unanswered) => panic!("whoever asked knows why"),
                 Progress::Ask(ask) => {
-                    let answer = (self.send)(ask.question.path(), &ask.question.body());
-                    self.run.told(ask, answer.as_deref())
+                    let (status, answer) = self.answer(&ask.question)?;
+                    let is_answered = answer.is_some();
+                    match self.run.told(ask, answer.as_deref()) {
+                        Progress::Refused(Refusal::Unanswered) if !is_answered => {
+                            return Err(json!({"error": "service", "status": status}));
+                        }
+                        progress => progress,
+                    }
                 }
             }
+        }
+    }
+
+    /// The status and what it answers, if it does.
+    fn answer(&mut self, question: &Question) -> Result<(u16, Option<String>), Value> {
+        let (status, body) = (self.send)(question.path(), &question.body());
+        match reply::read("POST", question.path(), status, &body).map_err(|none| none.fault) {
+            Ok(answer) => Ok((status, Some(answer.into_owned()))),
+            Err(Fault::Away) => Ok((status, None)),
+            Err(Fault::Misdirected) => Err(json!({"error": "service", "status": status})),
+            Err(Fault::Input) => Err(json!({"error": "input"})),
         }
     }
 
     fn told(&mut self, question: Question) -> Told {
         let mut question = question;
         loop {
-            let answer = (self.send)(question.path(), &question.body());
+            let (_, answer) = self.answer(&question).unwrap();
             match question.told(answer.as_deref()) {
                 Told::Next(next) => question = next,
                 told => return told,

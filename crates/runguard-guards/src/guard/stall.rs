@@ -51,8 +51,10 @@ pub static ROUTE: Route = Route {
         Field::optional("result", Kind::Any, "What it gave.", "\"3 lines\""),
         Field::optional("result_hash", Kind::Hash, "A hash of the result, instead of it.", "\"77ab\""),
         Field::optional("error", Kind::Text, "The error, when it failed.", "\"no such file\""),
+        Field::optional("error_hash", Kind::Hash, "A hash of the error, instead of comparing it; also of one without words.", "\"51d0\""),
         Field::optional("round", Kind::Id, "The model's turn: the same call twice in one turn is one.", "\"7\""),
         Field::optional("message", Kind::Text, "What the model said without calling anything.", "\"Let me think.\""),
+        Field::optional("message_hash", Kind::Hash, "A hash of the message, instead of it.", "\"c3a8\""),
         Field::optional("new_turn", Kind::Flag, "A person has spoken: everything starts anew.", "false"),
     ],
     answers: &[
@@ -198,11 +200,11 @@ impl Request {
         let what = if input.flag("new_turn") {
             What::UserMessage
         } else if tool.trim().is_empty() {
-            What::Message(result_fingerprint(&input.text("message")))
+            What::Message(text_or("message_hash").unwrap_or_else(|| result_fingerprint(&input.text("message"))))
         } else {
             let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
             let result = text_or("result_hash").or_else(|| input.json("result").map(|result| result_fingerprint(result.get())));
-            let error = (!error.is_empty()).then(|| error_fingerprint(&error));
+            let error = text_or("error_hash").or_else(|| (!error.is_empty()).then(|| error_fingerprint(&error)));
             What::Call { args: args.unwrap_or(0), result, error, round: text_or("round") }
         };
         Self { session_id: input.text("session_id"), tool: runguard_core::text::cut(&tool, 256).to_owned(), what, error }
@@ -358,5 +360,22 @@ mod tests {
             assert!(story.at(0).allows(&*message));
         }
         assert_eq!(story.at(0).refuses(&*message), Reason::StalledMessages);
+    }
+
+    #[test]
+    fn hashes_stand_for_errors_and_messages() {
+        let mut story = Story::default();
+        for number in 0..4 {
+            let failed = json!({"session_id": "s", "tool": "read", "args": number, "error": "", "error_hash": "e"});
+            assert!(story.at(0).allows(&*operation("/guard/stall", failed)));
+        }
+        let failed = json!({"session_id": "s", "tool": "read", "args": 5, "error": "other words", "error_hash": "e"});
+        assert_eq!(story.at(0).refuses(&*operation("/guard/stall", failed)), Reason::StalledSameError);
+        let said =
+            |hash: &str| operation("/guard/stall", json!({"session_id": "t", "message": "The same beginning", "message_hash": hash}));
+        for hash in ["a", "b", "c", "d", "d"] {
+            assert!(story.at(0).allows(&*said(hash)));
+        }
+        assert_eq!(story.at(0).refuses(&*said("d")), Reason::StalledMessages);
     }
 }

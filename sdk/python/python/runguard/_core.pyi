@@ -12,8 +12,8 @@ _Dollars = Union[float, Decimal]
 class LoopDetector:
     def __new__(
         cls,
-        repeats: int = 3,
-        max_cycle_len: int = 4,
+        repeats: int | None = None,
+        max_cycle_len: int | None = None,
         window_seconds: float | None = None,
         max_calls: int | None = None,
     ) -> Self: ...
@@ -110,12 +110,14 @@ class Question:
     def body(self) -> str: ...
     def told(self, answer: str | None, error: BaseException | None = None) -> Any: ...
 
+def read_reply(method: str, path: str, status: int, body: str) -> tuple[str, str | None]: ...
+
 class ServiceLoops:
     def __new__(
         cls,
         own_id: str,
-        repeats: int,
-        max_cycle_len: int,
+        repeats: int | None,
+        max_cycle_len: int | None,
         window_seconds: float | None,
         max_calls: int | None,
         fail_open: bool,
@@ -196,17 +198,17 @@ class CircuitBreaker:
     def __new__(
         cls,
         name: str = "default",
-        failure_threshold: int = 10,
-        failure_window_seconds: float = 60.0,
-        recovery_seconds: float = 45.0,
+        failure_threshold: int | None = None,
+        failure_window_seconds: float | None = None,
+        recovery_seconds: float | None = None,
         *,
-        failure_rate: float = 0.0,
+        failure_rate: float | None = None,
         min_calls: int | None = None,
-        slow_call_ms: int = 0,
-        slow_rate: float = 0.0,
-        recovery_backoff: float = 1.0,
-        probes: int = 1,
-        probe_timeout_seconds: float = 30.0,
+        slow_call_ms: int | None = None,
+        slow_rate: float | None = None,
+        recovery_backoff: float | None = None,
+        probes: int | None = None,
+        probe_timeout_seconds: float | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str: ...
@@ -218,8 +220,32 @@ class CircuitBreaker:
     def force_close(self) -> None: ...
     def reset(self) -> None: ...
 
+class RemotePermit:
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def permit_id(self) -> str | None: ...
+    @property
+    def probe(self) -> bool: ...
+
+class ServiceCircuit:
+    def __new__(cls, name: str, fail_open: bool) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def check(self, session_id: str) -> Question: ...
+    def record(self, session_id: str, ok: bool, latency_ms: float | None, permit: RemotePermit | None) -> Question: ...
+
+class ServiceTools:
+    def __new__(cls, fail_open: bool) -> Self: ...
+    def should_skip(self, turn: str, tool: str, args: Any) -> Question: ...
+    def record(self, turn: str, tool: str, args: Any, result: Any, error: Any) -> Question: ...
+
 class Skip:
-    def __new__(cls, reason_code: str, message: str) -> Self: ...
+    def __new__(cls, reason_code: str, message: str, count: int = 0, limit: int = 0) -> Self: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
     @property
     def reason_code(self) -> str: ...
     @property
@@ -229,9 +255,9 @@ class ToolExecutionTracker:
     def __new__(
         cls,
         limits: Mapping[str, int] | None = None,
-        default_limit: int = 3,
+        default_limit: int | None = None,
         search_tools: Sequence[str] | None = None,
-        threshold: float = 0.75,
+        threshold: float | None = None,
     ) -> Self: ...
     def should_skip(self, tool: str, args: Any = None) -> Skip | None: ...
     def record(self, tool: str, args: Any = None, result: Any = None, error: Any = None) -> None: ...

@@ -13,6 +13,7 @@ import urllib.parse
 import uuid
 from typing import Any, Mapping, Optional
 
+from . import _core
 from ._routes import Answer as Answer, GuardRoutes
 from .errors import InvalidInputError, ServiceError
 
@@ -144,23 +145,45 @@ class Client(GuardRoutes):
 
     def request(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None) -> Answer:
         """One request; the JSON object that was answered, empty for an answer without a body."""
+        try:
+            data = None if body is None else json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(f"The request cannot be written as JSON ({error}). Pass plain values.") from error
+        text, away = self.exchange(method, path, data)
+        if away is not None:
+            raise away
+        try:
+            answer = json.loads(text) if text else {}
+        except ValueError:
+            answer = text
+        return answer if isinstance(answer, dict) else {"answer": answer}
+
+    def exchange(self, method: str, path: str, body: Optional[str]) -> tuple[str, Optional[ServiceError]]:
+        """The text of an answer, or why there is none and asking later may help. What asking again does not mend is raised."""
         headers = dict(self._headers)
-        data = None
         if body is not None:
-            try:
-                data = json.dumps(body, allow_nan=False).encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                raise InvalidInputError(f"The request cannot be written as JSON ({error}). Pass plain values.") from error
             # A connection that was kept alive may be dead by now: with this key the second try counts nothing twice.
             headers["idempotency-key"] = uuid.uuid4().hex
         try:
-            response, text = self._exchange(method, self._base + path, data, headers)
+            response, data = self._exchange(method, self._base + path, None if body is None else body.encode(), headers)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise ServiceError(
+            away = ServiceError(
                 f"The RunGuard service at {self.url} could not be asked ({type(error).__name__}: {error}). Check the address and that it runs."
-            ) from error
-        return self._answer(method, path, response.status, text)
+            )
+            away.__cause__ = error
+            return "", away
+        text, fault = _core.read_reply(method, path, response.status, data.decode("utf-8", "replace"))
+        if fault is None:
+            for warning in _warnings(text):
+                logger.warning("%s %s: %s", method, path, warning)
+            return text, None
+        if fault == "input":
+            raise InvalidInputError(text)
+        problem = ServiceError(text, status=response.status)
+        if fault == "away":
+            return "", problem
+        raise problem
 
     def close(self) -> None:
         """Closes this thread's connection; the next request opens one."""
@@ -191,22 +214,10 @@ class Client(GuardRoutes):
             return http.client.HTTPSConnection(self._host, self._port, timeout=self.timeout, context=ssl.create_default_context())
         return http.client.HTTPConnection(self._host, self._port, timeout=self.timeout)
 
-    def _answer(self, method: str, path: str, status: int, text: bytes) -> Answer:
-        try:
-            answer = json.loads(text) if text else {}
-        except ValueError:
-            answer = text.decode("utf-8", "replace")
-        if status < 300 or (status == 429 and isinstance(answer, dict) and answer.get("allow") is False):
-            answer = answer if isinstance(answer, dict) else {"answer": answer}
-            for warning in answer.get("warnings") or ():
-                logger.warning("%s %s: %s", method, path, warning)
-            return answer
-        problem = answer if isinstance(answer, dict) else {}
-        errors = "; ".join(f"{error.get('field')}: {error.get('problem')}" for error in problem.get("errors") or [])
-        detail = " ".join(part for part in (str(problem.get("detail") or problem.get("title") or text[:200].decode("utf-8", "replace")), errors) if part)
-        if status in (400, 413, 422):
-            raise InvalidInputError(f"The RunGuard service refused {method} {path} ({status}): {detail}")
-        raise ServiceError(f"The RunGuard service answered {method} {path} with {status}: {detail}", status=status)
+
+def _warnings(text: str) -> Any:
+    answer = json.loads(text) if '"warnings"' in text else None
+    return answer.get("warnings") or () if isinstance(answer, dict) else ()
 
 
 def _segment(text: str) -> str:

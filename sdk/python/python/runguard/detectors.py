@@ -23,16 +23,16 @@ Result = TypeVar("Result")
 
 
 class LoopDetector(_core.LoopDetector):
-    """Raises `LoopDetectedError` when the newest calls are `repeats` copies of one pattern of up to `max_cycle_len` calls.
+    """Raises `LoopDetectedError` when the newest calls are `repeats` (3) copies of one pattern of up to `max_cycle_len` (4) calls.
 
-    `max_calls` within `window_seconds` is a plain ceiling per key. With `url` a service counts; if it cannot be asked, calls pass
-    unless `fail_open=False`.
+    `max_calls` within `window_seconds` is a plain ceiling per key. With `url` a service counts, and what is not given is as set there;
+    if it cannot be asked, calls pass unless `fail_open=False`.
     """
 
     def __new__(
         cls,
-        repeats: int = 3,
-        max_cycle_len: int = 4,
+        repeats: Optional[int] = None,
+        max_cycle_len: Optional[int] = None,
         window_seconds: Optional[float] = None,
         max_calls: Optional[int] = None,
         *,
@@ -115,7 +115,7 @@ class BudgetTracker(_core.BudgetTracker):
 
 
 class CircuitBreaker(_core.CircuitBreaker):
-    """Refuses calls to something that fails: `failure_threshold` failures in the window open it, after `recovery_seconds` one call tests it.
+    """Refuses calls to something that fails: `failure_threshold` (10) failures in the window of `failure_window_seconds` (60) open it, after `recovery_seconds` (45) one call tests it.
 
     Use `call(fn, …)`, `await acall(fn, …)`, or the object as a decorator; or `check()` before and `record(ok)` after. With `url` one
     circuit is shared by all who use the same name, and the service's thresholds hold.
@@ -124,9 +124,9 @@ class CircuitBreaker(_core.CircuitBreaker):
     def __new__(
         cls,
         name: str = "default",
-        failure_threshold: int = 10,
-        failure_window_seconds: float = 60.0,
-        recovery_seconds: float = 45.0,
+        failure_threshold: Optional[int] = None,
+        failure_window_seconds: Optional[float] = None,
+        recovery_seconds: Optional[float] = None,
         *,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
@@ -190,15 +190,16 @@ def _millis_since(started: float) -> float:
 class ToolExecutionTracker(_core.ToolExecutionTracker):
     """Tool calls of one turn: says when a tool ran often enough, or ran with the same arguments, or was asked nearly the same.
 
-    `limits` add to the built-in ones; `search_tools` replace them.
+    `limits` add to the built-in ones, `default_limit` (3) is that of all others; `search_tools` replace the built-in ones, and `threshold`
+    (0.75) says how alike two queries must be.
     """
 
     def __new__(
         cls,
         limits: Optional[Mapping[str, int]] = None,
-        default_limit: int = 3,
+        default_limit: Optional[int] = None,
         search_tools: Optional[Iterable[str]] = None,
-        threshold: float = 0.75,
+        threshold: Optional[float] = None,
         *,
         url: Optional[str] = None,
         api_key: Optional[str] = None,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 from . import _core
-from .client import Answer, Client
+from .client import Client
 from .detectors import BudgetTracker, CircuitBreaker, Dollars, LoopDetector, StallDetector, ToolExecutionTracker
-from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, ServiceError
+from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError
 
 logger = logging.getLogger("runguard.service")
 
@@ -22,27 +21,14 @@ class Service:
         self.client = Client(url, api_key, timeout=timeout)
         self.fail_open = fail_open
 
-    def ask(self, question: Callable[[Client], Answer]) -> Optional[Answer]:
-        """The answer; None when there is none and calls may pass then."""
-        try:
-            return question(self.client)
-        except ServiceError as error:
-            if not self.fail_open or not _is_away(error):
-                raise
-            logger.warning("the call passes unasked: %s", error)
-            return None
-
     def tell(self, question: _core.Question) -> Any:
         """Asks what the native half wants to know, and gives what it makes of the answer."""
-        try:
-            answer = self.client.request("POST", question.path, json.loads(question.body))
-        except ServiceError as error:
-            if not _is_away(error):
-                raise
-            step = question.told(None, error)
-            logger.warning("the call passes unasked: %s", error)
-            return step
-        return question.told(json.dumps(answer))
+        answer, away = self.client.exchange("POST", question.path, question.body)
+        if away is None:
+            return question.told(answer)
+        step = question.told(None, away)
+        logger.warning("the call passes unasked: %s", away)
+        return step
 
     def settle(self, question: _core.Question) -> Any:
         """Asks until nothing is left to ask."""
@@ -50,11 +36,6 @@ class Service:
         while isinstance(step, _core.Question):
             step = self.tell(step)
         return step
-
-
-def _is_away(error: ServiceError) -> bool:
-    """Whether asking later may help. A wrong address or key is no reason to let calls pass."""
-    return error.status is None or error.status in (408, 429) or error.status >= 500
 
 
 def new_id() -> str:
@@ -66,8 +47,8 @@ class RemoteLoopDetector(LoopDetector):
 
     def __new__(
         cls,
-        repeats: int = 3,
-        max_cycle_len: int = 4,
+        repeats: Optional[int] = None,
+        max_cycle_len: Optional[int] = None,
         window_seconds: Optional[float] = None,
         max_calls: Optional[int] = None,
         *,
@@ -293,13 +274,7 @@ class RemoteReservation:
         self.release()
 
 
-class RemotePermit:
-    """A call may run: what the service needs to know its result by."""
-
-    def __init__(self, session_id: str, permit_id: Optional[str], probe: bool) -> None:
-        self.session_id = session_id
-        self.permit_id = permit_id
-        self.probe = probe
+RemotePermit = _core.RemotePermit
 
 
 class RemoteCircuitBreaker(CircuitBreaker):
@@ -315,40 +290,25 @@ class RemoteCircuitBreaker(CircuitBreaker):
         fail_open: bool = True,
         **_: Any,
     ) -> RemoteCircuitBreaker:
-        made = _core.CircuitBreaker.__new__(cls, name)
+        kept = _core.ServiceCircuit(name, fail_open)
+        made = _core.CircuitBreaker.__new__(cls, kept.name)
         made._service = Service(url or "", api_key, timeout, fail_open)
+        made._kept = kept
         return made
 
     _service: Service
+    _kept: _core.ServiceCircuit
 
     def check(self) -> RemotePermit:  # type: ignore[override]
-        # Each call is a session of its own: the ceiling of retries per session is for conversations.
-        session = new_id()
-        answer = self._service.ask(lambda client: client.api_circuit_check(self.name, session)) or {}
-        if answer.get("allow", True):
-            return RemotePermit(session, answer.get("permit_id"), bool(answer.get("probe")))
-        after = answer.get("retry_after_seconds")
-        raise CircuitOpenError(
-            answer["message"], endpoint=self.name, retry_after_seconds=None if after is None else float(after), reason=answer.get("reason")
-        )
+        permit: RemotePermit = self._service.settle(self._kept.check(new_id()))
+        return permit
 
     def record(self, ok: bool, latency_ms: Optional[float] = None, *, permit: Optional[RemotePermit] = None) -> None:  # type: ignore[override]
-        if latency_ms is not None and not 0 <= latency_ms < float("inf"):
-            raise InvalidInputError(f"latency_ms is {latency_ms}, but must be a number from 0 up.")
-        session, permit_id = (permit.session_id, permit.permit_id) if permit is not None else (new_id(), None)
-        self._service.ask(
-            lambda client: client.api_circuit_record(
-                self.name,
-                session,
-                "success" if ok else "failure",
-                latency_ms=None if latency_ms is None else round(latency_ms),
-                permit_id=permit_id,
-            )
-        )
+        self._service.settle(self._kept.record(new_id(), ok, latency_ms, permit))
 
     @property
     def state(self) -> str:
-        answer = self._service.ask(lambda client: client.circuits(endpoint=self.name)) or {}
+        answer = self._service.client.circuits(endpoint=self.name)
         phases = [circuit["phase"] for circuit in answer.get("circuits", ()) if circuit.get("endpoint_key") == self.name]
         return str(phases[0]) if phases else "closed"
 
@@ -376,23 +336,20 @@ class RemoteToolExecutionTracker(ToolExecutionTracker):
     ) -> RemoteToolExecutionTracker:
         made = _core.ToolExecutionTracker.__new__(cls)
         made._service = Service(url or "", api_key, timeout, fail_open)
+        made._kept = _core.ServiceTools(fail_open)
         made._turn = new_id()
         return made
 
     _service: Service
+    _kept: _core.ServiceTools
     _turn: str
 
     def should_skip(self, tool: str, args: Any = None) -> Optional[_core.Skip]:
-        answer = self._service.ask(lambda client: client.tool_call(self._turn, tool, args=_sendable(args))) or {}
-        return None if answer.get("allow", True) else _core.Skip(str(answer.get("reason")), str(answer.get("message")))
+        skip: Optional[_core.Skip] = self._service.settle(self._kept.should_skip(self._turn, tool, args))
+        return skip
 
     def record(self, tool: str, args: Any = None, result: Any = None, error: Any = None) -> None:
-        failed = error if isinstance(error, bool) else error is not None or isinstance(result, BaseException)
-        self._service.ask(lambda client: client.tool_call_record(self._turn, tool, args=_sendable(args), error=failed))
+        self._service.settle(self._kept.record(self._turn, tool, args, result, error))
 
     def new_turn(self) -> None:
         self._turn = new_id()
-
-
-def _sendable(args: Any) -> Any:
-    return None if args is None else json.loads(_core.plain_json(args))

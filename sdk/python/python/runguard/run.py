@@ -24,8 +24,8 @@ class Run:
         self,
         run_id: Optional[str] = None,
         *,
-        repeats: int = 3,
-        max_cycle_len: int = 4,
+        repeats: Optional[int] = None,
+        max_cycle_len: Optional[int] = None,
         max_tool_calls: Optional[int] = None,
         max_model_calls: Optional[int] = None,
         max_usd: Optional[float] = None,
@@ -48,24 +48,25 @@ class Run:
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(self.run_id, self.max_tool_calls, self.max_model_calls, _kept(self.loop), _kept(self.stall), _kept(self.budget))
-        # Whose history the questions go by: of one agent among several, where a run has them.
-        self._agent: Optional[str] = None
         # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
 
     # What an agent loop asks.
 
-    def before_tool(self, tool: str, args: Any = None) -> None:
-        """Counts the call. Raises a `TripError` when the tool must not run."""
-        step = self._run.before_tool(tool, args, self._agent)
+    def before_tool(self, tool: str, args: Any = None, *, agent: Optional[str] = None) -> None:
+        """Counts the call. Raises a `TripError` when the tool must not run.
+
+        `agent` is one of several in the run: each has a history of its own, so that the steps of one do not hide another's loop.
+        """
+        step = self._run.before_tool(tool, args, agent)
         if step is not None:
             self._heed(step)
 
-    def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None) -> Optional[str]:
+    def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None, agent: Optional[str] = None) -> Optional[str]:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
         if self.stall is None:
             return None
-        step = self._run.after_tool(tool, args, result, error, self._agent)
+        step = self._run.after_tool(tool, args, result, error, agent)
         nudge = None if step is None else self._heed(step)
         trip = self._run.trip
         if trip is not None:

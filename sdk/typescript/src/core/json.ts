@@ -46,7 +46,7 @@ export function writeOutcome(texts: readonly string[], result: unknown, error: u
   const failed = error !== undefined && error !== null && error !== false
   const gave = result === undefined ? '' : resultToText(result)
   const lengths = writeAll([...texts, gave, failed ? (error === true ? gave : resultToText(error)) : ''])
-  if (result === undefined) lengths[texts.length] = -1
+  if (result === undefined || error === true) lengths[texts.length] = -1
   if (!failed) lengths[texts.length + 1] = -1
   return lengths
 }

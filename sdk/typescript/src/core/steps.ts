@@ -2,6 +2,7 @@
 import type { GuardClient } from '../client.js'
 import {
   BudgetExceededError,
+  CircuitOpenError,
   LoopDetectedError,
   ServiceError,
   StallDetectedError,
@@ -10,19 +11,36 @@ import {
   UnknownModelError,
   type BudgetUnit,
 } from '../errors.js'
-import { ASK, DONE, NOT_NOW, TOLD, TRIPPED, UNANSWERED, UNKNOWN_MODEL, failure, output, outputJson, wasm, write } from './wasm.js'
+import {
+  ASK,
+  DONE,
+  NOT_NOW,
+  REFUSED,
+  TOLD,
+  TRIPPED,
+  UNANSWERED,
+  UNKNOWN_MODEL,
+  failure,
+  output,
+  outputJson,
+  secondLength,
+  wasm,
+  write,
+  writeTwo,
+} from './wasm.js'
 
 type Trip = { message: string; reason: string } & (
   | { error: 'loop'; cycle: string[]; repeats: number }
-  | { error: 'stall'; rule: string; count: number; nudge: string }
+  | { error: 'stall'; rule: string | null; count: number; nudge: string }
   | { error: 'budget'; unit: BudgetUnit; spent: number; limit: number }
   | { error: 'calls'; tool: string; limit: number }
+  | { error: 'circuit'; endpoint: string; retryAfterSeconds: number | null }
 )
 
 /** What a service has to be asked. */
 export interface Question {
   question: number
-  part: 'loop' | 'stall' | 'budget'
+  part: 'loop' | 'stall' | 'budget' | 'circuit' | 'tools'
   path: string
   body: string
 }
@@ -39,6 +57,8 @@ export function tripError(): TripError {
       return new BudgetExceededError(trip.message, trip)
     case 'calls':
       return new ToolLimitError(trip.message, trip)
+    case 'circuit':
+      return new CircuitOpenError(trip.message, trip)
   }
 }
 
@@ -70,7 +90,7 @@ export async function answered(
   while (status === ASK) {
     const question = outputJson<Question>()
     const asked = client(question.part)
-    const answer = await asked.exchange(question.path, question.body).catch((error: unknown) => {
+    const answer = await reply(asked, question).catch((error: unknown) => {
       // The request itself is wrong: the question is over all the same.
       wasm.question_told(question.question, -1)
       throw error
@@ -80,8 +100,20 @@ export async function answered(
       if (status === UNANSWERED) throw answer
       asked.failedOpen(answer)
     } else {
-      status = wasm.question_told(question.question, write(JSON.stringify(answer)))
+      status = wasm.question_told(question.question, write(answer))
     }
   }
   return settled(status, model, stopped)
+}
+
+/** The answer to a question, or why there is none though asking later may help; what asking again does not mend is thrown. */
+async function reply(client: GuardClient, { path, body }: Question): Promise<string | ServiceError> {
+  const came = await client.exchange(path, body)
+  if (came instanceof ServiceError) return came
+  const read = wasm.reply_read(writeTwo(path, came.text), secondLength, came.status)
+  if (read === DONE) return output()
+  if (read === REFUSED) throw failure(read)
+  const error = new ServiceError(output(), { status: came.status })
+  if (read === UNANSWERED) return error
+  throw error
 }

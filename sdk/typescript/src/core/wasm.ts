@@ -72,7 +72,8 @@ interface Exports {
   run_over_service(id: number, toolCalls: number, modelCalls: number, loop: number, stall: number, budget: number): number
   run_free(handle: number): void
   run_before_tool(handle: number, tool: number, args: number, now: number): number
-  run_after_tool(handle: number, tool: number, args: number, result: number, error: number, now: number): number
+  run_before_tool_of(handle: number, agent: number, tool: number, args: number, now: number): number
+  run_after_tool(handle: number, agent: number, tool: number, args: number, result: number, error: number, now: number): number
   run_before_model(handle: number): number
   run_record(handle: number, usd: number, tokens: number): number
   run_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
@@ -80,7 +81,7 @@ interface Exports {
   run_new_turn(handle: number): number
   run_reset(handle: number): number
   question_told(question: number, answer: number): number
-  short_id(name: number): void
+  reply_read(path: number, body: number, status: number): number
   service_loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number, failOpen: number): number
   service_loop_free(handle: number): void
   service_loop_record(handle: number, session: number, name: number): number
@@ -112,6 +113,15 @@ interface Exports {
   service_budget_books(handle: number): number
   service_budget_calls_left(handle: number, session: number, step: number): number
   service_budget_used_up(handle: number): number
+  service_circuit_new(name: number, failOpen: number): number
+  service_circuit_free(handle: number): void
+  service_circuit_name(handle: number): void
+  service_circuit_check(handle: number, session: number): number
+  service_circuit_record(handle: number, session: number, permit: number, ok: number, latencyMs: number): number
+  service_tools_new(failOpen: number): number
+  service_tools_free(handle: number): void
+  service_tools_should_skip(handle: number, turn: number, tool: number, args: number): number
+  service_tools_record(handle: number, turn: number, tool: number, args: number, failed: number): number
 }
 
 function load(): Exports {

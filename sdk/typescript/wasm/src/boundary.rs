@@ -33,6 +33,8 @@ pub(crate) const ASK: i32 = 6;
 pub(crate) const UNANSWERED: i32 = 7;
 /// A guard refused this once; the output says why.
 pub(crate) const NOT_NOW: i32 = 8;
+/// Something else than the service answered; the output says what.
+pub(crate) const MISDIRECTED: i32 = 9;
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -173,12 +175,10 @@ pub(crate) fn length(given: i32) -> usize {
 
 /// A length of time in seconds; below 0 it was left out.
 pub(crate) fn seconds(name: &str, value: f64) -> Result<Option<Span>, String> {
-    const LONGEST: f64 = 100.0 * 366.0 * 86_400.0;
-    match value {
-        value if value < 0.0 => Ok(None),
-        value if value <= LONGEST => Ok(Some(Span::from_millis((value * 1000.0).round() as u64))),
-        _ => Err(format!("{name} must be a number of seconds, up to 100 years, not {value}")),
+    if value < 0.0 {
+        return Ok(None);
     }
+    Span::from_seconds_f64(value).map(Some).map_err(|problem| format!("{name} is {value}: {problem}"))
 }
 
 /// Settings with some of them replaced. Of a setting that is a table, the entries that are not named stay.

@@ -2,8 +2,9 @@
 
 use crate::boundary::{DONE, GONE, TRIPPED, Table, answer, millis, overlaid, refuse, with_texts};
 use runguard_core::Span;
-use runguard_core::breaker::{CircuitBreaker, CircuitSettings, Permit, Phase};
+use runguard_core::breaker::{CircuitBreaker, CircuitSettings, EndpointRefused, Permit, Phase};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -56,13 +57,19 @@ pub extern "C" fn breaker_free(handle: u32) {
     BREAKERS.with_borrow_mut(|breakers| breakers.remove(handle));
 }
 
-#[derive(Serialize)]
-struct Refusal {
-    message: String,
-    reason: &'static str,
-    endpoint: String,
-    #[serde(rename = "retryAfterSeconds")]
-    retry_after_seconds: Option<f64>,
+/// Says why a call must not run, as a trip is told.
+pub(crate) fn refused(refused: EndpointRefused) -> i32 {
+    #[derive(Serialize)]
+    struct Told {
+        error: &'static str,
+        message: String,
+        reason: Cow<'static, str>,
+        endpoint: String,
+        #[serde(rename = "retryAfterSeconds")]
+        retry_after_seconds: Option<f64>,
+    }
+    let EndpointRefused { reason, message, endpoint, retry_after_seconds } = refused;
+    answer(TRIPPED, &Told { error: "circuit", message, reason, endpoint, retry_after_seconds })
 }
 
 fn with_breaker(handle: u32, operation: impl FnOnce(&mut Breaker) -> i32) -> i32 {
@@ -83,15 +90,7 @@ pub extern "C" fn breaker_check(handle: u32, now: f64) -> f64 {
             number = *last;
             DONE
         }
-        Err(refused) => answer(
-            TRIPPED,
-            &Refusal {
-                reason: if refused.just_tripped { "circuit_just_tripped" } else { "circuit_open" },
-                endpoint: breaker.name().to_owned(),
-                retry_after_seconds: refused.retry_after.map(|span| span.as_millis() as f64 / 1000.0),
-                message: refused.message,
-            },
-        ),
+        Err(open) => refused(open.into_refusal(breaker.name())),
     });
     if status == DONE { f64::from(number) } else { -f64::from(status) }
 }
@@ -99,11 +98,19 @@ pub extern "C" fn breaker_check(handle: u32, now: f64) -> f64 {
 /// `permit` is 0 when there is none, `latency_ms` is below 0 when it is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn breaker_record(handle: u32, permit: u32, ok: u32, latency_ms: f64, now: f64) -> i32 {
+    let latency = match latency(latency_ms) {
+        Ok(latency) => latency,
+        Err(problem) => return refuse(problem),
+    };
     with_breaker(handle, |Breaker { breaker, permits, .. }| {
-        let latency = (latency_ms >= 0.0).then(|| Span::from_millis(latency_ms as u64));
         breaker.record(permits.remove(&permit).as_ref(), ok != 0, latency, millis(now));
         DONE
     })
+}
+
+/// How long a call took, in milliseconds; below 0 it is not known.
+pub(crate) fn latency(latency_ms: f64) -> Result<Option<Span>, String> {
+    if latency_ms < 0.0 { Ok(None) } else { Span::from_millis_f64(latency_ms).map(Some) }
 }
 
 /// 0 closed, 1 open, 2 half open; below 0 when it was freed.

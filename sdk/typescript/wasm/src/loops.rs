@@ -29,12 +29,9 @@ pub(crate) fn shared(handle: u32) -> Option<Loops> {
 #[unsafe(no_mangle)]
 pub extern "C" fn loop_new(repeats: f64, max_cycle_len: f64, window_seconds: f64, max_calls: f64) -> u32 {
     let made = (|| {
-        let settings = LoopSettings::default()
-            .repeats(whole("repeats", repeats)?.unwrap_or(0))
-            .max_cycle_len(whole("maxCycleLen", max_cycle_len)?.unwrap_or(0))
-            .window(seconds("windowSeconds", window_seconds)?)
-            .max_calls(whole("maxCalls", max_calls)?);
-        LoopDetector::new(settings).map_err(|bad| bad.to_string())
+        let (repeats, max_cycle_len) = (whole("repeats", repeats)?, whole("maxCycleLen", max_cycle_len)?);
+        let (window, max_calls) = (seconds("windowSeconds", window_seconds)?, whole("maxCalls", max_calls)?);
+        LoopDetector::new(LoopSettings::given(repeats, max_cycle_len, window, max_calls)).map_err(|bad| bad.to_string())
     })();
     match made {
         Ok(detector) => DETECTORS.with_borrow_mut(|detectors| detectors.add(Arc::new(Mutex::new(detector)))),

@@ -1,12 +1,14 @@
 //! Runs.
 
 use crate::boundary::{
-    ASK, DONE, GONE, NOT_NOW, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse, tripped, with_texts,
+    ASK, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse,
+    tripped, with_texts,
 };
 use crate::budgets::cost;
 use crate::prices::{known_cost, usage};
-use crate::{budgets, loops, services, stall};
+use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::fingerprint::of_text;
+use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
 use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, Refusal, Run, Stalls};
 use serde::Serialize;
@@ -71,6 +73,26 @@ fn unknown_model(message: &str) -> i32 {
     UNKNOWN_MODEL
 }
 
+/// What an HTTP answer is: its JSON is left in the output, or why it is none. `REFUSED` is the request's fault, `MISDIRECTED` that of
+/// the address or the key; `UNANSWERED` may be better later.
+#[unsafe(no_mangle)]
+pub extern "C" fn reply_read(path: usize, body: usize, status: u32) -> i32 {
+    with_texts([path, body], |[path, body]| match reply::read("POST", path, u16::try_from(status).unwrap_or(0), body) {
+        Ok(answer) => {
+            answer_text(&answer);
+            DONE
+        }
+        Err(none) => {
+            answer_text(&none.message);
+            match none.fault {
+                Fault::Away => UNANSWERED,
+                Fault::Misdirected => MISDIRECTED,
+                Fault::Input => REFUSED,
+            }
+        }
+    })
+}
+
 /// How a question goes on with its answer, a JSON object; a length below 0 stands for none. Each is answered once.
 #[unsafe(no_mangle)]
 pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
@@ -88,6 +110,9 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
             Told::Reserved(id) => answer(TOLD, &id),
             Told::Stopped(trip) | Told::NotNow(trip) => tripped(&trip),
             Told::Unpriced(unpriced) => unknown_model(&unpriced.message),
+            Told::Permitted(permit) => services::permitted(permit),
+            Told::EndpointRefused(refused) => breakers::refused(refused),
+            Told::Skip(skip) => tools::skipped(TOLD, &skip.reason, &skip.message, skip.count, skip.limit),
             Told::Unanswered => UNANSWERED,
             Told::Next(question) => ask_part(question),
         }
@@ -138,13 +163,23 @@ pub extern "C" fn run_before_tool(handle: u32, tool: usize, args: usize, now: f6
     })
 }
 
-/// `result` and `error` are lengths, below 0 when there is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_after_tool(handle: u32, tool: usize, args: usize, result: i32, error: i32, now: f64) -> i32 {
-    with_texts([tool, args, length(result), length(error)], |[tool, args, result_text, error_text]| match of_text(args) {
+pub extern "C" fn run_before_tool_of(handle: u32, agent: usize, tool: usize, args: usize, now: f64) -> i32 {
+    with_texts([agent, tool, args], |[agent, tool, args]| match of_text(args) {
+        Ok(arguments) => with_run(handle, |run| run.before_tool_of(Some(agent), tool, arguments, millis(now))),
+        Err(problem) => refuse(problem),
+    })
+}
+
+/// `result` and `error` are lengths, below 0 when there is none; an agent without a name is the run itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: usize, result: i32, error: i32, now: f64) -> i32 {
+    let lengths = [agent, tool, args, length(result), length(error)];
+    with_texts(lengths, |[agent, tool, args, result_text, error_text]| match of_text(args) {
         Ok(arguments) => {
             let gave = stall::gave(result, result_text, error, error_text);
-            with_run(handle, |run| run.after_tool(tool, arguments, gave, millis(now)))
+            let agent = (!agent.is_empty()).then_some(agent);
+            with_run(handle, |run| run.after_tool_of(agent, tool, arguments, gave, millis(now)))
         }
         Err(problem) => refuse(problem),
     })

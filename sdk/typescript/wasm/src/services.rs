@@ -1,14 +1,19 @@
 //! Detectors and budgets that a service keeps: what to ask it. JavaScript sends.
 
-use crate::boundary::{GONE, Table, answer_text, length, refuse, seconds, whole, with_texts};
+use crate::boundary::{GONE, TOLD, Table, answer, answer_text, length, refuse, seconds, whole, with_texts};
+use crate::breakers::latency;
 use crate::budgets::{cost, limits};
 use crate::prices::usage;
 use crate::runs::ask_part;
 use crate::stall::gave;
 use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::Limits;
-use runguard_core::run::service::Spent;
-use runguard_core::run::{Loops, Money, Question, ServiceBudget, ServiceLoops, ServiceStalls, Stalls, Unanswered};
+use runguard_core::run::service::{ServicePermit, Spent};
+use runguard_core::run::{
+    Loops, Money, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Stalls, Unanswered,
+};
+use serde::Serialize;
+use serde_json::Value;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -16,6 +21,8 @@ thread_local! {
     static LOOPS: RefCell<Table<ServiceLoops>> = const { RefCell::new(Table::new()) };
     static STALLS: RefCell<Table<ServiceStalls>> = const { RefCell::new(Table::new()) };
     static BUDGETS: RefCell<Table<Arc<ServiceBudget>>> = const { RefCell::new(Table::new()) };
+    static CIRCUITS: RefCell<Table<ServiceCircuit>> = const { RefCell::new(Table::new()) };
+    static TOOLS: RefCell<Table<ServiceTools>> = const { RefCell::new(Table::new()) };
 }
 
 /// A flag: whether calls pass when nobody answers.
@@ -207,4 +214,79 @@ pub extern "C" fn service_budget_calls_left(handle: u32, session: usize, step: u
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_used_up(handle: u32) -> i32 {
     of_budget(handle, ServiceBudget::used_up)
+}
+
+/// Says what a call may run by.
+pub(crate) fn permitted(permit: ServicePermit) -> i32 {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Permitted {
+        session_id: String,
+        permit_id: Option<String>,
+        probe: bool,
+    }
+    answer(TOLD, &Permitted { session_id: permit.session, permit_id: permit.id, probe: permit.is_probe })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_circuit_new(name: usize, fail_open: u32) -> u32 {
+    with_texts([name], |[name]| CIRCUITS.with_borrow_mut(|circuits| circuits.add(ServiceCircuit::new(name, unanswered(fail_open)))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_circuit_free(handle: u32) {
+    CIRCUITS.with_borrow_mut(|circuits| circuits.remove(handle));
+}
+
+/// Leaves the name that the service keeps it under in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_circuit_name(handle: u32) {
+    CIRCUITS.with_borrow_mut(|circuits| answer_text(circuits.get(handle).map_or("", |circuit| circuit.name())));
+}
+
+fn of_circuit(handle: u32, question: impl FnOnce(&mut ServiceCircuit) -> Question) -> i32 {
+    CIRCUITS.with_borrow_mut(|circuits| circuits.get(handle).map(question)).map_or(GONE, ask_part)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_circuit_check(handle: u32, session: usize) -> i32 {
+    with_texts([session], |[session]| of_circuit(handle, |circuit| circuit.check(session)))
+}
+
+/// The length of a permit is below 0 when there is none; so is the latency when it is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_circuit_record(handle: u32, session: usize, permit: i32, ok: u32, latency_ms: f64) -> i32 {
+    with_texts([session, length(permit)], |[session, id]| match latency(latency_ms) {
+        Ok(latency) => of_circuit(handle, |circuit| circuit.record(session, (permit >= 0).then_some(id), ok != 0, latency)),
+        Err(problem) => refuse(problem),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_tools_new(fail_open: u32) -> u32 {
+    TOOLS.with_borrow_mut(|tools| tools.add(ServiceTools::new(unanswered(fail_open))))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_tools_free(handle: u32) {
+    TOOLS.with_borrow_mut(|tools| tools.remove(handle));
+}
+
+fn of_tools(handle: u32, args: &str, question: impl FnOnce(ServiceTools, Value) -> Question) -> i32 {
+    let tools = TOOLS.with_borrow_mut(|tools| tools.get(handle).copied());
+    match (tools, serde_json::from_str(args)) {
+        (None, _) => GONE,
+        (_, Err(problem)) => refuse(problem),
+        (Some(tools), Ok(args)) => ask_part(question(tools, args)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_tools_should_skip(handle: u32, turn: usize, tool: usize, args: usize) -> i32 {
+    with_texts([turn, tool, args], |[turn, tool, args]| of_tools(handle, args, |tools, args| tools.should_skip(turn, tool, args)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn service_tools_record(handle: u32, turn: usize, tool: usize, args: usize, failed: u32) -> i32 {
+    with_texts([turn, tool, args], |[turn, tool, args]| of_tools(handle, args, |tools, args| tools.record(turn, tool, args, failed != 0)))
 }

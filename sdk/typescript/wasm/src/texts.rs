@@ -1,6 +1,6 @@
 //! Fingerprints of arguments and similarity of texts.
 
-use crate::boundary::{answer_made, answer_text, with_texts};
+use crate::boundary::{answer_made, with_texts};
 use runguard_core::fingerprint::{Volatile, hex, of_text_without};
 use runguard_core::similarity::{self, Junk};
 
@@ -14,10 +14,4 @@ pub extern "C" fn similarity(left: usize, right: usize, autojunk: u32) -> f64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn fingerprint(json: usize, ignored: usize) -> i32 {
     with_texts([json, ignored], |[json, ignored]| answer_made(of_text_without(json, &Volatile::of(ignored.lines())).map(hex)))
-}
-
-/// Leaves a name that a service takes in the output: a long one is cut.
-#[unsafe(no_mangle)]
-pub extern "C" fn short_id(name: usize) {
-    with_texts([name], |[name]| answer_text(&runguard_core::run::service::short_id(name)));
 }

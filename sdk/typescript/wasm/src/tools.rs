@@ -33,22 +33,24 @@ pub extern "C" fn tools_free(handle: u32) {
     TRACKERS.with_borrow_mut(|trackers| trackers.remove(handle));
 }
 
-#[derive(Serialize)]
-struct Skipped {
-    #[serde(rename = "reasonCode")]
-    reason_code: &'static str,
-    message: String,
-    count: u32,
-    limit: u32,
+/// Says why a call should not run.
+pub(crate) fn skipped(status: i32, reason_code: &str, message: &str, count: u32, limit: u32) -> i32 {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Skipped<'a> {
+        reason_code: &'a str,
+        message: &'a str,
+        count: u32,
+        limit: u32,
+    }
+    answer(status, &Skipped { reason_code, message, count, limit })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn tools_should_skip(handle: u32, tool: usize, args: usize) -> i32 {
     with_call(handle, tool, args, |tracker, tool, args| match tracker.should_skip(tool, args) {
         Ok(None) => DONE,
-        Ok(Some(skip)) => {
-            answer(TRIPPED, &Skipped { reason_code: skip.reason.code(), message: skip.message, count: skip.count, limit: skip.limit })
-        }
+        Ok(Some(skip)) => skipped(TRIPPED, skip.reason.code(), &skip.message, skip.count, skip.limit),
         Err(problem) => refuse(problem),
     })
 }

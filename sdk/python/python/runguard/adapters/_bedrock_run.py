@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 from collections import OrderedDict
@@ -84,12 +83,11 @@ class _Turn:
     """What is remembered during one user turn, which returns of control may spread over several streams."""
 
     def __init__(self) -> None:
-        self.lanes: Dict[Tuple[str, ...], Run] = {}
         self.questions = _Questions()
         self.models: Dict[Tuple[Tuple[str, ...], str], str] = {}
         self.counted: Set[Tuple[Tuple[str, ...], str, str]] = set()
         self.reported: Dict[str, Tuple[Tuple[int, int], Tuple[str, ...]]] = {}
-        self.open_calls: Dict[Tuple[Tuple[str, ...], str], Tuple[Run, str, Dict[str, Any]]] = {}
+        self.open_calls: Dict[Tuple[Tuple[str, ...], str], Tuple[Optional[str], str, Dict[str, Any]]] = {}
 
 
 _turns: "WeakKeyDictionary[Run, _Turn]" = WeakKeyDictionary()
@@ -101,8 +99,6 @@ def _turn_of(run: Run, same_turn: bool) -> _Turn:
         turn = _turns.get(run)
         if turn is None or not same_turn:
             run.new_turn()
-            for lane in turn.lanes.values() if turn else ():
-                lane.new_turn()
             turn = _turns[run] = _Turn()
         return turn
 
@@ -166,17 +162,17 @@ class Listener:
             args = {"query": turn.questions.first_words(call.tool, call.query)}
         if call.collaborator is not None:
             turn.reported.pop(call.collaborator, None)
-        lane = self._lane(call.agent)
-        lane.before_tool(call.tool, args)
-        turn.open_calls[(call.agent.chain, call.trace_id)] = (lane, call.tool, args)
+        agent = _history_of(call.agent)
+        self.run.before_tool(call.tool, args, agent=agent)
+        turn.open_calls[(call.agent.chain, call.trace_id)] = (agent, call.tool, args)
         if call.invocation_id is not None:
             self._handed_out.append((call.invocation_id, call.tool, args))
 
     def _observe(self, seen: CallObserved) -> None:
         opened = self._turn.open_calls.pop((seen.agent.chain, seen.trace_id), None)
         if opened is not None:
-            lane, tool, args = opened
-            lane.after_tool(tool, args, seen.result, error=seen.error)
+            agent, tool, args = opened
+            self.run.after_tool(tool, args, seen.result, error=seen.error, agent=agent)
             # A stall is seen in results. The next model call is on its way by now, so the trip is raised here.
             self.run.check()
 
@@ -191,17 +187,13 @@ class Listener:
                 self.steps += 1
                 self.run.before_tool(tool, args)
 
-    def _lane(self, agent: Agent) -> Run:
-        """The run itself, or for a collaborator a second view of it: same budget, same ceilings, same trip, own loop history."""
-        if not agent.is_collaborator:
-            return self.run
-        lane = self._turn.lanes.get(agent.chain)
-        if lane is None:
-            lane = copy.copy(self.run)
-            lane._agent = f"{self.run.run_id}/{agent.collaborator or '/'.join(agent.chain[1:])}"
-            self._turn.lanes[agent.chain] = lane
-        return lane
-
     def end(self) -> None:
         if not self.saw_trace:
             _log.warning("The stream of %s carried no trace, so nothing of it was guarded. Invoke the agent with enableTrace=True.", self.run.run_id)
+
+
+def _history_of(agent: Agent) -> Optional[str]:
+    """The name a collaborator has in the run; None is the run itself."""
+    if not agent.is_collaborator:
+        return None
+    return agent.collaborator or "\n".join(agent.chain[1:])

@@ -150,8 +150,8 @@ class AgentCoreGuard:
     def __init__(
         self,
         *,
-        repeats: int = 3,
-        max_cycle_len: int = 4,
+        repeats: Optional[int] = None,
+        max_cycle_len: Optional[int] = None,
         store: Optional[Store] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
