@@ -111,7 +111,7 @@ interface Exports {
   service_budget_release(handle: number, reservation: number): number
   service_budget_books(handle: number): number
   service_budget_calls_left(handle: number, session: number, step: number): number
-  service_budget_used_up(handle: number): number
+  service_budget_exhausted(handle: number): number
 }
 
 function load(): Exports {
