@@ -414,7 +414,8 @@ impl Budget {
     }
 
     /// Asks for one call of `key`, counts it here and at every level above that has a cap, and answers how many are left (`None` without
-    /// a cap). Refused, with nothing counted, when the cap of one level is used up. See [`MAX_KEYS`] for the bound.
+    /// a cap). Refused, with nothing counted, when the cap of one level is used up, or more is spent than a limit allows. See
+    /// [`MAX_KEYS`] for the bound.
     pub fn count(&self, key: &str) -> Result<Option<u32>, BudgetExceeded> {
         self.tree().count(self.path(), number_of(key))
     }
@@ -735,7 +736,9 @@ impl Tree {
     }
 
     fn count(&mut self, path: Path<'_>, key: u64) -> Result<Option<u32>, BudgetExceeded> {
-        let granted = first_of(self.on(path).filter_map(|(level, account)| account.lacks_call(key, account.limits, level)));
+        let granted = first_of(self.on(path).flat_map(|(level, account)| {
+            account.lacks_call(key, account.limits, level).into_iter().chain(account.overspent(account.limits, level, NOW))
+        }));
         match granted {
             Ok(()) => self.add_call(path, key),
             Err(_) => self.change(path, |account| account.refuse_call(key)),

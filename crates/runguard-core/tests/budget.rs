@@ -494,7 +494,9 @@ mod properties {
                     Act::Commit(..) | Act::CommitEstimate(_) | Act::Release(_) => {}
                     Act::Count(budget, key) => {
                         let key = usize::from(key);
-                        let may = path(budget).iter().all(|at| plain[*at].limits.cap.is_none_or(|cap| plain[*at].calls[key] < cap));
+                        let may = path(budget).iter().map(|at| &plain[*at]).all(|book| {
+                            book.limits.cap.is_none_or(|cap| book.calls[key] < cap) && (0..2).all(|unit| book.spent[unit] <= book.limit(unit))
+                        });
                         prop_assert_eq!(asked[budget].count(&key.to_string()).is_ok(), may);
                         if may {
                             for (steps, at) in path(budget).into_iter().enumerate() {
