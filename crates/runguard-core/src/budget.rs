@@ -15,21 +15,15 @@
 //! A budget, its descendants and its scopes share one lock: a question about all it draws on is answered, and what it takes is taken, in
 //! one step. The critical sections are a handful of additions.
 
-use crate::ledger::{Account, Entry, number_of};
-pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
+use crate::ledger::{Account, Entry, first_of, number_of};
+pub use crate::ledger::{BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Unit};
 use crate::money::NanoDollars;
+use crate::prices::{UnknownModelError, Usage};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// A budget with a cap counts calls for this many keys exactly. With one key more, the key that was not asked about for
-/// longest is forgotten, and starts from zero when it comes back.
-pub const MAX_KEYS: usize = 100_000;
-
-/// This many reservations of one budget may be open by id. The next one is refused until one is committed or released.
-pub const MAX_OPEN_RESERVATIONS: usize = 100_000;
 
 /// Within a process a reservation lasts as long as whoever holds it: no time passes.
 const NOW: Timestamp = Timestamp::ZERO;
@@ -75,6 +69,15 @@ impl fmt::Display for BudgetError {
 }
 
 impl std::error::Error for BudgetError {}
+
+/// Why what a model call used does not pass. Its tokens are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UsageRefused {
+    /// A limit is passed.
+    Exceeded(BudgetExceeded),
+    /// The model has no price, and dollars are limited.
+    Unpriced(UnknownModelError),
+}
 
 impl From<BudgetExceeded> for BudgetError {
     fn from(exceeded: BudgetExceeded) -> Self {
@@ -165,6 +168,69 @@ impl Snapshot {
         Cost { usd: self.committed.usd.saturating_add(self.overrun.usd), tokens: self.committed.tokens.saturating_add(self.overrun.tokens) }
     }
 }
+
+/// The books of a budget in numbers to show, wherever they are kept: in this process ([`Budget::books`]) or by a service.
+///
+/// ```
+/// use runguard_core::budget::{Budget, Left, Limits};
+///
+/// let budget = Budget::new(Limits { tokens: Some(100), cap: Some(2), ..Limits::default() });
+/// assert_eq!(budget.books(None).left, Left::Calls(2));
+/// assert_eq!(Budget::new(Limits { tokens: Some(100), ..Limits::default() }).books(None).left, Left::Tokens(100));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Books {
+    /// Dollars paid.
+    pub spent: f64,
+    /// Dollars set aside.
+    pub reserved: f64,
+    /// Dollars left; `None` without a limit.
+    pub remaining: Option<f64>,
+    /// Dollars in all; `None` without a limit.
+    pub limit: Option<f64>,
+    /// Tokens used.
+    pub spent_tokens: u64,
+    /// Tokens set aside.
+    pub reserved_tokens: u64,
+    /// Tokens left; `None` without a limit.
+    pub remaining_tokens: Option<u64>,
+    /// Tokens in all; `None` without a limit.
+    pub limit_tokens: Option<u64>,
+    /// What is left, in one number.
+    pub left: Left,
+}
+
+/// What is left of a budget in one number: of the calls of a step, when one is named; else of dollars, of calls without a step, of tokens, of
+/// the first that is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[serde(untagged)]
+pub enum Left {
+    /// Dollars.
+    Usd(f64),
+    /// Calls of one key.
+    Calls(u64),
+    /// Tokens.
+    Tokens(u64),
+    /// Nothing limits it.
+    #[default]
+    Unlimited,
+}
+
+impl Books {
+    /// With what is left; `calls` of the step that is named, or else of [`NO_STEP`].
+    pub(crate) fn with_left(self, names_step: bool, calls: Option<u64>) -> Self {
+        let left = match (self.remaining, calls, self.remaining_tokens) {
+            (Some(usd), _, _) if !names_step => Left::Usd(usd),
+            (_, Some(calls), _) => Left::Calls(calls),
+            (_, None, Some(tokens)) if !names_step => Left::Tokens(tokens),
+            (_, None, _) => Left::Unlimited,
+        };
+        Self { left, ..self }
+    }
+}
+
+/// The key of calls that belong to no step.
+pub const NO_STEP: &str = "call";
 
 /// A budget. Clones are the same budget; use them from any thread.
 ///
@@ -265,20 +331,37 @@ impl Budget {
         Path::of(self.holder.place, self.scopes.as_ref())
     }
 
+    /// Counts what a model call used, and the dollars that `price` says it cost: see [`Usage::cost`]. Without a price the tokens are
+    /// counted all the same, and it fails where dollars are limited.
+    pub fn record_usage(&self, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Result<(), UsageRefused> {
+        let (paid, unknown) = usage.cost(price);
+        let recorded = self.record(paid);
+        match unknown {
+            Some(unknown) if self.remaining().usd.is_some() => Err(UsageRefused::Unpriced(unknown)),
+            Some(_) | None => recorded.map_err(UsageRefused::Exceeded),
+        }
+    }
+
     /// Counts what was paid, and fails once more is spent than a limit of the path allows. What is paid stays counted, so
     /// every later record fails too.
     pub fn record(&self, paid: Cost) -> Result<(), BudgetExceeded> {
-        self.tree().record(self.path(), paid)
+        self.tree().record(self.path(), None, paid)
+    }
+
+    /// Counts a call of `key` that was made, with what it cost; beyond its cap too, and then it fails. To ask before a call is made:
+    /// [`Self::count`].
+    pub fn record_call(&self, key: &str, paid: Cost) -> Result<(), BudgetExceeded> {
+        self.tree().record(self.path(), Some(number_of(key)), paid)
     }
 
     /// The limit that more was spent of than it allows, if any.
     pub fn overspent(&self) -> Option<BudgetExceeded> {
-        self.tree().on(self.path()).find_map(|(level, account)| account.is_within(account.limits, level, NOW).err())
+        first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.overspent(account.limits, level, NOW))).err()
     }
 
     /// The limit of which nothing is left, if any.
     pub fn used_up(&self) -> Option<BudgetExceeded> {
-        self.tree().on(self.path()).find_map(|(level, account)| account.has_something_left(account.limits, level, NOW).err())
+        first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.used_up(account.limits, level, NOW))).err()
     }
 
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.
@@ -330,8 +413,9 @@ impl Budget {
         self.tree().open_by_id(self.holder.place)
     }
 
-    /// Counts one call of `key` at every level of the path that has a cap, and answers how many are left (`None` without a
-    /// cap). Refused, with nothing counted, when the cap of one level is used up. See [`MAX_KEYS`] for the bound.
+    /// Asks for one call of `key`, counts it here and at every level above that has a cap, and answers how many are left (`None` without
+    /// a cap). Refused, with nothing counted, when the cap of one level is used up, or more is spent than a limit allows. See
+    /// [`MAX_KEYS`] for the bound.
     pub fn count(&self, key: &str) -> Result<Option<u32>, BudgetExceeded> {
         self.tree().count(self.path(), number_of(key))
     }
@@ -339,6 +423,11 @@ impl Budget {
     /// How many calls of `key` are left, over the whole path; `None` without a cap.
     pub fn calls_left(&self, key: &str) -> Option<u32> {
         self.tree().calls_left(self.path(), number_of(key))
+    }
+
+    /// How many calls of `key` were counted here.
+    pub fn calls_made(&self, key: &str) -> u32 {
+        self.tree().nodes[self.holder.place].account.calls_of(number_of(key))
     }
 
     /// What the budget and its ancestors still allow.
@@ -360,6 +449,23 @@ impl Budget {
             open_reservations: account.open(),
             keys: account.keys(),
         }
+    }
+
+    /// The books in numbers to show; with a step, what is left of its calls.
+    pub fn books(&self, step: Option<&str>) -> Books {
+        let (snapshot, calls) = (self.snapshot(), self.calls_left(step.unwrap_or(NO_STEP)));
+        let books = Books {
+            spent: snapshot.spent().usd.as_dollars(),
+            reserved: snapshot.reserved.usd.as_dollars(),
+            remaining: snapshot.remaining.usd.map(NanoDollars::as_dollars),
+            limit: snapshot.limits.usd.map(NanoDollars::as_dollars),
+            spent_tokens: snapshot.spent().tokens,
+            reserved_tokens: snapshot.reserved.tokens,
+            remaining_tokens: snapshot.remaining.tokens,
+            limit_tokens: snapshot.limits.tokens,
+            left: Left::Unlimited,
+        };
+        books.with_left(step.is_some(), calls.map(u64::from))
     }
 
     fn tree(&self) -> MutexGuard<'_, Tree> {
@@ -559,7 +665,7 @@ impl Tree {
     }
 
     fn may_reserve(&self, path: Path<'_>, estimate: Cost) -> Result<(), BudgetExceeded> {
-        self.on(path).try_for_each(|(level, account)| account.has_room_for(estimate, account.limits, level, NOW))
+        first_of(self.on(path).flat_map(|(level, account)| account.lacks_room_for(estimate, account.limits, level, NOW)))
     }
 
     fn hold(&mut self, path: Path<'_>, estimate: Cost) -> Result<(), BudgetExceeded> {
@@ -572,15 +678,31 @@ impl Tree {
         self.change(path, |account| account.let_go(estimate));
     }
 
-    fn record(&mut self, path: Path<'_>, paid: Cost) -> Result<(), BudgetExceeded> {
+    fn record(&mut self, path: Path<'_>, key: Option<u64>, paid: Cost) -> Result<(), BudgetExceeded> {
         self.change(path, |account| account.spend(paid));
-        self.on(path).try_for_each(|(level, account)| account.is_within(account.limits, level, NOW))
+        if let Some(key) = key {
+            self.add_call(path, key);
+        }
+        first_of(self.on(path).flat_map(|(level, account)| {
+            let overcalled = key.and_then(|key| account.overcalled(key, account.limits, level));
+            overcalled.into_iter().chain(account.overspent(account.limits, level, NOW))
+        }))
+    }
+
+    /// Above the budget itself only where there is a cap: a team need not remember every key of every run.
+    fn add_call(&mut self, path: Path<'_>, key: u64) {
+        let mut is_own = true;
+        self.change(path, |account| {
+            if std::mem::take(&mut is_own) || account.limits.cap.is_some() {
+                account.apply(&Entry::Counted { key }, NOW, MAX_KEYS);
+            }
+        });
     }
 
     fn commit(&mut self, path: Path<'_>, estimate: Cost, paid: Cost) -> Result<(), BudgetExceeded> {
         self.let_go(path, estimate);
         self.change(path, |account| account.spend(paid));
-        self.on(path).try_for_each(|(level, account)| account.was_agreed(paid, estimate, account.limits, level, NOW))
+        first_of(self.on(path).flat_map(|(level, account)| account.overrun_by(paid, estimate, account.limits, level, NOW)))
     }
 
     /// Names what was set aside. Its budget keeps the name; that it is set aside all the path knows already.
@@ -610,16 +732,17 @@ impl Tree {
     }
 
     fn calls_left(&self, path: Path<'_>, key: u64) -> Option<u32> {
-        self.on(path).filter_map(|(_, account)| account.limits.cap.map(|cap| cap.saturating_sub(account.calls_of(key)))).min()
+        self.on(path).filter_map(|(_, account)| account.calls_left(key, account.limits)).min()
     }
 
     fn count(&mut self, path: Path<'_>, key: u64) -> Result<Option<u32>, BudgetExceeded> {
-        let granted = self.on(path).try_for_each(|(level, account)| account.may_call(key, account.limits, level));
-        self.change(path, |account| match (account.limits.cap, granted) {
-            (None, _) => {}
-            (Some(_), Ok(())) => account.apply(&Entry::Counted { key }, NOW, MAX_KEYS),
-            (Some(_), Err(_)) => account.refuse_call(key),
-        });
+        let granted = first_of(self.on(path).flat_map(|(level, account)| {
+            account.lacks_call(key, account.limits, level).into_iter().chain(account.overspent(account.limits, level, NOW))
+        }));
+        match granted {
+            Ok(()) => self.add_call(path, key),
+            Err(_) => self.change(path, |account| account.refuse_call(key)),
+        }
         granted.map(|()| self.calls_left(path, key))
     }
 }

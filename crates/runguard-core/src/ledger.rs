@@ -14,7 +14,10 @@
 //!   be given back.
 //! - Who pays no more than was set aside did what was agreed, even when others have overrun the limit meanwhile. What is paid
 //!   beyond it must fit beside what others have set aside.
-//! - A call that was made is counted, also beyond its cap; with the money it cost.
+//! - A refusal names a limit that is used up before one whose rest is only set aside: of the first nobody gives anything back.
+//! - Who asks whether a call may be made is refused at its cap, and then it is not counted. A call that was made is counted, also
+//!   beyond its cap; with the money it cost.
+//! - Tokens that were used are counted, whatever their model costs. Without a price it is refused where dollars are limited.
 //! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
 //! - With a new period what was spent and called begins at nothing; what is set aside stays, and is paid in the period it is settled in.
 //!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing.
@@ -30,6 +33,18 @@ pub use calls::Calls;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// Keys whose calls an account of a process counts exactly. With one more, the key that was not asked about for longest is forgotten,
+/// and starts from zero when it comes back. They are a table in memory that nobody copies: some megabytes at most.
+pub const MAX_KEYS: usize = 100_000;
+/// Reservations of one budget that may be open by id in a process; the next one is refused until one is settled. In memory too.
+pub const MAX_OPEN_RESERVATIONS: usize = 100_000;
+/// The same keys in a store. Less than within a process: an account is read and written as a whole at every step.
+pub const MAX_STORED_KEYS: usize = 512;
+/// The same reservations in a store, for the same reason.
+pub const MAX_STORED_RESERVATIONS: usize = 1024;
+/// The same of a scope: many sessions share it, so there may be more, at a price for each of its steps.
+pub const MAX_STORED_RESERVATIONS_OF_SCOPE: usize = 4096;
 
 /// What can be counted without a limit: as many nano-dollars, or tokens, as fit an `i64`.
 const COUNTABLE: u64 = i64::MAX as u64;
@@ -306,6 +321,11 @@ impl BudgetExceeded {
         self.unit.value(self.limit.saturating_sub(self.spent).saturating_sub(self.reserved))
     }
 
+    /// Whether nothing is left of that limit, even if all that is set aside is given back.
+    pub const fn is_used_up(&self) -> bool {
+        self.spent >= self.limit
+    }
+
     /// The code of this refusal.
     pub const fn reason(&self) -> Reason {
         match self.unit {
@@ -336,10 +356,11 @@ impl BudgetExceeded {
     fn what(&self, whose: &str) -> String {
         let [limit, spent, reserved, asked] = [self.limit, self.spent, self.reserved, self.asked].map(|amount| self.unit.show(amount));
         if self.unit == Unit::Calls {
-            return format!("{whose} allows {limit} of one key, and all were made");
+            let made = if self.spent > self.limit { self.spent.to_string() } else { "all".to_owned() };
+            return format!("{whose} allows {limit} of one key, and {made} were made");
         }
         let aside = if self.reserved > 0 { format!(", {reserved} reserved") } else { String::new() };
-        if self.asked == 0 {
+        if self.asked == 0 || self.is_used_up() {
             // Spent to the last cent is not yet too much.
             let state = if self.spent == self.limit { "used up" } else { "exceeded" };
             format!("{whose} of {limit} is {state}: {spent} spent{aside}")
@@ -665,41 +686,58 @@ impl Account {
         self.calls.len()
     }
 
-    /// Whether an estimate can be set aside here.
-    pub fn has_room_for(&self, estimate: Cost, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
-        self.verdict(estimate, limits, level, now, |spent, reserved, asked, ceiling| {
-            spent.saturating_add(reserved).saturating_add(asked) <= ceiling
+    /// The limits into which an estimate does not fit.
+    pub fn lacks_room_for(&self, estimate: Cost, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
+        self.passed(estimate, limits, level, now, |spent, reserved, asked, ceiling| {
+            spent.saturating_add(reserved).saturating_add(asked) > ceiling
         })
     }
 
-    /// Whether no more was spent here than the limit.
-    pub fn is_within(&self, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
-        self.verdict(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent <= ceiling)
+    /// The limits of which more was spent than they allow.
+    pub fn overspent(&self, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
+        self.passed(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent > ceiling)
     }
 
-    /// Whether anything is left to spend here. What is only set aside may be given back, so nothing is used up by it.
-    pub fn has_something_left(&self, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
-        self.verdict(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent < ceiling)
+    /// The limits of which nothing is left to spend. What is only set aside may be given back, so nothing is used up by it.
+    pub fn used_up(&self, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
+        self.passed(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent >= ceiling)
     }
 
-    /// Whether what was paid beyond an estimate fits beside what others have set aside: who stayed within it did what was agreed.
-    pub fn was_agreed(&self, paid: Cost, estimate: Cost, limits: Limits, level: Level, now: Timestamp) -> Result<(), BudgetExceeded> {
-        let settled = self.verdict(paid.minus(estimate), limits, level, now, |spent, reserved, beyond, ceiling| {
-            beyond == 0 || spent.saturating_add(reserved) <= ceiling
+    /// The limits into which what was paid beyond an estimate does not fit beside what others have set aside: who stayed within it did
+    /// what was agreed.
+    pub fn overrun_by(
+        &self,
+        paid: Cost,
+        agreed: Cost,
+        limits: Limits,
+        level: Level,
+        now: Timestamp,
+    ) -> impl Iterator<Item = BudgetExceeded> {
+        let beyond = self.passed(paid.minus(agreed), limits, level, now, |spent, reserved, beyond, ceiling| {
+            beyond > 0 && spent.saturating_add(reserved) > ceiling
         });
-        settled.map_err(|exceeded| BudgetExceeded { asked: 0, ..exceeded })
+        beyond.map(|exceeded| BudgetExceeded { asked: 0, ..exceeded })
     }
 
-    /// Whether one more call of a key may be made.
-    pub fn may_call(&self, key: u64, limits: Limits, level: Level) -> Result<(), BudgetExceeded> {
-        let made = self.calls_of(key);
-        match limits.cap {
-            Some(cap) if made >= cap => {
-                let (spent, limit) = (u64::from(made), u64::from(cap));
-                Err(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit, renews_at: self.ends })
-            }
-            Some(_) | None => Ok(()),
-        }
+    /// The cap that one more call of a key would pass.
+    pub fn lacks_call(&self, key: u64, limits: Limits, level: Level) -> Option<BudgetExceeded> {
+        self.passed_cap(1, key, limits, level)
+    }
+
+    /// The cap that more calls of a key were made than it allows.
+    pub fn overcalled(&self, key: u64, limits: Limits, level: Level) -> Option<BudgetExceeded> {
+        self.passed_cap(0, key, limits, level)
+    }
+
+    fn passed_cap(&self, asked: u64, key: u64, limits: Limits, level: Level) -> Option<BudgetExceeded> {
+        let (spent, limit) = (u64::from(self.calls_of(key)), u64::from(limits.cap?));
+        let exceeded = BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked, limit, renews_at: self.ends };
+        (spent + asked > limit).then_some(exceeded)
+    }
+
+    /// How many calls of a key are left here, where they are capped.
+    pub fn calls_left(&self, key: u64, limits: Limits) -> Option<u32> {
+        limits.cap.map(|cap| cap.saturating_sub(self.calls_of(key)))
     }
 
     /// What may still be set aside here, where it is limited.
@@ -716,24 +754,29 @@ impl Account {
         (Cost::from_amounts(committed), Cost::from_amounts([0, 1].map(|unit| spent[unit] - committed[unit])))
     }
 
-    /// The first unit of which `is_right` does not hold: of spent, reserved, asked and ceiling.
-    fn verdict(
+    /// The limits that are passed: of spent, reserved, asked and ceiling.
+    fn passed(
         &self,
         asked: Cost,
         limits: Limits,
         level: Level,
         now: Timestamp,
-        is_right: impl Fn(u64, u64, u64, u64) -> bool,
-    ) -> Result<(), BudgetExceeded> {
+        is_passed: impl Fn(u64, u64, u64, u64) -> bool,
+    ) -> impl Iterator<Item = BudgetExceeded> {
         let (spent, reserved, asked, ceilings) = (self.spent.amounts(), self.reserved(now).amounts(), asked.amounts(), limits.ceilings());
-        for (number, unit) in BOOKED.into_iter().enumerate() {
+        let renews_at = self.ends;
+        BOOKED.into_iter().enumerate().filter_map(move |(number, unit)| {
             let (spent, reserved, asked, limit) = (spent[number], reserved[number], asked[number], ceilings[number]);
-            if !is_right(spent, reserved, asked, limit) {
-                return Err(BudgetExceeded { unit, level, spent, reserved, asked, limit, renews_at: self.ends });
-            }
-        }
-        Ok(())
+            is_passed(spent, reserved, asked, limit).then_some(BudgetExceeded { unit, level, spent, reserved, asked, limit, renews_at })
+        })
     }
+}
+
+/// Of all limits on a path that stand against a question, the one to name: the first that is used up for good, else the first that is used
+/// up until it renews, else the first.
+pub fn first_of(limits: impl Iterator<Item = BudgetExceeded>) -> Result<(), BudgetExceeded> {
+    let weight = |exceeded: &BudgetExceeded| (exceeded.is_used_up(), exceeded.is_used_up() && exceeded.renews_at.is_none());
+    limits.reduce(|named, next| if weight(&next) > weight(&named) { next } else { named }).map_or(Ok(()), Err)
 }
 
 /// The number that a key, or the name of a reservation, is known by.

@@ -268,7 +268,7 @@ impl fmt::Display for UnknownModelError {
         if !self.suggestions.is_empty() {
             write!(f, " (near names: {})", self.suggestions.join(", "))?;
         }
-        f.write_str("; set a price for it, or choose a default price or \"free\" for unknown models")
+        f.write_str("; tell its cost in dollars, set a price for it, or choose \"free\" for unknown models")
     }
 }
 

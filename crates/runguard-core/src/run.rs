@@ -25,7 +25,7 @@ pub mod reply;
 pub mod service;
 mod trip;
 
-use crate::budget::{Budget, Reservation, call_key as joined};
+use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetector};
 use crate::detect::stall::{StallSessions, Step, Verdict};
 use crate::ledger::{BudgetExceeded, Cost};
@@ -233,17 +233,10 @@ impl Run {
         let used_up = match &self.budget {
             None => None,
             Some(Money::InProcess(budget)) => budget.used_up(),
-            Some(Money::Service(budget)) => {
-                let question = match estimate.filter(|_| !self.has_made_its_model_calls()) {
-                    // One question instead of two: a refused estimate tells whether anything is left.
-                    Some(estimate) => budget.reserve(estimate),
-                    None => budget.used_up(),
-                };
-                return ask(question, Purpose::Model { estimate });
-            }
+            Some(Money::Service(budget)) => return ask(budget.used_up(), Purpose::Model { estimate }),
         };
         match used_up {
-            Some(exceeded) => self.stop(Trip::from(&exceeded)),
+            Some(exceeded) => self.refuse(&exceeded),
             None => self.model_call(estimate),
         }
     }
@@ -258,24 +251,19 @@ impl Run {
         self.spent(recorded)
     }
 
-    /// What a model call used. In this process `price` says what it costs; a service has prices of its own. A model without a
-    /// price matters only where dollars are limited: tokens need none.
+    /// What a model call used. In this process `price` says what it costs; a service has prices of its own. The tokens of a model without a
+    /// price count; it is refused only where dollars are limited.
     pub fn record_usage(&mut self, model: &str, usage: &Usage, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> Progress {
         let recorded = match &self.budget {
             None => Ok(()),
-            Some(Money::InProcess(budget)) => {
-                let usd = match price() {
-                    Ok(usd) => usd,
-                    Err(unknown) if budget.remaining().usd.is_some() => {
-                        return Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown)));
-                    }
-                    Err(_) => NanoDollars::ZERO,
-                };
-                budget.record(Cost { usd, tokens: usage.total_tokens() })
-            }
+            Some(Money::InProcess(budget)) => budget.record_usage(usage, price),
             Some(Money::Service(budget)) => return ask(budget.record(Spent::Usage { model, usage }), Purpose::Money),
         };
-        self.spent(recorded)
+        match recorded {
+            Ok(()) => Progress::Done,
+            Err(UsageRefused::Exceeded(exceeded)) => self.refuse(&exceeded),
+            Err(UsageRefused::Unpriced(unknown)) => Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown))),
+        }
     }
 
     /// The model call cost this much.
@@ -369,7 +357,11 @@ impl Run {
     }
 
     fn spent(&mut self, recorded: Result<(), BudgetExceeded>) -> Progress {
-        recorded.map_or_else(|exceeded| self.stop(Trip::from(&exceeded)), |()| Progress::Done)
+        recorded.map_or_else(|exceeded| self.refuse(&exceeded), |()| Progress::Done)
+    }
+
+    fn refuse(&mut self, exceeded: &BudgetExceeded) -> Progress {
+        self.proceed(Told::refused(Trip::from(exceeded), exceeded.renews_at.is_some()), Purpose::Money)
     }
 
     fn looked(&mut self, verdict: Verdict, tool: &str) -> Progress {
@@ -387,10 +379,12 @@ impl Run {
         }
         let held = match (estimate, &self.budget) {
             (None, _) => None,
-            (Some(_), None | Some(Money::Service(_))) => Some(Held::Nothing),
+            (Some(_), None) => Some(Held::Nothing),
+            (Some(estimate), Some(Money::Service(budget))) => return ask(budget.reserve(estimate), Purpose::Money),
             (Some(estimate), Some(Money::InProcess(budget))) => match budget.reserve(estimate) {
                 Ok(reservation) => Some(Held::InProcess(reservation)),
-                Err(exceeded) => return self.proceed(refused_estimate(&exceeded), Purpose::Money),
+                // Something is left: others may give back what they set aside, and a smaller one may fit.
+                Err(exceeded) => return Progress::Refused(Refusal::NotNow(Trip::from(&exceeded))),
             },
         };
         self.model_calls += 1;
@@ -405,15 +399,6 @@ impl Progress {
             Self::Nudge(_) | Self::Reserved(_) | Self::Refused(_) | Self::Ask(_) => self,
         }
     }
-}
-
-/// An estimate that does not fit ends a run only when nothing is left: others may give back what they set aside, and a smaller one
-/// may fit.
-fn refused_estimate(exceeded: &BudgetExceeded) -> Told {
-    if exceeded.spent >= exceeded.limit {
-        return Told::Stopped(Trip::from(&BudgetExceeded { asked: 0, ..*exceeded }));
-    }
-    Told::NotNow(Trip::from(exceeded))
 }
 
 fn ask(question: Question, purpose: Purpose) -> Progress {

@@ -5,9 +5,10 @@
 
 use proptest::prelude::*;
 use runguard_core::budget::{
-    Budget, BudgetError, BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Reservation, Unit, call_key,
+    Budget, BudgetError, BudgetExceeded, Cost, Level, Limits, MAX_KEYS, MAX_OPEN_RESERVATIONS, Reservation, Unit, UsageRefused, call_key,
 };
 use runguard_core::money::NanoDollars;
+use runguard_core::prices::{UnknownModelError, Usage};
 use runguard_core::time::Timestamp;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -145,7 +146,11 @@ mod stories {
             let stop = budget.count(&step).unwrap_err();
             assert_eq!((stop.unit, stop.spent, stop.limit), (Unit::Calls, 2, 2));
         }
-        assert_eq!(budget.calls_left(&other), Some(2));
+        assert_eq!((budget.calls_made(&step), budget.calls_left(&other)), (2, Some(2)));
+        let stop = budget.record_call(&step, Cost::tokens(5)).unwrap_err();
+        assert_eq!((stop.unit, stop.spent, stop.asked), (Unit::Calls, 3, 0), "a call that was made is counted");
+        assert_eq!((budget.calls_made(&step), budget.snapshot().spent().tokens), (3, 5));
+        assert_eq!(stop.to_string(), "the budget allows 2 calls of one key, and 3 were made; go on without this call, or stop the run");
         assert_eq!(Budget::new(cap(0)).count("any").unwrap_err().limit, 0);
         assert_eq!(Budget::new(Limits::default()).count("any"), Ok(None));
     }
@@ -234,6 +239,41 @@ mod stories {
         child.reserve_with_id(Cost::usd(dollars("1"))).unwrap();
         drop(child);
         assert_eq!(run.remaining().usd, Some(dollars("2")));
+    }
+
+    #[test]
+    fn a_refusal_names_what_is_used_up_before_what_is_only_set_aside() {
+        let root = Budget::new(usd_limit(dollars("2")));
+        let child = root.child(Limits { usd: Some(dollars("1")), tokens: Some(10), ..Limits::default() });
+        let held = child.reserve(Cost::usd(dollars("1"))).unwrap();
+        root.record(Cost::usd(dollars("2"))).unwrap();
+        assert_eq!(child.check(Cost::usd(nanos(1))).unwrap_err().level, Level::Ancestor(1));
+        child.record(Cost::tokens(10)).unwrap();
+        held.release();
+        assert_eq!(child.check(Cost { usd: nanos(1), tokens: 1 }).unwrap_err().unit, Unit::Tokens);
+        let (day, key) = (root.scope(usd_limit(dollars("1"))), root.scope(usd_limit(dollars("1"))));
+        day.renew(Timestamp::from_millis(100), Timestamp::from_millis(1));
+        let drawn = root.scope(Limits::default()).within(&[&day, &key]).unwrap();
+        drawn.record(Cost::usd(dollars("1"))).unwrap();
+        assert_eq!(drawn.used_up().unwrap().level, Level::Scope(1), "what never renews");
+    }
+
+    #[test]
+    fn tokens_without_a_price_count_and_are_refused_where_dollars_are_limited() {
+        let unknown = UnknownModelError { model: "x".into(), suggestions: Vec::new() };
+        let both = Budget::new(Limits { usd: Some(dollars("1")), tokens: Some(10), ..Limits::default() });
+        let tokens = Budget::new(Limits { tokens: Some(10), ..Limits::default() });
+        let used = Usage::new(6, 0);
+        let record = |budget: &Budget| budget.record_usage(&used, || Err(unknown.clone()));
+        assert_eq!(record(&both), Err(UsageRefused::Unpriced(unknown.clone())));
+        assert_eq!(record(&tokens), Ok(()));
+        assert_eq!((both.snapshot().spent().tokens, tokens.snapshot().spent().tokens), (6, 6));
+        assert_eq!(record(&both), Err(UsageRefused::Unpriced(unknown.clone())));
+        assert!(matches!(record(&tokens), Err(UsageRefused::Exceeded(_))));
+        let nothing = Budget::new(usd_limit(dollars("1"))).record_usage(&Usage::new(0, 0), || Err(unknown.clone()));
+        assert_eq!(nothing, Ok(()), "no tokens cost nothing");
+        assert_eq!(both.record_usage(&used, || Ok(dollars("0.5"))).unwrap_err(), UsageRefused::Exceeded(both.overspent().unwrap()));
+        assert_eq!(both.snapshot().spent(), Cost { usd: dollars("0.5"), tokens: 18 });
     }
 
     #[test]
@@ -454,11 +494,13 @@ mod properties {
                     Act::Commit(..) | Act::CommitEstimate(_) | Act::Release(_) => {}
                     Act::Count(budget, key) => {
                         let key = usize::from(key);
-                        let may = path(budget).iter().all(|at| plain[*at].limits.cap.is_none_or(|cap| plain[*at].calls[key] < cap));
+                        let may = path(budget).iter().map(|at| &plain[*at]).all(|book| {
+                            book.limits.cap.is_none_or(|cap| book.calls[key] < cap) && (0..2).all(|unit| book.spent[unit] <= book.limit(unit))
+                        });
                         prop_assert_eq!(asked[budget].count(&key.to_string()).is_ok(), may);
                         if may {
-                            for at in path(budget) {
-                                plain[at].calls[key] += u32::from(plain[at].limits.cap.is_some());
+                            for (steps, at) in path(budget).into_iter().enumerate() {
+                                plain[at].calls[key] += u32::from(steps == 0 || plain[at].limits.cap.is_some());
                             }
                         }
                     }

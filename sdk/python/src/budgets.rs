@@ -5,9 +5,9 @@ use crate::prices::{self, PriceList};
 use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
-use runguard_core::budget::{self, Budget, Cost, Limits, call_key};
+use runguard_core::budget::{self, Budget, Cost, Left, Limits, NO_STEP, UsageRefused, call_key};
 use runguard_core::money::NanoDollars;
-use runguard_core::run::Money;
+use runguard_core::run::{Money, Unpriced};
 use std::sync::Mutex;
 
 /// What may be spent: dollars, tokens, calls of one step.
@@ -52,7 +52,7 @@ impl BudgetTracker {
     ) -> PyResult<()> {
         let recorded = match asked(py, [first, second, usd, session_id, step_id])? {
             Asked::Dollars(usd) => self.budget.record(Cost::usd(money(usd, "usd")?)),
-            Asked::AnyCall => self.budget.count("").map(drop),
+            Asked::AnyCall => self.budget.count(NO_STEP).map(drop),
             Asked::Call(session, step) => self.budget.count(&call_key(&session, &step)).map(drop),
         };
         recorded.map_err(|exceeded| errors::budget_exceeded(py, &exceeded))
@@ -63,7 +63,8 @@ impl BudgetTracker {
         self.spend(py, Cost::tokens(whole(tokens, "tokens")?))
     }
 
-    /// Adds what a model call used, priced from the table. `input_tokens` are those read afresh, without the cached ones.
+    /// Adds what a model call used, priced from the table. `input_tokens` are those read afresh, without the cached ones. Of a model without
+    /// a price the tokens are added, and `UnknownModelError` is raised where dollars are limited.
     #[pyo3(signature = (model, input_tokens = None, output_tokens = None, cached_tokens = None, cache_write_tokens = None))]
     fn record_usage(
         &self,
@@ -75,11 +76,14 @@ impl BudgetTracker {
         cache_write_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
-        let usd = self.prices.cost(py, model, &usage)?;
-        self.spend(py, Cost { usd, tokens: usage.total_tokens() })
+        let model = prices::model_name(model)?;
+        self.budget.record_usage(&usage, || self.prices.known_cost(&model, &usage)).map_err(|refused| match refused {
+            UsageRefused::Exceeded(exceeded) => errors::budget_exceeded(py, &exceeded),
+            UsageRefused::Unpriced(unknown) => errors::unknown_model(py, &Unpriced::from(&unknown)),
+        })
     }
 
-    /// What is left: dollars; or calls of a step, for `check(session_id, step_id)` and for a budget that has nothing but a cap.
+    /// What is left: of dollars, else of calls without a step, else of tokens; or for `check(session_id, step_id)` calls of that step.
     #[pyo3(signature = (session_id = None, step_id = None))]
     fn check<'py>(
         &self,
@@ -87,19 +91,11 @@ impl BudgetTracker {
         session_id: Option<&Bound<'py, PyAny>>,
         step_id: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let left = self.budget.remaining();
         let key = match (session_id, step_id) {
-            (None, None) => String::new(),
-            (session, step) => step_of(py, session, step).map(|(session, step)| call_key(&session, &step))?,
+            (None, None) => None,
+            (session, step) => step_of(py, session, step).map(|(session, step)| Some(call_key(&session, &step)))?,
         };
-        let calls = self.budget.calls_left(&key);
-        let asks_for_calls = session_id.is_some() || step_id.is_some();
-        match (left.usd, left.tokens, calls) {
-            (Some(usd), _, _) if !asks_for_calls => Ok(PyFloat::new(py, usd.as_dollars()).into_any()),
-            (_, _, Some(calls)) => Ok(PyInt::new(py, calls).into_any()),
-            (_, Some(tokens), None) if !asks_for_calls => Ok(PyInt::new(py, tokens).into_any()),
-            _ => Ok(PyFloat::new(py, f64::INFINITY).into_any()),
-        }
+        Ok(number_of(py, self.budget.books(key.as_deref()).left))
     }
 
     /// Sets an estimate aside before it is spent. Raises `BudgetExceededError`, and takes nothing, when it does not fit.
@@ -209,6 +205,15 @@ impl Reservation {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
         self.release()
+    }
+}
+
+/// Dollars are a float, calls and tokens whole numbers.
+pub(crate) fn number_of(py: Python<'_>, left: Left) -> Bound<'_, PyAny> {
+    match left {
+        Left::Usd(usd) => PyFloat::new(py, usd).into_any(),
+        Left::Calls(count) | Left::Tokens(count) => PyInt::new(py, count).into_any(),
+        Left::Unlimited => PyFloat::new(py, f64::INFINITY).into_any(),
     }
 }
 

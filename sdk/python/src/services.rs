@@ -99,7 +99,7 @@ fn books_of<'py>(py: Python<'py>, books: &Books) -> PyResult<Bound<'py, PyDict>>
     fields.set_item("remaining", books.remaining)?;
     fields.set_item("spent_tokens", books.spent_tokens)?;
     fields.set_item("remaining_tokens", books.remaining_tokens)?;
-    fields.set_item("remaining_calls", books.remaining_calls)?;
+    fields.set_item("left", budgets::number_of(py, books.left))?;
     Ok(fields)
 }
 
@@ -242,7 +242,10 @@ impl ServiceBudget {
     ) -> PyResult<Self> {
         let limits = budgets::limits(py, max_usd, max_tokens, cap)?;
         let budget = match parent {
-            Some(parent) => parent.get().budget.child(session_id, limits),
+            Some(parent) => {
+                let made = parent.get().budget.child(session_id, limits);
+                made.map_err(|problem| errors::invalid_input(py, run::sentence(&problem)))?
+            }
             None => run::ServiceBudget::new(session_id, limits, unanswered(fail_open)),
         };
         Ok(Self { budget })
@@ -290,14 +293,14 @@ impl ServiceBudget {
         Ok(Question::new(self.budget.record(Spent::Usage { model: &model, usage: &usage })))
     }
 
-    /// The books; with a step, or for a budget of calls alone, with the calls that remain of it.
+    /// The books; with a step, what is left is of its calls.
     #[pyo3(signature = (session_id = None, step_id = None))]
     fn books(&self, py: Python<'_>, session_id: Given<'_, '_>, step_id: Given<'_, '_>) -> PyResult<Question> {
         let question = match (session_id, step_id) {
-            (None, None) => self.budget.books(self.budget.limits().cap.map(|_| Spent::AnyCall)),
+            (None, None) => self.budget.books(None),
             (session, step) => {
                 let (session_id, step_id) = step_of(py, session, step)?;
-                self.budget.books(Some(Spent::Call { session_id: &session_id, step_id: &step_id }))
+                self.budget.books(Some((&session_id, &step_id)))
             }
         };
         Ok(Question::new(question))
@@ -326,8 +329,8 @@ impl ServiceBudget {
         Question::new(self.budget.release(reservation_id))
     }
 
-    fn used_up(&self) -> Question {
-        Question::new(self.budget.used_up())
+    fn exhausted(&self) -> Question {
+        Question::new(self.budget.exhausted())
     }
 }
 

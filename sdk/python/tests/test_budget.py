@@ -133,7 +133,11 @@ def test_an_unknown_model_is_an_error_until_said_otherwise() -> None:
     for model in ("", "  ", None, 7):
         with pytest.raises(InvalidInputError):
             tracker.record_usage(model, 1)  # type: ignore[arg-type]
-    assert (tracker.spent, tracker.spent_tokens) == (0.0, 0)
+    assert (tracker.spent, tracker.spent_tokens) == (0.0, 2200), "they were used, whatever they cost"
+    tokens = BudgetTracker(max_tokens=10)
+    tokens.record_usage("no-such-model", 10)
+    assert tokens.check() == 0
+    tracker.record_usage("no-such-model", 0, 0)
 
     assert cost_usd("mine", 1_000_000, 0, prices={"mine": {"input": 2, "output": "8"}}) == 2.0
     assert cost_usd("mine", 1_000_000, 0, unknown_model="free") == 0.0

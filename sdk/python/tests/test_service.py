@@ -127,6 +127,21 @@ def test_children(url: str) -> None:
     assert team.spent == 0.6
     with pytest.raises(BudgetExceededError):
         team.child().record(0.6)
+    with pytest.raises(InvalidInputError, match="child of the first budget"):
+        run.child(max_usd=0.5)
+    with pytest.raises(InvalidInputError, match="scopes"):
+        Run(budget=run, max_usd=0.5, url=url)
+
+
+def test_books_of_calls_and_money(url: str) -> None:
+    tracker = BudgetTracker(max_tokens=100, cap=1, url=url)
+    tracker.record_tokens(30)
+    assert tracker.check() == 1
+    tracker.record()
+    assert (tracker.check(), tracker.spent_tokens, tracker.remaining_tokens) == (0, 30, 70), "at its cap the money is told too"
+    local = BudgetTracker(max_tokens=100, cap=1)
+    local.record()
+    assert local.check() == 0
 
 
 def test_circuits(url: str) -> None:

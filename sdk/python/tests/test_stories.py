@@ -72,6 +72,9 @@ class Player:
             self.held.pop(step["reservation"]).release()
         elif do == "count":
             budget.record(step["session"], step["step"])
+        elif do == "left":
+            left = budget.check(step.get("session"), step.get("step"))
+            assert left == (float("inf") if step["gives"] is None else step["gives"]), step
         else:
             raise AssertionError(f"there is no step {do!r}")
 

@@ -69,7 +69,7 @@ export class BudgetTracker extends CoreObject {
 
   /**
    * `record(usd)` adds dollars spent; `record(sessionId, stepId)` counts a call against the cap.
-   * Throws BudgetExceededError: money spent stays counted, a call over the cap is not counted.
+   * Throws BudgetExceededError: money spent stays counted, a call over the cap is not counted, for it is yet to be made.
    */
   record(usd: number): void
   record(sessionId: string, stepId: string): void
@@ -87,18 +87,24 @@ export class BudgetTracker extends CoreObject {
     this.#settle(wasm.budget_record(this.handle, 0, count('tokens', tokens)))
   }
 
-  /** Prices what a model call used, and adds dollars and tokens. Throws UnknownModelError, with nothing added, for a model without a price. */
+  /**
+   * Prices what a model call used, and adds dollars and tokens. Of a model without a price the tokens are added; throws
+   * UnknownModelError where dollars are limited.
+   */
   recordUsage(model: string, usage: Usage): void {
     const tokens = counts(usage)
     const status = wasm.budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens)
     if (status !== DONE) throw status === UNKNOWN_MODEL ? priceFailure(status, model) : problem(status)
   }
 
-  /** Dollars that remain, or with a session and a step the calls that remain; Infinity where nothing limits them. */
+  /**
+   * What is left: of dollars, else of calls, else of tokens, of the first that is limited; with a session and a step the calls of
+   * that step. Infinity where nothing limits it.
+   */
   check(): number
   check(sessionId: string, stepId: string): number
   check(sessionId?: string, stepId?: string): number {
-    if (sessionId === undefined) return this.remaining
+    if (sessionId === undefined) return this.#kept().left ?? Infinity
     const session = text('sessionId', sessionId, LONGEST_NAME)
     const left = wasm.budget_calls_left(this.handle, writeTwo(session, text('stepId', stepId, LONGEST_NAME)), secondLength)
     if (left < 0) throw failure(left)
@@ -132,11 +138,15 @@ export class BudgetTracker extends CoreObject {
   }
 
   get books(): Books {
-    const status = wasm.budget_books(this.handle)
-    if (status !== DONE) throw failure(status)
-    const books = outputJson<Record<string, number | null>>()
+    const { left: _, ...books } = this.#kept()
     const renamed = Object.entries(books).map(([name, value]) => [name.replace('_tokens', 'Tokens'), value])
     return Object.fromEntries(renamed) as Books
+  }
+
+  #kept(): Record<string, number | null> & { left: number | null } {
+    const status = wasm.budget_books(this.handle)
+    if (status !== DONE) throw failure(status)
+    return outputJson()
   }
 
   /** Dollars spent. */

@@ -167,11 +167,13 @@ export class RemoteBudgetTracker extends CoreObject {
     await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens), model)
   }
 
-  /** Dollars that remain, or with a session and a step the calls that remain; Infinity where nothing limits them. */
+  /** What is left, as `BudgetTracker.check` tells it. */
   async check(sessionId?: string, stepId?: string): Promise<number> {
-    if (sessionId === undefined) return (await this.books()).remaining ?? Infinity
-    const books = await this.#ask(wasm.service_budget_calls_left(this.handle, step(sessionId, stepId), secondLength))
-    return (books as ServiceBooks)['remaining_calls'] ?? Infinity
+    const asked =
+      sessionId === undefined
+        ? wasm.service_budget_books(this.handle)
+        : wasm.service_budget_calls_left(this.handle, step(sessionId, stepId), secondLength)
+    return ((await this.#ask(asked)) as ServiceBooks)['left'] ?? Infinity
   }
 
   /** Sets an estimate aside. */
@@ -199,7 +201,7 @@ export class RemoteBudgetTracker extends CoreObject {
       remaining: value('remaining'),
       limit: value('limit'),
       spentTokens: value('spent_tokens') ?? 0,
-      reservedTokens: 0,
+      reservedTokens: value('reserved_tokens') ?? 0,
       remainingTokens: value('remaining_tokens'),
       limitTokens: value('limit_tokens'),
     }
@@ -207,7 +209,7 @@ export class RemoteBudgetTracker extends CoreObject {
 
   /** The error when nothing more may be spent, or null. */
   async exhausted(): Promise<BudgetExceededError | null> {
-    return refusal(BudgetExceededError, this.#ask(wasm.service_budget_used_up(this.handle)))
+    return refusal(BudgetExceededError, this.#ask(wasm.service_budget_exhausted(this.handle)))
   }
 
   #ask(status: number, model = ''): Promise<unknown> {

@@ -12,7 +12,7 @@ inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, I
     )
   })
 
-  it('does not guess: an unknown model is an error, and nothing is counted', () => {
+  it('does not guess: an unknown model is an error where dollars are limited, and its tokens count', () => {
     const error = thrownBy(() => costUsd('gpt-4o-mni', { inputTokens: 1 }))
     assert.ok(error instanceof UnknownModelError)
     assert.equal(error.model, 'gpt-4o-mni')
@@ -23,7 +23,11 @@ inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, I
       assert.throws(() => budget.recordUsage('gpt-4o', usage), InvalidInputError)
     }
     assert.throws(() => costUsd('', {}), InvalidInputError)
-    assert.deepEqual([budget.spent, budget.books.spentTokens], [0, 0])
+    assert.deepEqual([budget.spent, budget.books.spentTokens], [0, 10])
+    budget.recordUsage('nobody-knows-it', {})
+    const tokens = new BudgetTracker({ maxTokens: 15 })
+    tokens.recordUsage('nobody-knows-it', { inputTokens: 10 })
+    assert.equal(tokens.check(), 5)
   })
 
   it('counts dollars and tokens of a usage', () => {

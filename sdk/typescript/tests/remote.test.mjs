@@ -88,6 +88,11 @@ inBoth('detectors kept by a service', (sdk) => {
     await assert.rejects(budget.record(5), (error) => error instanceof BudgetExceededError && error.limit === 5)
     const child = BudgetTracker.remote({ url: service.url, maxUsd: 10 }).child({ maxUsd: 1 })
     await assert.rejects(child.record(2), BudgetExceededError)
+    assert.throws(() => child.child({ maxUsd: 1 }), (error) => error instanceof InvalidInputError && /first budget/.test(error.message))
+    const tokens = BudgetTracker.remote({ url: service.url, maxTokens: 10 })
+    await tokens.reserve(0, { tokens: 7 })
+    const { reservedTokens, remainingTokens } = await tokens.books()
+    assert.deepEqual([reservedTokens, remainingTokens, await tokens.check()], [7, 3, 3])
     await assert.rejects(budget.record(NaN), InvalidInputError)
   })
 

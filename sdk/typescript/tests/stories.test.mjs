@@ -70,9 +70,15 @@ class Player {
         return this.#held.get(step.reservation).release()
       case 'count':
         return run.budget.record(step.session, step.step)
+      case 'left':
+        return this.#left(step)
       default:
         throw new Error(`there is no step '${name}'`)
     }
+  }
+
+  async #left({ session, step, gives }) {
+    assert.equal(await this.run.budget.check(session, step), gives ?? Infinity)
   }
 
   async #reserve({ usd, as }) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 
 /// Up to here keys stand in one list, in the order of their last use: quick to read from a store, and to look through.
-const FEW: usize = 512;
+const FEW: usize = super::MAX_STORED_KEYS;
 
 /// Exact counts of a bounded number of keys. One key more, and the key that was not used for longest starts from zero.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,9 @@
 //! The providers count in different ways: for `OpenAI` and Gemini the cached tokens are part of the prompt, for Anthropic and
 //! Bedrock they come on top. Here every token is counted once, in one field.
 
+use super::UnknownModelError;
+use crate::ledger::Cost;
+use crate::money::NanoDollars;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -55,6 +58,27 @@ impl Usage {
     /// All of them, cached ones included.
     pub const fn total_tokens(&self) -> u64 {
         self.prompt_tokens().saturating_add(self.output_tokens)
+    }
+
+    /// What it costs by a price, and what was wrong with that: tokens are used, whatever they cost. Nothing costs nothing, whatever the
+    /// model, so it is not priced.
+    ///
+    /// ```
+    /// use runguard_core::budget::Cost;
+    /// use runguard_core::prices::{UnknownModelError, Usage};
+    ///
+    /// let unknown = || Err(UnknownModelError { model: "x".into(), suggestions: Vec::new() });
+    /// assert_eq!(Usage::new(0, 0).cost(unknown), (Cost::ZERO, None));
+    /// assert_eq!(Usage::new(7, 1).cost(unknown), (Cost::tokens(8), unknown().err()));
+    /// ```
+    pub fn cost(&self, price: impl FnOnce() -> Result<NanoDollars, UnknownModelError>) -> (Cost, Option<UnknownModelError>) {
+        match self.total_tokens() {
+            0 => (Cost::ZERO, None),
+            tokens => match price() {
+                Ok(usd) => (Cost { usd, tokens }, None),
+                Err(unknown) => (Cost::tokens(tokens), Some(unknown)),
+            },
+        }
     }
 
     /// From the `usage` of `OpenAI`'s chat completions or responses, and of the many services that answer like them.

@@ -12,19 +12,20 @@ pub use tools::{ServiceSkip, ServiceTools};
 use super::reply;
 use super::trip::{Trip, Unpriced, What};
 use crate::breaker::EndpointRefused;
-use crate::budget::call_key;
+pub use crate::budget::Books;
+use crate::budget::{Left, NO_STEP, call_key};
 use crate::detect::loops::{Compared, LoopDetected, LoopKind};
 use crate::detect::sessions::{SessionKey, Sessions};
 use crate::detect::stall::{Rung, StallRule, Verdict, result_fingerprint};
 use crate::fingerprint;
-use crate::ledger::{BudgetExceeded, Cost, Level, Limits, Unit};
+use crate::ledger::{Cost, Limits, Unit};
 use crate::money::NanoDollars;
 use crate::prices::Usage;
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
-use serde::Serialize;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
@@ -160,10 +161,18 @@ enum Asks {
     Stall {
         tool: String,
     },
-    Books,
-    UsedUp,
+    Books {
+        budget: Arc<ServiceBudget>,
+        names_step: bool,
+        /// Known to be left of the calls without a step.
+        calls: Option<u64>,
+    },
+    UsedUp {
+        /// What may pass later is not asked about.
+        for_good: bool,
+    },
     Spend(Arc<ServiceBudget>),
-    Reserve(Arc<ServiceBudget>, Cost),
+    Reserve(Arc<ServiceBudget>),
     Release,
     /// Tells limits to whoever has not heard of them.
     Limits(Arc<ServiceBudget>),
@@ -205,25 +214,11 @@ pub enum Told {
     Next(Question),
 }
 
-/// The books of a budget, as far as a service tells them.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Books {
-    /// Dollars paid.
-    pub spent: f64,
-    /// Dollars set aside.
-    pub reserved: f64,
-    /// Dollars left; `None` without a limit.
-    pub remaining: Option<f64>,
-    /// Dollars in all; `None` without a limit.
-    pub limit: Option<f64>,
-    /// Tokens used.
-    pub spent_tokens: u64,
-    /// Tokens left; `None` without a limit.
-    pub remaining_tokens: Option<u64>,
-    /// Tokens in all; `None` without a limit.
-    pub limit_tokens: Option<u64>,
-    /// Of the key that was asked about.
-    pub remaining_calls: Option<u64>,
+impl Told {
+    /// A limit stands against it. One that renews is no end: later it passes.
+    pub(super) fn refused(trip: Trip, renews: bool) -> Self {
+        if renews { Self::NotNow(trip) } else { Self::Stopped(trip) }
+    }
 }
 
 impl Question {
@@ -246,7 +241,7 @@ impl Question {
         match self.asks {
             Asks::Loop { .. } => Part::Loop,
             Asks::Stall { .. } => Part::Stall,
-            Asks::Books | Asks::UsedUp | Asks::Spend(_) | Asks::Reserve(..) | Asks::Release | Asks::Limits(_) => Part::Budget,
+            Asks::Books { .. } | Asks::UsedUp { .. } | Asks::Spend(_) | Asks::Reserve(_) | Asks::Release | Asks::Limits(_) => Part::Budget,
             Asks::Circuit { .. } => Part::Circuit,
             Asks::Tool => Part::Tools,
             Asks::CallEnded(part) => part,
@@ -270,12 +265,16 @@ impl Asks {
     /// What nobody stood against.
     fn passed(self) -> Told {
         match self {
-            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) | Self::Release | Self::Limits(_) | Self::Tool | Self::CallEnded(_) => {
-                Told::Passed
-            }
+            Self::Loop { .. }
+            | Self::UsedUp { .. }
+            | Self::Spend(_)
+            | Self::Release
+            | Self::Limits(_)
+            | Self::Tool
+            | Self::CallEnded(_) => Told::Passed,
             Self::Stall { tool } => Told::Looked(Verdict::default(), tool),
-            Self::Books => Told::Books(Books::default()),
-            Self::Reserve(..) => Told::Reserved(None),
+            Self::Books { .. } => Told::Books(Books::default()),
+            Self::Reserve(_) => Told::Reserved(None),
             Self::Circuit { session, .. } => Told::Permitted(ServicePermit { session, ..ServicePermit::default() }),
         }
     }
@@ -285,7 +284,7 @@ impl Asks {
         match self {
             Self::Loop { name, .. } => Some(What::Loop { cycle: vec![name.clone()], repeats: 0 }),
             Self::Stall { .. } => Some(What::Stall { rule: None, count: 0, nudge: String::new() }),
-            Self::Books | Self::UsedUp | Self::Spend(_) | Self::Reserve(..) | Self::Release | Self::Limits(_) => {
+            Self::Books { .. } | Self::UsedUp { .. } | Self::Spend(_) | Self::Reserve(_) | Self::Release | Self::Limits(_) => {
                 Some(What::Budget { unit: Unit::Usd, spent: 0.0, limit: 0.0 })
             }
             Self::Circuit { .. } | Self::Tool | Self::CallEnded(_) => None,
@@ -298,12 +297,15 @@ impl Asks {
             return Told::NotNow(answer.trip(what));
         }
         match &self {
-            // Whatever became of it, the service has heard the limits.
-            Self::Spend(budget) | Self::Reserve(budget, _) | Self::Limits(budget) => budget.is_known.store(true, Ordering::Relaxed),
+            Self::Spend(budget) | Self::Reserve(budget) | Self::Limits(budget) => {
+                // Who is refused may have left nothing behind, not even limits; a record of nothing leaves them in any case.
+                let is_known = answer.allows() || matches!(self, Self::Limits(_));
+                budget.is_known.fetch_or(is_known, Ordering::Relaxed);
+            }
             Self::Loop { .. }
             | Self::Stall { .. }
-            | Self::Books
-            | Self::UsedUp
+            | Self::Books { .. }
+            | Self::UsedUp { .. }
             | Self::Release
             | Self::Circuit { .. }
             | Self::Tool
@@ -313,25 +315,23 @@ impl Asks {
             Self::Circuit { endpoint, session } => answer.permit(endpoint, session),
             Self::Tool => answer.skip(),
             Self::Stall { tool } => Told::Looked(answer.verdict(), tool),
-            Self::Books => Told::Books(answer.books()),
+            // The refusal of a call tells nothing of the money.
+            Self::Books { budget, names_step: false, .. } if answer.gives(Reason::CallCapReached) => {
+                Told::Next(budget.ask_for_books(None, false, Some(0)))
+            }
+            Self::Books { names_step, calls, .. } => Told::Books(answer.books(names_step, calls)),
             Self::Release | Self::Limits(_) | Self::CallEnded(_) => Told::Passed,
-            Self::Reserve(..) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(str::to_owned)),
-            Self::Loop { .. } | Self::UsedUp | Self::Spend(_) if answer.allows() => Told::Passed,
+            Self::Reserve(_) if answer.allows() => Told::Reserved(answer.text("reservation_id").map(str::to_owned)),
+            Self::Loop { .. } | Self::UsedUp { .. } | Self::Spend(_) if answer.allows() => Told::Passed,
             Self::Loop { name, compared } => Told::Stopped(answer.loop_trip(name, compared)),
-            Self::UsedUp => match answer.exceeded(Cost::ZERO) {
+            Self::Spend(_) => answer.refusal(Told::refused),
+            Self::UsedUp { for_good } => {
                 // What is only set aside may be given back.
-                Some(exceeded) if exceeded.spent < exceeded.limit => Told::Passed,
-                Some(exceeded) => Told::Stopped(Trip::from(&exceeded)),
-                None => answer.not_now(),
-            },
-            Self::Spend(_) => match answer.exceeded(Cost::ZERO) {
-                Some(exceeded) => Told::Stopped(Trip::from(&exceeded)),
-                None => answer.not_now(),
-            },
-            Self::Reserve(_, cost) => match answer.exceeded(cost) {
-                Some(exceeded) => super::refused_estimate(&exceeded),
-                None => answer.not_now(),
-            },
+                let told = answer.refusal(|trip, renews| if trip.is_used_up() { Told::refused(trip, renews) } else { Told::Passed });
+                if for_good && matches!(told, Told::NotNow(_)) { Told::Passed } else { told }
+            }
+            // A smaller one may fit; whether anything is left is another question.
+            Self::Reserve(_) => answer.refusal(|trip, _| Told::NotNow(trip)),
         }
     }
 }
@@ -350,10 +350,6 @@ impl ServiceReply {
 
     fn number(&self, name: &str) -> Option<f64> {
         self.0.get(name).and_then(Value::as_f64)
-    }
-
-    fn nanos(&self, name: &str) -> Option<u64> {
-        NanoDollars::from_dollars(self.number(name)?).ok().map(|usd| usd.as_nanos().unsigned_abs())
     }
 
     fn small(&self, name: &str) -> u32 {
@@ -397,58 +393,46 @@ impl ServiceReply {
         }
     }
 
-    fn books(&self) -> Books {
-        let is_capped = self.gives(Reason::CallCapReached);
-        Books {
+    fn books(&self, names_step: bool, calls: Option<u64>) -> Books {
+        let calls = self.whole("remaining_calls").or(self.gives(Reason::CallCapReached).then_some(0)).or(calls);
+        let books = Books {
             spent: self.number("spent_usd").unwrap_or(0.0),
             reserved: self.number("reserved_usd").unwrap_or(0.0),
             remaining: self.number("remaining_usd"),
             limit: self.number("limit_usd"),
             spent_tokens: self.whole("spent_tokens").unwrap_or(0),
+            reserved_tokens: self.whole("reserved_tokens").unwrap_or(0),
             remaining_tokens: self.whole("remaining_tokens"),
             limit_tokens: self.whole("limit_tokens"),
-            remaining_calls: self.whole("remaining_calls").or(is_capped.then_some(0)),
-        }
-    }
-
-    /// Which limit stands against it, if it is one.
-    fn exceeded(&self, asked: Cost) -> Option<BudgetExceeded> {
-        let level = match self.text("level") {
-            Some("parent") => Level::Ancestor(1),
-            Some("scope") => Level::Scope(0),
-            Some(_) | None => Level::Own,
+            left: Left::Unlimited,
         };
-        // The service says in how many seconds: it is its clock that counts, and there is none here.
-        let renews_at = None;
-        let whole = |name: &str| self.whole(name).unwrap_or(0);
-        let nanos = |name: &str| self.nanos(name).unwrap_or(0);
-        if self.gives(Reason::CallCapReached) {
-            let (spent, limit) = (whole("calls"), whole("cap"));
-            return Some(BudgetExceeded { unit: Unit::Calls, level, spent, reserved: 0, asked: 1, limit, renews_at });
-        }
-        if !self.gives(Reason::BudgetExceeded) {
-            return None;
-        }
-        if let Some(limit) = self.nanos("limit_usd") {
-            let (spent, reserved, asked) = (nanos("spent_usd"), nanos("reserved_usd"), asked.usd.as_nanos().unsigned_abs());
-            return Some(BudgetExceeded { unit: Unit::Usd, level, spent, reserved, asked, limit, renews_at });
-        }
-        let (spent, limit) = (whole("spent_tokens"), whole("limit_tokens"));
-        let reserved = self.whole("remaining_tokens").map_or(0, |left| limit.saturating_sub(spent).saturating_sub(left));
-        Some(BudgetExceeded { unit: Unit::Tokens, level, spent, reserved, asked: asked.tokens, limit, renews_at })
+        books.with_left(names_step, calls)
     }
 
-    /// A refusal that no limit is behind: a model without a price, or a service that cannot say.
-    fn not_now(&self) -> Told {
+    /// What a refusal means: what `limited` makes of a limit that stands against it, and whether that renews. Else there is a model without
+    /// a price, or a service that cannot say.
+    fn refusal(&self, limited: impl FnOnce(Trip, bool) -> Told) -> Told {
         if self.gives(Reason::UnknownModel) {
             let text = |name| self.text(name).unwrap_or_default().to_owned();
             return Told::Unpriced(Unpriced { model: text("model"), message: text("message") });
         }
-        let Books { spent, limit, .. } = self.books();
-        Told::NotNow(self.trip(What::Budget { unit: Unit::Usd, spent, limit: limit.unwrap_or(0.0) }))
+        let (number, whole) = (|name| self.number(name).unwrap_or(0.0), |name| self.whole(name).unwrap_or(0) as f64);
+        let (unit, spent, limit) = if self.gives(Reason::CallCapReached) {
+            (Unit::Calls, whole("calls"), whole("cap"))
+        } else if self.number("limit_usd").is_none() && self.number("limit_tokens").is_some() {
+            (Unit::Tokens, whole("spent_tokens"), whole("limit_tokens"))
+        } else {
+            (Unit::Usd, number("spent_usd"), number("limit_usd"))
+        };
+        let trip = self.trip(What::Budget { unit, spent, limit });
+        if self.gives(Reason::CallCapReached) || self.gives(Reason::BudgetExceeded) {
+            limited(trip, self.whole("renews_in_seconds").is_some())
+        } else {
+            Told::NotNow(trip)
+        }
     }
 
-    /// In the service's own words: this program does not know the code.
+    /// In the service's own words: it knows the names of scopes, and codes that this program does not.
     fn trip(&self, what: What) -> Trip {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
         Trip { reason: text("reason").into(), message: text("message"), what }
@@ -592,6 +576,21 @@ pub struct ServiceBudget {
     is_known: AtomicBool,
 }
 
+/// A child of a child: over a service nothing would keep the limit of the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChildOfChild;
+
+impl fmt::Display for ChildOfChild {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a budget that a service keeps draws on one parent, and this parent is a child itself; make it a child of the first budget, \
+             or let the service keep limits that many share as scopes",
+        )
+    }
+}
+
+impl std::error::Error for ChildOfChild {}
+
 /// What is spent.
 #[derive(Debug, Clone, Copy)]
 pub enum Spent<'a> {
@@ -621,10 +620,13 @@ impl ServiceBudget {
         Arc::new(Self { session: short_id(session).into_owned(), limits, parent: None, unanswered, is_known: AtomicBool::new(false) })
     }
 
-    /// A budget that draws on what remains of this one.
-    pub fn child(self: &Arc<Self>, session: &str, limits: Limits) -> Arc<Self> {
+    /// A budget that draws on what remains of this one. A service keeps one parent of a budget, so a child has none.
+    pub fn child(self: &Arc<Self>, session: &str, limits: Limits) -> Result<Arc<Self>, ChildOfChild> {
+        if self.parent.is_some() {
+            return Err(ChildOfChild);
+        }
         let (session, parent) = (short_id(session).into_owned(), Some(Arc::clone(self)));
-        Arc::new(Self { session, limits, parent, unanswered: self.unanswered, is_known: AtomicBool::new(false) })
+        Ok(Arc::new(Self { session, limits, parent, unanswered: self.unanswered, is_known: AtomicBool::new(false) }))
     }
 
     /// The name its books are kept under.
@@ -655,7 +657,7 @@ impl ServiceBudget {
 
     /// Sets an estimate aside.
     pub fn reserve(self: &Arc<Self>, estimate: Cost) -> Question {
-        self.ask("/guard/budget/reserve", self.body().cost(estimate), Asks::Reserve(Arc::clone(self), estimate))
+        self.ask("/guard/budget/reserve", self.body().cost(estimate), Asks::Reserve(Arc::clone(self)))
     }
 
     /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.
@@ -673,14 +675,34 @@ impl ServiceBudget {
     }
 
     /// What is left; of the calls of a step, when one is named.
-    pub fn books(self: &Arc<Self>, step: Option<Spent<'_>>) -> Question {
-        self.ask("/guard/budget/check", self.body().maybe("key", step.and_then(key_of)), Asks::Books)
+    pub fn books(self: &Arc<Self>, step: Option<(&str, &str)>) -> Question {
+        let is_capped = [Some(self), self.parent.as_ref()].into_iter().flatten().any(|budget| budget.limits.cap.is_some());
+        let key = match step {
+            Some((session_id, step_id)) => key_of(Spent::Call { session_id, step_id }),
+            None => key_of(Spent::AnyCall).filter(|_| is_capped),
+        };
+        self.ask_for_books(key, step.is_some(), None)
     }
 
-    /// Whether nothing is left: asked for the smallest amounts that there are.
+    fn ask_for_books(self: &Arc<Self>, key: Option<Cow<'_, str>>, names_step: bool, calls: Option<u64>) -> Question {
+        let asks = Asks::Books { budget: Arc::clone(self), names_step, calls };
+        self.ask("/guard/budget/check", self.body().maybe("key", key), asks)
+    }
+
+    /// Whether nothing is left.
     pub fn used_up(self: &Arc<Self>) -> Question {
+        self.ask_what_is_left(false)
+    }
+
+    /// Whether nothing is left for good: a limit that renews is none, nor a service that cannot say.
+    pub fn exhausted(self: &Arc<Self>) -> Question {
+        self.ask_what_is_left(true)
+    }
+
+    /// Asks for the smallest amounts that there are.
+    fn ask_what_is_left(self: &Arc<Self>, for_good: bool) -> Question {
         let smallest = Cost { usd: NanoDollars::from_nanos(1).unwrap_or_default(), tokens: 1 };
-        self.ask("/guard/budget/check", self.body().cost(smallest), Asks::UsedUp)
+        self.ask("/guard/budget/check", self.body().cost(smallest), Asks::UsedUp { for_good })
     }
 
     fn body(&self) -> Body {
@@ -708,7 +730,7 @@ impl ServiceBudget {
 fn key_of(spent: Spent<'_>) -> Option<Cow<'static, str>> {
     match spent {
         Spent::Call { session_id, step_id } => Some(Cow::Owned(short_id(&call_key(session_id, step_id)).into_owned())),
-        Spent::AnyCall => Some(Cow::Borrowed("call")),
+        Spent::AnyCall => Some(Cow::Borrowed(NO_STEP)),
         Spent::Cost(_) | Spent::Usage { .. } => None,
     }
 }

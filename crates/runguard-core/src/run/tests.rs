@@ -1,7 +1,7 @@
 //! What the stories of `sdk/stories.json` do not tell: estimates, and services that are away.
 
 use super::*;
-use crate::ledger::Limits;
+use crate::ledger::{Limits, Unit};
 use crate::time::Span;
 use serde_json::{Value, json};
 
@@ -72,22 +72,73 @@ fn an_estimate_that_is_refused_counts_no_call() {
 }
 
 #[test]
-fn a_service_is_asked_once_for_an_estimate() {
+fn a_service_is_asked_whether_anything_is_left_and_then_for_an_estimate() {
     let mut run = over_service(Unanswered::Refused);
-    let ask = asked(run.before_model(Some(usd(0.5))), "/guard/budget/reserve", json!({"session_id": "run", "max_usd": 1.0, "usd": 0.5}));
+    let left = json!({"session_id": "run", "max_usd": 1.0, "usd": 1e-9, "tokens": 1});
+    let ask = asked(run.before_model(Some(usd(0.5))), "/guard/budget/check", left);
+    let ask = asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/reserve", json!({"max_usd": 1.0, "usd": 0.5}));
     let held = reserved(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
     let ask = asked(run.settle(held, usd(0.4)), "/guard/budget/commit", json!({"reservation_id": "r1", "usd": 0.4}));
     assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
 
-    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/reserve", json!({"usd": 0.9}));
-    let full = r#"{"allow":false,"reason":"budget_exceeded","level":"budget","spent_usd":0.4,"reserved_usd":0,"limit_usd":1}"#;
+    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/check", json!({}));
+    let full =
+        r#"{"allow":false,"reason":"budget_exceeded","level":"budget","spent_usd":0.4,"reserved_usd":0.6,"limit_usd":1,"message":"Full."}"#;
+    let ask = asked(run.told(ask, Some(full)), "/guard/budget/reserve", json!({"usd": 0.9}));
     let Progress::Refused(Refusal::NotNow(trip)) = run.told(ask, Some(full)) else { panic!("it does not fit") };
-    assert_eq!(trip.message, "The budget of $1.00 has no room for $0.90: $0.40 spent, $0.60 left. Stop the run, or raise the limit.");
+    assert_eq!((trip.message.as_str(), run.trip()), ("Full.", None));
 
-    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/reserve", json!({}));
-    let spent = r#"{"allow":false,"reason":"budget_exceeded","level":"parent","spent_usd":1,"reserved_usd":0,"limit_usd":1}"#;
+    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/check", json!({}));
+    let spent =
+        r#"{"allow":false,"reason":"budget_exceeded","level":"parent","spent_usd":1,"reserved_usd":0,"limit_usd":1,"message":"All."}"#;
     let Progress::Refused(Refusal::Trip(trip)) = run.told(ask, Some(spent)) else { panic!("nothing is left") };
-    assert_eq!(trip.message, "The parent's budget of $1.00 is used up: $1.00 spent. Stop the run, or raise the limit.");
+    assert_eq!((trip.message.as_str(), &trip.what), ("All.", &What::Budget { unit: Unit::Usd, spent: 1.0, limit: 1.0 }));
+}
+
+#[test]
+fn a_limit_that_renews_is_no_end() {
+    let day = Budget::new(one_dollar());
+    day.renew(Timestamp::from_millis(86_400_000), NOW);
+    let mut run = run_with(Some(Money::InProcess(day.clone())), None);
+    assert!(matches!(run.record(usd(1.0)), Progress::Done));
+    let refused = run.before_model(None);
+    assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(trip)) if trip.message.contains("next period")), "{refused:?}");
+    assert!(matches!(run.record(usd(0.5)), Progress::Refused(Refusal::NotNow(_))));
+    assert_eq!(run.trip(), None);
+    day.renew(Timestamp::from_millis(172_800_000), Timestamp::from_millis(86_400_000));
+    assert!(matches!(run.before_model(None), Progress::Done));
+
+    let mut run = over_service(Unanswered::Refused);
+    let Progress::Ask(ask) = run.before_model(None) else { panic!("a service is asked") };
+    let spent = r#"{"allow":false,"reason":"budget_exceeded","level":"scope","scope":"tenant/day","renews_in_seconds":9,"spent_usd":1,"limit_usd":1,"message":"The tenant's budget for the day …"}"#;
+    let Progress::Refused(Refusal::NotNow(trip)) = run.told(ask, Some(spent)) else { panic!("tomorrow it passes") };
+    assert_eq!((trip.message.as_str(), run.trip()), ("The tenant's budget for the day …", None));
+}
+
+#[test]
+fn what_may_pass_later_is_not_exhausted() {
+    let budget = ServiceBudget::new("run", one_dollar(), Unanswered::Refused);
+    let away = r#"{"allow":false,"reason":"state_unavailable","message":"Away."}"#;
+    let spent = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"limit_usd":1,"message":"All."}"#;
+    assert!(matches!(budget.exhausted().told(Some(away)), Told::Passed));
+    assert!(matches!(budget.used_up().told(Some(away)), Told::NotNow(_)));
+    assert!(matches!(budget.exhausted().told(Some(spent)), Told::Stopped(_)));
+}
+
+#[test]
+fn a_child_of_a_child_is_refused_over_a_service() {
+    let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
+    let child = team.child("run", Limits::default()).unwrap();
+    let problem = child.child("step", Limits::default()).unwrap_err().to_string();
+    assert!(problem.contains("make it a child of the first budget"), "{problem}");
+}
+
+#[test]
+fn a_parent_that_was_refused_tells_its_limit_before_a_child_spends() {
+    let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
+    assert!(matches!(team.reserve(usd(2.0)).told(Some(r#"{"allow":false,"reason":"budget_exceeded"}"#)), Told::NotNow(_)));
+    let child = team.child("run", Limits::default()).unwrap();
+    assert!(child.record(Spent::Cost(usd(0.1))).body().contains("max_usd"), "a refused reservation has left nothing behind");
 }
 
 #[test]
@@ -99,6 +150,7 @@ fn a_service_that_does_not_answer_stops_nothing_for_good() {
 
     let mut open = over_service(Unanswered::Passes);
     let Progress::Ask(ask) = open.before_model(Some(usd(0.5))) else { panic!("a service is asked") };
+    let Progress::Ask(ask) = open.told(ask, None) else { panic!("it passes, and is asked for the estimate") };
     let held = reserved(open.told(ask, None));
     // It never heard of the reservation, so what was paid is recorded.
     let ask = asked(open.settle(held, usd(0.4)), "/guard/budget/record", json!({"usd": 0.4}));
@@ -111,7 +163,7 @@ fn a_service_that_does_not_answer_stops_nothing_for_good() {
 #[test]
 fn a_parent_that_was_never_asked_is_told_of_its_limit_first_and_once() {
     let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
-    let mut run = run_with(Some(Money::Service(team.child("run", Limits::default()))), None);
+    let mut run = run_with(Some(Money::Service(team.child("run", Limits::default()).unwrap())), None);
     let ask = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"session_id": "team", "max_usd": 1.0, "usd": 0.0}));
     let ask =
         asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/record", json!({"session_id": "run", "parent": "team", "usd": 0.1}));

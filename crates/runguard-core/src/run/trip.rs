@@ -58,6 +58,11 @@ impl Trip {
         Self::of_calls(RunReason::ModelCallCeiling, message, "model", limit)
     }
 
+    /// Whether it tells of a limit of which nothing is left.
+    pub(super) fn is_used_up(&self) -> bool {
+        matches!(self.what, What::Budget { spent, limit, .. } if spent >= limit)
+    }
+
     fn of_calls(reason: RunReason, message: String, tool: &str, limit: u64) -> Self {
         Self { reason: reason.code().into(), message, what: What::Calls { tool: tool.to_owned(), limit } }
     }

@@ -1,7 +1,7 @@
 //! Plays the stories that every language's `Run` must tell alike.
 
 use runguard_core::Timestamp;
-use runguard_core::budget::{Budget, Limits, Reservation};
+use runguard_core::budget::{Budget, Left, Limits, Reservation, call_key};
 use runguard_core::detect::loops::{LoopDetector, LoopSettings};
 use runguard_core::detect::stall::{Preset, StallSessions, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
@@ -93,7 +93,7 @@ impl<'a> Player<'a> {
             let stall = options["stall"].as_str().map(|_| Stalls::Service(ServiceStalls::new(Unanswered::Passes)));
             let over = over.map(|over| ServiceBudget::new(&format!("team of {id}"), over, Unanswered::Refused));
             let money = match (over, own) {
-                (Some(over), Some(own)) => Some(over.child(id, own)),
+                (Some(over), Some(own)) => Some(over.child(id, own).unwrap()),
                 (Some(over), None) => Some(over),
                 (None, own) => own.map(|own| ServiceBudget::new(id, own, Unanswered::Refused)),
             };
@@ -159,6 +159,12 @@ impl<'a> Player<'a> {
                 return Ok(None);
             }
             "count" => return self.count(text("session"), text("step")),
+            "left" => {
+                let named = step["session"].as_str().zip(step["step"].as_str());
+                let left = self.left(named);
+                assert_eq!(left, step["gives"].as_f64(), "{} {step}", self.story["name"]);
+                return Ok(None);
+            }
             unknown => panic!("there is no step '{unknown}'"),
         };
         self.until_done(progress)
@@ -171,7 +177,9 @@ impl<'a> Player<'a> {
                 Progress::Nudge(nudge) => return Ok(Some(nudge)),
                 Progress::Reserved(_) => panic!("nothing was set aside"),
                 Progress::Refused(Refusal::Trip(trip) | Refusal::NotNow(trip)) => return Err(refused(&trip)),
-                Progress::Refused(Refusal::Unpriced(unpriced)) => return Err(json!({"error": "unknown_model", "model": unpriced.model})),
+                Progress::Refused(Refusal::Unpriced(unpriced)) => {
+                    return Err(json!({"error": "unknown_model", "model": unpriced.model, "message": unpriced.message}));
+                }
                 Progress::Refused(Refusal::Unanswered) => panic!("whoever asked knows why"),
                 Progress::Ask(ask) => {
                     let (status, answer) = self.answer(&ask.question)?;
@@ -234,10 +242,26 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// `None` where nothing limits it.
+    fn left(&mut self, step: Option<(&str, &str)>) -> Option<f64> {
+        let books = match self.money.clone().unwrap() {
+            Money::InProcess(budget) => budget.books(step.map(|(session, step)| call_key(session, step)).as_deref()),
+            Money::Service(budget) => match self.told(budget.books(step)) {
+                Told::Books(books) => books,
+                told => panic!("{told:?}"),
+            },
+        };
+        match books.left {
+            Left::Usd(usd) => Some(usd),
+            Left::Calls(count) | Left::Tokens(count) => Some(count as f64),
+            Left::Unlimited => None,
+        }
+    }
+
     fn count(&mut self, session_id: &str, step_id: &str) -> Outcome {
         match self.money.clone().unwrap() {
             Money::InProcess(budget) => {
-                let counted = budget.count(&runguard_core::budget::call_key(session_id, step_id));
+                let counted = budget.count(&call_key(session_id, step_id));
                 counted.map(|_| None).map_err(|exceeded| refused(&Trip::from(&exceeded)))
             }
             Money::Service(budget) => match self.told(budget.record(Spent::Call { session_id, step_id })) {

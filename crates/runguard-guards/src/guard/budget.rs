@@ -26,11 +26,15 @@ use crate::input::{Field, Input, Kind, is_per};
 use crate::logged;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::calendar::{Period, Zone};
-use runguard_core::ledger::{Account, BudgetExceeded, Cost, Entry, Level, Limits, MOST_SCOPES, Scope, Unit, number_of, scope_label};
+use runguard_core::ledger::{
+    Account, BudgetExceeded, Cost, Entry, Level, Limits, MAX_STORED_KEYS, MAX_STORED_RESERVATIONS, MAX_STORED_RESERVATIONS_OF_SCOPE,
+    MOST_SCOPES, Scope, Unit, first_of, number_of, scope_label,
+};
 use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Prices, UnknownModel, Usage};
+use runguard_core::prices::{Prices, UnknownModel, UnknownModelError, Usage};
 use runguard_core::reason::{GuardName, Reason};
+use runguard_core::run::sentence;
 use runguard_core::text::StoreText;
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -101,6 +105,7 @@ macro_rules! answers {
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
             says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),
             says("spent_tokens", AnswerKind::Whole, "Tokens spent."),
+            says("reserved_tokens", AnswerKind::Whole, "Tokens set aside."),
             says("limit_tokens", AnswerKind::Whole, "Tokens allowed, if there is a limit."),
             says("remaining_tokens", AnswerKind::Whole, "Tokens left, in all it draws on, if there is a limit."),
             $($more),*
@@ -136,7 +141,7 @@ route!(
     RECORD_ROUTE,
     "record",
     Record,
-    "This was spent. It counts, also when it passes the limit.",
+    "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted.",
     cost_fields![],
     answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
@@ -175,7 +180,8 @@ const SCOPE_NAME: AnswerField = says("scope_name", AnswerKind::Text, "Refused by
 const RENEWS: AnswerField = says("renews_in_seconds", AnswerKind::Whole, "Refused by a limit of a period: when the next one begins.");
 const MODEL: AnswerField = says("model", AnswerKind::Text, "Unknown model: its name.");
 const CALLS: AnswerField = says("calls", AnswerKind::Whole, "Calls of the key.");
-const REMAINING_CALLS: AnswerField = says("remaining_calls", AnswerKind::Whole, "Calls of the key left, if there is a cap.");
+const REMAINING_CALLS: AnswerField =
+    says("remaining_calls", AnswerKind::Whole, "Calls of the key left, in all it draws on, if there is a cap.");
 const CAP: AnswerField = says("cap", AnswerKind::Whole, "Cap reached: calls allowed.");
 const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To commit or release it.");
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
@@ -183,12 +189,6 @@ const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservat
 /// What an answer calls a budget that another one draws on, and one that many sessions share.
 const OF_PARENT: &str = "parent";
 const OF_SCOPE: &str = "scope";
-/// Open reservations of one budget; more are refused. Less than within a process: the state is read and written at every step.
-pub const MOST_RESERVATIONS: usize = 1024;
-/// The same of a scope, which many share.
-const MOST_RESERVATIONS_OF_SCOPE: usize = 4096;
-/// Keys counted against the cap. Beyond it the one counted longest ago is forgotten.
-const MOST_KEYS: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -431,7 +431,7 @@ impl Guard for Budget {
         if state.path.len() <= part {
             state.path.resize_with(part + 1, Account::default);
         }
-        state.path[part].apply(&event.entry, at, MOST_KEYS);
+        state.path[part].apply(&event.entry, at, MAX_STORED_KEYS);
     }
 
     fn part(event: &Event) -> usize {
@@ -443,7 +443,7 @@ impl Guard for Budget {
         let events: Vec<Event> = postcard::from_bytes(events).ok()?;
         let mut account = state.map(Account::from_bytes).unwrap_or_default();
         for Event { entry, .. } in events {
-            account.apply(&entry, at, MOST_KEYS);
+            account.apply(&entry, at, MAX_STORED_KEYS);
         }
         Some(account.to_bytes())
     }
@@ -595,7 +595,7 @@ fn reservation_number(id: &str) -> u64 {
 
 #[derive(Debug)]
 pub enum Block {
-    Model { model: String },
+    Model(UnknownModelError),
     Exceeded(BudgetExceeded),
     Reservations { open: u32 },
 }
@@ -613,6 +613,7 @@ pub struct Pass {
     remaining_usd: Option<NanoDollars>,
     remaining_tokens: Option<u64>,
     calls: Option<u32>,
+    remaining_calls: Option<u32>,
 }
 
 /// An account that is asked, and the limits in force there.
@@ -701,20 +702,22 @@ impl Request {
         }
     }
 
-    /// What the request says it costs; `Err` names a model that has no price.
-    fn cost(&self, settings: &Settings) -> Result<Option<Cost>, String> {
+    /// What the request says it costs, if it does, and the model that has no price.
+    fn cost(&self, settings: &Settings) -> (Option<Cost>, Option<UnknownModelError>) {
         let (Some(model), Some(usage)) = (&self.model, &self.usage) else {
             let told = self.usd.is_some() || self.tokens.is_some();
-            return Ok(told.then(|| Cost { usd: self.usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }));
+            return (told.then(|| Cost { usd: self.usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }), None);
         };
-        let from_table = || Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(usd, _)| usd);
         // What the caller knows better than the table.
-        let usd = match self.usd.map_or_else(from_table, Ok) {
-            Ok(usd) => usd,
-            Err(_) if settings.unknown_models == UnknownModels::Free => NanoDollars::ZERO,
-            Err(_) => return Err(model.clone()),
+        if let Some(usd) = self.usd {
+            return (Some(Cost { usd, tokens: usage.total_tokens() }), None);
+        }
+        let unknown = match settings.unknown_models {
+            UnknownModels::Error => UnknownModel::Error,
+            UnknownModels::Free => UnknownModel::Free,
         };
-        Ok(Some(Cost { usd, tokens: usage.total_tokens() }))
+        let (cost, unpriced) = usage.cost(|| Prices::bundled().cost(model, usage, &unknown).map(|(usd, _)| usd));
+        (Some(cost), unpriced)
     }
 
     /// The path as it is at this moment: periods that are over have begun anew. With what began.
@@ -732,7 +735,7 @@ impl Request {
             let mut account = account_at(path.len());
             if let Some(period) = period.filter(|_| account.is_over(now)) {
                 let entry = Entry::Began { ends: settings.time_zone.end_of(period, now) };
-                account.to_mut().apply(&entry, now, MOST_KEYS);
+                account.to_mut().apply(&entry, now, MAX_STORED_KEYS);
                 began.push(Event { steps: path.len() as u32, entry });
             }
             path.push(OnPath { account, limits });
@@ -763,7 +766,8 @@ impl Request {
             match self.act {
                 Act::Check => {}
                 Act::Record => {
-                    if cost != Cost::ZERO {
+                    // A call that was made for nothing leaves that behind too: the log tells it from one that was asked for.
+                    if cost != Cost::ZERO || (self.key.is_some() && !self.asks_for_call()) {
                         push(Entry::Spent(cost));
                     }
                 }
@@ -791,25 +795,46 @@ impl Request {
         events
     }
 
-    /// What stands against the request so many steps up: of the path before it, or of the path once it is done where it tells of
+    /// The limits that stand against the request so many steps up: of the path before it, or of the path once it is done where it tells of
     /// what happened already.
-    fn block_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Option<Block> {
+    fn limits_at(&self, steps: usize, before: &OnPath<'_>, after: &Account, cost: Cost, now: Timestamp) -> Vec<BudgetExceeded> {
         let (level, OnPath { account, limits }) = (self.level(steps), before);
-        let call = || self.key_number().map_or(Ok(()), |key| account.may_call(key, *limits, level));
-        let estimate = || self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
-        let judged = match self.act {
-            Act::Release => Ok(()),
-            Act::Check | Act::Reserve => call().and_then(|()| account.has_room_for(cost, *limits, level, now)),
-            Act::Record => call().and_then(|()| after.is_within(*limits, level, now)),
-            Act::Commit => after.was_agreed(cost, estimate(), *limits, level, now),
-        };
-        if let Err(exceeded) = judged {
-            return Some(Block::Exceeded(exceeded));
+        let lacks_call = self.key_number().and_then(|key| account.lacks_call(key, *limits, level));
+        match self.act {
+            Act::Release => Vec::new(),
+            Act::Check | Act::Reserve => lacks_call.into_iter().chain(account.lacks_room_for(cost, *limits, level, now)).collect(),
+            Act::Record if self.asks_for_call() => lacks_call.into_iter().chain(after.overspent(*limits, level, now)).collect(),
+            Act::Record => {
+                let overcalled = self.key_number().and_then(|key| after.overcalled(key, *limits, level));
+                overcalled.into_iter().chain(after.overspent(*limits, level, now)).collect()
+            }
+            Act::Commit => {
+                let agreed = self.reservation_number().and_then(|id| account.lease(id, now)).map_or(Cost::ZERO, |lease| lease.cost);
+                after.overrun_by(cost, agreed, *limits, level, now).collect()
+            }
         }
-        let most = if steps < self.line() { MOST_RESERVATIONS } else { MOST_RESERVATIONS_OF_SCOPE };
+    }
+
+    /// The most reservations are open so many steps up.
+    fn is_full_at(&self, steps: usize, account: &Account, now: Timestamp) -> Option<Block> {
+        let most = if steps < self.line() { MAX_STORED_RESERVATIONS } else { MAX_STORED_RESERVATIONS_OF_SCOPE };
         let is_full = self.act == Act::Reserve && account.open() >= most;
         let open = if is_full { account.leases(now).count() } else { 0 };
         (open >= most).then_some(Block::Reservations { open: open as u32 })
+    }
+
+    /// A key that is recorded without a cost: the call is yet to be made.
+    fn asks_for_call(&self) -> bool {
+        self.act == Act::Record && self.key.is_some() && self.usd.is_none() && self.tokens.is_none() && self.usage.is_none()
+    }
+
+    /// Which one of the path a level is.
+    fn steps(&self, level: Level) -> usize {
+        match level {
+            Level::Own => 0,
+            Level::Ancestor(steps) => steps as usize,
+            Level::Scope(number) => self.line() + number as usize,
+        }
     }
 }
 
@@ -877,38 +902,40 @@ impl Decide for Request {
         let now = moment.now;
         let (before, began) = self.path(settings, state, now);
         let mut findings = Vec::new();
-        let told = self.cost(settings);
+        let (told, unpriced) = self.cost(settings);
         // What happened is counted, also what has no known price: its tokens and its call.
-        let happened = matches!(self.act, Act::Record | Act::Commit);
+        let happened = matches!(self.act, Act::Record | Act::Commit) && !self.asks_for_call();
         let lease = self.reservation_number().and_then(|id| before[0].account.lease(id, now));
-        let cost = match &told {
-            Ok(Some(cost)) => *cost,
-            Ok(None) => lease.filter(|_| self.act == Act::Commit).map(|lease| lease.cost).unwrap_or_default(),
-            Err(_) => Cost::tokens(self.usage.as_ref().map_or(0, Usage::total_tokens)),
-        };
+        let agreed = lease.filter(|_| self.act == Act::Commit).map(|lease| lease.cost);
+        let cost = told.or(agreed).unwrap_or_default();
         let events = self.events(settings, &before, began, cost, moment);
         let counted = || if happened { events.clone() } else { Vec::new() };
         // Tokens need no price: it matters only where dollars are limited.
-        if let Err(model) = told
+        if let Some(unknown) = unpriced
             && before.iter().any(|on_path| on_path.limits.usd.is_some())
         {
-            findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model { model }, None) });
+            findings.push(Finding { events: counted(), ..Finding::new(Reason::UnknownModel, Block::Model(unknown), None) });
         }
         let mut after = before.clone();
         for event in &events {
-            after[Budget::part(event)].account.to_mut().apply(&event.entry, now, MOST_KEYS);
+            after[Budget::part(event)].account.to_mut().apply(&event.entry, now, MAX_STORED_KEYS);
         }
-        for (steps, before) in before.iter().enumerate() {
-            let Some(block) = self.block_at(steps, before, &after[steps].account, cost, now) else { continue };
-            let (reason, clears_at) = match &block {
-                Block::Model { .. } => (Reason::UnknownModel, None),
-                Block::Exceeded(exceeded) => (exceeded.reason(), before.account.may_clear_at(exceeded, now)),
-                Block::Reservations { .. } => (Reason::TooManyReservations, before.account.next_expiry(now)),
-            };
+        let on_path = || before.iter().enumerate();
+        let limited = first_of(on_path().flat_map(|(steps, before)| self.limits_at(steps, before, &after[steps].account, cost, now)));
+        let refused = match limited {
+            Err(exceeded) => {
+                let clears_at = before[self.steps(exceeded.level)].account.may_clear_at(&exceeded, now);
+                Some((exceeded.reason(), Block::Exceeded(exceeded), clears_at))
+            }
+            Ok(()) => on_path().find_map(|(steps, OnPath { account, .. })| {
+                let block = self.is_full_at(steps, account, now)?;
+                Some((Reason::TooManyReservations, block, account.next_expiry(now)))
+            }),
+        };
+        if let Some((reason, block, clears_at)) = refused {
             // What is told is not asked again.
             let clears_at = clears_at.filter(|_| !happened);
             findings.push(Finding { events: counted(), ..Finding::new(reason, block, clears_at) });
-            break;
         }
         let OnPath { account: own, limits } = &after[0];
         let room = || after.iter().map(|on_path| on_path.account.room(on_path.limits, now));
@@ -922,6 +949,7 @@ impl Decide for Request {
             remaining_usd: room().filter_map(|(usd, _)| usd).min(),
             remaining_tokens: room().filter_map(|(_, tokens)| tokens).min(),
             calls: self.key_number().map(|key| own.calls_of(key)),
+            remaining_calls: self.key_number().and_then(|key| after.iter().filter_map(|at| at.account.calls_left(key, at.limits)).min()),
         };
         Ruling { findings, pass, events }
     }
@@ -929,12 +957,7 @@ impl Decide for Request {
     fn explain(&self, settings: &Settings, _state: &State, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let facts = Facts::new().with("budget", self.budget.clone());
         match block {
-            Block::Model { model } => (
-                facts.with("model", model.clone()),
-                format!(
-                    "Model '{model}' has no known price, so its cost cannot be kept within a limit. Send usd with the request, or set unknown_models = \"free\"."
-                ),
-            ),
+            Block::Model(unknown) => (facts.with("model", unknown.model.clone()), sentence(unknown)),
             Block::Exceeded(exceeded) => self.explain_exceeded(facts, exceeded, settings, moment.now),
             Block::Reservations { open } => (
                 facts,
@@ -946,7 +969,7 @@ impl Decide for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        let Pass { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls } = pass;
+        let Pass { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls, remaining_calls } = pass;
         let mut facts = Facts::new().with("budget", self.budget.clone());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -958,7 +981,8 @@ impl Decide for Request {
             .with("cost_usd", cost.usd.as_dollars())
             .with("spent_usd", spent.usd.as_dollars())
             .with("reserved_usd", reserved.usd.as_dollars())
-            .with("spent_tokens", spent.tokens);
+            .with("spent_tokens", spent.tokens)
+            .with("reserved_tokens", reserved.tokens);
         if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }
@@ -973,9 +997,9 @@ impl Decide for Request {
         }
         if let Some(calls) = calls {
             facts = facts.with("calls", calls);
-            if let Some(cap) = limits.cap {
-                facts = facts.with("remaining_calls", cap.saturating_sub(calls));
-            }
+        }
+        if let Some(left) = remaining_calls {
+            facts = facts.with("remaining_calls", left);
         }
         facts
     }
@@ -1002,33 +1026,22 @@ impl Request {
             facts = facts.with("renews_in_seconds", now.seconds_until(renews_at));
         }
         let BudgetExceeded { unit, spent, reserved, limit, .. } = *exceeded;
-        match unit {
-            Unit::Calls => (
-                facts.with("calls", spent).with("cap", limit),
-                format!(
-                    "'{}' was done {spent} times (cap {limit}). Go on without it, or hand over to a person.",
-                    self.key.as_deref().unwrap_or("this step")
-                ),
-            ),
-            Unit::Usd => (
-                facts
-                    .with("level", level)
-                    .with("cost_usd", exceeded.asked_value())
-                    .with("spent_usd", exceeded.spent_value())
-                    .with("reserved_usd", exceeded.reserved_value())
-                    .with("limit_usd", exceeded.limit_value())
-                    .with("remaining_usd", exceeded.remaining_value()),
-                sentences,
-            ),
-            Unit::Tokens => (
-                facts
-                    .with("level", level)
-                    .with("spent_tokens", spent)
-                    .with("limit_tokens", limit)
-                    .with("remaining_tokens", limit.saturating_sub(spent).saturating_sub(reserved)),
-                sentences,
-            ),
-        }
+        let facts = facts.with("level", level);
+        let facts = match unit {
+            Unit::Calls => facts.with("calls", spent).with("cap", limit),
+            Unit::Usd => facts
+                .with("cost_usd", exceeded.asked_value())
+                .with("spent_usd", exceeded.spent_value())
+                .with("reserved_usd", exceeded.reserved_value())
+                .with("limit_usd", exceeded.limit_value())
+                .with("remaining_usd", exceeded.remaining_value()),
+            Unit::Tokens => facts
+                .with("spent_tokens", spent)
+                .with("reserved_tokens", reserved)
+                .with("limit_tokens", limit)
+                .with("remaining_tokens", limit.saturating_sub(spent).saturating_sub(reserved)),
+        };
+        (facts, sentences)
     }
 }
 
@@ -1166,11 +1179,21 @@ mod tests {
     }
 
     #[test]
-    fn a_call_beyond_its_cap_is_counted_with_what_it_cost() {
+    fn a_call_beyond_its_cap_is_counted_when_it_was_made_and_not_when_it_was_asked_for() {
         let mut story = Story::default();
         let call = |usd: f64| ask("record", json!({"key": "email", "cap": 1, "usd": usd}));
+        let asked = ask("record", json!({"key": "email", "cap": 1}));
         assert!(story.at(0).allows(&*call(0.1)));
+        for _ in 0..2 {
+            assert_eq!(story.at(1).refuses(&*asked), Reason::CallCapReached);
+            assert_eq!((story.fact("level"), story.fact("calls")), (Some("budget".into()), Some(Value::Int(1))));
+            assert_eq!(
+                story.message(),
+                "The budget allows 1 call of one key, and all were made. Go on without this call, or stop the run."
+            );
+        }
         assert_eq!(story.at(1).refuses(&*call(0.2)), Reason::CallCapReached);
+        assert_eq!(story.message(), "The budget allows 1 call of one key, and 2 were made. Go on without this call, or stop the run.");
         assert!(story.at(2).allows(&*ask("check", json!({}))));
         assert_eq!(story.fact("spent_usd"), Some(Value::Number(0.3)), "the money is gone");
         let unpriced = ask("record", json!({"model": "no-such-model", "input_tokens": 70}));
@@ -1185,7 +1208,33 @@ mod tests {
         let call = |whose: &str| operation("/guard/budget/record", json!({"session_id": whose, "parent": "team", "key": "search"}));
         assert!(story.at(0).allows(&*operation("/guard/budget/record", json!({"session_id": "team", "usd": 0, "cap": 2}))));
         assert!(story.at(1).allows(&*call("a")) && story.at(1).allows(&*call("b")));
+        assert_eq!(story.fact("remaining_calls"), Some(Value::Int(0)), "the least of all it draws on");
         assert_eq!(story.at(2).refuses(&*call("c")), Reason::CallCapReached);
+        assert_eq!((story.fact("level"), story.fact("cap")), (Some("parent".into()), Some(Value::Int(2))));
+        assert!(story.message().starts_with("The parent's budget allows 2 calls of one key"), "{}", story.message());
+    }
+
+    #[test]
+    fn a_refusal_names_what_is_used_up_before_what_is_only_set_aside() {
+        let mut story = Story::default();
+        let body = |more: Json| {
+            let mut body = json!({"session_id": "a", "parent": "team", "max_usd": 1});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        assert!(story.at(0).allows(&*operation("/guard/budget/record", json!({"session_id": "team", "usd": 0, "max_usd": 2}))));
+        assert!(story.at(1).allows(&*operation("/guard/budget/reserve", body(json!({"usd": 1, "tokens": 5})))));
+        assert!(story.at(2).allows(&*operation("/guard/budget/record", json!({"session_id": "team", "usd": 2}))));
+        assert_eq!(story.at(3).refuses(&*operation("/guard/budget/check", body(json!({"usd": "0.000000001"})))), Reason::BudgetExceeded);
+        assert_eq!((story.fact("level"), story.fact("spent_usd")), (Some("parent".into()), Some(Value::Number(2.0))));
+        assert_eq!(
+            story.message(),
+            "The parent's budget of $2.00 is used up: $2.00 spent, $1.00 reserved. Stop the run, or raise the limit."
+        );
+        assert_eq!(story.retry_after_seconds(), None, "nobody gives it back");
+        assert!(story.at(4).allows(&*operation("/guard/budget/record", json!({"session_id": "b", "usd": 0}))));
+        assert!(story.at(5).allows(&*operation("/guard/budget/reserve", json!({"session_id": "b", "tokens": 5}))));
+        assert_eq!(story.fact("reserved_tokens"), Some(Value::Int(5)));
     }
 
     #[test]
@@ -1379,6 +1428,9 @@ mod tests {
     enum Act {
         Check(u32),
         Record(u32),
+        /// May a call of this key be made?
+        Ask(u8),
+        /// It was made, and cost this much.
         Call(u32, u8),
         Reserve(u32),
         Commit(usize, Option<u32>),
@@ -1393,6 +1445,7 @@ mod tests {
         prop_oneof![
             (0_u32..60).prop_map(Act::Check),
             (0_u32..40).prop_map(Act::Record),
+            (0_u8..3).prop_map(Act::Ask),
             (0_u32..40, 0_u8..3).prop_map(|(cents, key)| Act::Call(cents, key)),
             (0_u32..60).prop_map(Act::Reserve),
             (any::<usize>(), proptest::option::of(0_u32..60)).prop_map(|(which, cents)| Act::Commit(which, cents)),
@@ -1452,7 +1505,7 @@ mod tests {
             for (whose, bound) in limits.iter().enumerate() {
                 let mut body = both.body(whose, 0, Some(0), json!({}));
                 put_limits(&mut body, *bound);
-                both.store("record", body);
+                assert_eq!(both.store(super::Act::Record, body), Ok(()));
             }
             both
         }
@@ -1478,8 +1531,16 @@ mod tests {
             body
         }
 
-        fn store(&mut self, act: &str, body: Json) -> bool {
-            self.story.at(self.now).allows(&*operation(&format!("/guard/budget/{act}"), body))
+        fn store(&mut self, act: super::Act, body: Json) -> Result<(), BudgetExceeded> {
+            let text = body.to_string();
+            let request = Request::read(&Input::read(text.as_bytes(), act.route().fields).unwrap(), act);
+            let found = self.story.at(self.now).ruling(&request).findings.pop().map(|finding| finding.block);
+            assert_eq!(self.story.allows(&request), found.is_none());
+            match found {
+                None => Ok(()),
+                Some(Block::Exceeded(exceeded)) => Err(exceeded),
+                Some(other) => panic!("{other:?}"),
+            }
         }
 
         /// When the period of a scope ends that this moment is in.
@@ -1506,7 +1567,7 @@ mod tests {
                 let mut kept = self.story.scope(SCOPES[number].0, SCOPES[number].2);
                 // A question that is refused leaves nothing behind, so a period may be over without anybody's having noted it.
                 if let Some(ends) = self.end_of(number).filter(|_| kept.is_over(now)) {
-                    kept.apply(&Entry::Began { ends }, now, MOST_KEYS);
+                    kept.apply(&Entry::Began { ends }, now, MAX_STORED_KEYS);
                 }
                 (scope, kept)
             });
@@ -1514,12 +1575,25 @@ mod tests {
                 let books = budget.snapshot();
                 proptest::prop_assert_eq!(kept.spent(), books.spent());
                 proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
+                for key in 0..3 {
+                    let key = key.to_string();
+                    // Where there is no cap above, it is not counted; a limit may have been another when it was.
+                    proptest::prop_assert_eq!(kept.calls_of(number_of(&key)), budget.calls_made(&key));
+                }
                 // Apart from what was spent without asking, what is spent and set aside stays within the limit.
                 if let Some(limit) = books.limits.usd {
                     proptest::prop_assert!(books.committed.usd <= limit.saturating_sub(books.reserved.usd));
                 }
             }
             Ok(())
+        }
+    }
+
+    fn exceeded(done: Result<(), runguard_core::budget::BudgetError>) -> Result<(), BudgetExceeded> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(runguard_core::budget::BudgetError::Exceeded(exceeded)) => Err(exceeded),
+            Err(other) => panic!("{other:?}"),
         }
     }
 
@@ -1542,48 +1616,50 @@ mod tests {
             let mut both = Both::new(&limits);
             let mut open: Vec<(usize, u8, runguard_core::budget::ReservationId, String, Cost)> = Vec::new();
             for (whose, set, act) in acts {
+                let settles = matches!(act, Act::Commit(..) | Act::Release(_));
                 let (in_process, in_store) = match act {
                     Act::Check(cents) => {
                         let body = both.body(whose, set, Some(cents), json!({}));
-                        (both.process(whose, set).check(amount(cents)).is_ok(), both.store("check", body))
+                        (both.process(whose, set).check(amount(cents)), both.store(super::Act::Check, body))
                     }
                     Act::Record(cents) => {
                         let body = both.body(whose, set, Some(cents), json!({}));
-                        (both.process(whose, set).record(amount(cents)).is_ok(), both.store("record", body))
+                        (both.process(whose, set).record(amount(cents)), both.store(super::Act::Record, body))
+                    }
+                    Act::Ask(key) => {
+                        let (key, budget) = (key.to_string(), both.process(whose, set));
+                        let body = both.body(whose, set, None, json!({"key": key}));
+                        let in_store = both.store(super::Act::Record, body);
+                        let counted = budget.count(&key);
+                        let left = counted.ok().flatten().map(|left| Value::Int(i64::from(left)));
+                        proptest::prop_assert_eq!(left, both.story.fact("remaining_calls"));
+                        (counted.map(drop), in_store)
                     }
                     Act::Call(cents, key) => {
-                        let (key, budget) = (key.to_string(), both.process(whose, set));
-                        let is_free = budget.calls_left(&key) != Some(0) && budget.check(Cost::ZERO).is_ok();
-                        let check = both.body(whose, set, None, json!({"key": key}));
-                        let may = both.store("check", check);
-                        proptest::prop_assert_eq!(is_free, may);
-                        if !may {
-                            continue;
-                        }
-                        budget.count(&key).unwrap();
-                        let record = both.body(whose, set, Some(cents), json!({"key": key}));
-                        (budget.record(amount(cents)).is_ok(), both.store("record", record))
+                        let key = key.to_string();
+                        let body = both.body(whose, set, Some(cents), json!({"key": key}));
+                        (both.process(whose, set).record_call(&key, amount(cents)), both.store(super::Act::Record, body))
                     }
                     Act::Reserve(cents) => {
                         let id = both.process(whose, set).reserve_with_id(amount(cents));
                         let body = both.body(whose, set, Some(cents), json!({}));
-                        let granted = both.store("reserve", body);
-                        if let (Ok(id), true, Some(Value::Text(name))) = (id, granted, both.story.fact("reservation_id")) {
+                        let granted = both.store(super::Act::Reserve, body);
+                        if let (Ok(id), Ok(()), Some(Value::Text(name))) = (id, granted, both.story.fact("reservation_id")) {
                             open.push((whose, set, id, name.into_owned(), amount(cents)));
                         }
-                        (id.is_ok(), granted)
+                        (exceeded(id.map(drop)), granted)
                     }
                     Act::Commit(which, cents) if !open.is_empty() => {
                         let (whose, set, id, name, estimate) = open.swap_remove(which % open.len());
-                        let committed = both.process(whose, set).commit_by_id(id, cents.map_or(estimate, amount)).is_ok();
+                        let committed = both.process(whose, set).commit_by_id(id, cents.map_or(estimate, amount));
                         let body = both.body(whose, set, cents, json!({"reservation_id": name}));
-                        (committed, both.store("commit", body))
+                        (exceeded(committed), both.store(super::Act::Commit, body))
                     }
                     Act::Release(which) if !open.is_empty() => {
                         let (whose, set, id, name, _) = open.swap_remove(which % open.len());
                         both.process(whose, set).release_by_id(id).unwrap();
                         let body = both.body(whose, set, None, json!({"reservation_id": name}));
-                        (true, both.store("release", body))
+                        (Ok(()), both.store(super::Act::Release, body))
                     }
                     Act::Limit(number, bound) => {
                         both.scope_bounds[number] = bound;
@@ -1593,7 +1669,7 @@ mod tests {
                     Act::Pass(hours) => {
                         // Everyone has noted the time, or going back would be no going back for them.
                         let body = both.body(0, u8::MAX, Some(0), json!({}));
-                        both.store("record", body);
+                        both.store(super::Act::Record, body).ok();
                         both.process(0, u8::MAX);
                         both.now += i64::from(hours) * 3_600_000;
                         continue;
@@ -1601,6 +1677,15 @@ mod tests {
                     Act::Commit(..) | Act::Release(_) => continue,
                 };
                 proptest::prop_assert_eq!(in_process, in_store);
+                if in_store.is_ok() {
+                    let left = both.process(whose, set).remaining();
+                    let told = left.usd.map(|usd| Value::Number(usd.as_dollars()));
+                    // Whose reservation was settled is another's question.
+                    if !settles {
+                        proptest::prop_assert_eq!(told, both.story.fact("remaining_usd"));
+                        proptest::prop_assert_eq!(left.tokens.map(Value::from), both.story.fact("remaining_tokens"));
+                    }
+                }
                 both.same_books()?;
             }
         }

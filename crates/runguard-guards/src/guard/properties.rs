@@ -1,6 +1,6 @@
 //! How the guards are tested: stories with the times written out, and properties that hold for any history.
 
-use super::{Decide, Moment, Notice, Operation, Outcome, ROUTES, RulingOf, SettingsOf, Slot, StateOf, api_circuit, replay};
+use super::{Decide, Guard, Moment, Notice, Operation, Outcome, ROUTES, RulingOf, SettingsOf, Slot, StateOf, Stored, api_circuit, replay};
 use crate::answer::{Answer, Value};
 use crate::input::Input;
 use crate::policy::{Policy, Tree};
@@ -92,6 +92,13 @@ impl Story {
         self.answer = Some(outcome.answer.clone());
         self.warnings.clone_from(&outcome.warnings);
         outcome
+    }
+
+    /// What the rules would find, with nothing done.
+    pub(crate) fn ruling<C: Decide>(&self, check: &C) -> RulingOf<C> {
+        let states: Vec<Option<&[u8]>> = self.addresses(check).iter().map(|address| self.states.get(address).map(Vec::as_slice)).collect();
+        let settings = &C::Guard::section(&self.policy).for_subject(Decide::subject(check)).settings;
+        ask(check, settings, &StateOf::<C>::load(&states), self.now)
     }
 
     pub(crate) fn allows(&mut self, operation: &dyn Operation) -> bool {
@@ -222,7 +229,7 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
         body["cap"] = 3.into();
         match number {
             0 => body["max_tokens"] = 9000.into(),
-            1 => body["model"] = (if flag { "gpt-4o" } else { "no-such-model" }).into(),
+            1 => (body["model"], body["input_tokens"]) = ((if flag { "gpt-4o" } else { "no-such-model" }).into(), 1000.into()),
             _ => {
                 // Not the budget itself.
                 (body["max_usd"], body["max_tokens"], body["cap"]) = (1_000_000.into(), 1_000_000_000.into(), 1_000_000.into());

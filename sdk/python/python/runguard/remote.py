@@ -193,18 +193,15 @@ class RemoteBudgetTracker(BudgetTracker):
         self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))
 
     def check(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Union[int, float]:
-        books = self._books(session_id, step_id)
-        asks_for_calls = session_id is not None or step_id is not None
-        names = ("remaining_calls",) if asks_for_calls else ("remaining", "remaining_calls", "remaining_tokens")
-        left = [books[name] for name in names if books[name] is not None]
-        return left[0] if left else float("inf")
+        left: Union[int, float] = self._books(session_id, step_id)["left"]
+        return left
 
     def reserve(self, usd: Optional[Dollars] = None, *, tokens: Optional[int] = None) -> RemoteReservation:  # type: ignore[override]
         return RemoteReservation(self, self._service.settle(self._kept.reserve(usd, tokens)), usd, tokens)
 
     def exhausted(self) -> Optional[BudgetExceededError]:
         try:
-            self._service.settle(self._kept.used_up())
+            self._service.settle(self._kept.exhausted())
         except BudgetExceededError as error:
             return error
         return None

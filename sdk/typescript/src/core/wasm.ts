@@ -112,7 +112,7 @@ interface Exports {
   service_budget_release(handle: number, reservation: number): number
   service_budget_books(handle: number): number
   service_budget_calls_left(handle: number, session: number, step: number): number
-  service_budget_used_up(handle: number): number
+  service_budget_exhausted(handle: number): number
   service_circuit_new(name: number, failOpen: number): number
   service_circuit_free(handle: number): void
   service_circuit_name(handle: number): void

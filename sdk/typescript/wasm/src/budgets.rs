@@ -1,11 +1,10 @@
 //! Budgets: dollars, tokens, calls of a key.
 
 use crate::boundary::{DONE, GONE, Table, answer, refuse, tripped, whole, with_texts};
-use crate::prices::{cost_of, usage};
-use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, ReservationId, call_key};
+use crate::prices::{known_cost, unknown_model, usage};
+use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, ReservationId, UsageRefused, call_key};
 use runguard_core::money::NanoDollars;
 use runguard_core::run::{Money, Trip};
-use serde::Serialize;
 use std::cell::RefCell;
 
 thread_local! {
@@ -89,14 +88,15 @@ pub extern "C" fn budget_record(handle: u32, usd: f64, count: f64) -> i32 {
     })
 }
 
-/// Prices what a model call used, and counts dollars and tokens.
+/// Prices what a model call used, and counts dollars and tokens; tokens also without a price.
 #[unsafe(no_mangle)]
 pub extern "C" fn budget_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
     let usage = usage(input, output, cached, cache_write);
     with_texts([model], |[model]| {
-        with_budget(handle, |budget| match cost_of(model, &usage) {
-            Ok(usd) => budget.record(Cost { usd, tokens: usage.total_tokens() }).map_or_else(exceeded, |()| DONE),
-            Err(status) => status,
+        with_budget(handle, |budget| match budget.record_usage(&usage, || known_cost(model, &usage)) {
+            Ok(()) => DONE,
+            Err(UsageRefused::Exceeded(found)) => exceeded(found),
+            Err(UsageRefused::Unpriced(unknown)) => unknown_model(&unknown),
         })
     })
 }
@@ -156,35 +156,8 @@ pub extern "C" fn budget_release(handle: u32, id: f64) -> i32 {
     with_budget(handle, |budget| settled(budget.release_by_id(ReservationId::from(id as u64))))
 }
 
-#[derive(Serialize)]
-struct Books {
-    spent: f64,
-    reserved: f64,
-    remaining: Option<f64>,
-    limit: Option<f64>,
-    spent_tokens: u64,
-    reserved_tokens: u64,
-    remaining_tokens: Option<u64>,
-    limit_tokens: Option<u64>,
-}
-
+/// The books, with what is left in one number.
 #[unsafe(no_mangle)]
 pub extern "C" fn budget_books(handle: u32) -> i32 {
-    with_budget(handle, |budget| {
-        let books = budget.snapshot();
-        let spent = books.spent();
-        answer(
-            DONE,
-            &Books {
-                spent: spent.usd.as_dollars(),
-                reserved: books.reserved.usd.as_dollars(),
-                remaining: books.remaining.usd.map(NanoDollars::as_dollars),
-                limit: books.limits.usd.map(NanoDollars::as_dollars),
-                spent_tokens: spent.tokens,
-                reserved_tokens: books.reserved.tokens,
-                remaining_tokens: books.remaining.tokens,
-                limit_tokens: books.limits.tokens,
-            },
-        )
-    })
+    with_budget(handle, |budget| answer(DONE, &budget.books(None)))
 }

@@ -35,10 +35,12 @@ pub(crate) fn usage(input: f64, output: f64, cached: f64, cache_write: f64) -> U
 
 /// The cost, or the status that says why there is none.
 pub(crate) fn cost_of(model: &str, usage: &Usage) -> Result<NanoDollars, i32> {
-    known_cost(model, usage).map_err(|problem| {
-        answer_text(&sentence(&problem));
-        UNKNOWN_MODEL
-    })
+    known_cost(model, usage).map_err(|problem| unknown_model(&problem))
+}
+
+pub(crate) fn unknown_model(problem: &UnknownModelError) -> i32 {
+    answer_text(&sentence(problem));
+    UNKNOWN_MODEL
 }
 
 pub(crate) fn known_cost(model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {

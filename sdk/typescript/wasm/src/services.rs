@@ -120,8 +120,8 @@ pub extern "C" fn service_stall_user_message(handle: u32, session: usize) -> i32
     with_texts([session], |[session]| of_stalls(handle, |stalls| stalls.user_message(session)))
 }
 
-fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Option<Arc<ServiceBudget>>) -> u32 {
-    match limits.and_then(|limits| make(limits).ok_or_else(|| "the parent was freed".to_owned())) {
+fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Result<Arc<ServiceBudget>, String>) -> u32 {
+    match limits.and_then(make) {
         Ok(budget) => BUDGETS.with_borrow_mut(|budgets| budgets.add(budget)),
         Err(problem) => {
             refuse(problem);
@@ -134,14 +134,19 @@ fn open(limits: Result<Limits, String>, make: impl FnOnce(Limits) -> Option<Arc<
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_new(session: usize, max_usd: f64, max_tokens: f64, cap: f64, fail_open: u32) -> u32 {
     with_texts([session], |[session]| {
-        open(limits(max_usd, max_tokens, cap), |limits| Some(ServiceBudget::new(session, limits, unanswered(fail_open))))
+        open(limits(max_usd, max_tokens, cap), |limits| Ok(ServiceBudget::new(session, limits, unanswered(fail_open))))
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_child(handle: u32, session: usize, max_usd: f64, max_tokens: f64, cap: f64) -> u32 {
     let parent = BUDGETS.with_borrow_mut(|budgets| budgets.get(handle).cloned());
-    with_texts([session], |[session]| open(limits(max_usd, max_tokens, cap), |limits| parent.map(|parent| parent.child(session, limits))))
+    with_texts([session], |[session]| {
+        open(limits(max_usd, max_tokens, cap), |limits| {
+            let parent = parent.ok_or("the parent was freed")?;
+            parent.child(session, limits).map_err(|problem| problem.to_string())
+        })
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -205,15 +210,15 @@ pub extern "C" fn service_budget_books(handle: u32) -> i32 {
     of_budget(handle, |budget| budget.books(None))
 }
 
-/// The books, with the calls that remain of a step.
+/// The books; what is left is of the calls of a step.
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_calls_left(handle: u32, session: usize, step: usize) -> i32 {
-    with_texts([session, step], |[session_id, step_id]| of_budget(handle, |budget| budget.books(Some(Spent::Call { session_id, step_id }))))
+    with_texts([session, step], |[session_id, step_id]| of_budget(handle, |budget| budget.books(Some((session_id, step_id)))))
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn service_budget_used_up(handle: u32) -> i32 {
-    of_budget(handle, ServiceBudget::used_up)
+pub extern "C" fn service_budget_exhausted(handle: u32) -> i32 {
+    of_budget(handle, ServiceBudget::exhausted)
 }
 
 /// Says what a call may run by.

@@ -6,7 +6,7 @@
 //! difference of two sums over one list, and not a claim.
 
 use runguard_core::Reason;
-use runguard_guards::guard::budget::MOST_RESERVATIONS;
+use runguard_core::ledger::MAX_STORED_RESERVATIONS;
 use serde_json::{Map, Value, json};
 
 /// A step that is not refused is done; a refused one is left out.
@@ -630,10 +630,10 @@ fn agent_budget(talk: &mut Talk<'_>, variant: u32) {
 fn leaked_reservations(talk: &mut Talk<'_>, _variant: u32) {
     // Quick: all of them must fit into the demo.
     talk.gap_millis = (talk.gap_millis / 400).max(1);
-    for _ in 0..MOST_RESERVATIONS + 12 {
+    for _ in 0..MAX_STORED_RESERVATIONS + 12 {
         talk.ask("/guard/budget/reserve", json!({"budget": "worker", "max_usd": 100, "usd": 0.0001}), 1);
     }
-    talk.stops_after(MOST_RESERVATIONS);
+    talk.stops_after(MAX_STORED_RESERVATIONS);
 }
 
 fn tool_repeat(talk: &mut Talk<'_>, variant: u32) {
