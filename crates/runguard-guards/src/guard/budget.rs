@@ -327,6 +327,11 @@ impl TryFrom<ScopeTables> for Scopes {
                         "`{per}.{period}`: `{period}` is no period; use day, week, month, or {TOTAL} for what never begins anew"
                     ));
                 }
+                if per == "tenant" && !table.names.is_empty() {
+                    return Err(format!(
+                        "`{per}.{period}.names` has no meaning: the tenant is whose request it is. For one of them write [tenants.NAME.guards.budget.scopes.{per}.{period}]"
+                    ));
+                }
                 let said = |problem: String| format!("`{per}.{period}`: {problem}");
                 let own = |(name, own): (&String, &ScopeTable)| own.limits(&table).map(|limits| (name.clone(), limits));
                 rules.push(ScopeRule {
@@ -761,6 +766,8 @@ impl Request {
         if self.limits != Limits::default() && self.limits.or(own) != own {
             events.push(Event { steps: 0, entry: Entry::Limited(self.limits.or(own)) });
         }
+        // Others' reservations in a shared account are not this session's to settle.
+        let holds = self.reservation_number().is_some_and(|id| path[0].account.lease(id, moment.now).is_some());
         for (steps, OnPath { limits, .. }) in path.iter().enumerate() {
             let mut push = |entry| events.push(Event { steps: steps as u32, entry });
             match self.act {
@@ -777,7 +784,7 @@ impl Request {
                     expires: moment.now.plus(settings.reservation),
                 }),
                 Act::Commit | Act::Release => {
-                    if let Some(id) = self.reservation_number() {
+                    if let Some(id) = self.reservation_number().filter(|_| steps == 0 || holds) {
                         push(Entry::Settled { id });
                     }
                     if self.act == Act::Commit {
@@ -1315,6 +1322,19 @@ mod tests {
     }
 
     #[test]
+    fn what_another_set_aside_in_a_scope_is_not_settled() {
+        for act in ["release", "commit"] {
+            let mut story = with_scopes(json!({"tenant": {"day": {"max_usd": 1}}}));
+            assert!(story.at(0).allows(&*drawing("reserve", "a", 1.0, json!([]))));
+            let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+            let strange = json!({"session_id": "b", "usd": 0.0, "reservation_id": id});
+            story.at(1).run(&*operation(&format!("/guard/budget/{act}"), strange));
+            assert_eq!(story.fact("known"), Some(false.into()), "{act}");
+            assert_eq!(story.at(2).refuses(&*drawing("reserve", "c", 0.1, json!([]))), Reason::BudgetExceeded, "{act}");
+        }
+    }
+
+    #[test]
     fn the_key_and_the_run_are_the_services_to_name() {
         let mut story = with_scopes(json!({"key": {"total": {"names": {"k1": {"cap": 1}}}}, "run": {"total": {"max_usd": 1}}}));
         let call = |key: Option<&'static str>, budget: &str| {
@@ -1398,6 +1418,7 @@ mod tests {
             (json!({"tenant": {"hour": {}}}), "`hour` is no period; use day, week, month, or total"),
             (json!({"Team": {"day": {}}}), "`Team` must be a word"),
             (json!({"team": {"day": {"max_usd": -1}}}), "`team.day`: max_usd"),
+            (json!({"tenant": {"day": {"names": {"acme": {"max_usd": 1}}}}}), "write [tenants.NAME.guards.budget.scopes.tenant.day]"),
             (json!({"team": {"day": {"max_dollars": 1}}}), "unknown field `max_dollars`"),
             (json!({"team": {"day": {"names": {"a": {"names": {"b": {}}}}}}}), "`names` stands once"),
         ] {

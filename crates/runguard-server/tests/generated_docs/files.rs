@@ -21,6 +21,8 @@ const FOLDERS: &[(&str, &str)] = &[
 ];
 /// They say what belongs to the whole of a package, not what is in the file.
 const DOORS: &[&str] = &["lib.rs", "index.ts"];
+/// The core as text, made when the package is built.
+const BUILT: &str = "wasm-bytes.ts";
 const BEGIN: &str = "<!-- files: made from the first sentence of each -->\n";
 
 /// The document with the list in it.
@@ -50,7 +52,11 @@ fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
             if !["tests", "vendor", "__pycache__", "generated"].contains(&name.as_str()) {
                 collect(&path, extension, files);
             }
-        } else if path.extension().is_some_and(|known| known == extension) && name != "tests.rs" && !DOORS.contains(&name.as_str()) {
+        } else if path.extension().is_some_and(|known| known == extension)
+            && name != "tests.rs"
+            && !DOORS.contains(&name.as_str())
+            && name != BUILT
+        {
             files.push(path);
         }
     }
