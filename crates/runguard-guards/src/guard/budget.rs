@@ -1598,7 +1598,6 @@ mod tests {
                 proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
                 for key in 0..3 {
                     let key = key.to_string();
-                    // Where there is no cap above, it is not counted; a limit may have been another when it was.
                     proptest::prop_assert_eq!(kept.calls_of(number_of(&key)), budget.calls_made(&key));
                 }
                 // Apart from what was spent without asking, what is spent and set aside stays within the limit.
