@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { badge, el, foreign, panel, table } from './dom.js';
-import { OUTCOMES, count, guardName, moment, outcomeName, reasonName, subjectName, times, when } from './words.js';
+import { count, guardName, moment, outcomeName, reasonName, subjectName, times, when } from './words.js';
 
 const PAGE = 50;
 /// Rows kept on the page; reading on from there starts a page of its own.
@@ -28,7 +28,7 @@ export function decisions(frame, main, head) {
   const bottom = el('div', { class: 'row' });
   const outcome = frame.where.outcome ?? '';
   const choice = (value, label) => el('a', { to: { ...frame.to('decisions'), outcome: value }, class: 'chip', 'aria-current': outcome === value ? 'true' : null }, label);
-  head.append(el('nav', { class: 'chips', 'aria-label': 'Outcome' }, choice('', 'All'), Object.entries(OUTCOMES).filter(([code]) => code !== 'recorded').map(([code, label]) => choice(code, label))));
+  head.append(el('nav', { class: 'chips', 'aria-label': 'Outcome' }, choice('', 'All'), ['allowed', 'would_block', 'blocked'].map((code) => choice(code, outcomeName(code)))));
   main.append(list.root, bottom);
   list.say('Loading…');
   const aborted = new AbortController();

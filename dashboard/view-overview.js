@@ -5,7 +5,7 @@ import { GUARD_COLOURS, chainText, columns, graph, histogram, line, stacked } fr
 import { badge, bar, el, foreign, panel, table } from './dom.js';
 import { decisionTable } from './view-decisions.js';
 import { adviceTitle } from './view-insights.js';
-import { compact, count, decimal, dollars, duration, fieldName, guardName, milliseconds, percent, reasonName, subjectName, times } from './words.js';
+import { compact, count, decimal, dollars, duration, fieldName, guardName, milliseconds, outcomeName, percent, reasonName, subjectName, times } from './words.js';
 
 /// Rows a list shows before it says how many more there are.
 const ROWS = 8;
@@ -52,8 +52,8 @@ export function overview(frame, main) {
     const tile = (name, value, note, kind = '') => el('div', { class: `tile ${kind}` }, el('dt', null, name), el('dd', null, el('span', { class: 'value' }, value), el('span', { class: 'hint' }, note)));
     tiles.replaceChildren(
       tile('Decisions', compact(totals.decisions), totals.sessions_estimate ? `in about ${times(totals.sessions_estimate, 'session')}` : `${compact(totals.allowed)} allowed`),
-      tile('Blocked', compact(totals.blocked), totals.decisions ? `${percent(share)} of decisions` : 'nothing yet', 'is-blocked'),
-      tile('Would block', compact(totals.would_block), totals.would_block ? 'in observe mode, let through' : 'nothing in observe mode', 'is-would'),
+      tile(outcomeName('blocked'), compact(totals.blocked), totals.decisions ? `${percent(share)} of decisions` : 'nothing yet', 'is-blocked'),
+      tile(outcomeName('would_block'), compact(totals.would_block), totals.would_block ? 'in observe mode, let through' : 'nothing in observe mode', 'is-would'),
       tile('Operations saved', compact(totals.operations_saved), 'calls that were not made', 'is-saved'),
       tile('Credits saved', totals.credits_saved ? decimal(totals.credits_saved) : '–', totals.credits_saved ? 'at your rate' : 'set savings.credits_per_operation'),
       tile('Dollars saved', totals.usd_saved ? dollars(totals.usd_saved) : '–', totals.usd_saved ? 'at your rate' : 'set savings.usd_per_operation'),
@@ -69,9 +69,9 @@ export function overview(frame, main) {
     if (!part.outcomes.body.contains(byOutcome.root)) part.outcomes.body.replaceChildren(byOutcome.root);
     if (!part.guards.body.contains(byGuard.root)) part.guards.body.replaceChildren(byGuard.root);
     byOutcome.show({ ...range, layers: [
-      { name: 'Allowed', colour: 'chart-allowed', values: outcome('allowed') },
-      { name: 'Would block', colour: 'chart-would', values: outcome('would_block') },
-      { name: 'Blocked', colour: 'chart-blocked', values: outcome('blocked') },
+      { name: outcomeName('allowed'), colour: 'chart-allowed', values: outcome('allowed') },
+      { name: outcomeName('would_block'), colour: 'chart-would', values: outcome('would_block') },
+      { name: outcomeName('blocked'), colour: 'chart-blocked', values: outcome('blocked') },
     ] });
     const summed = guards.map(([guard, values]) => ({ guard, values: add(['allowed', 'would_block', 'blocked'].map((name) => spread(values[name]))) }))
       .map((layer) => ({ ...layer, total: layer.values.reduce((sum, value) => sum + value, 0) })).filter((layer) => layer.total > 0).sort((a, b) => b.total - a.total);

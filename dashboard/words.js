@@ -1,10 +1,14 @@
-// The words and numbers of the page. What guards and reasons are called is told by the service.
+// The words and numbers of the page. What guards, reasons and outcomes are called is told by the service.
 
 /// By code: `{ label, subject, reasons: [{ reason, label }] }`.
 export const GUARDS = {};
 const REASON_LABELS = {};
+/// By code, of requests and of what operators did.
+const OUTCOME_LABELS = {};
 
-export function learnWords({ guards }) {
+export function learnWords({ guards, outcomes, actions }) {
+  for (const { outcome, label } of outcomes) OUTCOME_LABELS[outcome] = label;
+  for (const { action, label } of actions) OUTCOME_LABELS[action] = label;
   for (const guard of guards) {
     GUARDS[guard.guard] = guard;
     for (const { reason, label } of guard.reasons) REASON_LABELS[reason] = label;
@@ -20,8 +24,7 @@ export const guardName = (code) => (Object.hasOwn(GUARDS, code) ? GUARDS[code].l
 export const subjectName = (code) => (Object.hasOwn(GUARDS, code) ? GUARDS[code].subject : '');
 export const reasonName = (code) => (Object.hasOwn(REASON_LABELS, code) ? REASON_LABELS[code] : plain(code));
 export const fieldName = plain;
-export const OUTCOMES = { allowed: 'Allowed', would_block: 'Would block', blocked: 'Blocked', recorded: 'Recorded' };
-export const outcomeName = (code) => (Object.hasOwn(OUTCOMES, code) ? OUTCOMES[code] : plain(code));
+export const outcomeName = (code) => (Object.hasOwn(OUTCOME_LABELS, code) ? OUTCOME_LABELS[code] : plain(code));
 
 const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });

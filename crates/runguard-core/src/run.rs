@@ -51,6 +51,9 @@ pub struct Ceilings {
 
 setters!(Ceilings { tool_calls: Option<u64>, model_calls: Option<u64> });
 
+/// What is said to who settles a reservation that has ended.
+pub const RESERVATION_ENDED: &str = "This reservation was committed or released before. Reserve anew.";
+
 /// Where loops are looked for. Runs may share a detector: each is a session of its own.
 #[derive(Debug, Clone)]
 pub enum Loops {

@@ -173,6 +173,15 @@ pub fn times(count: u32) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
+/// A clause, as errors are written, as a sentence that a person reads.
+pub fn sentence(clause: &dyn std::fmt::Display) -> String {
+    let clause = clause.to_string();
+    let mut letters = clause.chars();
+    let first: String = letters.next().map(char::to_uppercase).into_iter().flatten().collect();
+    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{end}", letters.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

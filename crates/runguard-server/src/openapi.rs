@@ -5,6 +5,7 @@
 
 use crate::routes::guards::BODY;
 use runguard_core::ledger::MOST_SCOPES;
+use runguard_core::row::{Action, Outcome};
 use runguard_core::shown::html;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
@@ -47,8 +48,10 @@ pub fn document() -> Value {
     })
 }
 
-/// Every guard with what people call it and its reasons.
+/// What people call the guards, their reasons, and how requests end.
 pub fn guards() -> Value {
+    let outcome = |outcome: &Outcome| json!({"outcome": outcome.code(), "label": outcome.label(), "meaning": outcome.meaning()});
+    let action = |action: &Action| json!({"action": action.code(), "label": action.label(), "meaning": action.meaning()});
     let reason = |reason: Reason| json!({"reason": reason.code(), "label": reason.label(), "meaning": reason.meaning(), "mode": default_rule_mode(reason)});
     let route = |route: &&Route| json!({"path": route.path, "summary": route.summary});
     let guard = |guard: &GuardName| {
@@ -58,7 +61,11 @@ pub fn guards() -> Value {
             "reasons": Reason::of(*guard).map(reason).collect::<Vec<_>>(),
         })
     };
-    json!({"guards": GuardName::ALL.iter().map(guard).collect::<Vec<_>>()})
+    json!({
+        "guards": GuardName::ALL.iter().map(guard).collect::<Vec<_>>(),
+        "outcomes": Outcome::ALL.iter().map(outcome).collect::<Vec<_>>(),
+        "actions": Action::ALL.iter().map(action).collect::<Vec<_>>(),
+    })
 }
 
 fn guards_schema() -> Value {
@@ -69,7 +76,12 @@ fn guards_schema() -> Value {
     let guard = json!({"type": "object", "required": ["guard", "label", "meaning", "subject", "routes", "reasons"], "properties": {
         "guard": text("Its code."), "label": text("What people read instead."), "meaning": text("What it stops."), "subject": text("What its decisions are about."),
         "routes": {"type": "array", "items": route}, "reasons": {"type": "array", "items": reason}}});
-    json!({"type": "object", "required": ["guards"], "properties": {"guards": {"type": "array", "items": guard}}})
+    let named = |code: &str| {
+        json!({"type": "array", "items": {"type": "object", "required": [code, "label", "meaning"], "properties": {
+        code: text("Its code."), "label": text("What people read instead."), "meaning": text("What it means.")}}})
+    };
+    json!({"type": "object", "required": ["guards", "outcomes", "actions"], "properties": {
+        "guards": {"type": "array", "items": guard}, "outcomes": named("outcome"), "actions": named("action")}})
 }
 
 fn problem_schema() -> Value {
@@ -688,7 +700,7 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         ),
         (
             "/v1/guards",
-            json!({"get": operation("operations", "guards", "Every guard with its routes and reasons, and what people call them.", &[], (200, json_response("The guards.", &guards_schema())), &[])}),
+            json!({"get": operation("operations", "guards", "Every guard with its routes and reasons, how requests end, what operators do, and what people call all of it.", &[], (200, json_response("The guards.", &guards_schema())), &[])}),
         ),
         (
             "/openapi.json",

@@ -182,7 +182,7 @@ impl Reservation {
         let paid = cost(actual_usd, tokens, estimate.unwrap_or_default())?;
         let held = locked(&self.held, Option::take)?;
         let Some(held) = held else {
-            return Err(errors::invalid_input(py, "This reservation was committed or released before. Reserve anew."));
+            return Err(errors::invalid_input(py, runguard_core::run::RESERVATION_ENDED));
         };
         held.commit(paid).map_err(|exceeded| errors::budget_exceeded(py, &exceeded))
     }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 use runguard_core::detect::stall::{self, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
+use runguard_core::limits::InvalidSetting;
 use runguard_core::run::{Failure, Gave, Stalls};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ pub(crate) struct Verdict {
     count: u32,
     /// A sentence for the model; empty when there is nothing to say.
     nudge: String,
-    /// A sentence for the log.
+    /// A sentence for the log; empty while the run makes progress.
     message: String,
 }
 
@@ -48,7 +49,7 @@ impl Verdict {
             rule: verdict.rule.map(|rule| rule.code().to_owned()),
             count: verdict.count,
             nudge: verdict.nudge(tool),
-            message: values::sentence(&verdict),
+            message: verdict.message(),
         }
     }
 }
@@ -64,15 +65,13 @@ impl StallDetector {
     #[new]
     #[pyo3(signature = (preset = "coding", **thresholds))]
     fn new(py: Python<'_>, preset: &str, thresholds: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let Some(preset) = Preset::from_name(preset) else {
-            let known = Preset::ALL.map(Preset::name).join(", ");
-            return Err(errors::invalid_input(py, format!("There is no preset '{preset}'. Use one of {known}.")));
-        };
+        let refused = |bad: InvalidSetting| errors::invalid_input(py, values::sentence(&bad));
+        let preset = Preset::from_name(preset).map_err(refused)?;
         let settings = match thresholds {
             Some(thresholds) => changed(preset.settings(), thresholds)?,
             None => preset.settings(),
         };
-        let runs = StallSessions::new(settings).map_err(|bad| errors::invalid_input(py, values::sentence(&bad)))?;
+        let runs = StallSessions::new(settings).map_err(refused)?;
         Ok(Self { runs: Arc::new(Mutex::new(runs)) })
     }
 

@@ -22,6 +22,7 @@ from runguard import (
     RunGuardError,
     ServiceError,
     StallDetectedError,
+    StallDetector,
     ToolLimitError,
     UnknownModelError,
 )
@@ -152,3 +153,18 @@ def test_what_comes_back_is_an_answer_or_somebodys_fault() -> None:
                 seen = "input"
             client.close()
         assert seen == reply["is"], reply
+
+
+def test_every_language_says_the_same_sentences(url: str) -> None:
+    sentences = TOLD["sentences"]
+    for budget in (BudgetTracker(max_usd=1), BudgetTracker(max_usd=1, url=url)):
+        held = budget.reserve(0.5)
+        held.release()
+        with pytest.raises(InvalidInputError) as ended:
+            held.commit(0.5)
+        assert str(ended.value) == sentences["reservation_ended"]
+    with pytest.raises(InvalidInputError) as unknown:
+        StallDetector("nothing")
+    assert str(unknown.value) == sentences["unknown_preset"]
+    for detector in (StallDetector(), StallDetector(url=url)):
+        assert detector.observe("search", {}, "found").message == sentences["progress"]

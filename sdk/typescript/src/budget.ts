@@ -13,8 +13,8 @@ import {
   write,
   writeTwo,
 } from './core/wasm.js'
-import { tripError } from './core/steps.js'
-import { BudgetExceededError, InvalidInputError, RunGuardError } from './errors.js'
+import { reservationEnded, tripError } from './core/steps.js'
+import { BudgetExceededError, RunGuardError } from './errors.js'
 import { counts, priceFailure, type Usage } from './prices.js'
 import { RemoteBudgetTracker } from './remote.js'
 
@@ -199,7 +199,7 @@ export class Reservation {
   commit(usd: number = this.usd, { tokens = this.tokens }: TokenAmount = {}): void {
     amount('usd', usd)
     count('tokens', tokens)
-    if (!this.#open) throw new InvalidInputError('This reservation was committed or released before.')
+    if (!this.#open) throw reservationEnded()
     this.#open = false
     this.#budget.commitReservation(this.#id, usd, tokens)
   }

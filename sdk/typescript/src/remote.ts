@@ -8,9 +8,9 @@ import type { Books, BudgetLimits, TokenAmount } from './budget.js'
 import { GuardClient, type ClientOptions } from './client.js'
 import { amount, count, newId, numberOrNone, text } from './core/input.js'
 import { argumentsToJson, writeOutcome } from './core/json.js'
-import { answered } from './core/steps.js'
+import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
-import { BudgetExceededError, InvalidInputError, LoopDetectedError, TripError } from './errors.js'
+import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, ceilingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
@@ -239,7 +239,7 @@ export class RemoteReservation {
   async commit(usd: number = this.usd, { tokens = this.tokens }: TokenAmount = {}): Promise<void> {
     amount('usd', usd)
     count('tokens', tokens)
-    if (!this.#open) throw new InvalidInputError('This reservation was committed or released before.')
+    if (!this.#open) throw reservationEnded()
     this.#open = false
     await this.#budget.commitReservation(this.#id, usd, tokens)
   }

@@ -6,7 +6,7 @@ import { after, before, it } from 'node:test'
 import { startService } from '../../../examples/test/service.mjs'
 import { inBoth } from './both.mjs'
 
-const { stories, replies } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
+const { stories, replies, sentences } = JSON.parse(readFileSync(new URL('../../stories.json', import.meta.url), 'utf8'))
 
 let service
 before(async () => {
@@ -142,6 +142,18 @@ inBoth('stories', (sdk) => {
         assert.equal(away.length === 2 ? 'away' : byCore, reply.is, place)
       })
     }
+  })
+
+  it('every language says the same sentences', async () => {
+    const { url } = service
+    for (const budget of [new sdk.BudgetTracker({ maxUsd: 1 }), sdk.BudgetTracker.remote({ maxUsd: 1, url })]) {
+      const held = await budget.reserve(0.5)
+      await held.release()
+      await assert.rejects(async () => held.commit(0.5), { message: sentences.reservation_ended })
+    }
+    assert.throws(() => new sdk.StallDetector('nothing'), { message: sentences.unknown_preset })
+    for (const detector of [new sdk.StallDetector(), sdk.StallDetector.remote({ url })])
+      assert.equal((await detector.observe('search', {}, 'found')).message, sentences.progress)
   })
 
   for (const { name, kept_by, budget, run, steps, answers } of stories) {

@@ -54,8 +54,7 @@ fn a_format(code: &str) -> Result<Format, String> {
 }
 
 fn a_preset(name: &str) -> Result<Preset, String> {
-    let names = || Preset::ALL.iter().map(|preset| preset.name());
-    Preset::from_name(name).ok_or_else(|| format!("there is no preset `{name}`; known are {}", names().collect::<Vec<_>>().join(", ")))
+    Preset::from_name(name).map_err(|unknown| unknown.to_string())
 }
 
 impl WithArgs {

@@ -117,7 +117,7 @@ fn format_of(text: &str) -> Result<Format, String> {
 }
 
 fn preset_of(text: &str) -> Result<PresetChoice, String> {
-    let named = |name: &str| one_of(name, Preset::ALL.into_iter().map(Preset::name).chain(["auto"]), Preset::from_name);
+    let named = |name: &str| one_of(name, Preset::ALL.into_iter().map(Preset::name).chain(["auto"]), |name| Preset::from_name(name).ok());
     match text.split_once('=') {
         Some((source, name)) => Ok(PresetChoice::OfSource(source.to_owned(), named(name)?)),
         None if text == "auto" => Ok(PresetChoice::Auto),

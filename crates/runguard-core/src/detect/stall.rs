@@ -15,6 +15,7 @@ use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
 use crate::limits::{InvalidSetting, setters};
 use crate::packed::{Packed, serialise_packed};
 use crate::reason::Reason;
+use crate::text::sentence;
 use serde::{Deserialize, Serialize};
 pub use sessions::StallSessions;
 use std::fmt;
@@ -207,9 +208,10 @@ impl Preset {
         }
     }
 
-    /// The one with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|preset| preset.name() == name)
+    /// The one with this name; otherwise which ones there are.
+    pub fn from_name(name: &str) -> Result<Self, InvalidSetting> {
+        let known = || format!("is '{name}', which is none; take one of {}", Self::ALL.map(Self::name).join(", "));
+        Self::ALL.into_iter().find(|preset| preset.name() == name).ok_or_else(|| InvalidSetting::new("preset", known()))
     }
 
     /// Its thresholds.
@@ -372,6 +374,11 @@ impl Verdict {
             Rung::Block | Rung::Steer | Rung::Observe | Rung::GoOn => "Do not make this call again; give the model the nudge.",
         };
         format!("The run makes no progress: {self}. {advice}")
+    }
+
+    /// What was seen, in a sentence for the log; empty while the run makes progress.
+    pub fn message(&self) -> String {
+        if self.rung == Rung::GoOn { String::new() } else { sentence(self) }
     }
 
     /// A sentence for the model. Empty when there is nothing to say to it: what is only observed it does not hear of.

@@ -6,6 +6,7 @@ use crate::detect::stall::{Rung, StallRule, Verdict};
 use crate::ledger::{BudgetExceeded, Unit};
 use crate::prices::UnknownModelError;
 use crate::reason::RunReason;
+pub use crate::text::sentence;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
@@ -95,15 +96,6 @@ impl From<&UnknownModelError> for Unpriced {
     fn from(unknown: &UnknownModelError) -> Self {
         Self { model: unknown.model.clone(), message: sentence(unknown) }
     }
-}
-
-/// A clause, as errors are written, as a sentence that a person reads.
-pub fn sentence(clause: &dyn fmt::Display) -> String {
-    let clause = clause.to_string();
-    let mut letters = clause.chars();
-    let first: String = letters.next().map(char::to_uppercase).into_iter().flatten().collect();
-    let end = if clause.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{first}{}{end}", letters.as_str())
 }
 
 impl fmt::Display for Trip {

@@ -6,6 +6,7 @@ from typing_extensions import Self
 from .errors import BudgetExceededError, LoopDetectedError, TripError
 
 __version__: str
+RESERVATION_ENDED: str
 
 _Dollars = Union[float, Decimal]
 

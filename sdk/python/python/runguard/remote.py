@@ -251,7 +251,7 @@ class RemoteReservation:
     def commit(self, actual_usd: Optional[Dollars] = None, *, tokens: Optional[int] = None) -> None:
         """Settles with what was really spent; without an amount with the estimate."""
         if not self.open:
-            raise InvalidInputError("This reservation was committed or released before. Reserve anew.")
+            raise InvalidInputError(_core.RESERVATION_ENDED)
         question = self._budget._kept.commit(self._id, actual_usd, tokens, *self._estimate)
         self.open = False
         self._budget._service.settle(question)

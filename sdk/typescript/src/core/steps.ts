@@ -3,6 +3,7 @@ import type { GuardClient } from '../client.js'
 import {
   BudgetExceededError,
   CircuitOpenError,
+  InvalidInputError,
   LoopDetectedError,
   ServiceError,
   StallDetectedError,
@@ -60,6 +61,12 @@ export function tripError(): TripError {
     case 'circuit':
       return new CircuitOpenError(trip.message, trip)
   }
+}
+
+/** What is said to who settles a reservation that has ended. */
+export function reservationEnded(): InvalidInputError {
+  wasm.reservation_ended()
+  return new InvalidInputError(output())
 }
 
 /** What the core says to a status: a value, or nothing when it is done. Throws what it refuses; `stopped` makes the error of a trip. */

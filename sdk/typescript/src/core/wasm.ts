@@ -80,6 +80,7 @@ interface Exports {
   run_trip(handle: number): number
   run_new_turn(handle: number): number
   run_reset(handle: number): number
+  reservation_ended(): void
   question_told(question: number, answer: number): number
   reply_read(path: number, body: number, status: number): number
   service_loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number, failOpen: number): number

@@ -10,7 +10,7 @@ use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::fingerprint::of_text;
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
-use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, Refusal, Run, Stalls};
+use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls};
 use serde::Serialize;
 use std::cell::RefCell;
 
@@ -223,4 +223,10 @@ pub extern "C" fn run_new_turn(handle: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn run_reset(handle: u32) -> i32 {
     change(handle, Run::reset)
+}
+
+/// Leaves what is said to who settles a reservation that has ended in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn reservation_ended() {
+    answer_text(RESERVATION_ENDED);
 }

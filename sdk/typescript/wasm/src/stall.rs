@@ -5,7 +5,7 @@ use runguard_core::detect::stall::{
     Preset, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, error_fingerprint, result_fingerprint,
 };
 use runguard_core::fingerprint::of_text;
-use runguard_core::run::{Failure, Gave, Stalls, sentence};
+use runguard_core::run::{Failure, Gave, Stalls};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,8 +30,7 @@ pub(crate) fn gave<'a>(result: i32, result_text: &str, error: i32, error_text: &
 
 /// The thresholds of a preset with some of them replaced.
 fn settings(preset: &str, changes: &str) -> Result<StallSettings, String> {
-    let preset = Preset::from_name(preset)
-        .ok_or_else(|| format!("there is no preset '{preset}'; take one of {}", Preset::ALL.map(Preset::name).join(", ")))?;
+    let preset = Preset::from_name(preset).map_err(|unknown| unknown.to_string())?;
     overlaid(&preset.settings(), changes)
 }
 
@@ -72,13 +71,12 @@ struct Seen {
 
 /// Says what was seen.
 pub(crate) fn seen(status: i32, verdict: Verdict, tool: &str) -> i32 {
-    let message = if verdict.rung == Rung::GoOn { String::new() } else { sentence(&verdict) };
     let seen = Seen {
         rung: verdict.rung.code(),
         rule: verdict.rule.map(StallRule::code),
         count: verdict.count,
         nudge: verdict.nudge(tool),
-        message,
+        message: verdict.message(),
     };
     answer(status, &seen)
 }
