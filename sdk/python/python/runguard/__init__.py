@@ -24,6 +24,7 @@ from .errors import (
     ToolLimitError,
     TripError,
     UnknownModelError,
+    trip_of,
 )
 from .guards import Guard, guard, guard_async
 from .run import Run, current_run, tool
@@ -62,4 +63,5 @@ __all__ = [
     "read_usage",
     "similarity",
     "tool",
+    "trip_of",
 ]

@@ -27,9 +27,13 @@ AnthropicClient = TypeVar("AnthropicClient")
 __all__ = ["guard_anthropic"]
 
 
+def routes() -> Dict[str, Route]:
+    return {"/messages": _Messages()}
+
+
 def guard_anthropic(client: AnthropicClient, run: Run) -> AnthropicClient:
     """A copy of an `Anthropic` or `AsyncAnthropic` client whose model calls belong to the run."""
-    return guard_client(client, run, {"/messages": _Messages()})
+    return guard_client(client, run, routes())
 
 
 def _field(item: Any, name: str) -> Any:

@@ -27,9 +27,13 @@ OpenAIClient = TypeVar("OpenAIClient")
 __all__ = ["guard_openai"]
 
 
+def routes() -> Dict[str, Route]:
+    return {"/chat/completions": _Chat(), "/responses": _Responses()}
+
+
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
     """A copy of an `OpenAI` or `AsyncOpenAI` client (Azure too) whose model calls belong to the run."""
-    return guard_client(client, run, {"/chat/completions": _Chat(), "/responses": _Responses()})
+    return guard_client(client, run, routes())
 
 
 def _field(item: Any, name: str) -> Any:
