@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextvars
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import inspect
 import logging
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .run import Run, current_run
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 log = logging.getLogger("runguard")
 
@@ -184,14 +185,14 @@ def _is_pools_own(thread: threading.Thread) -> bool:
     return getattr(target, "__module__", "") == "concurrent.futures.thread"
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class _AfterImport:
     """Hooks a library that is imported while a run is open, once it is there."""
 
     def __init__(self, hooks: _Hooks) -> None:
         self._hooks = hooks
         self._looking = threading.local()
 
-    def find_spec(self, fullname: str, path: Optional[Sequence[str]], target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(self, fullname: str, path: Optional[Sequence[str]], target: Any = None) -> Optional[ModuleSpec]:
         if fullname not in _LIBRARIES or getattr(self._looking, "on", False):
             return None
         self._looking.on = True
