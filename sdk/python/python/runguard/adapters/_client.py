@@ -229,7 +229,7 @@ def sent(
     asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
     answer = send(cast_to, options, *args, **kwargs)
     if _is_read_by_hand(options):
-        return answer
+        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
     if kwargs.get("stream"):
         _attach(parsed, _Watch(route.reader(asked), teller, asked))
@@ -247,7 +247,7 @@ async def sent_async(
     asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
     answer = await send(cast_to, options, *args, **kwargs)
     if _is_read_by_hand(options):
-        return answer
+        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
     if inspect.isawaitable(parsed):
         parsed = await parsed
@@ -275,6 +275,26 @@ def _is_read_by_hand(options: Any) -> bool:
     """`with_streaming_response`: the caller reads the bytes, so nothing is there yet to look at."""
     headers = options.headers if isinstance(options.headers, Mapping) else {}
     return any(name.lower() == "x-stainless-raw-response" and value == "stream" for name, value in headers.items())
+
+
+def _watched_when_parsed(answer: Any, route: Route, teller: Teller, asked: Mapping[str, Any]) -> Any:
+    """A stream that its caller takes out of the raw response by `parse`. (Bytes that are read by hand say nothing to us.)"""
+    parse = answer.parse
+    attached: List[Any] = []
+
+    def attach(stream: Any) -> Any:
+        # Parsing again gives the same stream.
+        if hasattr(stream, "_iterator") and not any(stream is one for one in attached):
+            attached.append(stream)
+            watch = _Watch(route.reader(asked), teller, asked)
+            _attach_async(stream, watch) if hasattr(stream, "__aiter__") else _attach(stream, watch)
+        return stream
+
+    async def parse_async(*args: Any, **kwargs: Any) -> Any:
+        return attach(await parse(*args, **kwargs))
+
+    answer.parse = parse_async if inspect.iscoroutinefunction(parse) else lambda *args, **kwargs: attach(parse(*args, **kwargs))
+    return answer
 
 
 def _settle(route: Route, answer: Any, conversation: Teller, asked: Mapping[str, Any]) -> None:
