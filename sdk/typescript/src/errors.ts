@@ -158,3 +158,23 @@ export class ServiceError extends RunGuardError {
     this.problem = details.problem ?? null
   }
 }
+
+/** How many wrappings are looked through: frameworks have a handful. */
+const MOST_WRAPPINGS = 100
+const WRAPPED = ['cause', 'error', 'originalError', 'original', 'reason', 'innerError']
+
+/** The trip behind an error, however a framework has wrapped it; null when there is none. */
+export function tripOf(error: unknown): TripError | null {
+  const seen = new Set<unknown>()
+  const waiting: unknown[] = [error]
+  while (waiting.length > 0 && seen.size < MOST_WRAPPINGS) {
+    const one = waiting.shift()
+    if (one instanceof TripError) return one
+    if (typeof one !== 'object' || one === null || seen.has(one)) continue
+    seen.add(one)
+    const members = one as Record<string, unknown>
+    waiting.push(...WRAPPED.map((name) => members[name]))
+    if (Array.isArray(members['errors'])) waiting.push(...(members['errors'] as unknown[]))
+  }
+  return null
+}

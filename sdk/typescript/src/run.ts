@@ -1,6 +1,7 @@
 /** One agent run: what every adapter asks before a step. */
 import { Alerts, type AlertsLike } from './alerts.js'
 import { BudgetTracker } from './budget.js'
+import { asked } from './core/arguments.js'
 import { amount, count, known, newId, text } from './core/input.js'
 import { argumentsToJson, writeOutcome } from './core/json.js'
 import { settled, tripError } from './core/steps.js'
@@ -191,11 +192,14 @@ export class Run {
     this.#heed(this.#core.record(usd))
   }
 
-  /** A tool that asks this run before each call, and shows it the result. `name` is needed for a function without one. */
+  /**
+   * A tool that asks this run before each call, and shows it the result. `name` is needed for a function without one. Calls are
+   * compared by their arguments; what frameworks pass behind them (ids, messages, a context) is none of them.
+   */
   tool<Args extends unknown[], Result>(fn: (...args: Args) => Result, name: string = fn.name): (...args: Args) => Result {
     text('name', name, LONGEST_NAME)
     return (...args) => {
-      const given = args.length === 1 ? args[0] : args
+      const given = asked(args)
       this.beforeTool(name, given)
       return watched(
         () => fn(...args),

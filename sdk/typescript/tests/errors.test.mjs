@@ -32,3 +32,14 @@ it('trips become JSON with all their facts', () => {
     unit: 'usd',
   })
 })
+
+it('finds the trip behind an error, however it was wrapped', () => {
+  const trip = new esm.TripError('over')
+  assert.equal(esm.tripOf(trip), trip)
+  assert.equal(esm.tripOf(new Error('x', { cause: new Error('y', { cause: trip }) })), trip)
+  assert.equal(esm.tripOf(new AggregateError([new Error('x'), trip])), trip)
+  assert.equal(esm.tripOf({ error: { originalError: new cjs.TripError('other build') } })?.message, 'other build')
+  const round = new Error('x')
+  round.cause = round
+  for (const none of [null, undefined, 'text', new Error('x'), round]) assert.equal(esm.tripOf(none), null)
+})

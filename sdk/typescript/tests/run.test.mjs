@@ -18,6 +18,36 @@ inBoth(
     TripError,
     InvalidInputError,
   }) => {
+    it('compares what a tool was asked, not what frameworks pass behind it', () => {
+      class RunContext {}
+      const behind = [
+        (n) => [{ toolCallId: `call-${n}`, messages: [n], abortSignal: null }],
+        (n) => [Object.assign(new RunContext(), { n }), { toolCall: { id: n }, signal: null }],
+        (n) => [{ callbacks: [n], configurable: { thread: n }, metadata: { n } }],
+        (n) => [{ runtimeContext: new Map([[n, n]]), tracingContext: { n } }],
+        () => [undefined],
+      ]
+      for (const more of behind) {
+        let runs = 0
+        const search = new Run().tool(() => (runs += 1), 'search')
+        assert.ok(
+          thrownBy(() => {
+            for (let n = 0; n < 20; n += 1) search({ query: 'rust' }, ...more(n))
+          }) instanceof LoopDetectedError,
+        )
+        assert.equal(runs, 2)
+      }
+    })
+
+    it('compares all arguments of a function that is called by its own code', () => {
+      const add = new Run().tool((one, two) => one + two, 'add')
+      for (let n = 0; n < 20; n += 1) add(1, n)
+      const change = new Run().tool(() => null, 'change')
+      for (let n = 0; n < 20; n += 1) change({ order: 7 }, { state: `s${n}` })
+      const dated = new Run().tool(() => null, 'dated')
+      for (let n = 0; n < 20; n += 1) dated('x', new Date(n * 1000))
+    })
+
     it('refuses the third equal call, and everything after it', () => {
       const run = new Run({ runId: 'r1' })
       run.beforeTool('search', { q: 'x', page: 1 })

@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ._core import Reservation, Skip, Verdict, __version__, cost_usd, fingerprint, read_usage, similarity
 from .alerts import Alerts, flush_alerts
-from .client import Client
 from .detectors import BudgetTracker, CircuitBreaker, LoopDetector, RecipeCache, StallDetector, ToolExecutionTracker
 from .errors import (
     BudgetExceededError,
@@ -24,9 +25,23 @@ from .errors import (
     ToolLimitError,
     TripError,
     UnknownModelError,
+    trip_of,
 )
 from .guards import Guard, guard, guard_async
 from .run import Run, current_run, tool
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+def __getattr__(name: str) -> Any:
+    # What speaks HTTP takes longer to import than all the rest, and few need it.
+    if name == "Client":
+        from .client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Alerts",
@@ -62,4 +77,5 @@ __all__ = [
     "read_usage",
     "similarity",
     "tool",
+    "trip_of",
 ]

@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import queue
-import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from datetime import datetime, timezone
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from ._core import trip_to_pagerduty, trip_to_slack
 from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError
+
+if TYPE_CHECKING:
+    import urllib.error
 
 logger = logging.getLogger("runguard.alerts")
 
@@ -49,7 +49,7 @@ class Alerts:
         self.pagerduty_key = pagerduty_key
         self.webhook = webhook
         self.call = call
-        self.source = source or socket.gethostname()
+        self.source = source or _host()
         self.timeout = timeout
         self.pagerduty_url = pagerduty_url
 
@@ -116,11 +116,21 @@ def trip_facts(error: TripError) -> Dict[str, Any]:
     return facts
 
 
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
 _ATTEMPTS = 3
 _LONGEST_PAUSE = 5.0
 
 
 def _post(url: str, body: str, timeout: float) -> None:
+    # Where nobody is told of anything, nothing of it is imported.
+    import urllib.error
+    import urllib.request
+
     data = body.encode()
     for attempt in range(1, _ATTEMPTS + 1):
         request = urllib.request.Request(url, data, {"content-type": "application/json", "user-agent": "runguard-python"}, method="POST")

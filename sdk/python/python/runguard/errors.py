@@ -160,3 +160,23 @@ class ServiceError(RunGuardError):
     def __init__(self, message: str, *, status: Optional[int] = None) -> None:
         super().__init__(message)
         self.status: Optional[int] = status
+
+
+# How many wrappings are looked through: frameworks have a handful.
+_MOST_WRAPPINGS = 100
+
+
+def trip_of(error: Optional[BaseException]) -> Optional[TripError]:
+    """The trip behind an exception, however a framework has wrapped it; None when there is none."""
+    waiting, seen = [error], set()
+    while waiting and len(seen) < _MOST_WRAPPINGS:
+        one = waiting.pop(0)
+        if isinstance(one, TripError):
+            return one
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        waiting += [one.__cause__, one.__context__, getattr(one, "original_exception", None), getattr(one, "original_error", None)]
+        waiting += list(getattr(one, "exceptions", ()) or ())
+        waiting += [argument for argument in one.args if isinstance(argument, BaseException)]
+    return None

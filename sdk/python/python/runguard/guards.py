@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import inspect
-from typing import Any, Awaitable, Callable, Optional, Tuple, TypeVar, cast, overload
+from typing import Any, Awaitable, Callable, Iterator, Optional, Tuple, TypeVar, cast, overload
 
+from . import _hooks
 from .errors import InvalidInputError
 from .run import Run, _current, current_run
 
@@ -20,7 +22,7 @@ _outer: contextvars.ContextVar[Tuple[Optional[Run], ...]] = contextvars.ContextV
 class Guard:
     """Made by `guard(…)`. As a decorator it opens a new run for every call; as a context manager one for the block."""
 
-    def __init__(self, run: Optional[Run], options: dict[str, Any], *, only_async: bool = False) -> None:
+    def __init__(self, run: Optional[Run], options: dict[str, Any], *, hook: bool = True, only_async: bool = False) -> None:
         if run is not None and options:
             raise InvalidInputError(f"A run has its own settings, so {', '.join(sorted(options))} cannot be given with it.")
         if run is None:
@@ -28,6 +30,7 @@ class Guard:
             Run(**options)
         self._run = run
         self._options = options
+        self._hook = hook
         self._only_async = only_async
 
     def _open(self) -> Run:
@@ -40,13 +43,30 @@ class Guard:
         # A run within a run spends the outer one's money.
         return Run(**self._options, budget=outer.budget)
 
+    @contextlib.contextmanager
+    def _within(self) -> Iterator[None]:
+        """One call of a function that is guarded."""
+        token = _current.set(self._open())
+        if self._hook:
+            _hooks.enter()
+        try:
+            yield
+        finally:
+            if self._hook:
+                _hooks.leave()
+            _current.reset(token)
+
     def __enter__(self) -> Run:
         run = self._open()
+        if self._hook:
+            _hooks.enter()
         _outer.set((*_outer.get(), current_run()))
         _current.set(run)
         return run
 
     def __exit__(self, *_: object) -> None:
+        if self._hook:
+            _hooks.leave()
         *others, outer = _outer.get()
         _outer.set(tuple(others))
         _current.set(outer)
@@ -62,11 +82,8 @@ class Guard:
 
             @functools.wraps(function)
             async def in_run_async(*args: Any, **kwargs: Any) -> Any:
-                token = _current.set(self._open())
-                try:
+                with self._within():
                     return await function(*args, **kwargs)
-                finally:
-                    _current.reset(token)
 
             return cast(Function, in_run_async)
         if self._only_async:
@@ -78,11 +95,8 @@ class Guard:
 
         @functools.wraps(function)
         def in_run(*args: Any, **kwargs: Any) -> Any:
-            token = _current.set(self._open())
-            try:
+            with self._within():
                 return function(*args, **kwargs)
-            finally:
-                _current.reset(token)
 
         return cast(Function, in_run)
 
@@ -90,18 +104,22 @@ class Guard:
 @overload
 def guard(fn: Function) -> Function: ...
 @overload
-def guard(fn: None = None, *, run: Optional[Run] = None, **options: Any) -> Guard: ...
-def guard(fn: Any = None, *, run: Optional[Run] = None, **options: Any) -> Any:
-    """Puts a run around a function (`@guard(max_usd=5)`) or a block (`with guard(max_usd=5) as run:`). Takes what `Run` takes, or a `run`."""
-    made = Guard(run, options)
+def guard(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Guard: ...
+def guard(fn: Any = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Any:
+    """Puts a run around a function (`@guard(max_usd=5)`) or a block (`with guard(max_usd=5) as run:`). Takes what `Run` takes, or a `run`.
+
+    Inside, clients of `openai`, `anthropic`, `boto3` (Bedrock) and `litellm` tell the run of their model calls, whoever makes them; a run
+    that is over sends nothing more. `hook=False` leaves them alone.
+    """
+    made = Guard(run, options, hook=hook)
     return made if fn is None else made(fn)
 
 
 @overload
 def guard_async(fn: AsyncFunction) -> AsyncFunction: ...
 @overload
-def guard_async(fn: None = None, *, run: Optional[Run] = None, **options: Any) -> Guard: ...
-def guard_async(fn: Any = None, *, run: Optional[Run] = None, **options: Any) -> Any:
+def guard_async(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Guard: ...
+def guard_async(fn: Any = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Any:
     """`guard` for async functions (`@guard_async(max_usd=5)`) and blocks (`async with guard_async(max_usd=5) as run:`)."""
-    made = Guard(run, options, only_async=True)
+    made = Guard(run, options, hook=hook, only_async=True)
     return made if fn is None else made(fn)

@@ -7,9 +7,11 @@ import copy
 import functools
 import inspect
 import uuid
-from typing import Any, Callable, Dict, Optional, TypeVar, Union, cast
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional, TypeVar, Union, cast, overload
 
 from . import _core
+from ._arguments import comparable, reader_of
 from .alerts import Alerts, AlertsLike
 from .detectors import BudgetTracker, LoopDetector, StallDetector
 from .errors import InvalidInputError, TripError
@@ -48,6 +50,10 @@ class Run:
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(self.run_id, self.max_tool_calls, self.max_model_calls, _kept(self.loop), _kept(self.stall), _kept(self.budget))
+        # Someone tells of the model calls: an adapter, or the agent itself. Then hooked clients do not.
+        self._is_told = False
+        # What hooked clients have told last, so that a caller who tells it too is not counted twice.
+        self._hooked: Deque[tuple[int, ...]] = deque(maxlen=64)
         # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
 
@@ -75,6 +81,10 @@ class Run:
 
     def before_model(self) -> None:
         """Counts a model call. Raises the trip, or a `BudgetExceededError` or `ToolLimitError` when there is nothing left."""
+        self._is_told = True
+        self._before_model()
+
+    def _before_model(self) -> None:
         step = self._run.before_model()
         if step is not None:
             self._heed(step)
@@ -93,7 +103,16 @@ class Run:
         """
         if self.budget is None:
             return
-        step = self._run.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
+        tokens = (input_tokens or 0, output_tokens or 0, cached_tokens or 0, cache_write_tokens or 0)
+        if tokens in self._hooked and not self._is_told:
+            # A hooked client has told it already; from here on its caller does.
+            self._hooked.remove(tokens)
+            self.check()
+            return
+        self._record_usage(model, *tokens)
+
+    def _record_usage(self, model: str, *tokens: int) -> None:
+        step = self._run.record_usage(model, *tokens)
         if step is not None:
             self._heed(step)
 
@@ -105,9 +124,33 @@ class Run:
         if step is not None:
             self._heed(step)
 
-    def tool(self, function: Function) -> Function:
-        """Wraps a tool, sync or async: asks before each call, shows the result after it."""
-        return wrap_tool(function, lambda: self)
+    @overload
+    def tool(self, function: Function, *, name: Optional[str] = None) -> Function: ...
+    @overload
+    def tool(self, function: None = None, *, name: Optional[str] = None) -> Callable[[Function], Function]: ...
+    def tool(self, function: Any = None, *, name: Optional[str] = None) -> Any:
+        """Wraps a tool, sync or async: asks before each call, shows the result after it.
+
+        Calls are compared by the function's parameters; `self` and what frameworks pass besides (a context, a runtime) are none of them.
+        """
+        return wrap_tool(function, lambda: self, name) if function is not None else lambda function: wrap_tool(function, lambda: self, name)
+
+    # What a hooked client tells, unless someone else does.
+
+    def _hooked_model_call(self) -> None:
+        self.check()
+        if not self._is_told:
+            self._before_model()
+
+    def _hooked_usage(self, model: str, tokens: tuple[int, int, int, int]) -> None:
+        """A budget it breaks is raised by the next question, so that a final answer is not lost."""
+        if self._is_told or self.budget is None:
+            return
+        self._hooked.append(tuple(tokens))
+        try:
+            self._record_usage(model, *tokens)
+        except TripError:
+            pass
 
     # What became of the run.
 
@@ -198,12 +241,20 @@ def current_run() -> Optional[Run]:
     return _current.get()
 
 
-def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]]) -> Function:
+def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: Optional[str] = None) -> Function:
     """A tool that asks its run before each call. Without a run it is called straight."""
-    name = getattr(function, "__name__", type(function).__name__)
+    name = _tool_name(function, name)
+    arguments = reader_of(function)
 
-    def arguments(args: tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        return {"args": args, **kwargs} if args else kwargs
+    def before(run: Run, args: tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
+        given = arguments(args, kwargs)
+        try:
+            run.before_tool(name, given)
+        except InvalidInputError:
+            # It is not counted yet: what cannot be compared is no reason not to run a tool.
+            given = comparable(given)
+            run.before_tool(name, given)
+        return given
 
     if inspect.iscoroutinefunction(function):
 
@@ -212,8 +263,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]]) -> Func
             run = find_run()
             if run is None:
                 return await function(*args, **kwargs)
-            given = arguments(args, kwargs)
-            run.before_tool(name, given)
+            given = before(run, args, kwargs)
             try:
                 result = await function(*args, **kwargs)
             except Exception as error:
@@ -229,8 +279,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]]) -> Func
         run = find_run()
         if run is None:
             return function(*args, **kwargs)
-        given = arguments(args, kwargs)
-        run.before_tool(name, given)
+        given = before(run, args, kwargs)
         try:
             result = function(*args, **kwargs)
         except Exception as error:
@@ -242,6 +291,22 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]]) -> Func
     return cast(Function, guarded)
 
 
-def tool(function: Function) -> Function:
+def _tool_name(function: Callable[..., Any], name: Optional[str]) -> str:
+    if not callable(function):
+        raise InvalidInputError(f"tool takes the function to wrap, not {function!r}.")
+    if name is None:
+        name = getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", None) or type(function).__name__
+        if name == "<lambda>":
+            raise InvalidInputError("A lambda has no name, and all lambdas would be one tool. Give it one: tool(…, name='search').")
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError("name must be the name of the tool, a string that is not empty.")
+    return name
+
+
+@overload
+def tool(function: Function, *, name: Optional[str] = None) -> Function: ...
+@overload
+def tool(function: None = None, *, name: Optional[str] = None) -> Callable[[Function], Function]: ...
+def tool(function: Any = None, *, name: Optional[str] = None) -> Any:
     """Decorator for a tool: each call is counted in the run it happens in; outside of a run it is called straight."""
-    return wrap_tool(function, current_run)
+    return wrap_tool(function, current_run, name) if function is not None else lambda function: wrap_tool(function, current_run, name)

@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path.endswith("/count_tokens"):
             self._json(200, {"input_tokens": model.usage.input})
             return
-        formats = {"/chat/completions": _Chat, "/responses": _Responses, "/messages": _Messages}
+        formats = {"/chat/completions": _Chat, "/responses": _Responses, "/messages": _Messages, "/converse": _Converse}
         speak = next((wire for end, wire in formats.items() if path.endswith(end)), None)
         if speak is None:
             self._json(404, {"error": {"type": "not_found_error", "message": f"no such route: {path}"}})
@@ -409,3 +409,18 @@ class _Messages(_Wire):
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": None}
         yield event("message_delta", delta=delta, usage={**self._input_usage(), "output_tokens": self.usage.output})
         yield event("message_stop")
+
+
+class _Converse(_Wire):
+    """Bedrock's Converse, whole answers only."""
+
+    def whole(self) -> dict[str, Any]:
+        content: list[dict[str, Any]] = [{"text": self.reply.text}] if self.reply.text else []
+        content += [{"toolUse": {"toolUseId": self.model.new_id("tooluse"), "name": call.tool, "input": call.args}} for call in self.reply.calls]
+        usage = self.model.usage
+        return {
+            "output": {"message": {"role": "assistant", "content": content}},
+            "stopReason": "tool_use" if self.reply.calls else "end_turn",
+            "usage": {"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": usage.input + usage.output},
+            "metrics": {"latencyMs": 1},
+        }

@@ -18,7 +18,7 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 from model_server import FINAL_ANSWER, ModelServer, Usage, healthy, looping
 
-from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run
+from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run, guard
 from runguard.adapters.langchain import RunGuardCallbacks, RunGuardMiddleware
 
 QUESTION = {"messages": [{"role": "user", "content": "find it"}]}
@@ -199,3 +199,33 @@ def test_calls_made_side_by_side_are_all_answered_when_the_run_ends_cleanly(sear
     answered = [message.tool_call_id for message in messages if isinstance(message, ToolMessage)]
     assert sorted(asked) == sorted(answered)
     assert (len(search.runs), server.model_calls) == (3, 2)
+
+
+# Without an adapter: the clients under the chat models are hooked.
+
+COSTLY = Usage(input=1_600_000, output=1_000, cached=0, cache_write=0)
+
+
+@pytest.mark.parametrize("way", [invoke, ainvoke, stream, astream], ids=lambda way: way.__name__)
+def test_a_block_around_an_agent_caps_dollars(search: Search, way: Callable[..., Any]) -> None:
+    with ModelServer(looping(), usage=COSTLY) as server:
+        agent = create_agent(openai_model(server), [tool(search.tool)])
+        with pytest.raises(BudgetExceededError), guard(max_usd=1) as run:
+            way(agent, {"recursion_limit": 60})
+    assert server.model_calls <= 5 and 1 <= run.budget.spent <= 1.25
+
+
+def test_a_wrapped_tool_that_is_refused_ends_the_run(looping_model: ModelServer, search: Search) -> None:
+    with pytest.raises(LoopDetectedError), guard(repeats=3) as run:
+        agent = create_agent(openai_model(looping_model), [tool(run.tool(search.tool))])
+        invoke(agent, {"recursion_limit": 60})
+    assert len(search.runs) == 2 and looping_model.model_calls == 3
+
+
+def test_with_the_adapter_inside_of_a_block_nothing_is_counted_twice(search: Search) -> None:
+    with ModelServer(looping(), usage=COSTLY) as server:
+        run = Run(max_usd=1, repeats=100)
+        agent = create_agent(openai_model(server), [tool(search.tool)], middleware=[RunGuardMiddleware(run)])
+        with pytest.raises(BudgetExceededError), guard(run=run):
+            invoke(agent, {"recursion_limit": 60})
+        assert run.budget.spent == pytest.approx(server.model_calls * 0.2406)

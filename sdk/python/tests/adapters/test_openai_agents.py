@@ -6,12 +6,21 @@ import asyncio
 from typing import Any, Callable, Optional
 
 import pytest
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, RunConfig, Runner, function_tool
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    RunConfig,
+    RunContextWrapper,
+    Runner,
+    function_tool,
+)
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
 from openai import AsyncOpenAI
 
-from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run
+from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run, guard, trip_of
 from runguard.adapters.openai_agents import RunGuardHooks
 
 Way = Callable[..., Any]
@@ -135,3 +144,30 @@ def test_a_name_to_price_by_can_be_given(search: Search) -> None:
         agent.model.model = "deployment-7"
         run(agent, hooks=RunGuardHooks(Run(repeats=4, budget=budget), model="gpt-4o-mini"))
     assert budget.spent == pytest.approx(6 * 1000 * 0.15 / 1e6, abs=1e-12)
+
+
+# Without an adapter: the client under the model is hooked.
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("way", [run, run_sync, run_streamed], ids=lambda way: way.__name__)
+def test_a_block_around_an_agent_caps_dollars(search: Search, api: str, way: Way) -> None:
+    with ModelServer(looping(), usage=Usage(input=1_600_000, output=1_000, cached=0, cache_write=0)) as server:
+        agent = agent_on(server, api, [function_tool(search.tool)])
+        with pytest.raises(Exception) as caught, guard(max_usd=1) as guarded:
+            way(agent)
+    assert isinstance(trip_of(caught.value), BudgetExceededError)
+    assert server.model_calls <= 5 and 1 <= guarded.budget.spent <= 1.25
+
+
+def test_a_context_hides_no_loop_of_a_wrapped_tool(looping_model: ModelServer) -> None:
+    runs = []
+    with pytest.raises(LoopDetectedError), guard(repeats=3) as guarded:
+
+        def search(ctx: RunContextWrapper, query: str) -> str:
+            """Searches."""
+            runs.append(query)
+            return "nothing"
+
+        run(agent_on(looping_model, "chat", [function_tool(guarded.tool(search))]))
+    assert len(runs) == 2 and looping_model.model_calls == 3

@@ -16,6 +16,7 @@ from typing import (
     Any,
     AsyncGenerator,
     AsyncIterator,
+    Callable,
     Dict,
     Generator,
     Iterable,
@@ -25,6 +26,7 @@ from typing import (
     NamedTuple,
     Optional,
     TypeVar,
+    Union,
 )
 from urllib.parse import urlsplit
 
@@ -164,6 +166,28 @@ class Conversation:
             table.popitem(last=False)
 
 
+class Spending:
+    """What a hooked client tells of its run: that a model is asked, and what it used. Tools are counted where they run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def about_to_send(self, _route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.run._hooked_model_call()
+        return body
+
+    def asked(self, _calls: Iterable[ToolCall]) -> None:
+        # An answer that broke the budget must not have its calls run.
+        self.run.check()
+
+    def used(self, model: Optional[str], tokens: Optional[Tokens]) -> None:
+        if tokens is not None:
+            self.run._hooked_usage(model or "unknown", tokens)
+
+
+Teller = Union[Conversation, Spending]
+
+
 def guard_client(client: Client, run: Run, routes: Mapping[str, Route]) -> Client:
     """A copy of the client (same connections, same settings) whose calls belong to the run."""
     original: Any = client
@@ -171,51 +195,19 @@ def guard_client(client: Client, run: Run, routes: Mapping[str, Route]) -> Clien
     return guarded
 
 
+def is_guarded(client: Any) -> bool:
+    """Whether the client tells a run of its own."""
+    return "_runguard" in vars(client)
+
+
 def _hook(client: Any, conversation: Conversation, routes: Mapping[str, Route]) -> Any:
     send, copy = client.request, client.copy
 
-    def route_of(options: Any) -> Optional[Route]:
-        path = urlsplit(str(options.url)).path
-        is_answer = options.method.lower() == "post" and isinstance(options.json_data, Mapping)
-        return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
-
-    def prepare(route: Route, options: Any, stream: bool) -> Mapping[str, Any]:
-        asked: Mapping[str, Any] = options.json_data
-        body = conversation.about_to_send(route, asked)
-        options.json_data = route.prepare_stream(dict(body)) if stream else body
-        return asked
-
     def request(cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        route = route_of(options)
-        if route is None:
-            return send(cast_to, options, *args, **kwargs)
-        asked = prepare(route, options, bool(kwargs.get("stream")))
-        answer = send(cast_to, options, *args, **kwargs)
-        if _is_read_by_hand(options):
-            return answer
-        parsed = answer.parse() if hasattr(answer, "http_response") else answer
-        if kwargs.get("stream"):
-            _attach(parsed, _Watch(route.reader(asked), conversation, asked))
-        else:
-            _settle(route, parsed, conversation, asked)
-        return answer
+        return sent(send, conversation, routes, cast_to, options, args, kwargs)
 
     async def request_async(cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        route = route_of(options)
-        if route is None:
-            return await send(cast_to, options, *args, **kwargs)
-        asked = prepare(route, options, bool(kwargs.get("stream")))
-        answer = await send(cast_to, options, *args, **kwargs)
-        if _is_read_by_hand(options):
-            return answer
-        parsed = answer.parse() if hasattr(answer, "http_response") else answer
-        if inspect.isawaitable(parsed):
-            parsed = await parsed
-        if kwargs.get("stream"):
-            _attach_async(parsed, _Watch(route.reader(asked), conversation, asked))
-        else:
-            _settle(route, parsed, conversation, asked)
-        return answer
+        return await sent_async(send, conversation, routes, cast_to, options, args, kwargs)
 
     def copy_guarded(*args: Any, **kwargs: Any) -> Any:
         return _hook(copy(*args, **kwargs), conversation, routes)
@@ -223,7 +215,60 @@ def _hook(client: Any, conversation: Conversation, routes: Mapping[str, Route]) 
     client.request = request_async if inspect.iscoroutinefunction(send) else request
     # `client.with_options(timeout=…)` makes a new client; without this it would be an unguarded one.
     client.copy = client.with_options = copy_guarded
+    client._runguard = True
     return client
+
+
+def sent(
+    send: Callable[..., Any], teller: Teller, routes: Mapping[str, Route], cast_to: Any, options: Any, args: Any, kwargs: Dict[str, Any]
+) -> Any:
+    """Sends a request of a client; one that asks a model is told to the run, before and after."""
+    route = _route_of(options, routes)
+    if route is None:
+        return send(cast_to, options, *args, **kwargs)
+    asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
+    answer = send(cast_to, options, *args, **kwargs)
+    if _is_read_by_hand(options):
+        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
+    parsed = answer.parse() if hasattr(answer, "http_response") else answer
+    if kwargs.get("stream"):
+        _attach(parsed, _Watch(route.reader(asked), teller, asked))
+    else:
+        _settle(route, parsed, teller, asked)
+    return answer
+
+
+async def sent_async(
+    send: Callable[..., Any], teller: Teller, routes: Mapping[str, Route], cast_to: Any, options: Any, args: Any, kwargs: Dict[str, Any]
+) -> Any:
+    route = _route_of(options, routes)
+    if route is None:
+        return await send(cast_to, options, *args, **kwargs)
+    asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
+    answer = await send(cast_to, options, *args, **kwargs)
+    if _is_read_by_hand(options):
+        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
+    parsed = answer.parse() if hasattr(answer, "http_response") else answer
+    if inspect.isawaitable(parsed):
+        parsed = await parsed
+    if kwargs.get("stream"):
+        _attach_async(parsed, _Watch(route.reader(asked), teller, asked))
+    else:
+        _settle(route, parsed, teller, asked)
+    return answer
+
+
+def _route_of(options: Any, routes: Mapping[str, Route]) -> Optional[Route]:
+    path = urlsplit(str(options.url)).path
+    is_answer = options.method.lower() == "post" and isinstance(options.json_data, Mapping)
+    return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
+
+
+def _prepare(route: Route, options: Any, teller: Teller, stream: bool) -> Mapping[str, Any]:
+    asked: Mapping[str, Any] = options.json_data
+    body = teller.about_to_send(route, asked)
+    options.json_data = route.prepare_stream(dict(body)) if stream else body
+    return asked
 
 
 def _is_read_by_hand(options: Any) -> bool:
@@ -232,7 +277,27 @@ def _is_read_by_hand(options: Any) -> bool:
     return any(name.lower() == "x-stainless-raw-response" and value == "stream" for name, value in headers.items())
 
 
-def _settle(route: Route, answer: Any, conversation: Conversation, asked: Mapping[str, Any]) -> None:
+def _watched_when_parsed(answer: Any, route: Route, teller: Teller, asked: Mapping[str, Any]) -> Any:
+    """A stream that its caller takes out of the raw response by `parse`. (Bytes that are read by hand say nothing to us.)"""
+    parse = answer.parse
+    attached: List[Any] = []
+
+    def attach(stream: Any) -> Any:
+        # Parsing again gives the same stream.
+        if hasattr(stream, "_iterator") and not any(stream is one for one in attached):
+            attached.append(stream)
+            watch = _Watch(route.reader(asked), teller, asked)
+            _attach_async(stream, watch) if hasattr(stream, "__aiter__") else _attach(stream, watch)
+        return stream
+
+    async def parse_async(*args: Any, **kwargs: Any) -> Any:
+        return attach(await parse(*args, **kwargs))
+
+    answer.parse = parse_async if inspect.iscoroutinefunction(parse) else lambda *args, **kwargs: attach(parse(*args, **kwargs))
+    return answer
+
+
+def _settle(route: Route, answer: Any, conversation: Teller, asked: Mapping[str, Any]) -> None:
     # Usage first: an answer that breaks the budget must not have its calls run.
     conversation.used(getattr(answer, "model", None) or asked.get("model"), route.tokens(answer))
     conversation.asked(route.calls(answer))
@@ -241,7 +306,7 @@ def _settle(route: Route, answer: Any, conversation: Conversation, asked: Mappin
 class _Watch:
     """One streamed answer. A trip is raised at its end only, because the usage comes last."""
 
-    def __init__(self, reader: Reader, conversation: Conversation, asked: Mapping[str, Any]) -> None:
+    def __init__(self, reader: Reader, conversation: Teller, asked: Mapping[str, Any]) -> None:
         self._reader, self._conversation, self._asked = reader, conversation, asked
         self._trip: Optional[TripError] = None
         self._has_calls = False

@@ -8,8 +8,8 @@
 
 The returned client is a copy that shares the connections of the one given. Each tool call the model asks for is counted when the
 answer arrives, so the one that trips is raised out of `create` (or out of the stream) and never reaches your code. After a trip
-nothing is sent any more. Retries made by the client itself are no steps. Answers read through `with_streaming_response` are refused
-when the run is over, but what is in them is not counted. Call `run.new_turn()` when the user says something new.
+nothing is sent any more. Retries made by the client itself are no steps. Of answers read through `with_streaming_response` streams
+that are parsed are counted, and bytes that are read by hand are not. Call `run.new_turn()` when the user says something new.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ OpenAIClient = TypeVar("OpenAIClient")
 __all__ = ["guard_openai"]
 
 
+def routes() -> Dict[str, Route]:
+    return {"/chat/completions": _Chat(), "/responses": _Responses()}
+
+
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
     """A copy of an `OpenAI` or `AsyncOpenAI` client (Azure too) whose model calls belong to the run."""
-    return guard_client(client, run, {"/chat/completions": _Chat(), "/responses": _Responses()})
+    return guard_client(client, run, routes())
 
 
 def _field(item: Any, name: str) -> Any:

@@ -1,0 +1,304 @@
+"""`with guard(max_usd=…)` without naming a client: real clients of openai, anthropic, boto3 and litellm against a local model."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+from model_server import ModelServer, Reply, Usage
+
+import runguard
+from runguard import BudgetExceededError, LoopDetectedError, Run, current_run, guard, guard_async
+
+# A quarter of a dollar for gpt-4o ($2.50 and $10 a million), a little more for Claude.
+COSTLY = Usage(input=96_000, output=1_000, cached=0, cache_write=0)
+CLAUDE = "claude-sonnet-4-5"
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer([Reply(text="more")], usage=COSTLY) as server:
+        yield server
+
+
+def openai_client(model: ModelServer) -> Any:
+    from openai import OpenAI
+
+    return OpenAI(base_url=model.openai_url, api_key="key", max_retries=0)
+
+
+def async_openai_client(model: ModelServer) -> Any:
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(base_url=model.openai_url, api_key="key", max_retries=0)
+
+
+MESSAGES = [{"role": "user", "content": "go on"}]
+
+
+def chat(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+
+
+def chat_streamed(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: list(client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True))
+
+
+def responses(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: client.responses.create(model="gpt-4o", input="go on")
+
+
+def parsed(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: client.with_options(timeout=9).chat.completions.with_raw_response.create(model="gpt-4o", messages=MESSAGES)
+
+
+def messages(model: ModelServer) -> Callable[[], Any]:
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url=model.url, api_key="key", max_retries=0)
+    return lambda: client.messages.create(model=CLAUDE, max_tokens=1000, messages=MESSAGES)
+
+
+def messages_helper(model: ModelServer) -> Callable[[], Any]:
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url=model.url, api_key="key", max_retries=0)
+
+    def ask() -> Any:
+        with client.messages.stream(model=CLAUDE, max_tokens=1000, messages=MESSAGES) as stream:
+            return stream.get_final_message()
+
+    return ask
+
+
+def converse(model: ModelServer) -> Callable[[], Any]:
+    import boto3
+    from botocore.config import Config
+
+    client = boto3.client(
+        "bedrock-runtime",
+        endpoint_url=model.url,
+        region_name="us-east-1",
+        aws_access_key_id="id",
+        aws_secret_access_key="secret",
+        config=Config(retries={"max_attempts": 0}),
+    )
+    conversation = [{"role": "user", "content": [{"text": "go on"}]}]
+    return lambda: client.converse(modelId="anthropic.claude-3-5-sonnet-20240620-v1:0", messages=conversation)
+
+
+def litellm_completion(model: ModelServer) -> Callable[[], Any]:
+    import litellm
+
+    return lambda: litellm.completion(model="openai/gpt-4o", messages=MESSAGES, api_base=model.openai_url, api_key="key")
+
+
+def litellm_streamed(model: ModelServer) -> Callable[[], Any]:
+    import litellm
+
+    return lambda: list(litellm.completion(model="openai/gpt-4o", messages=MESSAGES, api_base=model.openai_url, api_key="key", stream=True))
+
+
+ALL = [chat, chat_streamed, responses, parsed, messages, messages_helper, converse, litellm_completion, litellm_streamed]
+
+
+@pytest.mark.parametrize("ways", ALL, ids=lambda way: way.__name__)
+def test_a_block_caps_dollars_whoever_asks(model: ModelServer, ways: Callable[[ModelServer], Callable[[], Any]]) -> None:
+    ask = ways(model)
+    with pytest.raises(BudgetExceededError), guard(max_usd=1) as run:
+        for _ in range(30):
+            ask()
+    assert 3 <= model.model_calls <= 4
+    assert 1 <= run.budget.spent <= 1.36
+    assert ask() is not None, "outside of the block nothing is in the way"
+
+
+@pytest.mark.parametrize("ways", ALL, ids=lambda way: way.__name__)
+def test_each_call_is_counted_once(model: ModelServer, ways: Callable[[ModelServer], Callable[[], Any]]) -> None:
+    ask = ways(model)
+    with guard(max_usd=100, max_model_calls=3) as run:
+        for _ in range(3):
+            ask()
+        one = run.budget.spent / 3
+        assert 0.2 < one < 0.35
+        with pytest.raises(runguard.ToolLimitError):
+            ask()
+    assert model.model_calls == 3
+
+
+def test_async_clients_and_their_streams(model: ModelServer) -> None:
+    async def agent() -> None:
+        client = async_openai_client(model)
+        for _ in range(15):
+            await client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+            async for _ in await client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True):
+                pass
+
+    async def main() -> None:
+        async with guard_async(max_usd=1):
+            await agent()
+
+    with pytest.raises(BudgetExceededError):
+        asyncio.run(main())
+    assert 3 <= model.model_calls <= 4
+
+
+def test_async_litellm(model: ModelServer) -> None:
+    import litellm
+
+    async def main() -> None:
+        async with guard_async(max_usd=1):
+            for _ in range(30):
+                await litellm.acompletion(model="openai/gpt-4o", messages=MESSAGES, api_base=model.openai_url, api_key="key")
+
+    with pytest.raises(BudgetExceededError):
+        asyncio.run(main())
+    assert 3 <= model.model_calls <= 4
+
+
+def test_a_decorated_function_is_a_run_each_time(model: ModelServer) -> None:
+    ask = chat(model)
+
+    @guard(max_usd=1)
+    def agent(calls: int) -> None:
+        for _ in range(calls):
+            ask()
+
+    agent(2)
+    agent(2)
+    with pytest.raises(BudgetExceededError):
+        agent(30)
+
+
+def test_what_a_run_hands_to_other_threads_is_its_own(model: ModelServer) -> None:
+    ask = chat(model)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        pool.submit(lambda: None).result()
+        with pytest.raises(BudgetExceededError), guard(max_usd=1):
+            for _ in range(30):
+                pool.submit(ask).result()
+        assert pool.submit(current_run).result() is None, "a thread of the pool keeps no run"
+        calls = model.model_calls
+        pool.submit(ask).result()
+    assert calls <= 4 and model.model_calls == calls + 1
+
+
+def test_other_threads_are_left_alone(model: ModelServer) -> None:
+    ask, done = chat(model), []
+    go, ready = threading.Event(), threading.Event()
+
+    def elsewhere() -> None:
+        ready.set()
+        go.wait(10)
+        done.append(ask())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    ready.wait(10)
+    with guard(max_usd=0.01) as run:
+        go.set()
+        thread.join(10)
+        assert run.budget.spent == 0
+    assert len(done) == 1
+
+
+def test_everything_is_put_back() -> None:
+    from anthropic._base_client import SyncAPIClient as Anthropic
+    from botocore.client import BaseClient
+    from openai._base_client import AsyncAPIClient, SyncAPIClient
+
+    places = [(SyncAPIClient, "request"), (AsyncAPIClient, "request"), (Anthropic, "request"), (BaseClient, "_make_api_call")]
+    places += [(concurrent.futures.ThreadPoolExecutor, "submit"), (threading.Thread, "start")]
+    before, finders = [getattr(place, name) for place, name in places], list(sys.meta_path)
+    with guard():
+        with guard():
+            assert all(getattr(place, name) is not one for (place, name), one in zip(places, before))
+        assert SyncAPIClient.request is not before[0], "the outer run is still open"
+    assert [getattr(place, name) for place, name in places] == before
+    assert sys.meta_path == finders
+
+
+def test_it_can_be_switched_off(model: ModelServer) -> None:
+    ask = chat(model)
+    with guard(max_usd=0.01, hook=False) as run:
+        for _ in range(5):
+            ask()
+    assert run.budget.spent == 0 and model.model_calls == 5
+
+
+def test_a_refused_tool_ends_the_run(model: ModelServer) -> None:
+    """Frameworks that hand the refusal to the model go on asking it: the next question is refused."""
+    ask, runs = chat(model), []
+    with pytest.raises(LoopDetectedError), guard(repeats=3) as run:
+
+        @run.tool
+        def search(query: str) -> str:
+            runs.append(query)
+            return "nothing"
+
+        for _ in range(30):
+            ask()
+            try:
+                search("rust")
+            except runguard.TripError:
+                pass
+    assert len(runs) == 2 and model.model_calls == 3
+
+
+def test_what_the_caller_or_an_adapter_tells_is_not_told_twice(model: ModelServer) -> None:
+    from runguard.adapters.openai import guard_openai
+
+    client = openai_client(model)
+    with guard(max_usd=10) as run:
+        for _ in range(3):
+            usage = client.chat.completions.create(model="gpt-4o", messages=MESSAGES).usage
+            run.record_usage("gpt-4o", usage.prompt_tokens, usage.completion_tokens)
+    assert run.budget.spent == pytest.approx(0.75)
+
+    run = Run(max_usd=10)
+    guarded = guard_openai(client, run)
+    with guard(run=run):
+        for _ in range(3):
+            guarded.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+    assert run.budget.spent == pytest.approx(0.75)
+
+
+def test_what_is_hooked_is_said_once_at_debug_level(model: ModelServer, caplog: pytest.LogCaptureFixture) -> None:
+    import openai  # noqa: F401
+
+    with caplog.at_level(logging.DEBUG, logger="runguard"), guard(max_usd=5):
+        chat(model)()
+        chat(model)()
+    said = [record.getMessage() for record in caplog.records if record.name == "runguard" and "hooks openai" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_a_library_that_is_imported_inside_of_the_block_is_hooked(model: ModelServer, tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(
+        "import sys\n"
+        "from runguard import guard, BudgetExceededError\n"
+        "assert 'openai' not in sys.modules\n"
+        "try:\n"
+        "    with guard(max_usd=1):\n"
+        "        import openai\n"
+        f"        client = openai.OpenAI(base_url={model.openai_url!r}, api_key='key')\n"
+        "        for _ in range(30):\n"
+        "            client.chat.completions.create(model='gpt-4o', messages=[{'role': 'user', 'content': 'go on'}])\n"
+        "except BudgetExceededError:\n"
+        "    print('stopped')\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "stopped", done.stderr
+    assert model.model_calls <= 4
