@@ -13,7 +13,8 @@ export interface ClientOptions {
   timeoutMs?: number | undefined
   /**
    * What happens when the service cannot be asked. `false` (default): ServiceError. `true`: guards answer
-   * `{ allow: true, failed_open: true }`. An answer that the request is wrong (400, 401, 403, 413, 422) is an error either way.
+   * `{ allow: true, failed_open: true }`. An answer to a wrong request (400, 413, 422), or of a wrong address or key (a redirect, 401,
+   * 403, 404), is an error either way.
    */
   failOpen?: boolean | undefined
   /** Hears of every request that failed open. Default: a line on `console.warn`. */

@@ -249,3 +249,16 @@ fn a_tracker_of_tool_calls_that_a_service_keeps() {
     assert_eq!(body, json!({"session_id": "turn", "tool": "search", "args": {"q": 1}, "error": true}));
     assert!(matches!(ended.told(Some(r#"{"recorded":true}"#)), Told::Passed));
 }
+
+#[test]
+fn a_run_of_more_agents_than_are_kept_forgets_one_at_a_time() {
+    let mut run = run_with(None, None);
+    for number in 0..=MOST_AGENTS {
+        for _ in 0..2 {
+            assert!(matches!(run.before_tool_of(Some(&format!("agent-{number:04}")), "search", 1, NOW), Progress::Done));
+        }
+    }
+    assert_eq!(run.agents.len(), MOST_AGENTS);
+    assert!(matches!(run.before_tool_of(Some("agent-0000"), "search", 1, NOW), Progress::Done), "it began anew");
+    assert!(matches!(run.before_tool_of(Some("agent-1000"), "search", 1, NOW), Progress::Refused(_)), "the others did not");
+}
