@@ -294,7 +294,9 @@ impl Asks {
     fn read(self, answer: &ServiceReply) -> Told {
         // It says nothing of the run, nor has it heard anything.
         if let Some(what) = self.part_unseen().filter(|_| !answer.allows() && answer.gives(Reason::StateUnavailable)) {
-            return Told::NotNow(answer.trip(what));
+            // What is only not known may pass later, so nothing is used up for good.
+            let for_good = matches!(self, Self::UsedUp { for_good: true });
+            return if for_good { Told::Passed } else { Told::NotNow(answer.trip(what)) };
         }
         match &self {
             Self::Spend(budget) | Self::Reserve(budget) | Self::Limits(budget) => {
