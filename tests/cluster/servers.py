@@ -81,13 +81,17 @@ def replica_of(primary: Redis, folder: Path) -> Redis:
     until(lambda: "master_link_status:up" in replica.cli("INFO", "replication"), "the replica to follow")
     until(lambda: "state=online" in primary.cli("INFO", "replication"), "the primary to know its replica")
     # Until it has told how far it is, nothing counts as copied.
-    until(lambda: _is_level(primary.cli("INFO", "replication")), "the replica to be level")
+    # Who is written to all the while is never level with itself, but with what it was.
+    reached, _ = _offsets(primary)
+    until(lambda: _offsets(primary)[1] >= reached, "the replica to be level")
     return replica
 
 
-def _is_level(told: str) -> bool:
-    fields = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
-    return f"offset={fields['master_repl_offset'].strip()}," in fields.get("slave0", "")
+def _offsets(primary: Redis) -> tuple[int, int]:
+    """How far a primary is, and how far its replica has said to be."""
+    fields = dict(line.split(":", 1) for line in primary.cli("INFO", "replication").splitlines() if ":" in line)
+    copied = dict(part.split("=", 1) for part in fields.get("slave0", "").strip().split(",") if "=" in part)
+    return int(fields["master_repl_offset"]), int(copied.get("offset", -1))
 
 
 def wrong_clock(offset: str) -> dict[str, str]:
