@@ -556,9 +556,9 @@ def test_aioboto3_asks_a_service_without_holding_up_the_loop(server: BedrockServ
         asked_from = set()
         ask = answer.run.before_tool
 
-        def before_tool(*args: Any) -> None:
+        def before_tool(*args: Any, **more: Any) -> None:
             asked_from.add(threading.current_thread())
-            ask(*args)
+            ask(*args, **more)
 
         answer.run.before_tool = before_tool
         with pytest.raises(LoopDetectedError):
