@@ -7,7 +7,9 @@
 use crate::settings::{GuardrailSettings, Limits};
 use runguard_core::budget::{Budget, BudgetExceeded, Cost, Limits as BudgetLimits, Reservation};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Usage};
+use runguard_core::prices::{
+    FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, Price, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, Usage, longest_answer, usual_tokens,
+};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is counted over the life of a session.
@@ -48,20 +50,11 @@ impl Counters {
     }
 }
 
-/// Bytes a token has at least, in text that nothing is known of.
-const FEWEST_BYTES_A_TOKEN: u64 = 2;
-/// Bytes a token has in most texts; for counting when the provider does not.
-const USUAL_BYTES_A_TOKEN: u64 = 3;
-/// What providers add around a conversation.
-const FRAME_TOKENS: u64 = 64;
-/// An answer of fewer tokens is not worth asking for.
-const SHORTEST_ANSWER: u32 = 16;
-
 /// The most tokens a question of so many bytes may have.
 pub(crate) fn highest_input(counters: &Counters, bytes: u64) -> u64 {
     let (tokens, known) = (counters.prompt_tokens, counters.prompt_bytes);
     if tokens == 0 || known == 0 {
-        return bytes / FEWEST_BYTES_A_TOKEN + FRAME_TOKENS;
+        return Prompt { bytes, attachments: 0 }.most_tokens();
     }
     match bytes.checked_sub(known) {
         Some(grown) => tokens + grown / FEWEST_BYTES_A_TOKEN + FRAME_TOKENS,
@@ -117,21 +110,13 @@ impl Allowance {
     /// Sets the highest cost of a question aside, with as long an answer as can be paid.
     pub(crate) fn grant(&self, input_tokens: u64, max_tokens: u32) -> Result<Granted, BudgetExceeded> {
         let remaining = self.budget.remaining();
-        let fits = |output: u32| {
-            let cost = self.cost_of(&Usage::new(input_tokens, u64::from(output)));
+        let fits = |output| {
+            let cost = self.cost_of(&Usage::new(input_tokens, output));
             remaining.usd.is_none_or(|left| cost.usd <= left) && remaining.tokens.is_none_or(|left| cost.tokens <= left)
         };
-        // The cost grows with the answer: halve the distance.
-        let (mut low, mut high) = (0, max_tokens);
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if fits(middle) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        let asked = if low >= SHORTEST_ANSWER.min(max_tokens) { low } else { SHORTEST_ANSWER.min(max_tokens) };
+        // What is too short to be worth asking for is refused with the numbers of the shortest answer.
+        let output = longest_answer(u64::from(max_tokens), fits).unwrap_or(SHORTEST_ANSWER.min(u64::from(max_tokens)));
+        let asked = u32::try_from(output).unwrap_or(max_tokens);
         let reservation = self.budget.reserve(self.cost_of(&Usage::new(input_tokens, u64::from(asked))))?;
         Ok(Granted { reservation, max_tokens: asked, input_tokens })
     }
@@ -141,8 +126,8 @@ impl Allowance {
         if let Some(usage) = usage {
             return Charge { usage, cost: self.price.cost(&usage), estimated: false };
         }
-        let input = (prompt_bytes / USUAL_BYTES_A_TOKEN).min(granted.input_tokens);
-        let output = output_bytes.div_ceil(USUAL_BYTES_A_TOKEN).min(u64::from(granted.max_tokens));
+        let input = usual_tokens(prompt_bytes).min(granted.input_tokens);
+        let output = usual_tokens(output_bytes).min(u64::from(granted.max_tokens));
         let usage = Usage::new(input, output);
         Charge { usage, cost: self.price.cost(&usage), estimated: true }
     }

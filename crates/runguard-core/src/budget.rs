@@ -516,6 +516,11 @@ impl Reservation {
         self.estimate
     }
 
+    /// Whose it is.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Settles with the true cost, which is counted in any case. Fails when it is more than was reserved and does not fit:
     /// the rest is then the overrun.
     pub fn commit(mut self, paid: Cost) -> Result<(), BudgetExceeded> {

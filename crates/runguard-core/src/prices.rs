@@ -6,11 +6,16 @@
 //!
 //! Prices are whole nano-dollars for a million tokens, and a cost is one division at the end. No float is involved.
 
+mod meter;
 mod names;
 mod usage;
 
 use crate::money::{MoneyError, NanoDollars};
 use crate::similarity::{Junk, ratio};
+pub use meter::{
+    BYTES_OF_A_NUMBER, FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, longest_answer,
+    usual_tokens,
+};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;

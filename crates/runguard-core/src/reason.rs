@@ -225,6 +225,8 @@ named! {
         ToolCallCeiling = "tool_call_ceiling", "Tool calls used up",
         /// The run made as many model calls as it may.
         ModelCallCeiling = "model_call_ceiling", "Model calls used up",
+        /// The run took as long as it may.
+        TimeLimit = "time_limit", "Time used up",
         /// The caller stopped the run and gave no reason.
         Stopped = "stopped", "Stopped",
         /// A `ToolLimitError` that its caller made without a reason.

@@ -21,6 +21,7 @@
 //! assert_eq!(run.trip(), Some(&trip));
 //! ```
 
+mod model_call;
 pub mod reply;
 pub mod service;
 mod trip;
@@ -32,14 +33,16 @@ use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
 use crate::money::NanoDollars;
 use crate::prices::{UnknownModelError, Usage};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
+pub use model_call::{Asked, ModelCall, Pricing, Used};
+use model_call::{ModelCalls, Pending};
 pub use service::{Failure, Gave, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Unanswered};
 use service::{Spent, Told};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use trip::{Trip, Unpriced, What, sentence};
 
-/// How many calls a run may make, whatever they are.
+/// How many calls a run may make, whatever they are, and how long it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Ceilings {
@@ -47,9 +50,11 @@ pub struct Ceilings {
     pub tool_calls: Option<u64>,
     /// Of all models together; `None` without a ceiling.
     pub model_calls: Option<u64>,
+    /// From its first question on; `None` without a limit.
+    pub time: Option<Span>,
 }
 
-setters!(Ceilings { tool_calls: Option<u64>, model_calls: Option<u64> });
+setters!(Ceilings { tool_calls: Option<u64>, model_calls: Option<u64>, time: Option<Span> });
 
 /// What is said to who settles a reservation that has ended.
 pub const RESERVATION_ENDED: &str = "This reservation was committed or released before. Reserve anew.";
@@ -95,8 +100,10 @@ pub enum Progress {
     Done,
     /// It may go on; this is for the model.
     Nudge(String),
-    /// The model call may be made; what it may cost is set aside.
-    Reserved(Reserved),
+    /// The model call may be made; the most it may cost is set aside.
+    Started(ModelCall),
+    /// Not yet: other model calls are under way, and what they have set aside may be given back. Ask again in a moment.
+    Busy,
     /// It must not be done.
     Refused(Refusal),
     /// A service has to be asked; its answer belongs to [`Run::told`].
@@ -124,18 +131,14 @@ pub struct Ask {
     purpose: Purpose,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Purpose {
     Tool,
     Result,
-    Model { estimate: Option<Cost> },
+    Model,
+    Begin(Box<Pending>),
     Money,
 }
-
-/// What a model call may cost, set aside until [`Run::settle`] or [`Run::release`].
-#[derive(Debug)]
-#[must_use = "what is set aside must be settled or released"]
-pub struct Reserved(Held);
 
 #[derive(Debug)]
 enum Held {
@@ -157,7 +160,11 @@ pub struct Run {
     budget: Option<Money>,
     tool_calls: u64,
     model_calls: u64,
+    model_calls_made: ModelCalls,
+    began: Option<Timestamp>,
     trip: Option<Trip>,
+    /// A model without a price has answered, and dollars are limited.
+    unpriced: Option<Unpriced>,
     /// Histories of agents in the run that may have something in them.
     agents: BTreeSet<String>,
 }
@@ -168,7 +175,20 @@ const MOST_AGENTS: usize = 1000;
 impl Run {
     /// A run that has done nothing yet. Without `stall` and `budget` nothing is looked for, and nothing limited.
     pub fn new(id: impl Into<String>, ceilings: Ceilings, loops: Loops, stall: Option<Stalls>, budget: Option<Money>) -> Self {
-        Self { id: id.into(), ceilings, loops, stall, budget, tool_calls: 0, model_calls: 0, trip: None, agents: BTreeSet::new() }
+        Self {
+            id: id.into(),
+            ceilings,
+            loops,
+            stall,
+            budget,
+            tool_calls: 0,
+            model_calls: 0,
+            model_calls_made: ModelCalls::default(),
+            began: None,
+            trip: None,
+            unpriced: None,
+            agents: BTreeSet::new(),
+        }
     }
 
     /// The session its history is kept under.
@@ -189,8 +209,8 @@ impl Run {
     /// The same for one of several agents in a run: each has a history of its own, so that the steps of one do not hide another's loop.
     /// Ceilings, money and trip are the run's.
     pub fn before_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, now: Timestamp) -> Progress {
-        if let Some(trip) = &self.trip {
-            return Progress::Refused(Refusal::Trip(trip.clone()));
+        if let Some(refused) = self.over(now) {
+            return refused;
         }
         if let Some(limit) = self.ceilings.tool_calls.filter(|limit| self.tool_calls >= *limit) {
             return self.stop(Trip::tool_calls(tool, limit));
@@ -228,20 +248,20 @@ impl Run {
         self.looked(verdict, tool)
     }
 
-    /// The model is about to be asked. With an estimate its cost is set aside, or the call refused. Counts the call.
-    pub fn before_model(&mut self, estimate: Option<Cost>) -> Progress {
-        if let Some(trip) = &self.trip {
-            return Progress::Refused(Refusal::Trip(trip.clone()));
+    /// The model is about to be asked. Counts the call. Who knows what is sent asks with [`Self::begin_model`].
+    pub fn before_model(&mut self, now: Timestamp) -> Progress {
+        if let Some(refused) = self.over(now) {
+            return refused;
         }
         let used_up = match &self.budget {
             None => None,
             Some(Money::InProcess(budget)) => budget.used_up(),
-            Some(Money::Service(budget)) => return ask(budget.used_up(), Purpose::Model { estimate }),
+            Some(Money::Service(budget)) => return ask(budget.used_up(), Purpose::Model),
         };
-        match used_up {
-            Some(exceeded) => self.refuse(&exceeded),
-            None => self.model_call(estimate),
+        if let Some(exceeded) = used_up {
+            return self.refuse(&exceeded);
         }
+        self.model_called()
     }
 
     /// What was spent. It counts, also when it ends the run.
@@ -265,25 +285,7 @@ impl Run {
         match recorded {
             Ok(()) => Progress::Done,
             Err(UsageRefused::Exceeded(exceeded)) => self.refuse(&exceeded),
-            Err(UsageRefused::Unpriced(unknown)) => Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown))),
-        }
-    }
-
-    /// The model call cost this much.
-    pub fn settle(&mut self, Reserved(held): Reserved, paid: Cost) -> Progress {
-        match (held, &self.budget) {
-            (Held::InProcess(reservation), _) => self.spent(reservation.commit(paid)),
-            (Held::Service { id }, Some(Money::Service(budget))) => ask(budget.commit(id.as_deref(), paid), Purpose::Money),
-            (Held::Nothing | Held::Service { .. }, _) => Progress::Done,
-        }
-    }
-
-    /// The model call was not made.
-    pub fn release(&mut self, Reserved(held): Reserved) -> Progress {
-        match (held, &self.budget) {
-            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id), Purpose::Money),
-            // In this process it is given back when it goes.
-            (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Progress::Done,
+            Err(UsageRefused::Unpriced(unknown)) => self.unpriced(Unpriced::from(&unknown)),
         }
     }
 
@@ -330,11 +332,35 @@ impl Run {
     /// Forgets the trip and all counts but the money. For an operator, not for the agent.
     pub fn reset(&mut self) {
         self.new_turn();
-        (self.tool_calls, self.model_calls, self.trip) = (0, 0, None);
+        (self.tool_calls, self.model_calls, self.began, self.trip, self.unpriced) = (0, 0, None, None, None);
     }
 
-    fn has_made_its_model_calls(&self) -> bool {
-        self.ceilings.model_calls.is_some_and(|limit| self.model_calls >= limit)
+    /// What stands against every question: a trip, or the time.
+    fn over(&mut self, now: Timestamp) -> Option<Progress> {
+        if let Some(trip) = &self.trip {
+            return Some(Progress::Refused(Refusal::Trip(trip.clone())));
+        }
+        let limit = self.ceilings.time?;
+        let began = *self.began.get_or_insert(now);
+        (!now.still_counts(began, limit)).then(|| self.stop(Trip::time(limit)))
+    }
+
+    /// There is money for a model call.
+    fn model_called(&mut self) -> Progress {
+        if let Some(refused) = self.refused_model() {
+            return refused;
+        }
+        self.model_calls += 1;
+        Progress::Done
+    }
+
+    /// What stands against a model call though there is money.
+    fn refused_model(&mut self) -> Option<Progress> {
+        if let Some(unpriced) = &self.unpriced {
+            return Some(Progress::Refused(Refusal::Unpriced(unpriced.clone())));
+        }
+        let limit = self.ceilings.model_calls.filter(|limit| self.model_calls >= *limit)?;
+        Some(self.stop(Trip::model_calls(limit)))
     }
 
     /// Keeps the first trip, and gives the one that holds.
@@ -345,17 +371,18 @@ impl Run {
 
     fn proceed(&mut self, told: Told, purpose: Purpose) -> Progress {
         match (told, purpose) {
-            (Told::Next(question), _) => ask(question, purpose),
+            (Told::Next(question), purpose) => ask(question, purpose),
+            (told, Purpose::Begin(pending)) => self.begun(told, pending),
             (Told::Stopped(trip), _) => self.stop(trip),
-            (Told::NotNow(trip), _) => Progress::Refused(Refusal::NotNow(trip)),
+            (Told::NotNow(trip) | Told::DoesNotFit { trip, .. }, _) => Progress::Refused(Refusal::NotNow(trip)),
+            (Told::Unpriced(unpriced), Purpose::Money) => self.unpriced(unpriced),
             (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
             (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
             (Told::Looked(verdict, tool), _) => self.looked(verdict, &tool),
-            (Told::Reserved(id), _) => self.model_call(None).or_reserved(Held::Service { id }),
-            (Told::Passed, Purpose::Model { estimate }) => self.model_call(estimate),
+            (Told::Passed, Purpose::Model) => self.model_called(),
             (Told::Passed, Purpose::Tool | Purpose::Result | Purpose::Money)
             // A run asks nothing of this kind.
-            | (Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_), _) => Progress::Done,
+            | (Told::Reserved(_) | Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_), _) => Progress::Done,
         }
     }
 
@@ -373,34 +400,6 @@ impl Run {
         }
         let nudge = verdict.nudge(tool);
         if nudge.is_empty() { Progress::Done } else { Progress::Nudge(nudge) }
-    }
-
-    /// There is money for a model call.
-    fn model_call(&mut self, estimate: Option<Cost>) -> Progress {
-        if let Some(limit) = self.ceilings.model_calls.filter(|_| self.has_made_its_model_calls()) {
-            return self.stop(Trip::model_calls(limit));
-        }
-        let held = match (estimate, &self.budget) {
-            (None, _) => None,
-            (Some(_), None) => Some(Held::Nothing),
-            (Some(estimate), Some(Money::Service(budget))) => return ask(budget.reserve(estimate), Purpose::Money),
-            (Some(estimate), Some(Money::InProcess(budget))) => match budget.reserve(estimate) {
-                Ok(reservation) => Some(Held::InProcess(reservation)),
-                // Something is left: others may give back what they set aside, and a smaller one may fit.
-                Err(exceeded) => return Progress::Refused(Refusal::NotNow(Trip::from(&exceeded))),
-            },
-        };
-        self.model_calls += 1;
-        held.map_or(Progress::Done, |held| Progress::Reserved(Reserved(held)))
-    }
-}
-
-impl Progress {
-    fn or_reserved(self, held: Held) -> Self {
-        match self {
-            Self::Done => Self::Reserved(Reserved(held)),
-            Self::Nudge(_) | Self::Reserved(_) | Self::Refused(_) | Self::Ask(_) => self,
-        }
     }
 }
 

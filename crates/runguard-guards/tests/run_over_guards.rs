@@ -67,7 +67,7 @@ fn a_limit_of_a_day_ends_no_run_and_is_called_by_its_name() {
     };
     let paid = run.record(Cost::usd(NanoDollars::parse("1").unwrap()));
     assert!(matches!(told(&mut run, paid), Progress::Done));
-    let asked = run.before_model(None);
+    let asked = run.before_model(Timestamp::ZERO);
     let Progress::Refused(Refusal::NotNow(trip)) = told(&mut run, asked) else { panic!("tomorrow it passes") };
     assert_eq!(
         trip.message,

@@ -65,7 +65,7 @@ impl BudgetTracker {
 
     /// Adds what a model call used, priced from the table. `input_tokens` are those read afresh, without the cached ones. Of a model without
     /// a price the tokens are added, and `UnknownModelError` is raised where dollars are limited.
-    #[pyo3(signature = (model, input_tokens = None, output_tokens = None, cached_tokens = None, cache_write_tokens = None))]
+    #[pyo3(signature = (model, input_tokens = None, output_tokens = None, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None))]
     fn record_usage(
         &self,
         py: Python<'_>,
@@ -74,8 +74,9 @@ impl BudgetTracker {
         output_tokens: Option<&Bound<'_, PyAny>>,
         cached_tokens: Option<&Bound<'_, PyAny>>,
         cache_write_tokens: Option<&Bound<'_, PyAny>>,
+        cache_write_1h_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
+        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
         let model = prices::model_name(model)?;
         self.budget.record_usage(&usage, || self.prices.known_cost(&model, &usage)).map_err(|refused| match refused {
             UsageRefused::Exceeded(exceeded) => errors::budget_exceeded(py, &exceeded),

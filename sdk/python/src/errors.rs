@@ -25,6 +25,7 @@ class!(unknown_model_class, "UnknownModelError");
 class!(loop_detected_class, "LoopDetectedError");
 class!(stall_detected_class, "StallDetectedError");
 class!(tool_limit_class, "ToolLimitError");
+class!(time_limit_class, "TimeLimitError");
 
 /// The error to raise; when it cannot be built, the error that says why.
 fn raise<'py>(class: PyResult<&Bound<'py, PyType>>, message: &str, fields: PyResult<Bound<'py, PyDict>>) -> PyErr {
@@ -65,6 +66,7 @@ pub(crate) fn trip(py: Python<'_>, trip: &Trip) -> PyErr {
                 }
                 fields.set_item("unit", unit.as_str())?;
             }
+            What::Time { limit } => fields.set_item("limit", limit)?,
             What::Calls { tool, limit } => {
                 fields.set_item("tool", tool)?;
                 fields.set_item("limit", limit)?;
@@ -77,6 +79,7 @@ pub(crate) fn trip(py: Python<'_>, trip: &Trip) -> PyErr {
         What::Stall { .. } => stall_detected_class(py),
         What::Budget { .. } => budget_exceeded_class(py),
         What::Calls { .. } => tool_limit_class(py),
+        What::Time { .. } => time_limit_class(py),
     };
     raise(class, &trip.message, fields)
 }

@@ -29,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<budgets::BudgetTracker>()?;
     module.add_class::<budgets::Reservation>()?;
     module.add_class::<loops::LoopDetector>()?;
+    module.add_class::<runs::ModelCall>()?;
     module.add_class::<runs::Run>()?;
     module.add_class::<services::Question>()?;
     module.add_class::<services::RemotePermit>()?;
@@ -55,6 +56,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(texts::plain_json, module)?)?;
     module.add_function(wrap_pyfunction!(texts::result_fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(texts::similarity, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::text_size, module)?)?;
+    module.add_function(wrap_pyfunction!(texts::usual_tokens, module)?)?;
     module.add("RESERVATION_ENDED", runguard_core::run::RESERVATION_ENDED)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     Ok(())

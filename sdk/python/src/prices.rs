@@ -46,6 +46,13 @@ impl PriceList {
     }
 }
 
+impl Default for PriceList {
+    /// The bundled table alone.
+    fn default() -> Self {
+        Self { prices: Prices::bundled(), unknown: UnknownModel::Error }
+    }
+}
+
 /// The name of a model, as a user gives it.
 pub(crate) fn model_name<'a>(model: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     let py = model.py();
@@ -82,6 +89,7 @@ pub(crate) fn usage(
     output: Option<&Bound<'_, PyAny>>,
     cached: Option<&Bound<'_, PyAny>>,
     cache_write: Option<&Bound<'_, PyAny>>,
+    cache_write_1h: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Usage> {
     let count = |tokens: Option<&Bound<'_, PyAny>>, name: &str| tokens.map_or(Ok(0), |tokens| whole(tokens, name));
     Ok(Usage {
@@ -89,13 +97,13 @@ pub(crate) fn usage(
         output_tokens: count(output, "output_tokens")?,
         cached_tokens: count(cached, "cached_tokens")?,
         cache_write_tokens: count(cache_write, "cache_write_tokens")?,
-        cache_write_1h_tokens: 0,
+        cache_write_1h_tokens: count(cache_write_1h, "cache_write_1h_tokens")?,
     })
 }
 
 /// What a model call costs, in dollars. `input_tokens` are those read afresh, without the cached ones.
 #[pyfunction]
-#[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens = None, cache_write_tokens = None, *, prices = None, unknown_model = None))]
+#[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None, *, prices = None, unknown_model = None))]
 pub(crate) fn cost_usd(
     py: Python<'_>,
     model: &Bound<'_, PyAny>,
@@ -103,10 +111,11 @@ pub(crate) fn cost_usd(
     output_tokens: &Bound<'_, PyAny>,
     cached_tokens: Option<&Bound<'_, PyAny>>,
     cache_write_tokens: Option<&Bound<'_, PyAny>>,
+    cache_write_1h_tokens: Option<&Bound<'_, PyAny>>,
     prices: Option<&Bound<'_, PyAny>>,
     unknown_model: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<f64> {
-    let usage = usage(Some(input_tokens), Some(output_tokens), cached_tokens, cache_write_tokens)?;
+    let usage = usage(Some(input_tokens), Some(output_tokens), cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
     Ok(PriceList::new(prices, unknown_model)?.cost(py, model, &usage)?.as_dollars())
 }
 
@@ -126,6 +135,7 @@ pub(crate) fn read_usage<'py>(py: Python<'py>, provider: &str, report: &Bound<'p
     counts.set_item("input_tokens", usage.input_tokens)?;
     counts.set_item("output_tokens", usage.output_tokens)?;
     counts.set_item("cached_tokens", usage.cached_tokens)?;
-    counts.set_item("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens))?;
+    counts.set_item("cache_write_tokens", usage.cache_write_tokens)?;
+    counts.set_item("cache_write_1h_tokens", usage.cache_write_1h_tokens)?;
     Ok(counts)
 }

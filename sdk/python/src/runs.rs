@@ -6,21 +6,32 @@ use crate::services::{self, Question};
 use crate::stalls::{Outcome, StallDetector};
 use crate::{budgets, clock, errors, loops, values};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyBool, PyString};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
-use runguard_core::run::{self, Ask, Ceilings, Loops, Money, Progress, Refusal, Stalls};
+use runguard_core::prices::Usage;
+use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Pricing, Progress, Refusal, Stalls, Used};
 use std::sync::Mutex;
 
-/// What every question of a run gives: None when it may go on, a text for the model, the trip, or a `Question` for a service.
+/// What every question of a run gives: None when it may go on, a text for the model, the trip, a `Question` for a service; and of a model
+/// call that begins, itself, or False when it has to wait for others.
 type Step<'py> = PyResult<Option<Bound<'py, PyAny>>>;
 
 #[pyclass(frozen, module = "runguard._core")]
 pub(crate) struct Run {
     run: Mutex<run::Run>,
-    /// Of a budget in this process.
+    /// Of a budget in this process; a service has its own.
     prices: Option<PriceList>,
+}
+
+/// A model call that is under way.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct ModelCall {
+    call: Mutex<Option<run::ModelCall>>,
+    /// The longest answer that can be paid, where that is shorter than what was asked for.
+    #[pyo3(get)]
+    max_output: Option<u64>,
 }
 
 #[pymethods]
@@ -31,6 +42,7 @@ impl Run {
         run_id: String,
         max_tool_calls: Option<u64>,
         max_model_calls: Option<u64>,
+        max_seconds: Option<f64>,
         detector: &Bound<'_, PyAny>,
         stall: Option<&Bound<'_, PyAny>>,
         budget: Option<&Bound<'_, PyAny>>,
@@ -40,7 +52,8 @@ impl Run {
         let stall = stall.map(|stall| stalls_of(stall).ok_or_else(|| wrong("stall", "StallDetector"))).transpose()?;
         let budget = budget.map(|budget| money_of(budget).ok_or_else(|| wrong("budget", "BudgetTracker"))).transpose()?;
         let (money, prices) = budget.map_or((None, None), |(money, prices)| (Some(money), prices));
-        let ceilings = Ceilings::default().tool_calls(max_tool_calls).model_calls(max_model_calls);
+        let time = max_seconds.map(|seconds| clock::span(py, "max_seconds", seconds)).transpose()?;
+        let ceilings = Ceilings::default().tool_calls(max_tool_calls).model_calls(max_model_calls).time(time);
         Ok(Self { run: Mutex::new(run::Run::new(run_id, ceilings, detector, stall, money)), prices })
     }
 
@@ -75,11 +88,57 @@ impl Run {
     }
 
     fn before_model<'py>(this: &Bound<'py, Self>) -> Step<'py> {
-        let progress = locked(&this.get().run, |run| run.before_model(None))?;
+        let progress = locked(&this.get().run, |run| run.before_model(clock::now()))?;
         Self::step(this, progress)
     }
 
-    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))]
+    /// `prompt` is all that is sent, of which only the size matters.
+    fn begin_model<'py>(
+        this: &Bound<'py, Self>,
+        model: &Bound<'py, PyAny>,
+        prompt: &Bound<'py, PyAny>,
+        max_output: Option<u64>,
+        has_waited: bool,
+    ) -> Step<'py> {
+        let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
+        let asked = Asked { model: &model, prompt, max_output, has_waited };
+        let Self { run, prices } = this.get();
+        let progress = priced(prices.as_ref(), |price| locked(run, |run| run.begin_model(asked, price, clock::now())))?;
+        Self::step(this, progress)
+    }
+
+    /// What the call used, by the provider's word: `model` is the one that answered.
+    fn finish_model<'py>(
+        this: &Bound<'py, Self>,
+        call: &ModelCall,
+        model: Option<&str>,
+        input_tokens: u64,
+        output_tokens: u64,
+        cached_tokens: u64,
+        cache_write_tokens: u64,
+        cache_write_1h_tokens: u64,
+    ) -> Step<'py> {
+        let usage = Usage { input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens };
+        Self::finish(this, call, Used::Counted { model, usage: &usage })
+    }
+
+    /// Nobody has counted: an answer of so many bytes came.
+    fn finish_uncounted<'py>(this: &Bound<'py, Self>, call: &ModelCall, bytes: u64) -> Step<'py> {
+        Self::finish(this, call, Used::Came { bytes })
+    }
+
+    /// The call was not made, or costs nothing.
+    fn drop_model<'py>(this: &Bound<'py, Self>, call: &ModelCall) -> Step<'py> {
+        Self::finish(this, call, Used::Nothing)
+    }
+
+    /// Calls that were billed by counting bytes.
+    #[getter]
+    fn estimated_calls(&self) -> PyResult<u64> {
+        locked(&self.run, |run| run.estimated_calls())
+    }
+
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))]
     fn record_usage<'py>(
         this: &Bound<'py, Self>,
         model: &Bound<'py, PyAny>,
@@ -87,8 +146,9 @@ impl Run {
         output_tokens: Option<&Bound<'py, PyAny>>,
         cached_tokens: Option<&Bound<'py, PyAny>>,
         cache_write_tokens: Option<&Bound<'py, PyAny>>,
+        cache_write_1h_tokens: Option<&Bound<'py, PyAny>>,
     ) -> Step<'py> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
+        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
         let model = prices::model_name(model)?;
         let Self { run, prices } = this.get();
         let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));
@@ -119,6 +179,14 @@ impl Run {
 }
 
 impl Run {
+    /// A call that has ended before changes nothing.
+    fn finish<'py>(this: &Bound<'py, Self>, call: &ModelCall, used: Used<'_>) -> Step<'py> {
+        let Some(call) = locked(&call.call, Option::take)? else { return Ok(None) };
+        let Self { run, prices } = this.get();
+        let progress = priced(prices.as_ref(), |price| locked(run, |run| run.finish_model(call, used, price)))?;
+        Self::step(this, progress)
+    }
+
     /// What a service answered to a question of this run.
     pub(crate) fn told<'py>(this: &Bound<'py, Self>, ask: Box<Ask>, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> Step<'py> {
         let progress = locked(&this.get().run, |run| run.told(ask, answer))?;
@@ -132,7 +200,12 @@ impl Run {
     fn step<'py>(this: &Bound<'py, Self>, progress: Progress) -> Step<'py> {
         let py = this.py();
         match progress {
-            Progress::Done | Progress::Reserved(_) => Ok(None),
+            Progress::Done => Ok(None),
+            Progress::Busy => Ok(Some(PyBool::new(py, false).to_owned().into_any())),
+            Progress::Started(call) => {
+                let max_output = call.max_output();
+                Ok(Some(Bound::new(py, ModelCall { call: Mutex::new(Some(call)), max_output })?.into_any()))
+            }
             Progress::Nudge(nudge) => Ok(Some(PyString::new(py, &nudge).into_any())),
             Progress::Refused(Refusal::Trip(trip)) => Ok(Some(errors::trip(py, &trip).into_value(py).into_bound(py).into_any())),
             Progress::Refused(Refusal::NotNow(trip)) => Err(errors::trip(py, &trip)),
@@ -141,6 +214,18 @@ impl Run {
             Progress::Ask(ask) => Ok(Some(Bound::new(py, Question::of_run(this, ask))?.into_any())),
         }
     }
+}
+
+/// With the prices of a budget, or else those of the table.
+fn priced<R>(prices: Option<&PriceList>, with: impl FnOnce(Pricing<'_>) -> R) -> R {
+    let bundled;
+    let prices = if let Some(prices) = prices {
+        prices
+    } else {
+        bundled = PriceList::default();
+        &bundled
+    };
+    with(&|model, usage| prices.known_cost(model, usage))
 }
 
 fn loops_of(detector: &Bound<'_, PyAny>) -> Option<Loops> {

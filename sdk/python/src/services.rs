@@ -79,7 +79,7 @@ fn meaning<'py>(py: Python<'py>, told: Told, error: Option<Bound<'py, PyAny>>) -
         Told::Looked(verdict, tool) => Ok(Some(Bound::new(py, Verdict::of(verdict, &tool))?.into_any())),
         Told::Books(books) => books_of(py, &books).map(|books| Some(books.into_any())),
         Told::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),
-        Told::Stopped(trip) | Told::NotNow(trip) => Err(errors::trip(py, &trip)),
+        Told::Stopped(trip) | Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => Err(errors::trip(py, &trip)),
         Told::Unpriced(unpriced) => Err(errors::unknown_model(py, &unpriced)),
         Told::Permitted(permit) => Ok(Some(Bound::new(py, RemotePermit { permit })?.into_any())),
         Told::EndpointRefused(refused) => Err(errors::circuit_open(py, &refused)),
@@ -279,7 +279,7 @@ impl ServiceBudget {
         Ok(Question::new(self.budget.record(Spent::Cost(Cost::tokens(whole(tokens, "tokens")?)))))
     }
 
-    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))]
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))]
     fn record_usage(
         &self,
         model: &Bound<'_, PyAny>,
@@ -287,8 +287,9 @@ impl ServiceBudget {
         output_tokens: Given<'_, '_>,
         cached_tokens: Given<'_, '_>,
         cache_write_tokens: Given<'_, '_>,
+        cache_write_1h_tokens: Given<'_, '_>,
     ) -> PyResult<Question> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens)?;
+        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
         let model = prices::model_name(model)?;
         Ok(Question::new(self.budget.record(Spent::Usage { model: &model, usage: &usage })))
     }
@@ -308,7 +309,7 @@ impl ServiceBudget {
 
     #[pyo3(signature = (usd, tokens))]
     fn reserve(&self, usd: Given<'_, '_>, tokens: Given<'_, '_>) -> PyResult<Question> {
-        Ok(Question::new(self.budget.reserve(budgets::cost(usd, tokens, Cost::ZERO)?)))
+        Ok(Question::new(self.budget.reserve(Spent::Cost(budgets::cost(usd, tokens, Cost::ZERO)?))))
     }
 
     /// Of what was not told the estimate counts.
@@ -322,7 +323,7 @@ impl ServiceBudget {
         estimated_tokens: Given<'_, '_>,
     ) -> PyResult<Question> {
         let estimate = budgets::cost(estimated_usd, estimated_tokens, Cost::ZERO)?;
-        Ok(Question::new(self.budget.commit(reservation_id, budgets::cost(usd, tokens, estimate)?)))
+        Ok(Question::new(self.budget.commit(reservation_id, Spent::Cost(budgets::cost(usd, tokens, estimate)?))))
     }
 
     fn release(&self, reservation_id: &str) -> Question {

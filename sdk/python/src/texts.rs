@@ -33,3 +33,15 @@ pub(crate) fn plain_json(value: &Bound<'_, PyAny>) -> PyResult<String> {
 pub(crate) fn similarity(py: Python<'_>, a: &str, b: &str, autojunk: bool) -> f64 {
     py.detach(|| ratio(a, b, if autojunk { Junk::Popular } else { Junk::Keep }))
 }
+
+/// The bytes of all texts in a value: of what is sent, or of what came.
+#[pyfunction]
+pub(crate) fn text_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Ok(values::prompt(value)?.bytes)
+}
+
+/// The tokens that a text of so many bytes probably has.
+#[pyfunction]
+pub(crate) fn usual_tokens(bytes: u64) -> u64 {
+    runguard_core::prices::usual_tokens(bytes)
+}

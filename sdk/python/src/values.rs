@@ -5,8 +5,9 @@
 use crate::errors;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple};
 use runguard_core::fingerprint::{self, Volatile};
+use runguard_core::prices::{BYTES_OF_A_NUMBER, Prompt};
 pub(crate) use runguard_core::run::sentence;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -33,6 +34,47 @@ pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> 
         Ok(read) => Ok(read),
         Err(_) => text.call_method1("encode", ("utf-8", "backslashreplace"))?.call_method1("decode", ("utf-8",))?.extract().map(Cow::Owned),
     }
+}
+
+/// How large a prompt is: all texts in a value. What cannot be read in it is no text.
+pub(crate) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+    let mut prompt = Prompt::default();
+    measure(value, &mut prompt, 0)?;
+    Ok(prompt)
+}
+
+fn measure(value: &Bound<'_, PyAny>, prompt: &mut Prompt, depth: usize) -> PyResult<()> {
+    if depth > fingerprint::DEEPEST {
+        return Ok(());
+    }
+    if let Ok(given) = value.cast::<PyString>() {
+        prompt.add(&text(given)?);
+    } else if let Ok(dict) = value.cast::<PyDict>() {
+        for (key, value) in dict.iter() {
+            measure(&key, prompt, depth + 1)?;
+            measure(&value, prompt, depth + 1)?;
+        }
+    } else if let Ok(items) = value.cast::<PyList>() {
+        for item in items.iter() {
+            measure(&item, prompt, depth + 1)?;
+        }
+    } else if let Ok(items) = value.cast::<PyTuple>() {
+        for item in items.iter() {
+            measure(&item, prompt, depth + 1)?;
+        }
+    } else if value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() {
+        prompt.attachments += 1;
+    } else if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>() {
+        prompt.bytes += BYTES_OF_A_NUMBER;
+    } else if let Ok(fields) = value.getattr("__dict__") {
+        // Messages of frameworks and answers of clients: their fields.
+        if let Ok(fields) = fields.cast::<PyDict>() {
+            for (_, value) in fields.iter() {
+                measure(&value, prompt, depth + 1)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 struct Writer {

@@ -155,7 +155,7 @@ def test_an_unknown_model_is_an_error_until_said_otherwise() -> None:
 def test_each_provider_counts_cached_tokens_in_its_own_way() -> None:
     openai = read_usage("openai", {"prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 800}})
     anthropic = read_usage("anthropic", {"input_tokens": 200, "output_tokens": 50, "cache_read_input_tokens": 800})
-    assert openai == anthropic == {"input_tokens": 200, "output_tokens": 50, "cached_tokens": 800, "cache_write_tokens": 0}
+    assert openai == anthropic == {"input_tokens": 200, "output_tokens": 50, "cached_tokens": 800, "cache_write_tokens": 0, "cache_write_1h_tokens": 0}
     tracker = BudgetTracker()
     tracker.record_usage("gpt-4o", **openai)
     assert tracker.spent_tokens == 1050

@@ -116,6 +116,17 @@ export class ToolLimitError extends TripError {
   }
 }
 
+/** The run took as long as it may. `limit` is in seconds. */
+export class TimeLimitError extends TripError {
+  static override readonly kind: string = 'TimeLimitError'
+  readonly limit: number
+
+  constructor(message: string, details: TripDetails & { limit: number }) {
+    super(message, details, 'time_limit')
+    this.limit = details.limit
+  }
+}
+
 /** The endpoint failed too often lately; calls to it are refused until it has had time to recover. */
 export class CircuitOpenError extends TripError {
   static override readonly kind: string = 'CircuitOpenError'

@@ -8,6 +8,7 @@ export { fingerprint, similarity, type FingerprintOptions } from './fingerprint.
 export { guard, tool, type GuardOptions } from './guard.js'
 export { LoopDetector, type LoopEvent, type LoopSettings } from './loop.js'
 export { costUsd, setPrices, type Price, type Usage } from './prices.js'
+export { ModelCall, type ModelCallOptions } from './model-call.js'
 export { Run, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 export {
   StallDetector,

@@ -14,6 +14,8 @@ export interface Usage {
   cachedTokens?: number | undefined
   /** Of the prompt, written to a cache. */
   cacheWriteTokens?: number | undefined
+  /** Of the prompt, written to a cache for an hour; not in `cacheWriteTokens`. */
+  cacheWrite1hTokens?: number | undefined
 }
 
 /** Dollars for a million tokens, as decimal text ("0.25") or a number. */
@@ -29,13 +31,13 @@ export interface Price {
 
 const LONGEST_NAME = 65_536
 
-/** The counts of a usage in the order the core takes them. */
+/** The counts of a usage in the order the core takes them; what is written for an hour counts as written. */
 export function counts(usage: Usage): [number, number, number, number] {
   return [
     count('inputTokens', usage.inputTokens ?? 0),
     count('outputTokens', usage.outputTokens ?? 0),
     count('cachedTokens', usage.cachedTokens ?? 0),
-    count('cacheWriteTokens', usage.cacheWriteTokens ?? 0),
+    count('cacheWriteTokens', usage.cacheWriteTokens ?? 0) + count('cacheWrite1hTokens', usage.cacheWrite1hTokens ?? 0),
   ]
 }
 

@@ -12,6 +12,7 @@ import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
+import { ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, ceilingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
@@ -164,7 +165,7 @@ export class RemoteBudgetTracker extends CoreObject {
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
     const tokens = counts(usage)
-    await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens), model)
+    await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens))
   }
 
   /** What is left, as `BudgetTracker.check` tells it. */
@@ -212,8 +213,8 @@ export class RemoteBudgetTracker extends CoreObject {
     return refusal(BudgetExceededError, this.#ask(wasm.service_budget_exhausted(this.handle)))
   }
 
-  #ask(status: number, model = ''): Promise<unknown> {
-    return answered(status, () => this.client, model)
+  #ask(status: number): Promise<unknown> {
+    return answered(status, () => this.client)
   }
 }
 
@@ -394,8 +395,14 @@ export class RemoteRun {
     await this.#heed(this.#core.beforeModel())
   }
 
+  /** As `Run.modelCall`. */
+  modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
+    const handle = CoreObject.handleOf(this.#core)
+    return beginModel({ handle, heed: (status) => this.#heed(status) }, model, prompt, options)
+  }
+
   async recordUsage(model: string, usage: Usage): Promise<void> {
-    if (this.budget !== null) await this.#heed(this.#core.recordUsage(model, usage), model)
+    if (this.budget !== null) await this.#heed(this.#core.recordUsage(model, usage))
   }
 
   async recordUsd(usd: number): Promise<void> {
@@ -429,8 +436,8 @@ export class RemoteRun {
     this.#core.reset()
   }
 
-  #heed(status: number, model = ''): Promise<unknown> {
+  #heed(status: number): Promise<unknown> {
     const client = (part: string): GuardClient => (part === 'budget' && this.budget !== null ? this.budget.client : this.#client)
-    return answered(status, client, model, this.#core.stopped)
+    return answered(status, client, this.#core.stopped)
   }
 }

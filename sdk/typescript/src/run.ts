@@ -9,6 +9,7 @@ import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeAll
 import { withCurrent } from './current.js'
 import { RunGuardError, TripError } from './errors.js'
 import { LoopDetector } from './loop.js'
+import { ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
 import { StallDetector, type StallPreset, type StallSettings } from './stall.js'
@@ -24,6 +25,8 @@ export interface RunOptions {
   maxModelCalls?: number | undefined
   maxUsd?: number | undefined
   maxTokens?: number | undefined
+  /** How long the run may take, from its first question on. */
+  maxSeconds?: number | undefined
   /** A budget that this run draws on. With `maxUsd` or `maxTokens` the run gets a child of it. */
   budget?: BudgetTracker | undefined
   /** A detector to share; by default the run has its own. */
@@ -52,6 +55,7 @@ const OPTIONS = [
   'maxModelCalls',
   'maxUsd',
   'maxTokens',
+  'maxSeconds',
   'budget',
   'loop',
   'stall',
@@ -88,7 +92,7 @@ export class CoreRun extends CoreObject {
   }
 
   beforeModel(): number {
-    return wasm.run_before_model(this.handle)
+    return wasm.run_before_model(this.handle, Date.now())
   }
 
   record(usd: number): number {
@@ -174,7 +178,7 @@ export class Run {
 
   /** Shows what the tool gave. May return a text for the model; a trip is thrown by the next `before…`. */
   afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): string | null {
-    return this.stall === null ? null : this.#core.looked(settled(this.#core.afterTool(tool, args, result, outcome), ''))
+    return this.stall === null ? null : this.#core.looked(settled(this.#core.afterTool(tool, args, result, outcome)))
   }
 
   /** Counts a model call. Throws the trip, or BudgetExceededError or ToolLimitError when there is nothing left. */
@@ -182,9 +186,19 @@ export class Run {
     this.#heed(this.#core.beforeModel())
   }
 
+  /**
+   * Begins a model call, and sets aside the most it may cost: `prompt` is all that is sent. Waits while calls under way hold what is left. Tell
+   * the call what was `used`, or `release` it. Throws when the run is over, when the rest of the budget does not pay for the call, or when the
+   * model has no price.
+   */
+  modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
+    const handle = CoreObject.handleOf(this.#core)
+    return beginModel({ handle, heed: (status) => settled(status, this.#core.stopped) }, model, prompt, options)
+  }
+
   /** Adds what a model call used. Throws once the budget is exceeded; a model without a price throws when dollars are limited. */
   recordUsage(model: string, usage: Usage): void {
-    if (this.budget !== null) this.#heed(this.#core.recordUsage(model, usage), model)
+    if (this.budget !== null) this.#heed(this.#core.recordUsage(model, usage))
   }
 
   /** Adds dollars spent. Throws once the budget is exceeded. */
@@ -246,15 +260,20 @@ export class Run {
     this.#core.reset()
   }
 
-  #heed(status: number, model = ''): void {
-    if (status !== DONE) settled(status, model, this.#core.stopped)
+  #heed(status: number): void {
+    if (status !== DONE) settled(status, this.#core.stopped)
   }
 }
 
 /** The ceilings as the core takes them: below 0 there is none. */
-export function ceilingsOf({ maxToolCalls, maxModelCalls }: Pick<RunOptions, 'maxToolCalls' | 'maxModelCalls'>): [number, number] {
+export function ceilingsOf({
+  maxToolCalls,
+  maxModelCalls,
+  maxSeconds,
+}: Pick<RunOptions, 'maxToolCalls' | 'maxModelCalls' | 'maxSeconds'>): [number, number, number] {
   const ceiling = (name: string, value: number | undefined): number => (value === undefined ? -1 : count(name, value))
-  return [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls)]
+  const seconds = maxSeconds === undefined ? -1 : amount('maxSeconds', maxSeconds)
+  return [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls), seconds]
 }
 
 function budgetOf({ budget, maxUsd, maxTokens }: RunOptions): BudgetTracker | null {

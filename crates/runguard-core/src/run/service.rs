@@ -13,7 +13,7 @@ use super::reply;
 use super::trip::{Trip, Unpriced, What};
 use crate::breaker::EndpointRefused;
 pub use crate::budget::Books;
-use crate::budget::{Left, NO_STEP, call_key};
+use crate::budget::{Left, NO_STEP, Remaining, call_key};
 use crate::detect::loops::{Compared, LoopDetected, LoopKind};
 use crate::detect::sessions::{SessionKey, Sessions};
 use crate::detect::stall::{Rung, StallRule, Verdict, result_fingerprint};
@@ -109,6 +109,19 @@ impl Body {
     fn cost(self, cost: Cost) -> Self {
         self.with("usd", cost.usd.as_dollars()).with("tokens", cost.tokens)
     }
+
+    fn spent(self, spent: Spent<'_>) -> Self {
+        match spent {
+            Spent::Cost(cost) => self.cost(cost),
+            Spent::Call { .. } | Spent::AnyCall => self.maybe("key", key_of(spent)),
+            Spent::Usage { model, usage } => self
+                .with("model", short_id(model))
+                .with("input_tokens", usage.input_tokens)
+                .with("output_tokens", usage.output_tokens)
+                .with("cached_tokens", usage.cached_tokens)
+                .with("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens)),
+        }
+    }
 }
 
 /// Which part of a run asks; each may have a service of its own.
@@ -200,6 +213,17 @@ pub enum Told {
     Stopped(Trip),
     /// Refused; later, or for less, it may pass.
     NotNow(Trip),
+    /// What was asked for is more than there is, or than others have left of it.
+    DoesNotFit {
+        /// The refusal.
+        trip: Trip,
+        /// The limit begins anew by itself.
+        renews: bool,
+        /// Others have set something aside.
+        is_set_aside: bool,
+        /// What would fit.
+        left: Remaining,
+    },
     /// The model has no price, and dollars are limited.
     Unpriced(Unpriced),
     /// A call may run, by this.
@@ -333,7 +357,7 @@ impl Asks {
                 if for_good && matches!(told, Told::NotNow(_)) { Told::Passed } else { told }
             }
             // A smaller one may fit; whether anything is left is another question.
-            Self::Reserve(_) => answer.refusal(|trip, _| Told::NotNow(trip)),
+            Self::Reserve(_) => answer.refusal(|trip, renews| answer.does_not_fit(trip, renews)),
         }
     }
 }
@@ -432,6 +456,13 @@ impl ServiceReply {
         } else {
             Told::NotNow(trip)
         }
+    }
+
+    fn does_not_fit(&self, trip: Trip, renews: bool) -> Told {
+        let Books { reserved, reserved_tokens, remaining, remaining_tokens, .. } = self.books(false, None);
+        let usd = remaining.and_then(|left| NanoDollars::from_dollars(left).ok());
+        let left = Remaining { usd, tokens: remaining_tokens };
+        Told::DoesNotFit { trip, renews, is_set_aside: reserved > 0.0 || reserved_tokens > 0, left }
     }
 
     /// In the service's own words: it knows the names of scopes, and codes that this program does not.
@@ -643,29 +674,18 @@ impl ServiceBudget {
 
     /// What was spent: it counts, also beyond the limit.
     pub fn record(self: &Arc<Self>, spent: Spent<'_>) -> Question {
-        let body = self.body();
-        let body = match spent {
-            Spent::Cost(cost) => body.cost(cost),
-            Spent::Call { .. } | Spent::AnyCall => body.maybe("key", key_of(spent)),
-            Spent::Usage { model, usage } => body
-                .with("model", short_id(model))
-                .with("input_tokens", usage.input_tokens)
-                .with("output_tokens", usage.output_tokens)
-                .with("cached_tokens", usage.cached_tokens)
-                .with("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens)),
-        };
-        self.ask("/guard/budget/record", body, Asks::Spend(Arc::clone(self)))
+        self.ask("/guard/budget/record", self.body().spent(spent), Asks::Spend(Arc::clone(self)))
     }
 
     /// Sets an estimate aside.
-    pub fn reserve(self: &Arc<Self>, estimate: Cost) -> Question {
-        self.ask("/guard/budget/reserve", self.body().cost(estimate), Asks::Reserve(Arc::clone(self)))
+    pub fn reserve(self: &Arc<Self>, estimate: Spent<'_>) -> Question {
+        self.ask("/guard/budget/reserve", self.body().spent(estimate), Asks::Reserve(Arc::clone(self)))
     }
 
     /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.
-    pub fn commit(self: &Arc<Self>, reservation: Option<&str>, paid: Cost) -> Question {
-        let Some(id) = reservation else { return self.record(Spent::Cost(paid)) };
-        self.ask("/guard/budget/commit", self.body().cost(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
+    pub fn commit(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
+        let Some(id) = reservation else { return self.record(paid) };
+        self.ask("/guard/budget/commit", self.body().spent(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
     }
 
     /// Gives a reservation back unspent.

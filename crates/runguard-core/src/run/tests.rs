@@ -1,7 +1,7 @@
-//! What the stories of `sdk/stories.json` do not tell: estimates, and services that are away.
+//! What the stories of `sdk/stories.json` do not tell: services that are away.
 
 use super::*;
-use crate::ledger::{Limits, Unit};
+use crate::ledger::Limits;
 use crate::time::Span;
 use serde_json::{Value, json};
 
@@ -23,13 +23,6 @@ fn over_service(unanswered: Unanswered) -> Run {
     run_with(Some(Money::Service(ServiceBudget::new("run", one_dollar(), unanswered))), Some(2))
 }
 
-fn reserved(progress: Progress) -> Reserved {
-    match progress {
-        Progress::Reserved(reserved) => reserved,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn asked(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
     let Progress::Ask(ask) = progress else { panic!("{progress:?}") };
     assert_eq!(ask.question.path(), path);
@@ -41,75 +34,20 @@ fn asked(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
 }
 
 #[test]
-fn an_estimate_is_set_aside_and_settled() {
-    let budget = Budget::new(one_dollar());
-    let mut run = run_with(Some(Money::InProcess(budget.clone())), None);
-    let first = reserved(run.before_model(Some(usd(0.6))));
-    let refused = run.before_model(Some(usd(0.6)));
-    assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(trip)) if trip.reason == "budget_exceeded"), "{refused:?}");
-    assert_eq!(run.trip(), None, "what does not fit now may fit later");
-    let second = reserved(run.before_model(Some(usd(0.4))));
-    assert!(matches!(run.release(second), Progress::Done));
-    assert!(matches!(run.settle(first, usd(0.5)), Progress::Done));
-    assert_eq!(budget.snapshot().spent().usd, usd(0.5).usd);
-    let last = reserved(run.before_model(Some(usd(0.5))));
-    let over = run.settle(last, usd(0.7));
-    assert!(matches!(&over, Progress::Refused(Refusal::Trip(_))), "{over:?}");
-    assert!(matches!(run.before_tool("search", 1, NOW), Progress::Refused(Refusal::Trip(_))));
-}
-
-#[test]
-fn an_estimate_that_is_refused_counts_no_call() {
-    let mut run = run_with(Some(Money::InProcess(Budget::new(one_dollar()))), Some(1));
-    assert!(matches!(run.before_model(Some(usd(2.0))), Progress::Refused(Refusal::NotNow(_))));
-    let held = reserved(run.before_model(Some(usd(1.0))));
-    assert!(matches!(run.settle(held, usd(0.5)), Progress::Done));
-    let refused = run.before_model(Some(usd(0.1)));
-    assert!(matches!(&refused, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "model_call_ceiling"), "{refused:?}");
-    let mut free = run_with(None, None);
-    let nothing = reserved(free.before_model(Some(usd(1.0))));
-    assert!(matches!(free.settle(nothing, usd(1.0)), Progress::Done), "without a limit nothing is kept");
-}
-
-#[test]
-fn a_service_is_asked_whether_anything_is_left_and_then_for_an_estimate() {
-    let mut run = over_service(Unanswered::Refused);
-    let left = json!({"session_id": "run", "max_usd": 1.0, "usd": 1e-9, "tokens": 1});
-    let ask = asked(run.before_model(Some(usd(0.5))), "/guard/budget/check", left);
-    let ask = asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/reserve", json!({"max_usd": 1.0, "usd": 0.5}));
-    let held = reserved(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
-    let ask = asked(run.settle(held, usd(0.4)), "/guard/budget/commit", json!({"reservation_id": "r1", "usd": 0.4}));
-    assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
-
-    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/check", json!({}));
-    let full =
-        r#"{"allow":false,"reason":"budget_exceeded","level":"budget","spent_usd":0.4,"reserved_usd":0.6,"limit_usd":1,"message":"Full."}"#;
-    let ask = asked(run.told(ask, Some(full)), "/guard/budget/reserve", json!({"usd": 0.9}));
-    let Progress::Refused(Refusal::NotNow(trip)) = run.told(ask, Some(full)) else { panic!("it does not fit") };
-    assert_eq!((trip.message.as_str(), run.trip()), ("Full.", None));
-
-    let ask = asked(run.before_model(Some(usd(0.9))), "/guard/budget/check", json!({}));
-    let spent =
-        r#"{"allow":false,"reason":"budget_exceeded","level":"parent","spent_usd":1,"reserved_usd":0,"limit_usd":1,"message":"All."}"#;
-    let Progress::Refused(Refusal::Trip(trip)) = run.told(ask, Some(spent)) else { panic!("nothing is left") };
-    assert_eq!((trip.message.as_str(), &trip.what), ("All.", &What::Budget { unit: Unit::Usd, spent: 1.0, limit: 1.0 }));
-}
-
-#[test]
 fn a_limit_that_renews_is_no_end() {
     let day = Budget::new(one_dollar());
     day.renew(Timestamp::from_millis(86_400_000), NOW);
     let mut run = run_with(Some(Money::InProcess(day.clone())), None);
     assert!(matches!(run.record(usd(1.0)), Progress::Done));
-    let refused = run.before_model(None);
+    let refused = run.before_model(NOW);
     assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(trip)) if trip.message.contains("next period")), "{refused:?}");
     assert!(matches!(run.record(usd(0.5)), Progress::Refused(Refusal::NotNow(_))));
     assert_eq!(run.trip(), None);
     day.renew(Timestamp::from_millis(172_800_000), Timestamp::from_millis(86_400_000));
-    assert!(matches!(run.before_model(None), Progress::Done));
+    assert!(matches!(run.before_model(NOW), Progress::Done));
 
     let mut run = over_service(Unanswered::Refused);
-    let Progress::Ask(ask) = run.before_model(None) else { panic!("a service is asked") };
+    let Progress::Ask(ask) = run.before_model(NOW) else { panic!("a service is asked") };
     let spent = r#"{"allow":false,"reason":"budget_exceeded","level":"scope","scope":"tenant/day","renews_in_seconds":9,"spent_usd":1,"limit_usd":1,"message":"The tenant's budget for the day …"}"#;
     let Progress::Refused(Refusal::NotNow(trip)) = run.told(ask, Some(spent)) else { panic!("tomorrow it passes") };
     assert_eq!((trip.message.as_str(), run.trip()), ("The tenant's budget for the day …", None));
@@ -136,7 +74,10 @@ fn a_child_of_a_child_is_refused_over_a_service() {
 #[test]
 fn a_parent_that_was_refused_tells_its_limit_before_a_child_spends() {
     let team = ServiceBudget::new("team", one_dollar(), Unanswered::Refused);
-    assert!(matches!(team.reserve(usd(2.0)).told(Some(r#"{"allow":false,"reason":"budget_exceeded"}"#)), Told::NotNow(_)));
+    assert!(matches!(
+        team.reserve(Spent::Cost(usd(2.0))).told(Some(r#"{"allow":false,"reason":"budget_exceeded"}"#)),
+        Told::DoesNotFit { .. }
+    ));
     let child = team.child("run", Limits::default()).unwrap();
     assert!(child.record(Spent::Cost(usd(0.1))).body().contains("max_usd"), "a refused reservation has left nothing behind");
 }
@@ -144,16 +85,12 @@ fn a_parent_that_was_refused_tells_its_limit_before_a_child_spends() {
 #[test]
 fn a_service_that_does_not_answer_stops_nothing_for_good() {
     let mut closed = over_service(Unanswered::Refused);
-    let Progress::Ask(ask) = closed.before_model(None) else { panic!("a service is asked") };
+    let Progress::Ask(ask) = closed.before_model(NOW) else { panic!("a service is asked") };
     assert!(matches!(closed.told(ask, None), Progress::Refused(Refusal::Unanswered)));
     assert_eq!(closed.trip(), None);
 
     let mut open = over_service(Unanswered::Passes);
-    let Progress::Ask(ask) = open.before_model(Some(usd(0.5))) else { panic!("a service is asked") };
-    let Progress::Ask(ask) = open.told(ask, None) else { panic!("it passes, and is asked for the estimate") };
-    let held = reserved(open.told(ask, None));
-    // It never heard of the reservation, so what was paid is recorded.
-    let ask = asked(open.settle(held, usd(0.4)), "/guard/budget/record", json!({"usd": 0.4}));
+    let Progress::Ask(ask) = open.record(usd(0.4)) else { panic!("a service is asked") };
     let away = r#"{"allow":false,"reason":"state_unavailable","message":"The shared state is away."}"#;
     let Progress::Refused(Refusal::NotNow(trip)) = open.told(ask, Some(away)) else { panic!("a state that is away ends nothing") };
     assert_eq!((trip.reason.as_ref(), trip.message.as_str()), ("state_unavailable", "The shared state is away."));

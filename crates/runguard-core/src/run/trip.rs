@@ -7,6 +7,7 @@ use crate::ledger::{BudgetExceeded, Unit};
 use crate::prices::UnknownModelError;
 use crate::reason::RunReason;
 pub use crate::text::sentence;
+use crate::time::Span;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
@@ -36,6 +37,8 @@ pub enum What {
     Budget { unit: Unit, spent: f64, limit: f64 },
     /// The calls of the run itself are used up; `tool` is `model` for those of the model.
     Calls { tool: String, limit: u64 },
+    /// The run has taken as long as it may, in seconds.
+    Time { limit: f64 },
 }
 
 impl Trip {
@@ -57,6 +60,12 @@ impl Trip {
     pub(super) fn model_calls(limit: u64) -> Self {
         let message = format!("The run has made its {limit} model calls. Answer with what there is, or raise the ceiling of model calls.");
         Self::of_calls(RunReason::ModelCallCeiling, message, "model", limit)
+    }
+
+    pub(super) fn time(limit: Span) -> Self {
+        let message =
+            format!("The run has taken its {} seconds. Answer with what there is, or raise its limit of time.", limit.as_seconds_f64());
+        Self { reason: RunReason::TimeLimit.code().into(), message, what: What::Time { limit: limit.as_seconds_f64() } }
     }
 
     /// Whether it tells of a limit of which nothing is left.

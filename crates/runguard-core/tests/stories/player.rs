@@ -137,7 +137,7 @@ impl<'a> Player<'a> {
                 let gave = Gave { result: step["result"].as_str().map(result_fingerprint), error };
                 self.run.after_tool_of(step["agent"].as_str(), text("tool"), arguments(), gave, NOW)
             }
-            "before_model" => self.run.before_model(None),
+            "before_model" => self.run.before_model(NOW),
             "record_usd" => self.run.record(cost),
             "record_usage" => {
                 let usage = Usage::new(step["input_tokens"].as_u64().unwrap(), step["output_tokens"].as_u64().unwrap());
@@ -175,7 +175,7 @@ impl<'a> Player<'a> {
             progress = match progress {
                 Progress::Done => return Ok(None),
                 Progress::Nudge(nudge) => return Ok(Some(nudge)),
-                Progress::Reserved(_) => panic!("nothing was set aside"),
+                Progress::Started(_) | Progress::Busy => panic!("no bound was asked for"),
                 Progress::Refused(Refusal::Trip(trip) | Refusal::NotNow(trip)) => return Err(refused(&trip)),
                 Progress::Refused(Refusal::Unpriced(unpriced)) => {
                     return Err(json!({"error": "unknown_model", "model": unpriced.model, "message": unpriced.message}));
@@ -220,9 +220,9 @@ impl<'a> Player<'a> {
     fn reserve(&mut self, estimate: Cost, name: &str) -> Outcome {
         let held = match self.money.clone().unwrap() {
             Money::InProcess(budget) => Held::InProcess(budget.reserve(estimate).map_err(|exceeded| refused(&Trip::from(&exceeded)))?),
-            Money::Service(budget) => match self.told(budget.reserve(estimate)) {
+            Money::Service(budget) => match self.told(budget.reserve(Spent::Cost(estimate))) {
                 Told::Reserved(Some(id)) => Held::Service(id),
-                Told::NotNow(trip) => return Err(refused(&trip)),
+                Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => return Err(refused(&trip)),
                 told => panic!("{told:?}"),
             },
         };
@@ -235,7 +235,7 @@ impl<'a> Player<'a> {
             (Held::InProcess(held), _, None) => held.release(),
             (Held::InProcess(held), _, Some(paid)) => held.commit(paid).unwrap(),
             (Held::Service(id), Some(Money::Service(budget)), paid) => {
-                let question = paid.map_or_else(|| budget.release(&id), |paid| budget.commit(Some(&id), paid));
+                let question = paid.map_or_else(|| budget.release(&id), |paid| budget.commit(Some(&id), Spent::Cost(paid)));
                 assert!(matches!(self.told(question), Told::Passed));
             }
             (Held::Service(_), _, _) => panic!("a reservation has a budget"),

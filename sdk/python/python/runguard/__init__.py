@@ -22,13 +22,14 @@ from .errors import (
     RunGuardError,
     ServiceError,
     StallDetectedError,
+    TimeLimitError,
     ToolLimitError,
     TripError,
     UnknownModelError,
     trip_of,
 )
 from .guards import Guard, guard, guard_async
-from .run import Run, current_run, tool
+from .run import ModelCall, Run, current_run, tool
 
 if TYPE_CHECKING:
     from .client import Client
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidInputError",
     "LoopDetectedError",
     "LoopDetector",
+    "ModelCall",
     "RecipeCache",
     "Reservation",
     "Run",
@@ -62,6 +64,7 @@ __all__ = [
     "Skip",
     "StallDetectedError",
     "StallDetector",
+    "TimeLimitError",
     "ToolExecutionTracker",
     "ToolLimitError",
     "TripError",

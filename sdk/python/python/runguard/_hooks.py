@@ -73,7 +73,7 @@ def _stainless(package: str, routes: Any, put: Put) -> None:
 
 
 def _botocore(put: Put) -> None:
-    from .adapters._bedrock_models import asked_model, watched
+    from .adapters._bedrock_models import asked_model, told
 
     client = importlib.import_module("botocore.client").BaseClient
     call = client._make_api_call
@@ -83,8 +83,7 @@ def _botocore(put: Put) -> None:
         run = None if _inside.get() else current_run()
         if run is None or not asked_model(self.meta.service_model.service_name, operation_name):
             return call(self, operation_name, api_params)
-        run._hooked_model_call()
-        return watched(run, operation_name, api_params, call(self, operation_name, api_params))
+        return told(run, operation_name, api_params, lambda params: call(self, operation_name, params))
 
     put(client, "_make_api_call", make_api_call)
 

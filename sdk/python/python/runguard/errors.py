@@ -123,6 +123,16 @@ class ToolLimitError(TripError):
         self.limit: int = limit
 
 
+class TimeLimitError(TripError):
+    """The run took as long as it may. `limit` is in seconds."""
+
+    default_reason = "time_limit"
+
+    def __init__(self, message: str, *, limit: float, reason: Optional[str] = None, run_id: Optional[str] = None) -> None:
+        super().__init__(message, reason=reason, run_id=run_id)
+        self.limit: float = limit
+
+
 class CircuitOpenError(TripError):
     """The endpoint failed too often lately; calls to it are refused until it has had time to recover."""
 

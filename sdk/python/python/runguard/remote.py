@@ -189,8 +189,9 @@ class RemoteBudgetTracker(BudgetTracker):
         output_tokens: Optional[int] = None,
         cached_tokens: Optional[int] = None,
         cache_write_tokens: Optional[int] = None,
+        cache_write_1h_tokens: Optional[int] = None,
     ) -> None:
-        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens))
+        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))
 
     def check(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Union[int, float]:
         left: Union[int, float] = self._books(session_id, step_id)["left"]

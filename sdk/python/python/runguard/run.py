@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import copy
 import functools
 import inspect
+import logging
+import sys
+import threading
+import time
 import uuid
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, TypeVar, Union, cast, overload
+from typing import Any, Callable, Deque, Dict, Mapping, Optional, TypeVar, Union, cast, overload
 
 from . import _core
 from ._arguments import comparable, reader_of
 from .alerts import Alerts, AlertsLike
 from .detectors import BudgetTracker, LoopDetector, StallDetector
 from .errors import InvalidInputError, TripError
+
+log = logging.getLogger("runguard")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,7 +39,10 @@ class Run:
         max_model_calls: Optional[int] = None,
         max_usd: Optional[float] = None,
         max_tokens: Optional[int] = None,
+        max_seconds: Optional[float] = None,
         budget: Optional[BudgetTracker] = None,
+        prices: Optional[Mapping[str, Any]] = None,
+        unknown_model: Optional[Union[str, Mapping[str, Any]]] = None,
         loop: Optional[LoopDetector] = None,
         stall: Optional[Union[StallDetector, str]] = None,
         alerts: Optional[AlertsLike] = None,
@@ -45,15 +55,20 @@ class Run:
         self.max_tool_calls = _ceiling("max_tool_calls", max_tool_calls)
         self.max_model_calls = _ceiling("max_model_calls", max_model_calls)
         self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, url=url, api_key=api_key)
-        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, url, api_key)
+        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, prices, unknown_model, url, api_key)
         self.stall: Optional[StallDetector] = StallDetector(stall, url=url, api_key=api_key) if isinstance(stall, str) else stall
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
-        self._run = _core.Run(self.run_id, self.max_tool_calls, self.max_model_calls, _kept(self.loop), _kept(self.stall), _kept(self.budget))
-        # Someone tells of the model calls: an adapter, or the agent itself. Then hooked clients do not.
+        self._run = _core.Run(
+            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget)
+        )
+        # The agent itself tells of its model calls. Then hooked clients do not.
         self._is_told = False
         # What hooked clients have told last, so that a caller who tells it too is not counted twice.
         self._hooked: Deque[tuple[int, ...]] = deque(maxlen=64)
+        self._asks_service = any(hasattr(part, "_service") for part in (self.loop, self.stall, self.budget))
+        # Model calls that are under way, by who began them.
+        self._under_way: Dict[int, Any] = {}
         # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
 
@@ -73,21 +88,34 @@ class Run:
         if self.stall is None:
             return None
         step = self._run.after_tool(tool, args, result, error, agent)
-        nudge = None if step is None else self._heed(step)
+        nudge = None if step is None else cast(Optional[str], self._heed(step))
         trip = self._run.trip
         if trip is not None:
             self._keep(trip)
         return nudge
 
     def before_model(self) -> None:
-        """Counts a model call. Raises the trip, or a `BudgetExceededError` or `ToolLimitError` when there is nothing left."""
-        self._is_told = True
-        self._before_model()
+        """Counts a model call. Raises the trip, or a `BudgetExceededError` or `ToolLimitError` when there is nothing left.
 
-    def _before_model(self) -> None:
+        Calls side by side may spend the same dollar; `model_call` sets aside what each may cost.
+        """
+        self._is_told = True
         step = self._run.before_model()
         if step is not None:
             self._heed(step)
+
+    def model_call(self, model: str, prompt: Any = None, *, max_tokens: Optional[int] = None) -> ModelCall:
+        """Begins a model call, and sets aside the most it may cost: `prompt` is all that is sent, `max_tokens` the longest answer asked for.
+
+        Raises when the run is over, when the rest of the budget does not pay for the call, or when the model has no price. While calls under way
+        hold what is left, it waits for them. What came is told with `used`, or the call is ended with `release`:
+
+            with run.model_call("gpt-4o", messages, max_tokens=500) as call:
+                answer = client.chat.completions.create(…, max_tokens=call.max_tokens)
+                call.used(answer.model, **read_usage("openai", answer.usage))
+        """
+        self._is_told = True
+        return self._begin(model, prompt, max_tokens)
 
     def record_usage(
         self,
@@ -96,6 +124,7 @@ class Run:
         output_tokens: Optional[int] = 0,
         cached_tokens: Optional[int] = 0,
         cache_write_tokens: Optional[int] = 0,
+        cache_write_1h_tokens: Optional[int] = 0,
     ) -> None:
         """Adds what a model call used; `input_tokens` are those read afresh, without the cached ones (see `read_usage`).
 
@@ -103,15 +132,12 @@ class Run:
         """
         if self.budget is None:
             return
-        tokens = (input_tokens or 0, output_tokens or 0, cached_tokens or 0, cache_write_tokens or 0)
+        tokens = (input_tokens or 0, output_tokens or 0, cached_tokens or 0, cache_write_tokens or 0, cache_write_1h_tokens or 0)
         if tokens in self._hooked and not self._is_told:
             # A hooked client has told it already; from here on its caller does.
             self._hooked.remove(tokens)
             self.check()
             return
-        self._record_usage(model, *tokens)
-
-    def _record_usage(self, model: str, *tokens: int) -> None:
         step = self._run.record_usage(model, *tokens)
         if step is not None:
             self._heed(step)
@@ -135,22 +161,41 @@ class Run:
         """
         return wrap_tool(function, lambda: self, name) if function is not None else lambda function: wrap_tool(function, lambda: self, name)
 
-    # What a hooked client tells, unless someone else does.
+    # What adapters and hooked clients ask.
 
-    def _hooked_model_call(self) -> None:
+    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
+        """Waits while other calls hold what is left, but not for one that this thread has begun: that would be for ever."""
+        waits = _Waits(self)
+        while True:
+            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, waits.over()))
+            if step is not False:
+                return ModelCall(self, step, waits.beginner)
+            time.sleep(waits.pause())
+
+    def _hears_hooks(self) -> bool:
+        """Whether a hooked client shall tell of its call. Raises when the run is over."""
         self.check()
-        if not self._is_told:
-            self._before_model()
+        return not self._is_told
 
-    def _hooked_usage(self, model: str, tokens: tuple[int, int, int, int]) -> None:
-        """A budget it breaks is raised by the next question, so that a final answer is not lost."""
-        if self._is_told or self.budget is None:
-            return
-        self._hooked.append(tuple(tokens))
-        try:
-            self._record_usage(model, *tokens)
-        except TripError:
-            pass
+    async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls it without holding up the event loop when a service may have to be asked."""
+        if not self._asks_service:
+            return function(*args)
+        import asyncio
+
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: context.run(function, *args))
+
+    async def _begin_async(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
+        """The same without holding the event loop up."""
+        import asyncio
+
+        waits = _Waits(self)
+        while True:
+            step = await self._heed_async(self._run.begin_model(model or "unknown", prompt, max_output, waits.over()))
+            if step is not False:
+                return ModelCall(self, step, waits.beginner)
+            await asyncio.sleep(waits.pause())
 
     # What became of the run.
 
@@ -184,13 +229,23 @@ class Run:
         self._run.reset()
         self._state.pop("trip", None)
 
-    def _heed(self, step: Any) -> Optional[str]:
-        """Asks the services that have to be asked. Raises the trip, or gives the text for the model."""
+    def _heed(self, step: Any) -> Any:
+        """Asks the services that have to be asked. Raises the trip, or gives what the question gave."""
         while isinstance(step, _core.Question):
-            step = getattr(self, step.part)._service.tell(step)
+            step = self._tell(step)
         if isinstance(step, TripError):
             raise self._keep(step)
-        return cast(Optional[str], step)
+        return step
+
+    async def _heed_async(self, step: Any) -> Any:
+        import asyncio
+
+        while isinstance(step, _core.Question):
+            step = await asyncio.get_running_loop().run_in_executor(None, self._tell, step)
+        return self._heed(step)
+
+    def _tell(self, question: _core.Question) -> Any:
+        return getattr(self, question.part)._service.tell(question)
 
     def _keep(self, trip: TripError) -> TripError:
         """Keeps the first trip and reports it once. Gives the one to raise: a copy, because a raised error holds on to every frame it passed."""
@@ -203,6 +258,96 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r}, {'tripped: ' + self.message if self.tripped else 'running'})"
+
+
+class _Waits:
+    """How long a model call waits for others."""
+
+    # Answers that take longer are rare; whoever waits is told so with the numbers.
+    PATIENCE = 120.0
+    _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._began, self._pause = run, time.monotonic(), self._FIRST_PAUSE
+        self._is_said = False
+        self.beginner = _beginner()
+
+    def over(self) -> bool:
+        return self.beginner in self._run._under_way.values() or time.monotonic() - self._began > self.PATIENCE
+
+    def pause(self) -> float:
+        if not self._is_said and time.monotonic() - self._began > 5:
+            self._is_said = True
+            log.info("%s: a model call waits until others have ended, because together they may cost more than is left", self._run.run_id)
+        self._pause = min(self._pause * 1.5, self._LONGEST_PAUSE)
+        return self._pause
+
+
+def _beginner() -> Any:
+    """Who would wait: a task, or a thread."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        with contextlib.suppress(RuntimeError):
+            return asyncio.current_task() or threading.get_ident()
+    return threading.get_ident()
+
+
+class ModelCall:
+    """A model call that is under way: what it may cost is set aside until `used` or `release`. A context manager releases it at the end."""
+
+    def __init__(self, run: Run, call: _core.ModelCall, beginner: Any) -> None:
+        self.run, self._call = run, call
+        # It has left this process, so it costs something whatever becomes of the answer.
+        self._is_sent = False
+        run._under_way[id(self)] = beginner
+
+    @property
+    def max_tokens(self) -> Optional[int]:
+        """The longest answer that what is left pays for; None when the one that was asked for fits."""
+        return self._call.max_output
+
+    def used(
+        self,
+        model: Optional[str] = None,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
+        cache_write_1h_tokens: int = 0,
+    ) -> None:
+        """What the provider counted; `model` is the one that answered. Raises once the budget is exceeded."""
+        self._end(self.run._run.finish_model(self._call, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))
+
+    def estimated(self, answer: Any = "") -> None:
+        """The provider counted nothing: `answer` is what came, and its size is billed."""
+        self._came(_core.text_size(answer))
+
+    def _came(self, size: int) -> None:
+        step = self.run._run.finish_uncounted(self._call, size)
+        if self.run._run.estimated_calls == 1:
+            log.warning("%s: an answer came without its usage, so its cost is an estimate, by its size", self.run.run_id)
+        self._end(step)
+
+    def release(self) -> None:
+        """The call was not made, or costs nothing. After `used` it changes nothing."""
+        self._end(self.run._run.drop_model(self._call))
+
+    def _end(self, step: Any) -> None:
+        self.run._under_way.pop(id(self), None)
+        if step is not None:
+            self.run._heed(step)
+
+    def __enter__(self) -> ModelCall:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        # Nobody said what became of it.
+        if id(self) in self.run._under_way:
+            with contextlib.suppress(Exception):
+                self._came(0) if self._is_sent else self.release()
 
 
 def _ceiling(name: str, value: Optional[int]) -> Optional[int]:
@@ -218,13 +363,19 @@ def _budget(
     budget: Optional[BudgetTracker],
     max_usd: Optional[float],
     max_tokens: Optional[int],
+    prices: Optional[Mapping[str, Any]],
+    unknown_model: Optional[Union[str, Mapping[str, Any]]],
     url: Optional[str],
     api_key: Optional[str],
 ) -> Optional[BudgetTracker]:
+    if (prices is not None or unknown_model is not None) and (budget is not None or url is not None):
+        raise InvalidInputError("prices and unknown_model belong to the budget that is given, or to the service that keeps it. Set them there.")
     if max_usd is None and max_tokens is None:
         return budget
     if budget is None:
-        return BudgetTracker(max_usd, max_tokens, session_id=run_id, url=url, api_key=api_key)
+        return BudgetTracker(
+            max_usd, max_tokens, session_id=run_id, prices=prices, unknown_model=unknown_model, url=url, api_key=api_key
+        )
     return budget._child_of_run(run_id, max_usd, max_tokens)
 
 

@@ -71,7 +71,8 @@ class ModelServer:
     """Serves a script on a free local port. Use it as a context manager, or call `start` and `stop`."""
 
     script: list[Reply]
-    usage: Usage = field(default_factory=Usage)
+    # None: a service that does not count.
+    usage: Usage | None = field(default_factory=Usage)
     requests: list[Request] = field(default_factory=list)
     # Models other than the one under test (a CLI's title writer, say) ask without tools: they get text and use up no script line.
     toolless_text: str | None = None
@@ -171,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(raw or b"{}")
         path = urlsplit(self.path).path
         if path.endswith("/count_tokens"):
-            self._json(200, {"input_tokens": model.usage.input})
+            self._json(200, {"input_tokens": (model.usage or Usage()).input})
             return
         formats = {"/chat/completions": _Chat, "/responses": _Responses, "/messages": _Messages, "/converse": _Converse}
         speak = next((wire for end, wire in formats.items() if path.endswith(end)), None)
@@ -219,7 +220,8 @@ class _Wire:
     """One answer in one wire format."""
 
     def __init__(self, model: ModelServer, body: dict[str, Any], reply: Reply) -> None:
-        self.model, self.body, self.reply, self.usage = model, body, reply, model.usage
+        self.model, self.body, self.reply = model, body, reply
+        self.counts, self.usage = model.usage is not None, model.usage or Usage()
         self.name = body.get("model", "unknown")
         self.call_ids = [model.new_id("call") for _ in reply.calls]
 
@@ -256,7 +258,7 @@ class _Chat(_Wire):
             "created": 1_790_000_000,
             "model": self.name,
             "choices": [choice],
-            "usage": self._usage(),
+            "usage": self._usage() if self.counts else None,
         }
 
     def events(self) -> Iterator[tuple[str | None, dict[str, Any] | str]]:
@@ -275,7 +277,7 @@ class _Chat(_Wire):
             for part in _halves(json.dumps(call.args)):
                 yield chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
         yield chunk({}, self._finish())
-        if (self.body.get("stream_options") or {}).get("include_usage"):
+        if self.counts and (self.body.get("stream_options") or {}).get("include_usage"):
             last = chunk({})[1]
             yield None, {**last, "choices": [], "usage": self._usage()}
         yield None, "[DONE]"
@@ -311,7 +313,7 @@ class _Responses(_Wire):
             "status": status,
             "model": self.name,
             "output": items,
-            "usage": self._usage() if status == "completed" else None,
+            "usage": self._usage() if self.counts and status == "completed" else None,
             "error": None,
             "incomplete_details": None,
             "instructions": None,
@@ -383,7 +385,7 @@ class _Messages(_Wire):
             "content": blocks,
             "stop_reason": stop_reason,
             "stop_sequence": None,
-            "usage": {**self._input_usage(), "output_tokens": output_tokens},
+            "usage": {**self._input_usage(), "output_tokens": output_tokens} if self.counts else None,
         }
 
     def whole(self) -> dict[str, Any]:
@@ -407,7 +409,7 @@ class _Messages(_Wire):
             yield event("content_block_stop", index=index)
         # The counts of a delta are totals so far, not additions.
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": None}
-        yield event("message_delta", delta=delta, usage={**self._input_usage(), "output_tokens": self.usage.output})
+        yield event("message_delta", delta=delta, usage={**self._input_usage(), "output_tokens": self.usage.output} if self.counts else None)
         yield event("message_stop")
 
 
@@ -421,6 +423,6 @@ class _Converse(_Wire):
         return {
             "output": {"message": {"role": "assistant", "content": content}},
             "stopReason": "tool_use" if self.reply.calls else "end_turn",
-            "usage": {"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": usage.input + usage.output},
+            **({"usage": {"inputTokens": usage.input, "outputTokens": usage.output, "totalTokens": usage.input + usage.output}} if usage else {}),
             "metrics": {"latencyMs": 1},
         }

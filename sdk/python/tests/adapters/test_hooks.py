@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import logging
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from model_server import ModelServer, Reply, Usage
 
 import runguard
-from runguard import BudgetExceededError, LoopDetectedError, Run, current_run, guard, guard_async
+from runguard import BudgetExceededError, LoopDetectedError, Run, UnknownModelError, current_run, guard, guard_async
 
 # A quarter of a dollar for gpt-4o ($2.50 and $10 a million), a little more for Claude.
 COSTLY = Usage(input=96_000, output=1_000, cached=0, cache_write=0)
@@ -302,3 +303,102 @@ def test_a_library_that_is_imported_inside_of_the_block_is_hooked(model: ModelSe
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "stopped", done.stderr
     assert model.model_calls <= 4
+
+
+def test_64_at_once_spend_what_there_is_and_no_more(model: ModelServer) -> None:
+    ask = chat(model)
+
+    def asked() -> bool:
+        try:
+            ask()
+        except BudgetExceededError:
+            return False
+        return True
+
+    with guard(max_usd=1) as run, concurrent.futures.ThreadPoolExecutor(64) as pool:
+        answered = [future.result() for future in [pool.submit(asked) for _ in range(64)]]
+    assert (sum(answered), model.model_calls) == (4, 4)
+    assert run.budget is not None and run.budget.spent == pytest.approx(1)
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+def test_64_tasks_at_once_too(model: ModelServer, is_stream: bool) -> None:
+    async def main() -> int:
+        client = async_openai_client(model)
+
+        async def ask() -> bool:
+            try:
+                answer = await client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=is_stream)
+                if is_stream:
+                    async for _ in answer:
+                        pass
+            except BudgetExceededError:
+                return False
+            return True
+
+        with guard(max_usd=1):
+            return sum(await asyncio.gather(*(ask() for _ in range(64))))
+
+    assert (asyncio.run(main()), model.model_calls) == (4, 4)
+
+
+@pytest.mark.parametrize("ways", [chat, chat_streamed, responses, messages, converse], ids=lambda way: way.__name__)
+def test_an_answer_without_usage_is_billed_by_its_size_and_said_once(
+    ways: Callable[[ModelServer], Callable[[], Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with ModelServer([Reply(text="more " * 2_000)], usage=None) as model, caplog.at_level(logging.WARNING, "runguard"):
+        ask = ways(model)
+        with pytest.raises(BudgetExceededError), guard(max_usd=0.1) as run:
+            for _ in range(30):
+                ask()
+        assert run.budget is not None and 0.1 <= run.budget.spent < 0.2
+        assert 2 <= model.model_calls <= 6
+    assert sum("without its usage" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_model_without_a_price_is_not_asked(model: ModelServer) -> None:
+    client = openai_client(model)
+    with guard(max_usd=1):
+        for _ in range(3):
+            with pytest.raises(UnknownModelError):
+                client.chat.completions.create(model="house-model", messages=MESSAGES)
+        assert model.model_calls == 0
+        client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+    with guard(max_usd=1, prices={"house-model": {"input": 1, "output": 1}}) as run:
+        client.chat.completions.create(model="house-model", messages=MESSAGES)
+        assert run.budget is not None and run.budget.spent == pytest.approx(0.097)
+    with guard(max_usd=1, unknown_model="free"):
+        client.chat.completions.create(model="house-model", messages=MESSAGES)
+
+
+def test_an_answer_is_no_longer_than_what_is_left_pays_for(model: ModelServer) -> None:
+    client = openai_client(model)
+    with guard(max_usd=0.01):
+        client.chat.completions.create(model="gpt-4o", messages=MESSAGES, max_tokens=4_000)
+    # A cent is 1,000 tokens that are written, and a few that are read.
+    assert 900 < model.bodies[0]["max_tokens"] < 1_000
+    with guard(max_usd=5):
+        client.chat.completions.create(model="gpt-4o", messages=MESSAGES, max_tokens=4_000)
+        client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+    assert model.bodies[1]["max_tokens"] == 4_000
+    assert not {"max_tokens", "max_completion_tokens"} & set(model.bodies[2]), "it fits as it is"
+
+
+def test_a_call_inside_of_a_stream_does_not_wait_for_it(model: ModelServer) -> None:
+    client = openai_client(model)
+    with guard(max_usd=5) as run:
+        for _ in client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True):
+            client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+            break
+    # The stream holds itself.
+    gc.collect()
+    assert model.model_calls == 2 and run.budget is not None and run.budget.reserved == 0
+
+
+def test_a_request_that_fails_gives_back_what_was_set_aside() -> None:
+    with ModelServer([Reply(status=500)]) as model, guard(max_usd=1) as run:
+        client = openai_client(model)
+        for _ in range(3):
+            with pytest.raises(Exception, match="500"):
+                client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+        assert run.budget is not None and (run.budget.spent, run.budget.reserved) == (0, 0)

@@ -7,6 +7,7 @@ import {
   LoopDetectedError,
   ServiceError,
   StallDetectedError,
+  TimeLimitError,
   ToolLimitError,
   TripError,
   UnknownModelError,
@@ -14,6 +15,7 @@ import {
 } from '../errors.js'
 import {
   ASK,
+  BUSY,
   DONE,
   NOT_NOW,
   REFUSED,
@@ -35,6 +37,7 @@ type Trip = { message: string; reason: string } & (
   | { error: 'stall'; rule: string | null; count: number; nudge: string }
   | { error: 'budget'; unit: BudgetUnit; spent: number; limit: number }
   | { error: 'calls'; tool: string; limit: number }
+  | { error: 'time'; limit: number }
   | { error: 'circuit'; endpoint: string; retryAfterSeconds: number | null }
 )
 
@@ -58,9 +61,16 @@ export function tripError(): TripError {
       return new BudgetExceededError(trip.message, trip)
     case 'calls':
       return new ToolLimitError(trip.message, trip)
+    case 'time':
+      return new TimeLimitError(trip.message, trip)
     case 'circuit':
       return new CircuitOpenError(trip.message, trip)
   }
+}
+
+function unknownModel(): UnknownModelError {
+  const { model, message } = outputJson<{ model: string; message: string }>()
+  return new UnknownModelError(message, { model })
 }
 
 /** What is said to who settles a reservation that has ended. */
@@ -70,10 +80,12 @@ export function reservationEnded(): InvalidInputError {
 }
 
 /** What the core says to a status: a value, or nothing when it is done. Throws what it refuses; `stopped` makes the error of a trip. */
-export function settled(status: number, model: string, stopped: () => Error = tripError): unknown {
+export function settled(status: number, stopped: () => Error = tripError): unknown {
   switch (status) {
     case DONE:
       return null
+    case BUSY:
+      return false
     case TOLD:
       return outputJson()
     case TRIPPED:
@@ -81,7 +93,7 @@ export function settled(status: number, model: string, stopped: () => Error = tr
     case NOT_NOW:
       throw tripError()
     case UNKNOWN_MODEL:
-      throw new UnknownModelError(output(), { model })
+      throw unknownModel()
     default:
       throw failure(status)
   }
@@ -91,7 +103,6 @@ export function settled(status: number, model: string, stopped: () => Error = tr
 export async function answered(
   status: number,
   client: (part: Question['part']) => GuardClient,
-  model = '',
   stopped: () => Error = tripError,
 ): Promise<unknown> {
   while (status === ASK) {
@@ -110,7 +121,7 @@ export async function answered(
       status = wasm.question_told(question.question, write(answer))
     }
   }
-  return settled(status, model, stopped)
+  return settled(status, stopped)
 }
 
 /** The answer to a question, or why there is none though asking later may help; what asking again does not mend is thrown. */

@@ -68,13 +68,28 @@ interface Exports {
   ): number
   stall_message(handle: number, session: number, text: number, now: number): number
   stall_user_message(handle: number, session: number): number
-  run_new(id: number, toolCalls: number, modelCalls: number, loop: number, stall: number, budget: number): number
-  run_over_service(id: number, toolCalls: number, modelCalls: number, loop: number, stall: number, budget: number): number
+  run_new(id: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
+  run_over_service(id: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
   run_free(handle: number): void
   run_before_tool(handle: number, tool: number, args: number, now: number): number
   run_before_tool_of(handle: number, agent: number, tool: number, args: number, now: number): number
   run_after_tool(handle: number, agent: number, tool: number, args: number, result: number, error: number, now: number): number
-  run_before_model(handle: number): number
+  run_before_model(handle: number, now: number): number
+  run_begin_model(handle: number, model: number, prompt: number, maxOutput: number, hasWaited: number, now: number): number
+  run_finish_model(
+    handle: number,
+    call: number,
+    model: number,
+    input: number,
+    output: number,
+    cached: number,
+    cacheWrite: number,
+    cacheWrite1h: number,
+  ): number
+  run_finish_uncounted(handle: number, call: number, bytes: number): number
+  run_drop_model(handle: number, call: number): number
+  run_estimated_calls(handle: number): number
+  model_call_free(call: number): void
   run_record(handle: number, usd: number, tokens: number): number
   run_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
   run_trip(handle: number): number
@@ -150,6 +165,7 @@ export const ASK = 6
 export const UNANSWERED = 7
 /** A guard refused this once; the output says why. */
 export const NOT_NOW = 8
+export const BUSY = 10
 
 const ROOM = 64 * 1024
 const SHORT = 64

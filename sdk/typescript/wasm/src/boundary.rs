@@ -36,6 +36,9 @@ pub(crate) const NOT_NOW: i32 = 8;
 /// Something else than the service answered; the output says what.
 pub(crate) const MISDIRECTED: i32 = 9;
 
+/// Not yet: others are under way.
+pub(crate) const BUSY: i32 = 10;
+
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

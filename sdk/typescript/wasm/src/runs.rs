@@ -1,21 +1,25 @@
 //! Runs.
 
 use crate::boundary::{
-    ASK, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis, refuse,
-    tripped, with_texts,
+    ASK, BUSY, DONE, GONE, MISDIRECTED, NOT_NOW, REFUSED, TOLD, Table, UNANSWERED, UNKNOWN_MODEL, answer, answer_text, length, millis,
+    refuse, tripped, with_texts,
 };
 use crate::budgets::cost;
 use crate::prices::{known_cost, usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
+use runguard_core::Span;
 use runguard_core::fingerprint::of_text;
+use runguard_core::prices::{Prompt, Usage};
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
-use runguard_core::run::{Ask, Ceilings, Loops, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls};
+use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used};
 use serde::Serialize;
 use std::cell::RefCell;
 
 thread_local! {
     static RUNS: RefCell<Table<Run>> = const { RefCell::new(Table::new()) };
+    /// Under way; each is finished once.
+    static MODEL_CALLS: RefCell<Table<ModelCall>> = const { RefCell::new(Table::new()) };
     /// Asked and not yet answered. An answer or its absence always comes, so none stays for ever.
     static QUESTIONS: RefCell<Table<Asked>> = const { RefCell::new(Table::new()) };
 }
@@ -54,23 +58,31 @@ pub(crate) fn ask_part(question: Question) -> i32 {
     ask(Asked::ByPart(question))
 }
 
+/// Left in the output of a model call that begins: its number, and the longest answer that can be paid.
+#[derive(Serialize)]
+struct Started {
+    call: u32,
+    max_output: Option<u64>,
+}
+
 fn with_run(handle: u32, operation: impl FnOnce(&mut Run) -> Progress) -> i32 {
     let progress = RUNS.with_borrow_mut(|runs| runs.get(handle).map(operation));
     match progress {
         None => GONE,
-        Some(Progress::Done | Progress::Reserved(_)) => DONE,
+        Some(Progress::Done) => DONE,
+        Some(Progress::Busy) => BUSY,
+        Some(Progress::Started(begun)) => {
+            let max_output = begun.max_output();
+            let call = MODEL_CALLS.with_borrow_mut(|calls| calls.add(begun));
+            answer(TOLD, &Started { call, max_output })
+        }
         Some(Progress::Nudge(nudge)) => answer(TOLD, &nudge),
         Some(Progress::Refused(Refusal::Trip(trip))) => tripped(&trip),
         Some(Progress::Refused(Refusal::NotNow(trip))) => answer(NOT_NOW, &trip),
-        Some(Progress::Refused(Refusal::Unpriced(unpriced))) => unknown_model(&unpriced.message),
+        Some(Progress::Refused(Refusal::Unpriced(unpriced))) => answer(UNKNOWN_MODEL, &unpriced),
         Some(Progress::Refused(Refusal::Unanswered)) => UNANSWERED,
         Some(Progress::Ask(asked)) => ask(Asked::ByRun(handle, asked)),
     }
-}
-
-fn unknown_model(message: &str) -> i32 {
-    answer_text(message);
-    UNKNOWN_MODEL
 }
 
 /// What an HTTP answer is: its JSON is left in the output, or why it is none. `REFUSED` is the request's fault, `MISDIRECTED` that of
@@ -108,8 +120,8 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
             Told::Looked(verdict, tool) => stall::seen(TOLD, verdict, &tool),
             Told::Books(books) => answer(TOLD, &books),
             Told::Reserved(id) => answer(TOLD, &id),
-            Told::Stopped(trip) | Told::NotNow(trip) => tripped(&trip),
-            Told::Unpriced(unpriced) => unknown_model(&unpriced.message),
+            Told::Stopped(trip) | Told::NotNow(trip) | Told::DoesNotFit { trip, .. } => tripped(&trip),
+            Told::Unpriced(unpriced) => answer(UNKNOWN_MODEL, &unpriced),
             Told::Permitted(permit) => services::permitted(permit),
             Told::EndpointRefused(refused) => breakers::refused(refused),
             Told::Skip(skip) => tools::skipped(TOLD, &skip.reason, &skip.message, skip.count, skip.limit),
@@ -122,7 +134,7 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
 /// Numbers of a run's stall detector and budget with what they stand for; 0 stands for none.
 type Parts = ((u32, Option<Stalls>), (u32, Option<Money>));
 
-fn open(id: usize, tool_calls: f64, model_calls: f64, loops: Option<Loops>, parts: Parts) -> u32 {
+fn open(id: usize, [tool_calls, model_calls, seconds]: [f64; 3], loops: Option<Loops>, parts: Parts) -> u32 {
     let ((stall_handle, stall), (budget_handle, budget)) = parts;
     let is_whole = stall.is_some() == (stall_handle != 0) && budget.is_some() == (budget_handle != 0);
     let Some(loops) = loops.filter(|_| is_whole) else {
@@ -131,23 +143,32 @@ fn open(id: usize, tool_calls: f64, model_calls: f64, loops: Option<Loops>, part
     };
     // Whole numbers, which JavaScript has checked; below 0 there is no ceiling.
     let ceiling = |calls: f64| (calls >= 0.0).then_some(calls as u64);
-    let ceilings = Ceilings::default().tool_calls(ceiling(tool_calls)).model_calls(ceiling(model_calls));
+    let time = (seconds >= 0.0).then(|| Span::from_millis((seconds * 1000.0) as u64));
+    let ceilings = Ceilings::default().tool_calls(ceiling(tool_calls)).model_calls(ceiling(model_calls)).time(time);
     let run = with_texts([id], |[id]| Run::new(id, ceilings, loops, stall, budget));
     RUNS.with_borrow_mut(|runs| runs.add(run))
 }
 
 /// A run whose parts are in this process. 0 and a reason in the output when one was freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_new(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
+pub extern "C" fn run_new(id: usize, tool_calls: f64, model_calls: f64, seconds: f64, detector: u32, stall: u32, budget: u32) -> u32 {
     let parts = ((stall, stall::shared(stall)), (budget, budgets::shared(budget)));
-    open(id, tool_calls, model_calls, loops::shared(detector), parts)
+    open(id, [tool_calls, model_calls, seconds], loops::shared(detector), parts)
 }
 
 /// A run whose parts a service keeps.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_over_service(id: usize, tool_calls: f64, model_calls: f64, detector: u32, stall: u32, budget: u32) -> u32 {
+pub extern "C" fn run_over_service(
+    id: usize,
+    tool_calls: f64,
+    model_calls: f64,
+    seconds: f64,
+    detector: u32,
+    stall: u32,
+    budget: u32,
+) -> u32 {
     let parts = ((stall, services::shared_stalls(stall)), (budget, services::shared_budget(budget)));
-    open(id, tool_calls, model_calls, services::shared_loops(detector), parts)
+    open(id, [tool_calls, model_calls, seconds], services::shared_loops(detector), parts)
 }
 
 #[unsafe(no_mangle)]
@@ -186,8 +207,72 @@ pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: u
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn run_before_model(handle: u32) -> i32 {
-    with_run(handle, |run| run.before_model(None))
+pub extern "C" fn run_before_model(handle: u32, now: f64) -> i32 {
+    with_run(handle, |run| run.before_model(millis(now)))
+}
+
+/// `prompt` is the JSON of all that is sent, of which only the size matters; below 0 `max_output` is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_output: f64, has_waited: i32, now: f64) -> i32 {
+    with_texts([model, prompt], |[model, text]| {
+        let mut prompt = Prompt::default();
+        match serde_json::from_str(text) {
+            Ok(value) => prompt.add_json(&value),
+            Err(_) => prompt.add(text),
+        }
+        let max_output = (max_output >= 0.0).then_some(max_output as u64);
+        let asked = run::Asked { model, prompt, max_output, has_waited: has_waited != 0 };
+        with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
+    })
+}
+
+/// What the call used, by the provider's word; `model` is the one that answered, empty when it does not say.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_finish_model(
+    handle: u32,
+    call: u32,
+    model: usize,
+    input: f64,
+    output: f64,
+    cached: f64,
+    cache_write: f64,
+    cache_write_1h: f64,
+) -> i32 {
+    let usage = Usage { cache_write_1h_tokens: cache_write_1h as u64, ..usage(input, output, cached, cache_write) };
+    with_texts([model], |[model]| {
+        let model = (!model.is_empty()).then_some(model);
+        finish(handle, call, Used::Counted { model, usage: &usage })
+    })
+}
+
+/// Nobody has counted: an answer of so many bytes came.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_finish_uncounted(handle: u32, call: u32, bytes: f64) -> i32 {
+    finish(handle, call, Used::Came { bytes: bytes as u64 })
+}
+
+/// The call was not made, or costs nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_drop_model(handle: u32, call: u32) -> i32 {
+    finish(handle, call, Used::Nothing)
+}
+
+/// Nobody will say what became of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn model_call_free(call: u32) {
+    MODEL_CALLS.with_borrow_mut(|calls| calls.remove(call));
+}
+
+/// A call that has ended before changes nothing.
+fn finish(handle: u32, call: u32, used: Used<'_>) -> i32 {
+    let Some(call) = MODEL_CALLS.with_borrow_mut(|calls| calls.take(call)) else { return DONE };
+    with_run(handle, |run| run.finish_model(call, used, &known_cost))
+}
+
+/// Calls that were billed by counting bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_estimated_calls(handle: u32) -> f64 {
+    RUNS.with_borrow_mut(|runs| runs.get(handle).map_or(0, |run| run.estimated_calls())) as f64
 }
 
 #[unsafe(no_mangle)]

@@ -186,7 +186,7 @@ pub extern "C" fn service_budget_record_usage(handle: u32, model: usize, input: 
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_reserve(handle: u32, usd: f64, count: f64) -> i32 {
     match cost(usd, count) {
-        Ok(estimate) => of_budget(handle, |budget| budget.reserve(estimate)),
+        Ok(estimate) => of_budget(handle, |budget| budget.reserve(Spent::Cost(estimate))),
         Err(problem) => refuse(problem),
     }
 }
@@ -195,7 +195,7 @@ pub extern "C" fn service_budget_reserve(handle: u32, usd: f64, count: f64) -> i
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_commit(handle: u32, reservation: i32, usd: f64, count: f64) -> i32 {
     with_texts([length(reservation)], |[id]| match cost(usd, count) {
-        Ok(paid) => of_budget(handle, |budget| budget.commit((reservation >= 0).then_some(id), paid)),
+        Ok(paid) => of_budget(handle, |budget| budget.commit((reservation >= 0).then_some(id), Spent::Cost(paid))),
         Err(problem) => refuse(problem),
     })
 }

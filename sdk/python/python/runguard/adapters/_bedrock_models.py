@@ -1,14 +1,17 @@
-"""What models behind Amazon Bedrock used, read from the answers of a `bedrock-runtime` client."""
+"""Model calls of a `bedrock-runtime` client, told to the run around them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional
 
-from ._usage import Tokens
+from runguard import _core
+
+from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
+    from runguard.run import ModelCall
 
 _OPERATIONS = frozenset(("Converse", "ConverseStream", "InvokeModel", "InvokeModelWithResponseStream"))
 
@@ -17,32 +20,53 @@ def asked_model(service: str, operation: str) -> bool:
     return service == "bedrock-runtime" and operation in _OPERATIONS
 
 
-def watched(run: Run, operation: str, params: Mapping[str, Any], answer: Any) -> Any:
-    """The answer, after the run has heard what it used; of a stream, at its end."""
+def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Sends the request. The answer, after the run has heard what it used; of a stream, at its end."""
     model = str(params.get("modelId") or "unknown")
+    converses = operation.startswith("Converse")
+    given = params if converses else _read(params.get("body"))
+    call = run._begin(model, given, _max_output(given)) if run._hears_hooks() else None
+    if converses and call is not None and call.max_tokens is not None:
+        params = {**params, "inferenceConfig": {**(params.get("inferenceConfig") or {}), "maxTokens": call.max_tokens}}
+    try:
+        answer = send(params)
+    except BaseException as error:
+        failed(call, error)
+        raise
+    if call is None:
+        return answer
+    call._is_sent = True
     if operation == "Converse":
-        _tell(run, model, _of_converse(answer.get("usage")))
+        settle(call, model, _of_converse(answer.get("usage")), _core.text_size(answer.get("output")))
     elif operation == "ConverseStream":
-        answer["stream"] = _Stream(answer["stream"], run, model, _converse_event)
+        answer["stream"] = _Stream(answer["stream"], call, model, _converse_event)
     elif operation == "InvokeModel":
-        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        _tell(run, model, _of_headers(headers))
+        settle(call, model, _of_headers(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})))
     else:
-        answer["body"] = _Stream(answer["body"], run, model, _chunk_event)
+        answer["body"] = _Stream(answer["body"], call, model, _chunk_event)
     return answer
 
 
-def _tell(run: Run, model: str, tokens: Optional[Tokens]) -> None:
-    if tokens is not None:
-        run._hooked_usage(model, tokens)
+def _read(body: Any) -> Dict[str, Any]:
+    try:
+        given = json.loads(body) if isinstance(body, (str, bytes, bytearray)) else {}
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _max_output(given: Mapping[str, Any]) -> Optional[int]:
+    """Each model that is invoked has a name of its own for it."""
+    config = given.get("inferenceConfig") or given.get("textGenerationConfig") or given
+    names = ("maxTokens", "max_tokens", "max_new_tokens", "max_gen_len", "maxTokenCount", "max_tokens_to_sample")
+    found = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+    return found if isinstance(found, int) else None
 
 
 def _of_converse(usage: Optional[Mapping[str, Any]]) -> Optional[Tokens]:
     if not usage:
         return None
-    return Tokens(
-        usage.get("inputTokens") or 0, usage.get("outputTokens") or 0, usage.get("cacheReadInputTokens") or 0, usage.get("cacheWriteInputTokens") or 0
-    )
+    return Tokens(**{name.removesuffix("_tokens"): count for name, count in _core.read_usage("bedrock", usage).items()})
 
 
 def _of_headers(headers: Mapping[str, str]) -> Optional[Tokens]:
@@ -55,11 +79,7 @@ def _converse_event(event: Mapping[str, Any]) -> Optional[Tokens]:
 
 
 def _chunk_event(event: Mapping[str, Any]) -> Optional[Tokens]:
-    try:
-        body = json.loads(event.get("chunk", {}).get("bytes") or b"{}")
-    except ValueError:
-        return None
-    metrics = body.get("amazon-bedrock-invocationMetrics") if isinstance(body, dict) else None
+    metrics = _read(event.get("chunk", {}).get("bytes")).get("amazon-bedrock-invocationMetrics")
     if not metrics:
         return None
     return Tokens(
@@ -73,14 +93,16 @@ def _chunk_event(event: Mapping[str, Any]) -> Optional[Tokens]:
 class _Stream:
     """A stream of events that notes what they say was used. Everything else is the stream's own."""
 
-    def __init__(self, stream: Any, run: Run, model: str, read: Any) -> None:
-        self._stream, self._run, self._model, self._read = stream, run, model, read
+    def __init__(self, stream: Any, call: ModelCall, model: str, read: Any) -> None:
+        self._stream, self._call, self._model, self._read = stream, call, model, read
         self._tokens: Optional[Tokens] = None
+        self._came = 0
 
     def __iter__(self) -> Iterator[Any]:
         try:
             for event in self._stream:
                 self._tokens = self._read(event) or self._tokens
+                self._came += _core.text_size(_read(event["chunk"].get("bytes")) if "chunk" in event else event.get("contentBlockDelta"))
                 yield event
         finally:
             self._settle()
@@ -90,8 +112,7 @@ class _Stream:
         self._stream.close()
 
     def _settle(self) -> None:
-        tokens, self._tokens = self._tokens, None
-        _tell(self._run, self._model, tokens)
+        settle(self._call, self._model, self._tokens, self._came)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

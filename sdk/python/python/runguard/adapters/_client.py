@@ -19,23 +19,25 @@ from typing import (
     Callable,
     Dict,
     Generator,
-    Iterable,
     Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     TypeVar,
     Union,
 )
 from urllib.parse import urlsplit
 
+from runguard import _core
 from runguard.errors import TripError
 
-from ._usage import Tokens, note_usage
+from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
+    from runguard.run import ModelCall
 
 Client = TypeVar("Client")
 
@@ -70,6 +72,12 @@ class Reader:
 
     model: Optional[str] = None
     tokens: Optional[Tokens] = None
+    # The tokens are those of the whole answer.
+    is_counted = False
+
+    def came(self, event: Any) -> Any:
+        """The part of the answer that is in an event."""
+        raise NotImplementedError
 
     def take(self, event: Any) -> List[ToolCall]:
         raise NotImplementedError
@@ -93,6 +101,18 @@ class Route:
         raise NotImplementedError
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
+        raise NotImplementedError
+
+    def came(self, answer: Any) -> Any:
+        """What the model has written."""
+        raise NotImplementedError
+
+    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+        """The longest answer that is asked for, all of its alternatives together."""
+        raise NotImplementedError
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        """The body, asking for no longer answer than this."""
         raise NotImplementedError
 
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
@@ -122,8 +142,17 @@ class Conversation:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._nudges: OrderedDict[str, str] = OrderedDict()
 
-    def about_to_send(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Raises when the run is over; otherwise the body to send."""
+    def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
+        """Raises when the run is over."""
+        body = self._tools_told(route, body)
+        return Exchange(self, route, body, self.run._begin(body.get("model"), body, route.max_output(body)))
+
+    async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
+        body = await self.run._aside(self._tools_told, route, body)
+        return Exchange(self, route, body, await self.run._begin_async(body.get("model"), body, route.max_output(body)))
+
+    def _tools_told(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Tells of the calls and results that are in a request. Gives the body to send."""
         self.run.check()
         said = route.transcript(body)
         with self._lock:
@@ -140,23 +169,18 @@ class Conversation:
             if nudge:
                 with self._lock:
                     self._remember(self._nudges, call.id, nudge)
-        self.run.before_model()
         with self._lock:
             # A nudge is in no transcript of the caller's, so it is put in again every time, or the model would forget it.
             nudges = {id_: text for id_, text in self._nudges.items() if id_ in said.results}
         return route.with_nudges(body, nudges) if nudges else body
 
-    def asked(self, calls: Iterable[ToolCall]) -> None:
+    def asked(self, calls: Sequence[ToolCall]) -> None:
         """Counts the calls of an answer; raises before the caller can run one that must not run."""
         for call in calls:
             self.run.before_tool(call.tool, call.args)
             with self._lock:
                 self._remember(self._known, call.id, None)
                 self._remember(self._waiting, call.id, call)
-
-    def used(self, model: Optional[str], tokens: Optional[Tokens]) -> None:
-        if tokens is not None:
-            note_usage(self.run, model, tokens)
 
     @staticmethod
     def _remember(table: OrderedDict[str, Any], key: str, value: Any) -> None:
@@ -172,17 +196,52 @@ class Spending:
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def about_to_send(self, _route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.run._hooked_model_call()
-        return body
+    def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
+        call = self.run._begin(body.get("model"), body, route.max_output(body)) if self.run._hears_hooks() else None
+        return Exchange(self, route, body, call)
 
-    def asked(self, _calls: Iterable[ToolCall]) -> None:
-        # An answer that broke the budget must not have its calls run.
-        self.run.check()
+    async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
+        call = await self.run._begin_async(body.get("model"), body, route.max_output(body)) if self.run._hears_hooks() else None
+        return Exchange(self, route, body, call)
 
-    def used(self, model: Optional[str], tokens: Optional[Tokens]) -> None:
-        if tokens is not None:
-            self.run._hooked_usage(model or "unknown", tokens)
+    def asked(self, calls: Sequence[ToolCall]) -> None:
+        # An answer that broke the budget must not have its calls run; one without calls is the caller's to keep.
+        if calls:
+            self.run.check()
+
+
+class Exchange:
+    """One request to a model, and its answer."""
+
+    def __init__(self, teller: Teller, route: Route, body: Mapping[str, Any], call: Optional[ModelCall]) -> None:
+        self.teller, self.route, self.asked, self.call = teller, route, body, call
+
+    def body(self, is_stream: bool) -> Mapping[str, Any]:
+        """What is sent."""
+        body = self.asked
+        longest = None if self.call is None else self.call.max_tokens
+        if longest is not None:
+            body = self.route.shortened(dict(body), longest)
+        return self.route.prepare_stream(dict(body)) if is_stream else body
+
+    def sent(self) -> None:
+        if self.call is not None:
+            self.call._is_sent = True
+
+    def failed(self, error: BaseException) -> None:
+        failed(self.call, error)
+
+    def answered(self, answer: Any) -> None:
+        # Usage first: an answer that breaks the budget must not have its calls run.
+        tokens = self.route.tokens(answer)
+        came = 0 if tokens is not None else _core.text_size(self.route.came(answer))
+        self.used(getattr(answer, "model", None), tokens, came)
+        self.teller.asked(self.route.calls(answer))
+
+    def used(self, model: Optional[str], tokens: Optional[Tokens], came: int) -> None:
+        if tokens is not None and isinstance(self.teller, Spending):
+            self.teller.run._hooked.append(tuple(tokens))
+        settle(self.call, model, tokens, came)
 
 
 Teller = Union[Conversation, Spending]
@@ -226,15 +285,22 @@ def sent(
     route = _route_of(options, routes)
     if route is None:
         return send(cast_to, options, *args, **kwargs)
-    asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
-    answer = send(cast_to, options, *args, **kwargs)
+    is_stream = bool(kwargs.get("stream"))
+    exchange = teller.begin(route, options.json_data)
+    options.json_data = exchange.body(is_stream)
+    try:
+        answer = send(cast_to, options, *args, **kwargs)
+    except BaseException as error:
+        exchange.failed(error)
+        raise
+    exchange.sent()
     if _is_read_by_hand(options):
-        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
+        return _watched_when_parsed(answer, exchange) if is_stream else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
-    if kwargs.get("stream"):
-        _attach(parsed, _Watch(route.reader(asked), teller, asked))
+    if is_stream:
+        _attach(parsed, _Watch(exchange))
     else:
-        _settle(route, parsed, teller, asked)
+        exchange.answered(parsed)
     return answer
 
 
@@ -244,17 +310,24 @@ async def sent_async(
     route = _route_of(options, routes)
     if route is None:
         return await send(cast_to, options, *args, **kwargs)
-    asked = _prepare(route, options, teller, bool(kwargs.get("stream")))
-    answer = await send(cast_to, options, *args, **kwargs)
+    is_stream = bool(kwargs.get("stream"))
+    exchange = await teller.begin_async(route, options.json_data)
+    options.json_data = exchange.body(is_stream)
+    try:
+        answer = await send(cast_to, options, *args, **kwargs)
+    except BaseException as error:
+        exchange.failed(error)
+        raise
+    exchange.sent()
     if _is_read_by_hand(options):
-        return _watched_when_parsed(answer, route, teller, asked) if kwargs.get("stream") else answer
+        return _watched_when_parsed(answer, exchange) if is_stream else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
     if inspect.isawaitable(parsed):
         parsed = await parsed
-    if kwargs.get("stream"):
-        _attach_async(parsed, _Watch(route.reader(asked), teller, asked))
+    if is_stream:
+        _attach_async(parsed, _Watch(exchange))
     else:
-        _settle(route, parsed, teller, asked)
+        await teller.run._aside(exchange.answered, parsed)
     return answer
 
 
@@ -264,20 +337,13 @@ def _route_of(options: Any, routes: Mapping[str, Route]) -> Optional[Route]:
     return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
 
 
-def _prepare(route: Route, options: Any, teller: Teller, stream: bool) -> Mapping[str, Any]:
-    asked: Mapping[str, Any] = options.json_data
-    body = teller.about_to_send(route, asked)
-    options.json_data = route.prepare_stream(dict(body)) if stream else body
-    return asked
-
-
 def _is_read_by_hand(options: Any) -> bool:
     """`with_streaming_response`: the caller reads the bytes, so nothing is there yet to look at."""
     headers = options.headers if isinstance(options.headers, Mapping) else {}
     return any(name.lower() == "x-stainless-raw-response" and value == "stream" for name, value in headers.items())
 
 
-def _watched_when_parsed(answer: Any, route: Route, teller: Teller, asked: Mapping[str, Any]) -> Any:
+def _watched_when_parsed(answer: Any, exchange: Exchange) -> Any:
     """A stream that its caller takes out of the raw response by `parse`. (Bytes that are read by hand say nothing to us.)"""
     parse = answer.parse
     attached: List[Any] = []
@@ -286,7 +352,7 @@ def _watched_when_parsed(answer: Any, route: Route, teller: Teller, asked: Mappi
         # Parsing again gives the same stream.
         if hasattr(stream, "_iterator") and not any(stream is one for one in attached):
             attached.append(stream)
-            watch = _Watch(route.reader(asked), teller, asked)
+            watch = _Watch(exchange)
             _attach_async(stream, watch) if hasattr(stream, "__aiter__") else _attach(stream, watch)
         return stream
 
@@ -297,40 +363,40 @@ def _watched_when_parsed(answer: Any, route: Route, teller: Teller, asked: Mappi
     return answer
 
 
-def _settle(route: Route, answer: Any, conversation: Teller, asked: Mapping[str, Any]) -> None:
-    # Usage first: an answer that breaks the budget must not have its calls run.
-    conversation.used(getattr(answer, "model", None) or asked.get("model"), route.tokens(answer))
-    conversation.asked(route.calls(answer))
-
-
 class _Watch:
     """One streamed answer. A trip is raised at its end only, because the usage comes last."""
 
-    def __init__(self, reader: Reader, conversation: Teller, asked: Mapping[str, Any]) -> None:
-        self._reader, self._conversation, self._asked = reader, conversation, asked
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange, self._reader = exchange, exchange.route.reader(exchange.asked)
+        self._came = 0
         self._trip: Optional[TripError] = None
         self._has_calls = False
 
     def shows(self, event: Any) -> bool:
         """Whether the caller may see the event. From the call that trips on, it sees nothing more."""
         calls = self._reader.take(event)
+        self._came += _core.text_size(self._reader.came(event))
         self._has_calls = self._has_calls or bool(calls)
         if self._trip is None:
             try:
-                self._conversation.asked(calls)
+                self._exchange.teller.asked(calls)
             except TripError as trip:
                 self._trip = trip
         return self._trip is None and not self._reader.hides(event)
 
     def record_usage(self) -> None:
-        self._conversation.used(self._reader.model or self._asked.get("model"), self._reader.tokens)
+        tokens = self._reader.tokens
+        if tokens is not None and not self._reader.is_counted:
+            # It broke off: what came is in no report.
+            tokens = tokens._replace(output=max(tokens.output, _core.usual_tokens(self._came)))
+        self._exchange.used(self._reader.model, tokens, self._came)
 
     def end(self) -> None:
         if self._trip is not None:
             raise self._trip
         # An answer that breaks the budget must not have its calls run; one without calls is the caller's to keep.
         if self._has_calls:
-            self._conversation.run.check()
+            self._exchange.teller.run.check()
 
 
 def _attach(stream: Any, watch: _Watch) -> None:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Iterator, Mapping, Optional
 
+from runguard import _core
 from runguard.run import current_run
 
-from ._usage import Tokens
+from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
-    from runguard import Run
+    from runguard.run import ModelCall
 
 
 def hooked(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -> Callable[..., Any]:
     @functools.wraps(original)
     def completion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
-        if run is None or kwargs.get("acompletion"):
+        if run is None or kwargs.get("acompletion") or not run._hears_hooks():
             return original(*args, **kwargs)
-        model = _model(args, kwargs)
-        run._hooked_model_call()
+        asked = _Asked(args, kwargs)
+        call = run._begin(asked.model, asked.prompt, asked.max_output)
         token = inside.set(True)
         try:
-            answer = original(*args, **_asking_for_usage(kwargs))
+            answer = original(*args, **asked.sent(call))
+        except BaseException as error:
+            failed(call, error)
+            raise
         finally:
             inside.reset(token)
-        if kwargs.get("stream"):
-            return _Stream(answer, run, model, _hides_usage(kwargs))
-        _tell(run, model, getattr(answer, "usage", None))
-        return answer
+        return asked.answered(call, answer)
 
     return completion
 
@@ -39,62 +40,77 @@ def hooked_async(original: Callable[..., Any], inside: contextvars.ContextVar[bo
     @functools.wraps(original)
     async def acompletion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
-        if run is None:
+        if run is None or not run._hears_hooks():
             return await original(*args, **kwargs)
-        model = _model(args, kwargs)
-        run._hooked_model_call()
+        asked = _Asked(args, kwargs)
+        call = await run._begin_async(asked.model, asked.prompt, asked.max_output)
         token = inside.set(True)
         try:
-            answer = await original(*args, **_asking_for_usage(kwargs))
+            answer = await original(*args, **asked.sent(call))
+        except BaseException as error:
+            failed(call, error)
+            raise
         finally:
             inside.reset(token)
-        if kwargs.get("stream"):
-            return _Stream(answer, run, model, _hides_usage(kwargs))
-        _tell(run, model, getattr(answer, "usage", None))
-        return answer
+        return asked.answered(call, answer)
 
     return acompletion
 
 
-def _model(args: Any, kwargs: Any) -> str:
-    return str(args[0] if args else kwargs.get("model") or "unknown")
+class _Asked:
+    """What a call of litellm asks for."""
 
+    def __init__(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self.model = str(args[0] if args else kwargs.get("model") or "unknown")
+        self.prompt = [args[1] if len(args) > 1 else kwargs.get("messages"), kwargs.get("tools")]
+        longest = kwargs.get("max_completion_tokens") or kwargs.get("max_tokens")
+        self.max_output = longest * (kwargs.get("n") or 1) if isinstance(longest, int) else None
+        self._kwargs = kwargs
 
-def _hides_usage(kwargs: Any) -> bool:
-    """Whether the caller did not ask for the chunk that has the usage."""
-    return not (kwargs.get("stream_options") or {}).get("include_usage")
-
-
-def _asking_for_usage(kwargs: Any) -> Any:
-    if not kwargs.get("stream"):
+    def sent(self, call: ModelCall) -> Dict[str, Any]:
+        kwargs = dict(self._kwargs)
+        if call.max_tokens is not None:
+            name = "max_completion_tokens" if kwargs.get("max_completion_tokens") else "max_tokens"
+            kwargs[name] = max(call.max_tokens // (kwargs.get("n") or 1), 1)
+        if kwargs.get("stream"):
+            kwargs["stream_options"] = {**(kwargs.get("stream_options") or {}), "include_usage": True}
         return kwargs
-    return {**kwargs, "stream_options": {**(kwargs.get("stream_options") or {}), "include_usage": True}}
+
+    def answered(self, call: ModelCall, answer: Any) -> Any:
+        call._is_sent = True
+        if self._kwargs.get("stream"):
+            # Whether the caller did not ask for the chunk that has the usage.
+            hides_usage = not (self._kwargs.get("stream_options") or {}).get("include_usage")
+            return _Stream(answer, call, self.model, hides_usage)
+        settle(call, self.model, _tokens(getattr(answer, "usage", None)), _core.text_size(getattr(answer, "choices", None)))
+        return answer
 
 
-def _tell(run: Run, model: str, usage: Any) -> None:
+def _tokens(usage: Any) -> Optional[Tokens]:
     if usage is None:
-        return
+        return None
     details = getattr(usage, "prompt_tokens_details", None)
     cached = getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None)
     written = getattr(usage, "cache_creation_input_tokens", None)
-    run._hooked_usage(model, Tokens.of_total(getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0), cached, written))
+    return Tokens.of_total(getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0), cached, written)
 
 
 class _Stream:
     """Chunks as litellm gives them, but for the usage that only the hook asked for."""
 
-    def __init__(self, stream: Any, run: Run, model: str, hides_usage: bool) -> None:
-        self._stream, self._run, self._model, self._hides_usage = stream, run, model, hides_usage
+    def __init__(self, stream: Any, call: ModelCall, model: str, hides_usage: bool) -> None:
+        self._stream, self._call, self._model, self._hides_usage = stream, call, model, hides_usage
         self._usage: Optional[Any] = None
+        self._came = 0
 
     def _shows(self, chunk: Any) -> bool:
         usage = getattr(chunk, "usage", None)
         self._usage = usage or self._usage
+        self._came += _core.text_size([getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or ()])
         return not (usage and self._hides_usage and not getattr(chunk, "choices", None))
 
     def _settle(self) -> None:
-        usage, self._usage = self._usage, None
-        _tell(self._run, self._model, usage)
+        settle(self._call, self._model, _tokens(self._usage), self._came)
 
     def __iter__(self) -> Iterator[Any]:
         try:

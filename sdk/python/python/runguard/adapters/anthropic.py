@@ -84,6 +84,23 @@ class _Messages(Route):
     def tokens(self, answer: Any) -> Optional[Tokens]:
         return _Counter().add(answer.usage) if answer.usage else None
 
+    def came(self, answer: Any) -> Any:
+        return answer.content
+
+    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+        longest = body.get("max_tokens")
+        return longest if isinstance(longest, int) else None
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        thinking = body.get("thinking")
+        budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+        # Thinking has a part of the answer, of at least 1,024 tokens; the API refuses one that is not longer.
+        if isinstance(budget, int) and budget >= max_output:
+            if max_output <= 1_024:
+                return {**{name: value for name, value in body.items() if name != "thinking"}, "max_tokens": max_output}
+            body = {**body, "thinking": {**thinking, "budget_tokens": max(1_024, max_output // 2)}}
+        return {**body, "max_tokens": max_output}
+
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _MessagesReader()
 
@@ -102,6 +119,9 @@ class _Counter:
             "cached": _field(usage, "cache_read_input_tokens"),
             "cache_write": _field(usage, "cache_creation_input_tokens"),
         }
+        for_an_hour = _field(_field(usage, "cache_creation"), "ephemeral_1h_input_tokens")
+        if for_an_hour:
+            told["cache_write_1h"], told["cache_write"] = for_an_hour, max((told["cache_write"] or 0) - for_an_hour, 0)
         self._latest = self._latest._replace(**{name: count for name, count in told.items() if count is not None})
         return self._latest
 
@@ -114,9 +134,10 @@ class _MessagesReader(Reader):
     def take(self, event: Any) -> List[ToolCall]:
         if event.type == "message_start":
             self.model = event.message.model
-            self.tokens = self._counter.add(event.message.usage)
-        elif event.type == "message_delta":
-            self.tokens = self._counter.add(event.usage)
+            if event.message.usage:
+                self.tokens = self._counter.add(event.message.usage)
+        elif event.type == "message_delta" and event.usage:
+            self.tokens, self.is_counted = self._counter.add(event.usage), True
         elif event.type == "content_block_start" and event.content_block.type == "tool_use":
             self._open[event.index] = {"id": event.content_block.id, "name": event.content_block.name, "json": ""}
         elif event.type == "content_block_delta" and event.delta.type == "input_json_delta" and event.index in self._open:
@@ -125,6 +146,9 @@ class _MessagesReader(Reader):
             block = self._open.pop(event.index)
             return [ToolCall(block["id"], block["name"], parse_arguments(block["json"]))]
         return []
+
+    def came(self, event: Any) -> Any:
+        return getattr(event, "delta", None) if event.type == "content_block_delta" else None
 
 
 def _nudged(block: Any, nudges: Mapping[str, str]) -> Any:

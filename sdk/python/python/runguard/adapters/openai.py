@@ -28,7 +28,7 @@ __all__ = ["guard_openai"]
 
 
 def routes() -> Dict[str, Route]:
-    return {"/chat/completions": _Chat(), "/responses": _Responses()}
+    return {"/chat/completions": _Chat(), "/responses": _Responses(), "/embeddings": _Embeddings()}
 
 
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
@@ -73,6 +73,19 @@ class _Chat(Route):
     def tokens(self, answer: Any) -> Optional[Tokens]:
         return _chat_tokens(answer.usage)
 
+    def came(self, answer: Any) -> Any:
+        return answer.choices
+
+    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+        longest = body.get("max_completion_tokens") or body.get("max_tokens")
+        return longest * (body.get("n") or 1) if isinstance(longest, int) else None
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        # Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
+        is_openai = str(body.get("model")).rpartition("/")[2].startswith(("gpt-", "chatgpt-", "o1", "o3", "o4"))
+        name = next((name for name in ("max_completion_tokens", "max_tokens") if body.get(name)), "max_completion_tokens" if is_openai else "max_tokens")
+        return {**body, name: max(max_output // (body.get("n") or 1), 1)}
+
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
         # Without this a streamed chat completion reports no usage at all.
         return {**body, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
@@ -89,7 +102,7 @@ class _ChatReader(Reader):
     def take(self, event: Any) -> List[ToolCall]:
         self.model = event.model or self.model
         if getattr(event, "usage", None):
-            self.tokens = _chat_tokens(event.usage)
+            self.tokens, self.is_counted = _chat_tokens(event.usage), True
         finished: List[ToolCall] = []
         for choice in event.choices:
             for delta in (choice.delta.tool_calls if choice.delta else None) or ():
@@ -103,6 +116,9 @@ class _ChatReader(Reader):
                     part = self._parts.pop(key)
                     finished.append(ToolCall(part["id"], part["name"], parse_arguments(part["arguments"])))
         return finished
+
+    def came(self, event: Any) -> Any:
+        return [choice.delta for choice in event.choices]
 
     def hides(self, event: Any) -> bool:
         return not self._usage_was_asked_for and not event.choices and getattr(event, "usage", None) is not None
@@ -136,6 +152,17 @@ class _Responses(Route):
         usage = answer.usage
         return _split(usage.input_tokens, usage.output_tokens, usage.input_tokens_details) if usage else None
 
+    def came(self, answer: Any) -> Any:
+        return answer.output
+
+    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+        longest = body.get("max_output_tokens")
+        return longest if isinstance(longest, int) else None
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        # The API takes no fewer.
+        return {**body, "max_output_tokens": max(max_output, 16)}
+
     def reader(self, asked_body: Mapping[str, Any]) -> Reader:
         return _ResponsesReader(self)
 
@@ -150,7 +177,38 @@ class _ResponsesReader(Reader):
         if response is not None:
             self.model = response.model or self.model
             self.tokens = self._route.tokens(response) or self.tokens
+            self.is_counted = self.tokens is not None
         return response_call(event.item) if event.type == "response.output_item.done" else []
+
+
+    def came(self, event: Any) -> Any:
+        return getattr(event, "delta", None)
+
+
+class _Embeddings(Route):
+    """They have no tools, and nothing is written."""
+
+    def transcript(self, body: Mapping[str, Any]) -> Transcript:
+        return Transcript([], {})
+
+    def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
+        return dict(body)
+
+    def calls(self, answer: Any) -> List[ToolCall]:
+        return []
+
+    def tokens(self, answer: Any) -> Optional[Tokens]:
+        usage = answer.usage
+        return Tokens(usage.prompt_tokens or 0) if usage else None
+
+    def came(self, answer: Any) -> Any:
+        return None
+
+    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+        return 0
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        return body
 
 
 def _chat_calls(message: Any) -> List[ToolCall]:

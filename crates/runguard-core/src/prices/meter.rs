@@ -1,0 +1,125 @@
+//! How many tokens a text has, when nobody has counted them: at most, for what is set aside before a question is sent; usually, for
+//! what is billed when the provider does not say.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Bytes a token has at least, in text that nothing is known of.
+pub const FEWEST_BYTES_A_TOKEN: u64 = 2;
+/// Bytes a token has in most texts.
+pub const USUAL_BYTES_A_TOKEN: u64 = 3;
+/// What providers add around a conversation.
+pub const FRAME_TOKENS: u64 = 64;
+/// What an image or a file costs at most; it is not sent as text, so its bytes say nothing.
+const MOST_TOKENS_AN_ATTACHMENT: u64 = 2_000;
+/// What an image usually costs.
+const USUAL_TOKENS_AN_ATTACHMENT: u64 = 1_000;
+/// A number in a prompt is a token or two, whatever its digits.
+pub const BYTES_OF_A_NUMBER: u64 = 4;
+/// The longest answer of a model of which nothing is known.
+pub const LONGEST_ANSWER: u64 = 8_192;
+/// An answer of fewer tokens is not worth asking for.
+pub const SHORTEST_ANSWER: u64 = 16;
+
+/// The size of what is sent to a model.
+///
+/// ```
+/// use runguard_core::prices::Prompt;
+///
+/// let prompt = Prompt { bytes: 600, attachments: 1 };
+/// assert_eq!((prompt.usual_tokens(), prompt.most_tokens()), (1_200, 2_364));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Prompt {
+    /// Bytes of all texts in it.
+    pub bytes: u64,
+    /// Images, recordings and files in it, whose bytes are not counted.
+    pub attachments: u64,
+}
+
+/// A text that is longer, and looks like encoded data, is an attachment.
+const SHORTEST_ATTACHMENT: usize = 1_024;
+
+impl Prompt {
+    /// Adds a text of it. Data that stands in a text, as images do, is an attachment.
+    ///
+    /// ```
+    /// use runguard_core::prices::Prompt;
+    ///
+    /// let mut prompt = Prompt::default();
+    /// prompt.add("What is in this picture?");
+    /// prompt.add(&format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(1_000)));
+    /// assert_eq!(prompt, Prompt { bytes: 24, attachments: 1 });
+    /// ```
+    pub fn add(&mut self, text: &str) {
+        let is_data = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=');
+        let beginning = text.as_bytes().iter().take(SHORTEST_ATTACHMENT);
+        if text.len() > SHORTEST_ATTACHMENT && (text.starts_with("data:") || beginning.copied().all(is_data)) {
+            self.attachments = self.attachments.saturating_add(1);
+        } else {
+            self.bytes = self.bytes.saturating_add(text.len() as u64);
+        }
+    }
+
+    /// Adds all texts of a JSON value, names included.
+    pub fn add_json(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => self.add(text),
+            Value::Array(items) => items.iter().for_each(|item| self.add_json(item)),
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                self.add(name);
+                self.add_json(value);
+            }),
+            Value::Number(_) => self.bytes = self.bytes.saturating_add(BYTES_OF_A_NUMBER),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+
+    /// The most tokens it may have.
+    pub const fn most_tokens(self) -> u64 {
+        (self.bytes / FEWEST_BYTES_A_TOKEN)
+            .saturating_add(FRAME_TOKENS)
+            .saturating_add(self.attachments.saturating_mul(MOST_TOKENS_AN_ATTACHMENT))
+    }
+
+    /// The tokens it probably has.
+    pub const fn usual_tokens(self) -> u64 {
+        usual_tokens(self.bytes).saturating_add(self.attachments.saturating_mul(USUAL_TOKENS_AN_ATTACHMENT))
+    }
+}
+
+/// The tokens that a text of so many bytes probably has.
+pub const fn usual_tokens(bytes: u64) -> u64 {
+    bytes.div_ceil(USUAL_BYTES_A_TOKEN)
+}
+
+/// The longest answer, of at most `most` tokens, that `fits`; nothing when not even the shortest does. The cost must grow with the answer.
+///
+/// ```
+/// use runguard_core::prices::longest_answer;
+///
+/// assert_eq!(longest_answer(4_096, |tokens| tokens <= 800), Some(800));
+/// assert_eq!(longest_answer(4_096, |tokens| tokens <= 15), None, "it would break off at once");
+/// assert_eq!(longest_answer(10, |_| true), Some(10), "a short answer may be what is asked for");
+/// ```
+pub fn longest_answer(most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    if fits(most) {
+        return Some(most);
+    }
+    let shortest = SHORTEST_ANSWER.min(most);
+    if !fits(shortest) {
+        return None;
+    }
+    // The longest that is known to fit, and the shortest that is known not to: halve the distance.
+    let (mut low, mut high) = (shortest, most);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(low)
+}

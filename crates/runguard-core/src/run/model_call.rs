@@ -1,0 +1,587 @@
+//! A model call of a run: the most it may cost is set aside before it is sent, and settled with what it did cost.
+//!
+//! So calls side by side cannot count on the same dollar. How long a prompt and an answer are is known only afterwards; what is set
+//! aside is an upper bound. Where it does not fit:
+//! - beside what others have set aside, it waits until they have settled ([`Progress::Busy`]);
+//! - alone, the answer is made as short as what is left pays for ([`ModelCall::max_output`]), and refused when that is too short.
+//!
+//! A bound may be wrong: a provider bills what nobody saw, or a proxy counts in its own way. So the first call of a run goes alone, and
+//! once a call has cost more than its bound, later bounds are raised by as much.
+
+use super::service::{Spent, Told};
+use super::{Held, Money, Progress, Purpose, Refusal, Run, Trip, Unpriced, ask};
+use crate::budget::{Budget, Remaining};
+use crate::ledger::{BudgetExceeded, Cost, nano_dollars};
+use crate::money::NanoDollars;
+use crate::prices::{LONGEST_ANSWER, Prompt, UnknownModelError, Usage, longest_answer, usual_tokens};
+use crate::time::Timestamp;
+
+/// What the usage of a model costs.
+pub type Pricing<'a> = &'a dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>;
+
+/// What is about to be asked of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its name.
+    pub model: &'a str,
+    /// The size of what is sent.
+    pub prompt: Prompt,
+    /// The longest answer that is asked for, or that the model gives; `None` when nobody knows.
+    pub max_output: Option<u64>,
+    /// Whoever asks has waited for others as long as it would: it goes now or not at all.
+    pub has_waited: bool,
+}
+
+impl Asked<'_> {
+    fn at_most(&self) -> Usage {
+        Usage::new(self.prompt.most_tokens(), self.max_output.unwrap_or(LONGEST_ANSWER))
+    }
+}
+
+/// A call that a service has to be asked about.
+#[derive(Debug)]
+pub(super) struct Pending {
+    model: String,
+    prompt: Prompt,
+    at_most: Cost,
+    /// What the prompt probably costs, and the longest answer; by the prices known here.
+    parts: Option<(Cost, Cost)>,
+    longest: u64,
+    has_waited: bool,
+    /// All that is left was asked for.
+    takes_the_rest: bool,
+    max_output: Option<u64>,
+}
+
+impl Pending {
+    fn of(asked: Asked<'_>, price: Pricing<'_>) -> Self {
+        let cost_of = |usage: Usage| match usage.cost(|| price(asked.model, &usage)) {
+            (cost, None) => Some(cost),
+            (_, Some(_)) => None,
+        };
+        let longest = asked.at_most().output_tokens;
+        let parts = cost_of(Usage::new(asked.prompt.usual_tokens(), 0)).zip(cost_of(Usage::new(0, longest)));
+        Self {
+            model: asked.model.to_owned(),
+            prompt: asked.prompt,
+            at_most: cost_of(asked.at_most()).unwrap_or_default(),
+            parts,
+            longest,
+            has_waited: asked.has_waited,
+            takes_the_rest: false,
+            max_output: None,
+        }
+    }
+
+    fn call(self, held: Held) -> ModelCall {
+        ModelCall { model: self.model, prompt: self.prompt, at_most: self.at_most, max_output: self.max_output, held }
+    }
+
+    /// Makes the answer as long as so much pays for, where prices are known. Whether it is worth asking for.
+    fn take_the_rest(&mut self, left: Remaining) -> bool {
+        self.takes_the_rest = true;
+        let Some((prompt, answer)) = self.parts else { return true };
+        let part = |whole: u64, tokens: u64| (u128::from(whole) * u128::from(tokens)).div_ceil(u128::from(self.longest.max(1)));
+        let fits = |tokens| {
+            let enough = |left: Option<u64>, prompt: u64, answer: u64| {
+                left.is_none_or(|left| u128::from(prompt) + part(answer, tokens) <= u128::from(left))
+            };
+            enough(left.usd.map(nanos), nanos(prompt.usd), nanos(answer.usd)) && enough(left.tokens, prompt.tokens, answer.tokens)
+        };
+        self.max_output = longest_answer(self.longest, fits);
+        self.max_output.is_some()
+    }
+}
+
+fn nanos(usd: NanoDollars) -> u64 {
+    usd.as_nanos().unsigned_abs()
+}
+
+/// A model call that is under way, until [`Run::finish_model`].
+#[derive(Debug)]
+#[must_use = "what is set aside must be settled"]
+pub struct ModelCall {
+    model: String,
+    prompt: Prompt,
+    /// What it was thought to cost at most.
+    at_most: Cost,
+    max_output: Option<u64>,
+    held: Held,
+}
+
+impl ModelCall {
+    /// The longest answer that can be paid, where that is shorter than what was asked for.
+    pub fn max_output(&self) -> Option<u64> {
+        self.max_output
+    }
+}
+
+/// What a model call used.
+#[derive(Debug, Clone, Copy)]
+pub enum Used<'a> {
+    /// By the provider's word. `model` is the one that answered, if it says so.
+    Counted {
+        /// Its name.
+        model: Option<&'a str>,
+        /// What the provider counted.
+        usage: &'a Usage,
+    },
+    /// Nobody counted: an answer of so many bytes came.
+    Came {
+        /// Of its text.
+        bytes: u64,
+    },
+    /// It was not made, or failed in a way that costs nothing.
+    Nothing,
+}
+
+/// What an upper bound is raised by, in thousandths.
+const AS_IT_IS: u64 = 1_000;
+
+/// What a run knows of its model calls.
+#[derive(Debug)]
+pub(super) struct ModelCalls {
+    under_way: u64,
+    /// A call was paid, so bounds are known to be right, or by how much they are wrong.
+    is_measured: bool,
+    raised_by: u64,
+    /// Paid by counting bytes.
+    estimated: u64,
+}
+
+impl Default for ModelCalls {
+    fn default() -> Self {
+        Self { under_way: 0, is_measured: false, raised_by: AS_IT_IS, estimated: 0 }
+    }
+}
+
+impl ModelCalls {
+    fn raise(&self, amount: u64) -> u64 {
+        u64::try_from(u128::from(amount) * u128::from(self.raised_by) / u128::from(AS_IT_IS)).unwrap_or(u64::MAX)
+    }
+
+    fn raised(&self, bound: Cost) -> Cost {
+        Cost { usd: nano_dollars(self.raise(nanos(bound.usd))), tokens: self.raise(bound.tokens) }
+    }
+
+    fn measure(&mut self, bound: Cost, paid: Cost) {
+        self.is_measured = true;
+        let amounts = |cost: Cost| [nanos(cost.usd), cost.tokens];
+        for (bound, paid) in amounts(bound).into_iter().zip(amounts(paid)) {
+            let times = (u128::from(paid) * u128::from(AS_IT_IS)).div_ceil(u128::from(bound.max(1)));
+            self.raised_by = self.raised_by.max(u64::try_from(times).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+impl Run {
+    /// A model is about to be asked: counts the call, and sets the most it may cost aside. Where the money is kept in this process
+    /// `price` says what that is; a service has prices of its own.
+    pub fn begin_model(&mut self, asked: Asked<'_>, price: Pricing<'_>, now: Timestamp) -> Progress {
+        if let Some(refused) = self.over(now) {
+            return refused;
+        }
+        // Money is asked about before the ceiling, where that asks nobody else.
+        let used_up = match &self.budget {
+            Some(Money::InProcess(budget)) => budget.used_up(),
+            Some(Money::Service(_)) | None => None,
+        };
+        if let Some(exceeded) = used_up {
+            return self.refuse(&exceeded);
+        }
+        if let Some(refused) = self.refused_model() {
+            return refused;
+        }
+        match &self.budget {
+            None => self.start(asked, Cost::ZERO, None, Held::Nothing),
+            Some(Money::InProcess(budget)) => {
+                let budget = budget.clone();
+                self.begin_within(&budget, asked, price)
+            }
+            Some(Money::Service(_)) if self.must_wait(asked) => Progress::Busy,
+            Some(Money::Service(budget)) => {
+                let (calls, at_most) = (&self.model_calls_made, asked.at_most());
+                let raised = Usage::new(calls.raise(at_most.input_tokens), calls.raise(at_most.output_tokens));
+                ask(
+                    budget.reserve(Spent::Usage { model: asked.model, usage: &raised }),
+                    Purpose::Begin(Box::new(Pending::of(asked, price))),
+                )
+            }
+        }
+    }
+
+    /// How many calls were billed by counting bytes, because the provider did not say.
+    pub fn estimated_calls(&self) -> u64 {
+        self.model_calls_made.estimated
+    }
+
+    /// What the call used. It counts, also when it ends the run.
+    pub fn finish_model(&mut self, call: ModelCall, used: Used<'_>, price: Pricing<'_>) -> Progress {
+        let ModelCall { model: asked_model, prompt, at_most, max_output: _, held } = call;
+        self.model_calls_made.under_way = self.model_calls_made.under_way.saturating_sub(1);
+        let estimated;
+        let (model, usage) = match used {
+            Used::Nothing => return self.give_back(held),
+            Used::Counted { model, usage } => {
+                // Where the name that answered has no price, the one that was asked for had.
+                let priced = model.filter(|model| *model != asked_model && price(model, usage).is_ok());
+                (priced.unwrap_or(&asked_model), usage)
+            }
+            Used::Came { bytes } => {
+                self.model_calls_made.estimated += 1;
+                estimated = Usage::new(prompt.usual_tokens(), usual_tokens(bytes));
+                (asked_model.as_str(), &estimated)
+            }
+        };
+        let (paid, unknown) = usage.cost(|| price(model, usage));
+        self.model_calls_made.measure(at_most, paid);
+        match held {
+            Held::Nothing => Progress::Done,
+            Held::InProcess(reservation) => {
+                let is_priced = unknown.is_none() || reservation.budget().remaining().usd.is_none();
+                let settled = self.spent(reservation.commit(paid));
+                match unknown {
+                    Some(unknown) if !is_priced => self.unpriced(Unpriced::from(&unknown)),
+                    Some(_) | None => settled,
+                }
+            }
+            Held::Service { id } => match &self.budget {
+                Some(Money::Service(budget)) => ask(budget.commit(id.as_deref(), Spent::Usage { model, usage }), Purpose::Money),
+                Some(Money::InProcess(_)) | None => Progress::Done,
+            },
+        }
+    }
+
+    /// What a service said of setting a call's bound aside.
+    pub(super) fn begun(&mut self, told: Told, mut pending: Box<Pending>) -> Progress {
+        match told {
+            Told::Reserved(id) => {
+                self.model_calls += 1;
+                self.model_calls_made.under_way += 1;
+                Progress::Started(pending.call(Held::Service { id }))
+            }
+            Told::DoesNotFit { trip, renews, .. } if trip.is_used_up() => self.proceed(Told::refused(trip, renews), Purpose::Money),
+            Told::DoesNotFit { is_set_aside, .. } if (is_set_aside || pending.takes_the_rest) && !pending.has_waited => Progress::Busy,
+            Told::DoesNotFit { trip, is_set_aside: false, left, .. } if !pending.takes_the_rest => {
+                let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
+                match &self.budget {
+                    Some(Money::Service(budget)) if pending.take_the_rest(left) => {
+                        ask(budget.reserve(Spent::Cost(rest)), Purpose::Begin(pending))
+                    }
+                    Some(Money::Service(_) | Money::InProcess(_)) | None => Progress::Refused(Refusal::NotNow(trip)),
+                }
+            }
+            // Nothing was paid yet.
+            Told::Unpriced(unpriced) => Progress::Refused(Refusal::Unpriced(unpriced)),
+            told => self.proceed(told, Purpose::Money),
+        }
+    }
+
+    fn give_back(&mut self, held: Held) -> Progress {
+        match (held, &self.budget) {
+            (Held::Service { id: Some(id) }, Some(Money::Service(budget))) => ask(budget.release(&id), Purpose::Money),
+            // In this process it is given back when it goes.
+            (Held::Nothing | Held::InProcess(_) | Held::Service { .. }, _) => Progress::Done,
+        }
+    }
+
+    /// The first call goes alone: it shows whether bounds hold.
+    fn must_wait(&self, asked: Asked<'_>) -> bool {
+        self.model_calls_made.under_way > 0 && !self.model_calls_made.is_measured && !asked.has_waited
+    }
+
+    fn begin_within(&mut self, budget: &Budget, asked: Asked<'_>, price: Pricing<'_>) -> Progress {
+        let remaining = budget.remaining();
+        if remaining.usd.is_none() && remaining.tokens.is_none() {
+            return match budget.reserve(Cost::ZERO) {
+                Ok(held) => self.start(asked, Cost::ZERO, None, Held::InProcess(held)),
+                Err(exceeded) => self.refuse(&exceeded),
+            };
+        }
+        if self.must_wait(asked) {
+            return Progress::Busy;
+        }
+        let cost_of = |usage: &Usage| usage.cost(|| price(asked.model, usage));
+        let (at_most, unknown) = cost_of(&asked.at_most());
+        if let Some(unknown) = unknown.filter(|_| remaining.usd.is_some()) {
+            return Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown)));
+        }
+        let exceeded = match budget.reserve(self.model_calls_made.raised(at_most)) {
+            Ok(held) => return self.start(asked, at_most, None, Held::InProcess(held)),
+            Err(exceeded) => exceeded,
+        };
+        if exceeded.reserved > 0 {
+            return if asked.has_waited { Progress::Refused(Refusal::NotNow(Trip::from(&exceeded))) } else { Progress::Busy };
+        }
+        self.begin_with_the_rest(budget, asked, &exceeded, &|usage| cost_of(usage).0)
+    }
+
+    /// Nobody else is under way, and the bound is more than there is: what there is is set aside, and pays for a shorter answer.
+    fn begin_with_the_rest(
+        &mut self,
+        budget: &Budget,
+        asked: Asked<'_>,
+        exceeded: &BudgetExceeded,
+        cost_of: &dyn Fn(&Usage) -> Cost,
+    ) -> Progress {
+        let left = budget.remaining();
+        let fits = |output| {
+            let cost = cost_of(&Usage::new(asked.prompt.usual_tokens(), output));
+            left.usd.is_none_or(|left| cost.usd <= left) && left.tokens.is_none_or(|left| cost.tokens <= left)
+        };
+        let Some(max_output) = longest_answer(asked.max_output.unwrap_or(LONGEST_ANSWER), fits) else {
+            return Progress::Refused(Refusal::NotNow(Trip::from(exceeded)));
+        };
+        let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
+        match budget.reserve(rest) {
+            Ok(held) => self.start(asked, rest, Some(max_output), Held::InProcess(held)),
+            // Somebody was faster.
+            Err(_) if !asked.has_waited => Progress::Busy,
+            Err(exceeded) => Progress::Refused(Refusal::NotNow(Trip::from(&exceeded))),
+        }
+    }
+
+    pub(super) fn start(&mut self, asked: Asked<'_>, at_most: Cost, max_output: Option<u64>, held: Held) -> Progress {
+        self.model_calls += 1;
+        self.model_calls_made.under_way += 1;
+        Progress::Started(ModelCall { model: asked.model.to_owned(), prompt: asked.prompt, at_most, max_output, held })
+    }
+
+    /// Dollars were spent that nobody can count, so no more are.
+    pub(super) fn unpriced(&mut self, unpriced: Unpriced) -> Progress {
+        Progress::Refused(Refusal::Unpriced(self.unpriced.get_or_insert(unpriced).clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Limits;
+    use crate::run::{Ask, Ceilings, Loops, ServiceBudget, Unanswered};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    const NOW: Timestamp = Timestamp::from_millis(0);
+
+    /// Ten dollars for a million tokens, read or written.
+    fn price(model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
+        match model {
+            "small" => Ok(nano_dollars(usage.total_tokens() * 10_000)),
+            _ => Err(UnknownModelError { model: model.to_owned(), suggestions: Vec::new() }),
+        }
+    }
+
+    fn usd(dollars: f64) -> NanoDollars {
+        NanoDollars::from_dollars(dollars).unwrap()
+    }
+
+    fn limited(dollars: f64) -> (Budget, Run) {
+        let budget = Budget::new(Limits { usd: Some(usd(dollars)), ..Limits::default() });
+        let run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::InProcess(budget.clone())));
+        (budget, run)
+    }
+
+    /// A prompt of 872 bytes: 500 tokens at most, 291 probably.
+    fn asked(max_output: u64) -> Asked<'static> {
+        Asked { model: "small", prompt: Prompt { bytes: 872, attachments: 0 }, max_output: Some(max_output), has_waited: false }
+    }
+
+    fn started(progress: Progress) -> ModelCall {
+        match progress {
+            Progress::Started(call) => call,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn counted(usage: &Usage) -> Used<'_> {
+        Used::Counted { model: None, usage }
+    }
+
+    #[test]
+    fn calls_side_by_side_share_what_there_is() {
+        let (budget, mut run) = limited(0.1);
+        let first = started(run.begin_model(asked(2_500), &price, NOW));
+        assert_eq!(budget.snapshot().reserved.usd, usd(0.03));
+        assert!(matches!(run.begin_model(asked(2_500), &price, NOW), Progress::Busy), "the first goes alone");
+        assert!(matches!(run.finish_model(first, counted(&Usage::new(300, 1_000)), &price), Progress::Done));
+        assert_eq!(budget.snapshot().spent().usd, usd(0.013));
+        let calls: Vec<_> = (0..2).map(|_| started(run.begin_model(asked(2_500), &price, NOW))).collect();
+        assert!(matches!(run.begin_model(asked(2_500), &price, NOW), Progress::Busy), "0.087 do not hold 3 × 0.03");
+        let impatient = run.begin_model(Asked { has_waited: true, ..asked(2_500) }, &price, NOW);
+        assert!(matches!(&impatient, Progress::Refused(Refusal::NotNow(trip)) if trip.reason == "budget_exceeded"), "{impatient:?}");
+        for call in calls {
+            assert!(matches!(run.finish_model(call, Used::Nothing, &price), Progress::Done));
+        }
+        assert_eq!((budget.snapshot().reserved, run.trip()), (Cost::ZERO, None));
+    }
+
+    #[test]
+    fn alone_an_answer_is_as_long_as_can_be_paid() {
+        let (budget, mut run) = limited(0.01);
+        let call = started(run.begin_model(asked(4_096), &price, NOW));
+        assert_eq!((call.max_output(), budget.remaining().usd), (Some(709), Some(NanoDollars::ZERO)), "a cent is 1,000 tokens");
+        let over = run.finish_model(call, counted(&Usage::new(300, 800)), &price);
+        assert!(matches!(&over, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "budget_exceeded"), "{over:?}");
+
+        let (_, mut run) = limited(0.003);
+        let refused = run.begin_model(asked(4_096), &price, NOW);
+        assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(_))), "9 tokens are no answer: {refused:?}");
+        assert_eq!(run.trip(), None, "a shorter prompt may fit");
+    }
+
+    #[test]
+    fn bounds_that_were_too_low_are_raised() {
+        let (budget, mut run) = limited(1.0);
+        let first = started(run.begin_model(asked(500), &price, NOW));
+        // 0.25 instead of at most 0.01.
+        assert!(matches!(run.finish_model(first, counted(&Usage::new(24_000, 1_000)), &price), Progress::Done));
+        let calls: Vec<_> = (0..3).map(|_| started(run.begin_model(asked(500), &price, NOW))).collect();
+        assert!(matches!(run.begin_model(asked(500), &price, NOW), Progress::Busy));
+        for call in calls {
+            assert!(matches!(run.finish_model(call, counted(&Usage::new(24_000, 1_000)), &price), Progress::Done));
+        }
+        assert_eq!(budget.snapshot().spent().usd, usd(1.0), "to the cent");
+        assert!(matches!(run.begin_model(asked(500), &price, NOW), Progress::Refused(Refusal::Trip(_))));
+    }
+
+    #[test]
+    fn what_nobody_counted_is_counted_from_bytes() {
+        let (budget, mut run) = limited(1.0);
+        let call = started(run.begin_model(asked(500), &price, NOW));
+        assert!(matches!(run.finish_model(call, Used::Came { bytes: 300 }, &price), Progress::Done));
+        assert_eq!((budget.snapshot().spent().tokens, run.estimated_calls()), (291 + 100, 1));
+    }
+
+    #[test]
+    fn a_model_without_a_price_is_refused_before_it_is_paid() {
+        let (_, mut run) = limited(1.0);
+        let unknown = Asked { model: "own", ..asked(500) };
+        assert!(matches!(run.begin_model(unknown, &price, NOW), Progress::Refused(Refusal::Unpriced(_))));
+        let call = started(run.begin_model(asked(500), &price, NOW));
+        let usage = Usage::new(100, 0);
+        let answered = Used::Counted { model: Some("own"), usage: &usage };
+        assert!(matches!(run.finish_model(call, answered, &price), Progress::Done), "the name it was asked by has a price");
+
+        let recorded = run.record_usage("own", &usage, || price("own", &usage));
+        assert!(matches!(recorded, Progress::Refused(Refusal::Unpriced(_))));
+        assert!(
+            matches!(run.begin_model(asked(500), &price, NOW), Progress::Refused(Refusal::Unpriced(_))),
+            "dollars are not known any more"
+        );
+        run.reset();
+        let _ = started(run.begin_model(asked(500), &price, NOW));
+
+        let tokens = Budget::new(Limits { tokens: Some(2_000), ..Limits::default() });
+        let mut run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::InProcess(tokens)));
+        let call = started(run.begin_model(unknown, &price, NOW));
+        assert!(matches!(run.finish_model(call, counted(&usage), &price), Progress::Done), "tokens need no price");
+    }
+
+    #[test]
+    fn without_limits_nothing_waits() {
+        let mut run = Run::new("run", Ceilings::default().model_calls(Some(2)), Loops::default(), None, None);
+        let calls: Vec<_> = (0..2).map(|_| started(run.begin_model(asked(500), &price, NOW))).collect();
+        let refused = run.begin_model(asked(500), &price, NOW);
+        assert!(matches!(&refused, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "model_call_ceiling"), "{refused:?}");
+        for call in calls {
+            assert!(matches!(run.finish_model(call, counted(&Usage::new(1, 1)), &price), Progress::Done));
+        }
+    }
+
+    #[test]
+    fn time_is_limited_from_the_first_question_on() {
+        let mut run = Run::new("run", Ceilings::default().time(Some(crate::time::Span::from_seconds(60))), Loops::default(), None, None);
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
+        assert!(matches!(run.before_tool("search", 1, at(1_000)), Progress::Done));
+        let _ = started(run.begin_model(asked(500), &price, at(1_059)));
+        let refused = run.before_model(at(1_060));
+        assert!(matches!(&refused, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "time_limit"), "{refused:?}");
+    }
+
+    fn sent(progress: Progress, path: &str, fields: Value) -> Box<Ask> {
+        let Progress::Ask(ask) = progress else { panic!("{progress:?}") };
+        assert_eq!(ask.question.path(), path);
+        let body: Value = serde_json::from_str(&ask.question.body()).unwrap();
+        for (name, value) in fields.as_object().unwrap() {
+            assert_eq!(&body[name], value, "{body}");
+        }
+        ask
+    }
+
+    fn over_service() -> Run {
+        let budget = ServiceBudget::new("run", Limits { usd: Some(usd(1.0)), ..Limits::default() }, Unanswered::Refused);
+        Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)))
+    }
+
+    #[test]
+    fn a_service_sets_the_bound_aside_and_prices_it() {
+        let mut run = over_service();
+        let reserve = json!({"max_usd": 1.0, "model": "small", "input_tokens": 500, "output_tokens": 2_500});
+        let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", reserve);
+        let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
+        assert!(matches!(run.begin_model(asked(2_500), &price, NOW), Progress::Busy), "the first goes alone");
+        let commit = json!({"reservation_id": "r1", "model": "small", "input_tokens": 300, "output_tokens": 40});
+        let ask = sent(run.finish_model(call, counted(&Usage::new(300, 40)), &price), "/guard/budget/commit", commit);
+        assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+
+        let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", json!({}));
+        let others = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.4,"reserved_usd":0.59,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
+        assert!(matches!(run.told(ask, Some(others)), Progress::Busy));
+        let ask = sent(run.begin_model(Asked { has_waited: true, ..asked(2_500) }, &price, NOW), "/guard/budget/reserve", json!({}));
+        assert!(matches!(run.told(ask, Some(others)), Progress::Refused(Refusal::NotNow(_))));
+
+        let ask = sent(run.begin_model(asked(4_096), &price, NOW), "/guard/budget/reserve", json!({}));
+        let alone = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.99,"reserved_usd":0,"remaining_usd":0.01,"limit_usd":1,"message":"Full."}"#;
+        let ask = sent(run.told(ask, Some(alone)), "/guard/budget/reserve", json!({"usd": 0.01}));
+        let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r2"}"#)));
+        assert_eq!(call.max_output(), Some(709));
+        let ask = sent(run.finish_model(call, Used::Nothing, &price), "/guard/budget/release", json!({"reservation_id": "r2"}));
+        assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+
+        let ask = sent(run.begin_model(Asked { model: "own", ..asked(9) }, &price, NOW), "/guard/budget/reserve", json!({"model": "own"}));
+        let unknown = r#"{"allow":false,"reason":"unknown_model","model":"own","message":"No price."}"#;
+        assert!(matches!(run.told(ask, Some(unknown)), Progress::Refused(Refusal::Unpriced(_))));
+
+        let ask = sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
+        let spent =
+            r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"reserved_usd":0,"remaining_usd":0,"limit_usd":1,"message":"All."}"#;
+        assert!(matches!(run.told(ask, Some(spent)), Progress::Refused(Refusal::Trip(_))));
+    }
+
+    #[test]
+    fn a_service_that_is_away_when_it_is_let_pass_is_told_afterwards() {
+        let budget = ServiceBudget::new("run", Limits::default(), Unanswered::Passes);
+        let mut run = Run::new("run", Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)));
+        let ask = sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
+        let call = started(run.told(ask, None));
+        let usage = Usage::new(300, 40);
+        let _ =
+            sent(run.finish_model(call, counted(&usage), &price), "/guard/budget/record", json!({"model": "small", "input_tokens": 300}));
+    }
+
+    proptest! {
+        /// Whoever pays no more than its bound keeps the limit, however many ask at once.
+        #[test]
+        fn bounds_that_hold_keep_the_limit(steps in prop::collection::vec((0u64..4_000, 0u64..4_000, any::<bool>(), 0.0f64..1.0), 1..60)) {
+            let (budget, mut run) = limited(0.1);
+            let mut under_way = Vec::new();
+            for (bytes, max_output, ends_one, share) in steps {
+                let prompt = Prompt { bytes, attachments: 0 };
+                let asked = Asked { model: "small", prompt, max_output: Some(max_output), has_waited: false };
+                match run.begin_model(asked, &price, NOW) {
+                    Progress::Started(call) => under_way.push((call, bytes, max_output)),
+                    Progress::Busy | Progress::Refused(_) => {}
+                    other => panic!("{other:?}"),
+                }
+                if ends_one && !under_way.is_empty() {
+                    let (call, bytes, max_output) = under_way.swap_remove(0);
+                    let longest = call.max_output().unwrap_or(max_output);
+                    let usage = Usage::new(bytes / 3, (longest as f64 * share) as u64);
+                    prop_assert!(!matches!(run.finish_model(call, counted(&usage), &price), Progress::Refused(_)));
+                }
+                let books = budget.snapshot();
+                prop_assert!(nanos(books.spent().usd) + nanos(books.reserved.usd) <= 100_000_000);
+            }
+        }
+    }
+}
