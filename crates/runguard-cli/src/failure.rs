@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Cancelled,
     /// The command has said why, in full; what is left is the code of [`Self::Failed`].
     AlreadyTold,
+    /// A program that was run has ended with this code, and has said why itself.
+    Exited(u8),
 }
 
 impl Failure {
@@ -28,6 +30,7 @@ impl Failure {
             Self::Refused(_) => 5,
             // What a shell reports for a program that Ctrl-C ended.
             Self::Cancelled => 130,
+            Self::Exited(code) => *code,
         })
     }
 }
@@ -40,7 +43,7 @@ impl fmt::Display for Failure {
             }
             Self::OutputClosed => f.write_str("the output was closed"),
             Self::Cancelled => f.write_str("cancelled"),
-            Self::AlreadyTold => f.write_str("it did not succeed"),
+            Self::AlreadyTold | Self::Exited(_) => f.write_str("it did not succeed"),
         }
     }
 }

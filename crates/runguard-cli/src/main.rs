@@ -28,6 +28,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 First steps:
   runguard demo
+  runguard run --max-usd 1 -- python agent.py
   runguard serve
   curl -s localhost:8100/guard/ai-task-retry -d '{\"session_id\":\"a\",\"task_name\":\"b\"}'
   runguard decisions
@@ -43,6 +44,8 @@ enum Command {
     Demo(commands::demo::Demo),
     /// Work out what loops cost you, and what the guards would leave of it
     Estimate(commands::estimate::Estimate),
+    /// Run a program of yours, Python or Node, with a cap on what its model calls cost
+    Run(commands::run::Run),
     /// Run an agent that cannot run away: in the terminal, or behind HTTP
     Agent(commands::agent::Agent),
     /// Show the latest decisions, or follow them as they happen
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Demo(demo) => demo.run(),
         Command::Estimate(estimate) => estimate.run(),
+        Command::Run(run) => run.run(),
         Command::Agent(agent) => agent.run(),
         Command::Decisions(decisions) => decisions.run(),
         Command::Session(session) => session.run(),
@@ -94,7 +98,7 @@ fn main() -> ExitCode {
         // A closed output: whoever reads it has seen enough (`| head`).
         Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         // It was said where it happened, with what to do about it.
-        Err(failure @ (Failure::Cancelled | Failure::AlreadyTold)) => failure.exit_code(),
+        Err(failure @ (Failure::Cancelled | Failure::AlreadyTold | Failure::Exited(_))) => failure.exit_code(),
         Err(failure) => {
             // Where it cannot be said, the code still is.
             let _ = writeln!(anstream::stderr(), "{} {failure}", owo_colors::OwoColorize::red(&"error:"));

@@ -6,21 +6,15 @@
 mod scenarios;
 mod traffic;
 
+use super::local::{Http, Service};
 use super::serve::stop_signal;
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint};
-use reqwest::blocking::RequestBuilder;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Span, Timestamp};
 use runguard_engine::clock::system_now;
-use runguard_engine::engine::open_store;
-use runguard_engine::settings::check_text;
-use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
-use runguard_http::ListenError;
-use runguard_http::client::{WithoutCertificates, causes, trust_system};
-use runguard_server::{ServeError, Server};
 use scenarios::SCENARIOS;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write as _};
@@ -164,7 +158,9 @@ impl Demo {
 
     async fn show(&self, folder: &Folder, mix: &Mix, days: u64, price: NanoDollars) -> Result<(), Failure> {
         let interrupted = Interrupt::listen();
-        let service = Service::start(folder.path(), self.port, self.seconds, price).await?;
+        let service = Service::start(&traffic::settings(folder.path(), self.port, self.seconds, price))
+            .await
+            .map_err(|failure| failure.with_hint("Give another port with --port, or --port 0 for any"))?;
         let result = self.perform(&service, mix, days, price, &interrupted).await;
         service.stop().await;
         result
@@ -338,80 +334,6 @@ impl Interrupt {
 impl Drop for Interrupt {
     fn drop(&mut self) {
         self.listening.abort();
-    }
-}
-
-/// The service as `serve` runs it, in this process.
-struct Service {
-    engine: Arc<Engine>,
-    url: String,
-    stop: watch::Sender<bool>,
-    serving: JoinHandle<()>,
-}
-
-impl Service {
-    async fn start(folder: &Path, port: u16, seconds: u64, price: NanoDollars) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-        let text = traffic::settings(folder, port, seconds, price);
-        let settings = check_text(Path::new("demo"), &text).map_err(|error| failed(&error))?.settings;
-        let store = open_store(&settings).map_err(|error| failed(&error))?;
-        let options = EngineOptions { clock: Clock::System, settings, keys: KeyRing::default(), seed: None };
-        let engine = Arc::new(Engine::new(store, options).await.map_err(|error| failed(&error))?);
-        let server = match Server::bind(engine.clone()).await {
-            Ok(server) => server,
-            Err(error) => {
-                close(engine).await;
-                return Err(Failure::Failed(match error {
-                    ServeError::Listen(ListenError::Bind { address, source }) => format!(
-                        "cannot listen on {address}: {source}. Another program has the port (a `runguard serve`?). Give another with --port, or --port 0 for any"
-                    ),
-                    ServeError::Listen(_) | ServeError::NoKeys { .. } => error.to_string(),
-                }));
-            }
-        };
-        let url = server.url();
-        let (stop, mut stopped) = watch::channel(false);
-        let serving = tokio::spawn(server.run(async move {
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        }));
-        Ok(Self { engine, url, stop, serving })
-    }
-
-    async fn stop(self) {
-        let _ = self.stop.send(true);
-        let _ = self.serving.await;
-        close(self.engine).await;
-    }
-}
-
-async fn close(engine: Arc<Engine>) {
-    // Joins threads that write; not on a thread that serves.
-    let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
-}
-
-/// The service over HTTP, with connections that are kept.
-struct Http {
-    client: reqwest::blocking::Client,
-    url: String,
-}
-
-impl Http {
-    /// Not on a thread of a runtime: it waits.
-    fn new(url: &str) -> Result<Self, String> {
-        let client = reqwest::blocking::Client::builder()
-            .tls_backend_preconfigured(trust_system(WithoutCertificates::TrustNobody)?)
-            .timeout(Duration::from_secs(30))
-            .no_proxy()
-            .build()
-            .map_err(|error| format!("cannot set up the HTTP client: {}", causes(&error)))?;
-        Ok(Self { client, url: url.to_owned() })
-    }
-
-    fn ask(&self, request: RequestBuilder) -> Result<(u16, Vec<u8>), String> {
-        let lost = |error: reqwest::Error| format!("the service at {} did not answer: {}", self.url, causes(&error));
-        let response = request.send().map_err(lost)?;
-        let status = response.status().as_u16();
-        Ok((status, response.bytes().map_err(lost)?.to_vec()))
     }
 }
 

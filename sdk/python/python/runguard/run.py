@@ -387,9 +387,18 @@ def _kept(part: Any) -> Any:
 _current: contextvars.ContextVar[Optional[Run]] = contextvars.ContextVar("runguard_current_run", default=None)
 
 
+# The run of a whole program, for code that is in no other.
+_of_program: Optional[Run] = None
+
+
+def _open_for_program(run: Run) -> None:
+    global _of_program
+    _of_program = run
+
+
 def current_run() -> Optional[Run]:
     """The run that the code being executed belongs to, or None."""
-    return _current.get()
+    return _current.get() or _of_program
 
 
 def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: Optional[str] = None) -> Function:

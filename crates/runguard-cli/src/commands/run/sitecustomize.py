@@ -1,0 +1,38 @@
+"""Opens a run for the whole program. Python imports this by itself before the program; `runguard run` puts it in the way."""
+
+import importlib
+import os
+import sys
+
+
+def _begin():
+    try:
+        from runguard import program
+    except ImportError:
+        # The program itself would spend unseen; what it starts in other environments may be anything.
+        if os.environ.get("RUNGUARD_RUN_PARENT") == str(os.getppid()):
+            sys.stderr.write(
+                "runguard run: the package runguard-breaker is not installed for %s, so nothing would be counted. Install it there: "
+                "%s -m pip install runguard-breaker\n" % (sys.executable, sys.executable)
+            )
+            sys.stderr.flush()
+            open(os.path.join(os.environ["RUNGUARD_RUN_FOLDER"], "python.missing"), "w").close()
+            os._exit(2)
+        return
+    program.begin()
+
+
+def _give_way():
+    """Another sitecustomize may be behind this one."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
+    own = sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError:
+        sys.modules["sitecustomize"] = own
+
+
+_give_way()
+if os.environ.get("RUNGUARD_RUN"):
+    _begin()
