@@ -27,7 +27,7 @@ pub mod service;
 mod trip;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
-use crate::detect::loops::{Called, LoopDetector};
+use crate::detect::loops::{Called, LoopDetected, LoopDetector};
 use crate::detect::stall::{StallSessions, Step, Verdict};
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
@@ -133,8 +133,8 @@ pub struct Ask {
 
 #[derive(Debug)]
 enum Purpose {
-    Tool,
-    Result,
+    Tool(Box<ToolCall>),
+    Result(Box<ToolCall>, Option<u64>, Option<u64>, Option<u64>),
     Model,
     Begin(Box<Pending>),
     Money,
@@ -148,6 +148,15 @@ enum Held {
     Service {
         id: Option<String>,
     },
+}
+
+/// A call that a service was asked about. Once it is answered, or nobody did, this process follows it too, for when nobody answers.
+#[derive(Debug)]
+struct ToolCall {
+    history: String,
+    tool: String,
+    arguments: u64,
+    at: Timestamp,
 }
 
 /// Watches one agent run.
@@ -220,7 +229,10 @@ impl Run {
         let history = agents.as_deref().unwrap_or(&self.id);
         let recorded = match &self.loops {
             Loops::InProcess(detector) => locked(detector).record_call(history, Called::with_arguments(tool, arguments), now),
-            Loops::Service(loops) => return ask(loops.record_call(history, tool, arguments), Purpose::Tool),
+            Loops::Service(loops) => {
+                let call = ToolCall { history: history.to_owned(), tool: tool.to_owned(), arguments, at: now };
+                return ask(loops.record_call(history, tool, arguments), Purpose::Tool(Box::new(call)));
+            }
         };
         recorded.map_or_else(|found| self.stop(Trip::from(&found)), |()| Progress::Done)
     }
@@ -236,14 +248,15 @@ impl Run {
         let history = agents.as_deref().unwrap_or(&self.id);
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
+        let step = Step { tool, args: arguments, result: gave.result, error: gave.error.map(|error| error.fingerprint), round };
         let verdict = match &self.stall {
             None => return Progress::Done,
-            Some(Stalls::InProcess(detector)) => {
-                let error = gave.error.map(|error| error.fingerprint);
-                let step = Step { tool, args: arguments, result: gave.result, error, round };
-                locked(detector).observe(history, step, now)
+            Some(Stalls::InProcess(detector)) => locked(detector).observe(history, step, now),
+            Some(Stalls::Service(stalls)) => {
+                let call = ToolCall { history: history.to_owned(), tool: tool.to_owned(), arguments, at: now };
+                let purpose = Purpose::Result(Box::new(call), step.result, step.error, step.round);
+                return ask(stalls.observe(history, tool, Some(arguments), gave, round), purpose);
             }
-            Some(Stalls::Service(stalls)) => return ask(stalls.observe(history, tool, Some(arguments), gave, round), Purpose::Result),
         };
         self.looked(verdict, tool)
     }
@@ -378,11 +391,42 @@ impl Run {
             (Told::Unpriced(unpriced), Purpose::Money) => self.unpriced(unpriced),
             (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
             (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
+            (told, Purpose::Result(call, result, error, round)) => {
+                let own = self.shown_here(&call, result, error, round);
+                // Anything else is no answer.
+                let verdict = if let Told::Looked(verdict, _) = told { verdict } else { own };
+                self.looked(verdict, &call.tool)
+            }
+            (told @ (Told::Passed | Told::Unheard(_)), Purpose::Tool(call)) => match (told, self.called_here(&call)) {
+                (Told::Unheard(_), Some(found)) => self.stop(Trip::from(&found)),
+                (_, _) => Progress::Done,
+            },
             (Told::Looked(verdict, tool), _) => self.looked(verdict, &tool),
             (Told::Passed, Purpose::Model) => self.model_called(),
-            (Told::Passed, Purpose::Tool | Purpose::Result | Purpose::Money)
-            // A run asks nothing of this kind.
-            | (Told::Reserved(_) | Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_), _) => Progress::Done,
+            (
+                Told::Passed | Told::Unheard(_)
+                // A run asks nothing of this kind.
+                | Told::Reserved(_) | Told::Books(_) | Told::Permitted(_) | Told::EndpointRefused(_) | Told::Skip(_),
+                _,
+            ) => Progress::Done,
+        }
+    }
+
+    /// What this process alone says of a call.
+    fn called_here(&self, call: &ToolCall) -> Option<LoopDetected> {
+        match &self.loops {
+            Loops::InProcess(_) => None,
+            Loops::Service(loops) => loops.record_here(&call.history, &call.tool, call.arguments, call.at),
+        }
+    }
+
+    /// The same of what a tool gave.
+    fn shown_here(&self, call: &ToolCall, result: Option<u64>, error: Option<u64>, round: Option<u64>) -> Verdict {
+        match &self.stall {
+            None | Some(Stalls::InProcess(_)) => Verdict::default(),
+            Some(Stalls::Service(stalls)) => {
+                stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round }, call.at)
+            }
         }
     }
 

@@ -33,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<runs::Run>()?;
     module.add_class::<services::Question>()?;
     module.add_class::<services::RemotePermit>()?;
+    module.add_class::<services::Rest>()?;
     module.add_class::<services::ServiceBudget>()?;
     module.add_class::<services::ServiceCircuit>()?;
     module.add_class::<services::ServiceLoops>()?;

@@ -9,6 +9,7 @@ use crate::tool_calls::{Skip, arguments, has_failed};
 use crate::{clock, errors, prices, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use runguard_core::detect::stall;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::run::service::{self, Books, ServicePermit, Spent, Told};
@@ -31,6 +32,32 @@ pub(crate) struct Question {
     #[pyo3(get)]
     body: String,
     asked: Mutex<Option<Of>>,
+}
+
+/// Whether a service that did not answer is asked again yet.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct Rest {
+    rest: Mutex<service::Rest>,
+}
+
+#[pymethods]
+impl Rest {
+    #[new]
+    fn new() -> Self {
+        Self { rest: Mutex::default() }
+    }
+
+    fn lasts(&self) -> PyResult<bool> {
+        locked(&self.rest, |rest| rest.lasts(clock::now()))
+    }
+
+    fn failed(&self) -> PyResult<()> {
+        locked(&self.rest, |rest| rest.failed(clock::now()))
+    }
+
+    fn answered(&self) -> PyResult<()> {
+        locked(&self.rest, service::Rest::answered)
+    }
 }
 
 /// What an HTTP answer is: its JSON and None, or why it is none and whose fault that is: `away`, `misdirected` or `input`.
@@ -75,7 +102,8 @@ impl Question {
 
 fn meaning<'py>(py: Python<'py>, told: Told, error: Option<Bound<'py, PyAny>>) -> PyResult<Option<Bound<'py, PyAny>>> {
     match told {
-        Told::Passed => Ok(None),
+        Told::Passed | Told::Unheard(None) => Ok(None),
+        Told::Unheard(Some(tool)) => meaning(py, Told::Looked(stall::Verdict::default(), tool), error),
         Told::Looked(verdict, tool) => Ok(Some(Bound::new(py, Verdict::of(verdict, &tool))?.into_any())),
         Told::Books(books) => books_of(py, &books).map(|books| Some(books.into_any())),
         Told::Reserved(id) => Ok(id.map(|id| PyString::new(py, &id).into_any())),

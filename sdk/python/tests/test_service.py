@@ -386,3 +386,26 @@ def test_a_skip_says_how_often_the_tool_ran_and_may(url: str) -> None:
             tracker.record("look", {"n": number})
         skip = tracker.should_skip("look", {"n": 9})
         assert skip is not None and (skip.reason_code, skip.count, skip.limit) == ("tool_limit", 3, 3)
+
+
+def test_a_service_that_cannot_be_reached_is_left_alone_for_a_moment() -> None:
+    # An address that swallows what is sent to it: every question would wait for its time-out.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        run = Run(url=url, timeout=0.4, max_tool_calls=200)
+        began = time.monotonic()
+        for number in range(100):
+            run.before_tool("search", {"page": number})
+        assert time.monotonic() - began < 1.5, "one time-out, not a hundred"
+        run.before_tool("search", {"q": "x"})
+        run.before_tool("search", {"q": "x"})
+        with pytest.raises(LoopDetectedError):
+            run.before_tool("search", {"q": "x"})
+
+
+def test_money_is_closed_unless_it_is_opened() -> None:
+    with pytest.raises(ServiceError):
+        Run(max_usd=1, url=NOWHERE, timeout=0.5).before_model()
+    Run(max_usd=1, url=NOWHERE, timeout=0.5, fail_open=True).before_model()

@@ -68,7 +68,8 @@ impl Run {
             ));
         }
         let max_usd = self.max_usd.as_deref().map(NanoDollars::parse).transpose();
-        let max_usd = max_usd.map_err(|problem| Failure::Usage(format!("--max-usd {}: {problem}", self.max_usd.as_deref().unwrap_or(""))))?;
+        let max_usd =
+            max_usd.map_err(|problem| Failure::Usage(format!("--max-usd {}: {problem}", self.max_usd.as_deref().unwrap_or(""))))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(self.guarded(max_usd))
     }

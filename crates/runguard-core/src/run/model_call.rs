@@ -246,7 +246,7 @@ impl Run {
                 }
             }
             Held::Service { id } => match &self.budget {
-                Some(Money::Service(budget)) => ask(budget.commit(id.as_deref(), Spent::Usage { model, usage }), Purpose::Money),
+                Some(Money::Service(budget)) => ask(budget.commit_for_good(id.as_deref(), Spent::Usage { model, usage }), Purpose::Money),
                 Some(Money::InProcess(_)) | None => Progress::Done,
             },
         }

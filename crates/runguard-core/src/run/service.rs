@@ -4,9 +4,11 @@
 //! back, or that nothing did ([`Question::told`]). Arguments and results never leave the process: the service is told fingerprints.
 
 mod circuit;
+mod rest;
 mod tools;
 
 pub use circuit::{ServiceCircuit, ServicePermit};
+pub use rest::Rest;
 pub use tools::{ServiceSkip, ServiceTools};
 
 use super::reply;
@@ -14,9 +16,9 @@ use super::trip::{Trip, Unpriced, What};
 use crate::breaker::EndpointRefused;
 pub use crate::budget::Books;
 use crate::budget::{Left, NO_STEP, Remaining, call_key};
-use crate::detect::loops::{Compared, LoopDetected, LoopKind};
+use crate::detect::loops::{Called, Compared, LoopDetected, LoopDetector, LoopKind, LoopSettings};
 use crate::detect::sessions::{SessionKey, Sessions};
-use crate::detect::stall::{Rung, StallRule, Verdict, result_fingerprint};
+use crate::detect::stall::{Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
 use crate::fingerprint;
 use crate::ledger::{Cost, Limits, Unit};
 use crate::money::NanoDollars;
@@ -25,9 +27,10 @@ use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ids that a service takes have at most this many characters.
@@ -162,6 +165,8 @@ pub struct Question {
     asks: Asks,
     /// Asked once this one is answered, whatever the answer.
     next: Option<Box<Question>>,
+    /// Sent again with the budget's next question when nobody answers: it tells of money that was spent.
+    is_kept: bool,
 }
 
 /// What the answer is read as.
@@ -203,6 +208,8 @@ enum Asks {
 pub enum Told {
     /// Nothing stands against it.
     Passed,
+    /// Nobody answered, and then it passes; unless whoever asks knows better. Of a step that was shown: its tool.
+    Unheard(Option<String>),
     /// At a step of this tool.
     Looked(Verdict, String),
     /// What a budget has left.
@@ -247,7 +254,23 @@ impl Told {
 
 impl Question {
     fn new(path: &'static str, Body(body): Body, unanswered: Unanswered, asks: Asks) -> Self {
-        Self { path, body, unanswered, asks, next: None }
+        Self { path, body, unanswered, asks, next: None, is_kept: false }
+    }
+
+    /// Passes when nobody answers, and is sent again later.
+    fn kept(self) -> Self {
+        match self.next {
+            Some(next) => Self { next: Some(Box::new(next.kept())), ..self },
+            None => Self { is_kept: true, unanswered: Unanswered::Passes, ..self },
+        }
+    }
+
+    /// The one that is meant, behind those that come first.
+    fn last(&mut self) -> &mut Self {
+        match self.next {
+            Some(ref mut next) => next.last(),
+            None => self,
+        }
     }
 
     /// The route to ask.
@@ -274,11 +297,16 @@ impl Question {
 
     /// What the answer means: its body, as [`reply::read`] gives it, or `None` when there was none.
     pub fn told(self, answer: Option<&str>) -> Told {
-        let Self { unanswered, asks, next, .. } = self;
+        let Self { path, body, unanswered, asks, next, is_kept } = self;
         let answer = answer.and_then(reply::decision).map(ServiceReply);
         let told = match (answer, unanswered) {
             (Some(answer), _) => asks.read(&answer),
-            (None, Unanswered::Passes) => asks.passed(),
+            (None, Unanswered::Passes) => {
+                if let (true, Asks::Spend(budget)) = (is_kept, &asks) {
+                    budget.keep(Unsent { path, body });
+                }
+                asks.unheard()
+            }
             (None, Unanswered::Refused) => return Told::Unanswered,
         };
         next.map_or(told, |next| Told::Next(*next))
@@ -286,17 +314,12 @@ impl Question {
 }
 
 impl Asks {
-    /// What nobody stood against.
-    fn passed(self) -> Told {
+    /// What it means that nobody answered, where it passes then.
+    fn unheard(self) -> Told {
         match self {
-            Self::Loop { .. }
-            | Self::UsedUp { .. }
-            | Self::Spend(_)
-            | Self::Release
-            | Self::Limits(_)
-            | Self::Tool
-            | Self::CallEnded(_) => Told::Passed,
-            Self::Stall { tool } => Told::Looked(Verdict::default(), tool),
+            Self::Loop { .. } => Told::Unheard(None),
+            Self::Stall { tool } => Told::Unheard(Some(tool)),
+            Self::UsedUp { .. } | Self::Spend(_) | Self::Release | Self::Limits(_) | Self::Tool | Self::CallEnded(_) => Told::Passed,
             Self::Books { .. } => Told::Books(Books::default()),
             Self::Reserve(_) => Told::Reserved(None),
             Self::Circuit { session, .. } => Told::Permitted(ServicePermit { session, ..ServicePermit::default() }),
@@ -482,6 +505,8 @@ pub struct ServiceLoops {
     max_calls: Option<u32>,
     unanswered: Unanswered,
     turns: Turns,
+    /// Follows every call of a run, for when nobody answers.
+    own: Arc<Mutex<LoopDetector>>,
 }
 
 impl ServiceLoops {
@@ -494,7 +519,10 @@ impl ServiceLoops {
         unanswered: Unanswered,
     ) -> Self {
         let window_seconds = window.map(|window| window.as_millis().div_ceil(1000));
-        Self { repeats, max_cycle_len, window_seconds, max_calls, unanswered, turns: Turns::default() }
+        // What cannot be set here is refused by the service.
+        let settings = LoopSettings::given(repeats, max_cycle_len, window, max_calls);
+        let own = Arc::new(Mutex::new(LoopDetector::new(settings).unwrap_or_default()));
+        Self { repeats, max_cycle_len, window_seconds, max_calls, unanswered, turns: Turns::default(), own }
     }
 
     /// A call by its name, which is counted.
@@ -512,9 +540,16 @@ impl ServiceLoops {
         self.ask("/guard/loop", session, tool, Some(arguments))
     }
 
+    /// What this process alone would say of a call.
+    pub(super) fn record_here(&self, session: &str, tool: &str, arguments: u64, now: Timestamp) -> Option<LoopDetected> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.record_call(session, Called::with_arguments(tool, arguments), now).err()
+    }
+
     /// Begins a new history for the session. What was counted stays in the service's log.
     pub fn reset(&mut self, session: &str) {
         self.turns.next(session);
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).reset(session);
     }
 
     fn ask(&self, path: &'static str, session: &str, name: &str, arguments: Option<u64>) -> Question {
@@ -553,12 +588,22 @@ pub struct Failure<'a> {
 pub struct ServiceStalls {
     unanswered: Unanswered,
     turns: Turns,
+    /// Follows every call of a run, for when nobody answers.
+    own: Option<Arc<Mutex<StallSessions>>>,
 }
 
 impl ServiceStalls {
     /// For sessions that have done nothing yet.
     pub fn new(unanswered: Unanswered) -> Self {
-        Self { unanswered, turns: Turns::default() }
+        let own = StallSessions::new(StallSettings::default()).ok().map(|sessions| Arc::new(Mutex::new(sessions)));
+        Self { unanswered, turns: Turns::default(), own }
+    }
+
+    /// What this process alone would say of a call.
+    pub(super) fn observe_here(&self, session: &str, step: Step<'_>, now: Timestamp) -> Verdict {
+        self.own
+            .as_ref()
+            .map_or_else(Verdict::default, |own| own.lock().unwrap_or_else(PoisonError::into_inner).observe(session, step, now))
     }
 
     /// A call and what it gave. Calls of one `round` were made side by side.
@@ -587,6 +632,9 @@ impl ServiceStalls {
     /// A person has spoken: the same, known here alone.
     pub(super) fn reset(&mut self, session: &str) {
         self.turns.next(session);
+        if let Some(own) = &self.own {
+            own.lock().unwrap_or_else(PoisonError::into_inner).user_message(session);
+        }
     }
 
     fn ask(&self, body: Body, tool: &str) -> Question {
@@ -607,7 +655,21 @@ pub struct ServiceBudget {
     unanswered: Unanswered,
     /// The service has heard of its limits: a child that spends before its parent must tell them first.
     is_known: AtomicBool,
+    /// What was spent while nobody answered.
+    unsent: Mutex<VecDeque<Unsent>>,
 }
+
+/// A request that nobody answered.
+#[derive(Debug)]
+struct Unsent {
+    path: &'static str,
+    body: Map<String, Value>,
+}
+
+/// Requests that are kept of one budget while its service is away; of more, the oldest are lost.
+const MOST_UNSENT: usize = 10_000;
+/// Of these, sent before one question.
+const SENT_AT_ONCE: usize = 16;
 
 /// A child of a child: over a service nothing would keep the limit of the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -650,7 +712,14 @@ pub enum Spent<'a> {
 impl ServiceBudget {
     /// Limits are a ceiling beside those of the service.
     pub fn new(session: &str, limits: Limits, unanswered: Unanswered) -> Arc<Self> {
-        Arc::new(Self { session: short_id(session).into_owned(), limits, parent: None, unanswered, is_known: AtomicBool::new(false) })
+        Arc::new(Self {
+            session: short_id(session).into_owned(),
+            limits,
+            parent: None,
+            unanswered,
+            is_known: AtomicBool::new(false),
+            unsent: Mutex::default(),
+        })
     }
 
     /// A budget that draws on what remains of this one. A service keeps one parent of a budget, so a child has none.
@@ -659,7 +728,8 @@ impl ServiceBudget {
             return Err(ChildOfChild);
         }
         let (session, parent) = (short_id(session).into_owned(), Some(Arc::clone(self)));
-        Ok(Arc::new(Self { session, limits, parent, unanswered: self.unanswered, is_known: AtomicBool::new(false) }))
+        let (unanswered, is_known, unsent) = (self.unanswered, AtomicBool::new(false), Mutex::default());
+        Ok(Arc::new(Self { session, limits, parent, unanswered, is_known, unsent }))
     }
 
     /// The name its books are kept under.
@@ -686,6 +756,24 @@ impl ServiceBudget {
     pub fn commit(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
         let Some(id) = reservation else { return self.record(paid) };
         self.ask("/guard/budget/commit", self.body().spent(paid).with("reservation_id", id), Asks::Spend(Arc::clone(self)))
+    }
+
+    /// The same for a call that was made and paid: its answer is worth having, so nothing is raised when nobody answers. It is told
+    /// with the next question, and by its id counts once.
+    pub(super) fn commit_for_good(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
+        let mut question = self.commit(reservation, paid);
+        if let Some(id) = reservation {
+            question.last().body.insert("request_id".to_owned(), format!("commit-{id}").into());
+        }
+        question.kept()
+    }
+
+    fn keep(&self, unsent: Unsent) {
+        let mut kept = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(unsent);
+        if kept.len() > MOST_UNSENT {
+            kept.pop_front();
+        }
     }
 
     /// Gives a reservation back unspent.
@@ -735,8 +823,18 @@ impl ServiceBudget {
             .maybe("cap", self.limits.cap)
     }
 
-    fn ask(&self, path: &'static str, body: Body, asks: Asks) -> Question {
-        let question = Question::new(path, body, self.unanswered, asks);
+    fn ask(self: &Arc<Self>, path: &'static str, body: Body, asks: Asks) -> Question {
+        let question = self.after_limits(Question::new(path, body, self.unanswered, asks));
+        let mut kept = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = kept.len().min(SENT_AT_ONCE);
+        kept.drain(..first).rev().fold(question, |question, Unsent { path, body }| {
+            let unsent = Question::new(path, Body(body), self.unanswered, Asks::Spend(Arc::clone(self))).kept();
+            Question { next: Some(Box::new(question)), ..unsent }
+        })
+    }
+
+    /// A parent that the service has not heard of comes first.
+    fn after_limits(&self, question: Question) -> Question {
         match &self.parent {
             Some(parent) if !parent.is_known.load(Ordering::Relaxed) => {
                 let limits = parent.body().cost(Cost::ZERO);

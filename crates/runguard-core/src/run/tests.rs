@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ledger::Limits;
+use crate::prices::{Prompt, Usage};
 use crate::time::Span;
 use serde_json::{Value, json};
 
@@ -95,6 +96,50 @@ fn a_service_that_does_not_answer_stops_nothing_for_good() {
     let Progress::Refused(Refusal::NotNow(trip)) = open.told(ask, Some(away)) else { panic!("a state that is away ends nothing") };
     assert_eq!((trip.reason.as_ref(), trip.message.as_str()), ("state_unavailable", "The shared state is away."));
     assert_eq!(open.trip(), None);
+}
+
+#[test]
+fn while_a_service_is_away_this_process_looks_itself() {
+    let loops = Loops::Service(ServiceLoops::new(None, None, None, None, Unanswered::Passes));
+    let stalls = Stalls::Service(ServiceStalls::new(Unanswered::Passes));
+    let mut run = Run::new("run", Ceilings::default(), loops, Some(stalls), None);
+    let call = |run: &mut Run, answer: Option<&str>| {
+        let Progress::Ask(ask) = run.before_tool("search", 1, NOW) else { panic!("a service is asked") };
+        run.told(ask, answer)
+    };
+    assert!(matches!(call(&mut run, Some(r#"{"allow":true}"#)), Progress::Done));
+    assert!(matches!(call(&mut run, None), Progress::Done));
+    assert!(matches!(call(&mut run, Some(r#"{"allow":true}"#)), Progress::Done), "the service knows better, when it answers");
+    let Progress::Refused(Refusal::Trip(trip)) = call(&mut run, None) else { panic!("the fourth in a row") };
+    assert_eq!(trip.reason, "loop_detected");
+
+    let stalls = Stalls::Service(ServiceStalls::new(Unanswered::Passes));
+    let mut run = Run::new("run", Ceilings::default(), Loops::default(), Some(stalls), None);
+    let gave = Gave { result: Some(7), error: None };
+    for _ in 0..20 {
+        let Progress::Ask(ask) = run.after_tool("search", 1, gave, NOW) else { panic!("a service is asked") };
+        let _ = run.told(ask, None);
+    }
+    assert!(run.trip().is_some_and(|trip| trip.reason.starts_with("stalled")), "{:?}", run.trip());
+}
+
+#[test]
+fn what_was_spent_while_a_service_is_away_is_told_when_it_is_back() {
+    let price: Pricing<'_> = &|_, _| Ok(NanoDollars::ZERO);
+    let mut run = over_service(Unanswered::Refused);
+    let asked_for = Asked { model: "m", prompt: Prompt::default(), max_output: Some(10), has_waited: false };
+    let Progress::Ask(ask) = run.begin_model(asked_for, price, NOW) else { panic!("a service is asked") };
+    let Progress::Started(call) = run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)) else { panic!("granted") };
+    let usage = Usage::new(3, 4);
+    let commit = json!({"reservation_id": "r1", "request_id": "commit-r1", "output_tokens": 4});
+    let ask = asked(run.finish_model(call, Used::Counted { model: None, usage: &usage }, price), "/guard/budget/commit", commit.clone());
+    assert!(matches!(run.told(ask, None), Progress::Done), "the answer is worth having");
+    let ask = asked(run.record(usd(0.1)), "/guard/budget/commit", commit.clone());
+    assert!(matches!(run.told(ask, None), Progress::Ask(_)), "the question itself is asked all the same");
+    let ask = asked(run.record(usd(0.1)), "/guard/budget/commit", commit);
+    let ask = asked(run.told(ask, Some(r#"{"allow":true}"#)), "/guard/budget/record", json!({"usd": 0.1}));
+    assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+    let _ = asked(run.record(usd(0.1)), "/guard/budget/record", json!({"usd": 0.1}));
 }
 
 #[test]

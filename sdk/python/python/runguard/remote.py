@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import uuid
 from typing import Any, Dict, Optional, Union
@@ -9,7 +10,7 @@ from typing import Any, Dict, Optional, Union
 from . import _core
 from .client import Client
 from .detectors import BudgetTracker, CircuitBreaker, Dollars, LoopDetector, StallDetector, ToolExecutionTracker
-from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError
+from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, ServiceError
 
 logger = logging.getLogger("runguard.service")
 
@@ -17,18 +18,37 @@ logger = logging.getLogger("runguard.service")
 class Service:
     """A client, and what to do when it gets no answer."""
 
+    # By address: parts of many runs ask the same service, and one that cannot be reached is left alone for a moment by all of them.
+    _rests: Dict[str, _core.Rest] = {}
+    _why: Dict[str, ServiceError] = {}
+
     def __init__(self, url: str, api_key: Optional[str], timeout: float, fail_open: bool) -> None:
         self.client = Client(url, api_key, timeout=timeout)
         self.fail_open = fail_open
+        self._rest = self._rests.setdefault(self.client.url, _core.Rest())
 
     def tell(self, question: _core.Question) -> Any:
         """Asks what the native half wants to know, and gives what it makes of the answer."""
-        answer, away = self.client.exchange("POST", question.path, question.body)
+        answer, away = self._ask(question)
         if away is None:
             return question.told(answer)
-        step = question.told(None, away)
-        logger.warning("the call passes unasked: %s", away)
-        return step
+        return question.told(None, away)
+
+    def _ask(self, question: _core.Question) -> tuple[str, Optional[ServiceError]]:
+        url = self.client.url
+        resting = self._why.get(url) if self._rest.lasts() else None
+        if resting is not None:
+            return "", copy.copy(resting)
+        answer, away = self.client.exchange("POST", question.path, question.body)
+        if away is not None:
+            logger.warning("%s %s", away, "Calls pass, and this process looks for loops itself." if self.fail_open else "Nothing passes meanwhile.")
+        if away is not None and away.status is None:
+            self._rest.failed()
+            self._why[url] = copy.copy(away)
+        elif self._why.pop(url, None) is not None:
+            self._rest.answered()
+            logger.info("the service at %s answers again", url)
+        return answer, away
 
     def settle(self, question: _core.Question) -> Any:
         """Asks until nothing is left to ask."""

@@ -48,15 +48,20 @@ class Run:
         alerts: Optional[AlertsLike] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
+        timeout: float = 2.0,
+        fail_open: Optional[bool] = None,
     ) -> None:
         if run_id is not None and (not isinstance(run_id, str) or not run_id):
             raise InvalidInputError("run_id must be a string that is not empty; leave it out to get a new one.")
         self.run_id: str = run_id if run_id is not None else f"run-{uuid.uuid4()}"
         self.max_tool_calls = _ceiling("max_tool_calls", max_tool_calls)
         self.max_model_calls = _ceiling("max_model_calls", max_model_calls)
-        self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, url=url, api_key=api_key)
-        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, prices, unknown_model, url, api_key)
-        self.stall: Optional[StallDetector] = StallDetector(stall, url=url, api_key=api_key) if isinstance(stall, str) else stall
+        reached: Dict[str, Any] = {"url": url, "api_key": api_key, "timeout": timeout}
+        if fail_open is not None:
+            reached["fail_open"] = fail_open
+        self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, **reached)
+        self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, prices, unknown_model, reached)
+        self.stall: Optional[StallDetector] = StallDetector(stall, **reached) if isinstance(stall, str) else stall
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(
@@ -365,17 +370,14 @@ def _budget(
     max_tokens: Optional[int],
     prices: Optional[Mapping[str, Any]],
     unknown_model: Optional[Union[str, Mapping[str, Any]]],
-    url: Optional[str],
-    api_key: Optional[str],
+    reached: Mapping[str, Any],
 ) -> Optional[BudgetTracker]:
-    if (prices is not None or unknown_model is not None) and (budget is not None or url is not None):
+    if (prices is not None or unknown_model is not None) and (budget is not None or reached["url"] is not None):
         raise InvalidInputError("prices and unknown_model belong to the budget that is given, or to the service that keeps it. Set them there.")
     if max_usd is None and max_tokens is None:
         return budget
     if budget is None:
-        return BudgetTracker(
-            max_usd, max_tokens, session_id=run_id, prices=prices, unknown_model=unknown_model, url=url, api_key=api_key
-        )
+        return BudgetTracker(max_usd, max_tokens, session_id=run_id, prices=prices, unknown_model=unknown_model, **reached)
     return budget._child_of_run(run_id, max_usd, max_tokens)
 
 

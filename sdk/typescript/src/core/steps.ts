@@ -110,7 +110,7 @@ export async function answered(
     const asked = client(question.part)
     const answer = await reply(asked, question).catch((error: unknown) => {
       // The request itself is wrong: the question is over all the same.
-      wasm.question_told(question.question, -1)
+      wasm.question_dropped(question.question)
       throw error
     })
     if (answer instanceof ServiceError) {
@@ -124,9 +124,22 @@ export async function answered(
   return settled(status, stopped)
 }
 
+/** By address: parts of many runs ask the same service, and one that cannot be reached is left alone for a moment by all of them. */
+const rests = new Map<string, { handle: number; why: ServiceError | null }>()
+
+function restOf({ url }: GuardClient): { handle: number; why: ServiceError | null } {
+  const known = rests.get(url) ?? { handle: wasm.rest_new(), why: null }
+  rests.set(url, known)
+  return known
+}
+
 /** The answer to a question, or why there is none though asking later may help; what asking again does not mend is thrown. */
 async function reply(client: GuardClient, { path, body }: Question): Promise<string | ServiceError> {
+  const rest = restOf(client)
+  if (rest.why !== null && wasm.rest_lasts(rest.handle, Date.now()) === 1) return rest.why
   const came = await client.exchange(path, body)
+  rest.why = came instanceof ServiceError ? came : null
+  wasm.rest_told(rest.handle, Number(rest.why === null), Date.now())
   if (came instanceof ServiceError) return came
   const read = wasm.reply_read(writeTwo(path, came.text), secondLength, came.status)
   if (read === DONE) return output()

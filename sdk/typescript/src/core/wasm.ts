@@ -90,12 +90,16 @@ interface Exports {
   run_drop_model(handle: number, call: number): number
   run_estimated_calls(handle: number): number
   model_call_free(call: number): void
+  rest_new(): number
+  rest_lasts(handle: number, now: number): number
+  rest_told(handle: number, answered: number, now: number): void
   run_record(handle: number, usd: number, tokens: number): number
   run_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
   run_trip(handle: number): number
   run_new_turn(handle: number): number
   run_reset(handle: number): number
   reservation_ended(): void
+  question_dropped(question: number): void
   question_told(question: number, answer: number): number
   reply_read(path: number, body: number, status: number): number
   service_loop_new(repeats: number, maxCycleLen: number, windowSeconds: number, maxCalls: number, failOpen: number): number

@@ -8,6 +8,7 @@ use crate::budgets::cost;
 use crate::prices::{known_cost, usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
+use runguard_core::detect::stall::Verdict;
 use runguard_core::fingerprint::of_text;
 use runguard_core::prices::{Prompt, Usage};
 use runguard_core::run::reply::{self, Fault};
@@ -105,6 +106,12 @@ pub extern "C" fn reply_read(path: usize, body: usize, status: u32) -> i32 {
     })
 }
 
+/// A question that came to nothing: it was wrong, or asked of somebody else.
+#[unsafe(no_mangle)]
+pub extern "C" fn question_dropped(question: u32) {
+    QUESTIONS.with_borrow_mut(|questions| questions.remove(question));
+}
+
 /// How a question goes on with its answer, a JSON object; a length below 0 stands for none. Each is answered once.
 #[unsafe(no_mangle)]
 pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
@@ -116,7 +123,8 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
             Asked::ByPart(question) => question,
         };
         match question.told(text) {
-            Told::Passed => DONE,
+            Told::Passed | Told::Unheard(None) => DONE,
+            Told::Unheard(Some(tool)) => stall::seen(TOLD, Verdict::default(), &tool),
             Told::Looked(verdict, tool) => stall::seen(TOLD, verdict, &tool),
             Told::Books(books) => answer(TOLD, &books),
             Told::Reserved(id) => answer(TOLD, &id),

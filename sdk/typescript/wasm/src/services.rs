@@ -1,6 +1,6 @@
 //! Detectors and budgets that a service keeps: what to ask it. JavaScript sends.
 
-use crate::boundary::{GONE, TOLD, Table, answer, answer_text, length, refuse, seconds, whole, with_texts};
+use crate::boundary::{GONE, TOLD, Table, answer, answer_text, length, millis, refuse, seconds, whole, with_texts};
 use crate::breakers::latency;
 use crate::budgets::{cost, limits};
 use crate::prices::usage;
@@ -8,7 +8,7 @@ use crate::runs::ask_part;
 use crate::stall::gave;
 use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::Limits;
-use runguard_core::run::service::{ServicePermit, Spent};
+use runguard_core::run::service::{Rest, ServicePermit, Spent};
 use runguard_core::run::{
     Loops, Money, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Stalls, Unanswered,
 };
@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
+    static RESTS: RefCell<Table<Rest>> = const { RefCell::new(Table::new()) };
     static LOOPS: RefCell<Table<ServiceLoops>> = const { RefCell::new(Table::new()) };
     static STALLS: RefCell<Table<ServiceStalls>> = const { RefCell::new(Table::new()) };
     static BUDGETS: RefCell<Table<Arc<ServiceBudget>>> = const { RefCell::new(Table::new()) };
@@ -294,4 +295,26 @@ pub extern "C" fn service_tools_should_skip(handle: u32, turn: usize, tool: usiz
 #[unsafe(no_mangle)]
 pub extern "C" fn service_tools_record(handle: u32, turn: usize, tool: usize, args: usize, failed: u32) -> i32 {
     with_texts([turn, tool, args], |[turn, tool, args]| of_tools(handle, args, |tools, args| tools.record(turn, tool, args, failed != 0)))
+}
+
+/// Whether a service that did not answer is left alone. One for each that was ever asked: there are few.
+#[unsafe(no_mangle)]
+pub extern "C" fn rest_new() -> u32 {
+    RESTS.with_borrow_mut(|rests| rests.add(Rest::default()))
+}
+
+/// 1 while it is not asked yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn rest_lasts(handle: u32, now: f64) -> i32 {
+    RESTS.with_borrow_mut(|rests| rests.get(handle).map_or(0, |rest| i32::from(rest.lasts(millis(now)))))
+}
+
+/// How a question ended: 1 when it was answered.
+#[unsafe(no_mangle)]
+pub extern "C" fn rest_told(handle: u32, answered: i32, now: f64) {
+    RESTS.with_borrow_mut(|rests| {
+        if let Some(rest) = rests.get(handle) {
+            if answered == 0 { rest.failed(millis(now)) } else { rest.answered() }
+        }
+    });
 }
