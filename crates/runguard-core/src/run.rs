@@ -24,11 +24,13 @@
 mod model_call;
 pub mod reply;
 pub mod service;
+mod tool_rules;
 mod trip;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetected, LoopDetector};
 use crate::detect::stall::{StallSessions, Step, Verdict};
+use crate::fingerprint::Volatile;
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
 use crate::money::NanoDollars;
@@ -38,8 +40,10 @@ pub use model_call::{Asked, ModelCall, Pricing, Used};
 use model_call::{ModelCalls, Pending};
 pub use service::{Failure, Gave, Question, ServiceBudget, ServiceCircuit, ServiceLoops, ServiceStalls, ServiceTools, Unanswered};
 use service::{Spent, Told};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use tool_rules::ToolRule;
+use tool_rules::Tools;
 pub use trip::{Trip, Unpriced, What, sentence};
 
 /// How many calls a run may make, whatever they are, and how long it may take.
@@ -176,6 +180,7 @@ pub struct Run {
     unpriced: Option<Unpriced>,
     /// Histories of agents in the run that may have something in them.
     agents: BTreeSet<String>,
+    tools: Tools,
 }
 
 /// Agents of one run whose histories are kept. Of more, the first by name begins anew.
@@ -197,7 +202,20 @@ impl Run {
             trip: None,
             unpriced: None,
             agents: BTreeSet::new(),
+            tools: Tools::default(),
         }
+    }
+
+    /// With rules for single tools, by name.
+    #[must_use]
+    pub fn with_tool_rules(mut self, rules: BTreeMap<String, ToolRule>) -> Self {
+        self.tools = Tools::of(rules);
+        self
+    }
+
+    /// The fields of a tool's arguments that are left out of their fingerprint.
+    pub fn ignored_fields(&self, tool: &str) -> &Volatile {
+        self.tools.ignored(tool).unwrap_or(Volatile::NONE)
     }
 
     /// The session its history is kept under.
@@ -224,9 +242,16 @@ impl Run {
         if let Some(limit) = self.ceilings.tool_calls.filter(|limit| self.tool_calls >= *limit) {
             return self.stop(Trip::tool_calls(tool, limit));
         }
+        if let Some(limit) = self.tools.count(tool) {
+            return self.stop(Trip::calls_of(tool, limit));
+        }
         self.tool_calls += 1;
+        if !self.tools.is_watched(tool) {
+            return Progress::Done;
+        }
         let agents = agent.map(|agent| self.history_of(agent));
         let history = agents.as_deref().unwrap_or(&self.id);
+        let arguments = self.tools.compared(history, tool, arguments);
         let recorded = match &self.loops {
             Loops::InProcess(detector) => locked(detector).record_call(history, Called::with_arguments(tool, arguments), now),
             Loops::Service(loops) => {
@@ -246,6 +271,13 @@ impl Run {
     pub fn after_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
         let agents = agent.map(|agent| self.history_of(agent));
         let history = agents.as_deref().unwrap_or(&self.id);
+        let given = gave.error.map(|error| error.fingerprint).or(gave.result);
+        if let Some(times) = given.and_then(|given| self.tools.gave(history, tool, arguments, given)) {
+            self.trip.get_or_insert(Trip::polled(tool, times));
+        }
+        if !self.tools.is_watched(tool) {
+            return Progress::Done;
+        }
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
         let step = Step { tool, args: arguments, result: gave.result, error: gave.error.map(|error| error.fingerprint), round };
@@ -345,6 +377,7 @@ impl Run {
     /// Forgets the trip and all counts but the money. For an operator, not for the agent.
     pub fn reset(&mut self) {
         self.new_turn();
+        self.tools.forget();
         (self.tool_calls, self.model_calls, self.began, self.trip, self.unpriced) = (0, 0, None, None, None);
     }
 

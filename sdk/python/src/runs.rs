@@ -11,7 +11,8 @@ use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::Usage;
-use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Pricing, Progress, Refusal, Stalls, Used};
+use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Pricing, Progress, Refusal, Stalls, ToolRule, Used};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// What every question of a run gives: None when it may go on, a text for the model, the trip, a `Question` for a service; and of a model
@@ -23,6 +24,8 @@ pub(crate) struct Run {
     run: Mutex<run::Run>,
     /// Of a budget in this process; a service has its own.
     prices: Option<PriceList>,
+    /// Fields of arguments that are not compared, by tool.
+    ignored: BTreeMap<String, Volatile>,
 }
 
 /// A model call that is under way.
@@ -46,6 +49,7 @@ impl Run {
         detector: &Bound<'_, PyAny>,
         stall: Option<&Bound<'_, PyAny>>,
         budget: Option<&Bound<'_, PyAny>>,
+        tool_rules: Option<&str>,
     ) -> PyResult<Self> {
         let wrong = |name: &str, kind: &str| errors::invalid_input(py, format!("{name} must be a {kind} of this package."));
         let detector = loops_of(detector).ok_or_else(|| wrong("loop", "LoopDetector"))?;
@@ -54,7 +58,16 @@ impl Run {
         let (money, prices) = budget.map_or((None, None), |(money, prices)| (Some(money), prices));
         let time = max_seconds.map(|seconds| clock::span(py, "max_seconds", seconds)).transpose()?;
         let ceilings = Ceilings::default().tool_calls(max_tool_calls).model_calls(max_model_calls).time(time);
-        Ok(Self { run: Mutex::new(run::Run::new(run_id, ceilings, detector, stall, money)), prices })
+        let rules: BTreeMap<String, ToolRule> = tool_rules
+            .map_or(Ok(BTreeMap::new()), serde_json::from_str)
+            .map_err(|problem| errors::invalid_input(py, format!("tools cannot be read: {problem}.")))?;
+        let ignored = rules
+            .iter()
+            .filter(|(_, rule)| !rule.ignore.is_empty())
+            .map(|(tool, rule)| (tool.clone(), Volatile::of(&rule.ignore)))
+            .collect();
+        let run = run::Run::new(run_id, ceilings, detector, stall, money).with_tool_rules(rules);
+        Ok(Self { run: Mutex::new(run), prices, ignored })
     }
 
     #[pyo3(signature = (tool, args, agent = None))]
@@ -64,7 +77,7 @@ impl Run {
             return Ok(Some(trip));
         }
         let tool = tool_name(tool)?;
-        let arguments = values::fingerprint(args, Volatile::NONE)?;
+        let arguments = values::fingerprint(args, this.get().ignored.get(&*tool).unwrap_or(Volatile::NONE))?;
         let now = clock::now();
         let progress = locked(&this.get().run, |run| run.before_tool_of(agent, &tool, arguments, now))?;
         Self::step(this, progress)
@@ -80,8 +93,9 @@ impl Run {
         agent: Option<&str>,
     ) -> Step<'py> {
         let tool = tool_name(tool)?;
-        let arguments = values::fingerprint(args, Volatile::NONE)?;
-        let outcome = Outcome::read(this.py(), result, error)?;
+        let arguments = values::fingerprint(args, this.get().ignored.get(&*tool).unwrap_or(Volatile::NONE))?;
+        // The tool has run: what cannot be read of its result is no reason to lose it.
+        let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
         let now = clock::now();
         let progress = locked(&this.get().run, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(), now))?;
         Self::step(this, progress)
@@ -102,7 +116,7 @@ impl Run {
     ) -> Step<'py> {
         let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
         let asked = Asked { model: &model, prompt, max_output, has_waited };
-        let Self { run, prices } = this.get();
+        let Self { run, prices, .. } = this.get();
         let progress = priced(prices.as_ref(), |price| locked(run, |run| run.begin_model(asked, price, clock::now())))?;
         Self::step(this, progress)
     }
@@ -150,7 +164,7 @@ impl Run {
     ) -> Step<'py> {
         let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
         let model = prices::model_name(model)?;
-        let Self { run, prices } = this.get();
+        let Self { run, prices, .. } = this.get();
         let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));
         let progress = locked(run, |run| run.record_usage(&model, &usage, price))?;
         Self::step(this, progress)
@@ -182,7 +196,7 @@ impl Run {
     /// A call that has ended before changes nothing.
     fn finish<'py>(this: &Bound<'py, Self>, call: &ModelCall, used: Used<'_>) -> Step<'py> {
         let Some(call) = locked(&call.call, Option::take)? else { return Ok(None) };
-        let Self { run, prices } = this.get();
+        let Self { run, prices, .. } = this.get();
         let progress = priced(prices.as_ref(), |price| locked(run, |run| run.finish_model(call, used, price)))?;
         Self::step(this, progress)
     }

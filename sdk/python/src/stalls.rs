@@ -127,6 +127,7 @@ impl StallDetector {
 }
 
 /// What a call gave, as it is compared.
+#[derive(Default)]
 pub(crate) struct Outcome {
     result: Option<u64>,
     error: Option<(String, u64)>,

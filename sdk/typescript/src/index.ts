@@ -9,7 +9,7 @@ export { guard, tool, type GuardOptions } from './guard.js'
 export { LoopDetector, type LoopEvent, type LoopSettings } from './loop.js'
 export { costUsd, setPrices, type Price, type Usage } from './prices.js'
 export { ModelCall, type ModelCallOptions } from './model-call.js'
-export { Run, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
+export { Run, type AgentName, type RunOptions, type ToolOutcome, type ToolRule } from './run.js'
 export {
   StallDetector,
   type Ladder,

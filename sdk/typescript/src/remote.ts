@@ -14,7 +14,7 @@ import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
 import { ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
-import { CoreRun, ceilingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
+import { CoreRun, ceilingsOf, rulesOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
 import { hasFailed, type Skip } from './tools.js'
 
@@ -378,7 +378,7 @@ export class RemoteRun {
     const limited = maxUsd !== undefined || maxTokens !== undefined
     this.budget = limited ? (budget?.child(limits) ?? new RemoteBudgetTracker({ ...limits, client })) : (budget ?? null)
     const parts = [loop, this.#stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
-    this.#core = new CoreRun(this.runId, Alerts.of(options.alerts), wasm.run_over_service(write(this.runId), ...ceilings, ...parts))
+    this.#core = new CoreRun(this.runId, Alerts.of(options.alerts), wasm.run_over_service(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts))
     // The run has what it needs of it.
     loop.free()
   }
@@ -388,7 +388,7 @@ export class RemoteRun {
   }
 
   async afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): Promise<string | null> {
-    return this.#stall === null ? null : this.#core.looked(await this.#heed(this.#core.afterTool(tool, args, result, outcome)))
+    return this.#core.looked(await this.#heed(this.#core.afterTool(tool, args, result, outcome)))
   }
 
   async beforeModel(): Promise<void> {

@@ -29,11 +29,25 @@ export interface RunOptions {
   maxSeconds?: number | undefined
   /** A budget that this run draws on. With `maxUsd` or `maxTokens` the run gets a child of it. */
   budget?: BudgetTracker | undefined
+  /** Rules for single tools, by name. */
+  tools?: Readonly<Record<string, ToolRule>> | undefined
   /** A detector to share; by default the run has its own. */
   loop?: LoopDetector | undefined
   /** Watches results too: a detector, its settings, or the name of a preset. */
   stall?: StallDetector | StallSettings | StallPreset | undefined
   alerts?: AlertsLike | undefined
+}
+
+/** What holds for the calls of one tool. */
+export interface ToolRule {
+  /** Nothing is looked for in its calls. Ceilings hold. */
+  exempt?: boolean | undefined
+  /** It is called until something changes: equal calls are no loop before they gave the same so often in a row. */
+  polling?: number | undefined
+  /** Arguments that make no other call of it. */
+  ignore?: readonly string[] | undefined
+  /** How often a run may call it. */
+  maxCalls?: number | undefined
 }
 
 export interface AgentName {
@@ -57,6 +71,7 @@ const OPTIONS = [
   'maxTokens',
   'maxSeconds',
   'budget',
+  'tools',
   'loop',
   'stall',
   'alerts',
@@ -161,7 +176,7 @@ export class Run {
     const { stall } = options
     this.stall = stall === undefined || stall instanceof StallDetector ? (stall ?? null) : new StallDetector(stall)
     const parts = [this.loop, this.stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
-    this.#core = new CoreRun(this.runId, alerts, wasm.run_new(write(this.runId), ...ceilings, ...parts))
+    this.#core = new CoreRun(this.runId, alerts, wasm.run_new(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts))
   }
 
   /** The same questions, as promises, with the counts in a RunGuard service. */
@@ -178,7 +193,7 @@ export class Run {
 
   /** Shows what the tool gave. May return a text for the model; a trip is thrown by the next `before…`. */
   afterTool(tool: string, args?: unknown, result?: unknown, outcome: ToolOutcome = {}): string | null {
-    return this.stall === null ? null : this.#core.looked(settled(this.#core.afterTool(tool, args, result, outcome)))
+    return this.#core.looked(settled(this.#core.afterTool(tool, args, result, outcome)))
   }
 
   /** Counts a model call. Throws the trip, or BudgetExceededError or ToolLimitError when there is nothing left. */
@@ -274,6 +289,17 @@ export function ceilingsOf({
   const ceiling = (name: string, value: number | undefined): number => (value === undefined ? -1 : count(name, value))
   const seconds = maxSeconds === undefined ? -1 : amount('maxSeconds', maxSeconds)
   return [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls), seconds]
+}
+
+/** The rules of single tools as the core takes them; nothing when there are none. */
+export function rulesOf({ tools = {} }: Pick<RunOptions, 'tools'>): string {
+  const rules = Object.entries(tools).map(([name, rule]) => {
+    known(`The rule of '${name}'`, rule, ['exempt', 'polling', 'ignore', 'maxCalls'])
+    const { exempt = false, polling, ignore = [], maxCalls } = rule
+    const whole = (field: string, value: number | undefined): number | null => (value === undefined ? null : count(field, value))
+    return [name, { exempt, polling: whole('polling', polling), ignore, max_calls: whole('maxCalls', maxCalls) }]
+  })
+  return rules.length === 0 ? '' : JSON.stringify(Object.fromEntries(rules))
 }
 
 function budgetOf({ budget, maxUsd, maxTokens }: RunOptions): BudgetTracker | null {

@@ -29,7 +29,10 @@ inBoth(
       ]
       for (const more of behind) {
         let runs = 0
-        const search = new Run().tool(() => (runs += 1), 'search')
+        const search = new Run().tool(() => {
+          runs += 1
+          return 'nothing found'
+        }, 'search')
         assert.ok(
           thrownBy(() => {
             for (let n = 0; n < 20; n += 1) search({ query: 'rust' }, ...more(n))

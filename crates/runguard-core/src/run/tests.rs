@@ -244,3 +244,46 @@ fn a_run_of_more_agents_than_are_kept_forgets_one_at_a_time() {
     assert!(matches!(run.before_tool_of(Some("agent-0000"), "search", 1, NOW), Progress::Done), "it began anew");
     assert!(matches!(run.before_tool_of(Some("agent-1000"), "search", 1, NOW), Progress::Refused(_)), "the others did not");
 }
+
+fn given(result: u64) -> Gave<'static> {
+    Gave { result: Some(result), error: None }
+}
+
+#[test]
+fn a_poll_whose_result_changes_is_no_loop() {
+    let mut run = run_with(None, None);
+    for turn in 0..50 {
+        assert!(matches!(run.before_tool("status", 1, NOW), Progress::Done), "{turn}");
+        assert!(matches!(run.after_tool("status", 1, given(turn), NOW), Progress::Done));
+    }
+    for _ in 0..2 {
+        assert!(matches!(run.before_tool("status", 1, NOW), Progress::Done));
+        assert!(matches!(run.after_tool("status", 1, given(49), NOW), Progress::Done));
+    }
+    assert!(matches!(run.before_tool("status", 1, NOW), Progress::Refused(Refusal::Trip(_))), "nothing has changed since");
+}
+
+#[test]
+fn tools_have_rules_of_their_own() {
+    let rules = |tool: &str, rule: ToolRule| run_with(None, None).with_tool_rules(BTreeMap::from([(tool.to_owned(), rule)]));
+    let mut exempt = rules("log", ToolRule::default().exempt(true));
+    let mut polling = rules("status", ToolRule::default().polling(Some(5)));
+    for _ in 0..4 {
+        assert!(matches!(exempt.before_tool("log", 1, NOW), Progress::Done));
+        assert!(matches!(polling.before_tool("status", 1, NOW), Progress::Done));
+        assert!(matches!(polling.after_tool("status", 1, given(7), NOW), Progress::Done));
+    }
+    assert!(matches!(polling.before_tool("status", 1, NOW), Progress::Done));
+    assert!(matches!(polling.after_tool("status", 1, given(7), NOW), Progress::Done));
+    let Progress::Refused(Refusal::Trip(trip)) = polling.before_tool("status", 1, NOW) else { panic!("five times the same") };
+    assert!(trip.reason == "loop_detected" && trip.message.starts_with("'status' gave the same 5 times in a row."), "{trip:?}");
+
+    let mut limited = rules("deploy", ToolRule::default().max_calls(Some(1)));
+    assert!(matches!(limited.before_tool("deploy", 1, NOW), Progress::Done));
+    let Progress::Refused(Refusal::Trip(trip)) = limited.before_tool("deploy", 2, NOW) else { panic!("one is allowed") };
+    assert_eq!((trip.reason.as_ref(), &trip.what), ("tool_call_ceiling", &What::Calls { tool: "deploy".into(), limit: 1 }));
+
+    let ignoring = rules("bash", ToolRule::default().ignore(vec!["description".to_owned()]));
+    assert_eq!(ignoring.ignored_fields("bash"), &Volatile::of(["description"]));
+    assert!(ignoring.ignored_fields("other").is_empty());
+}

@@ -5,7 +5,7 @@ use crate::detect::loops::LoopDetected;
 use crate::detect::stall::{Rung, StallRule, Verdict};
 use crate::ledger::{BudgetExceeded, Unit};
 use crate::prices::UnknownModelError;
-use crate::reason::RunReason;
+use crate::reason::{Reason, RunReason};
 pub use crate::text::sentence;
 use crate::time::Span;
 use serde::Serialize;
@@ -55,6 +55,20 @@ impl Trip {
             "The run has made its {limit} tool calls; '{tool}' would be one more. Answer with what there is, or raise the ceiling of tool calls."
         );
         Self::of_calls(RunReason::ToolCallCeiling, message, tool, limit)
+    }
+
+    /// Of one tool, which has a limit of its own.
+    pub(super) fn calls_of(tool: &str, limit: u64) -> Self {
+        let message = format!("The run has made its {limit} calls of '{tool}'. Go on without it, or raise its limit.");
+        Self::of_calls(RunReason::ToolCallCeiling, message, tool, limit)
+    }
+
+    /// A poll whose result does not change any more.
+    pub(super) fn polled(tool: &str, times: u32) -> Self {
+        let message = format!(
+            "'{tool}' gave the same {times} times in a row. Stop the run, or wait longer between two calls: what it waits for does not happen."
+        );
+        Self { reason: Reason::LoopDetected.code().into(), message, what: What::Loop { cycle: vec![tool.to_owned()], repeats: times } }
     }
 
     pub(super) fn model_calls(limit: u64) -> Self {

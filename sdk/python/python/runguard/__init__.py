@@ -30,6 +30,7 @@ from .errors import (
 )
 from .guards import Guard, guard, guard_async
 from .run import ModelCall, Run, current_run, tool
+from .tool_rules import ToolRule, exempt, ignore, limit, polling
 
 if TYPE_CHECKING:
     from .client import Client
@@ -67,16 +68,21 @@ __all__ = [
     "TimeLimitError",
     "ToolExecutionTracker",
     "ToolLimitError",
+    "ToolRule",
     "TripError",
     "UnknownModelError",
     "Verdict",
     "__version__",
     "cost_usd",
     "current_run",
+    "exempt",
     "fingerprint",
     "flush_alerts",
     "guard",
     "guard_async",
+    "ignore",
+    "limit",
+    "polling",
     "read_usage",
     "similarity",
     "tool",

@@ -20,6 +20,7 @@ from ._arguments import comparable, reader_of
 from .alerts import Alerts, AlertsLike
 from .detectors import BudgetTracker, LoopDetector, StallDetector
 from .errors import InvalidInputError, TripError
+from .tool_rules import ToolRule, rules_as_json
 
 log = logging.getLogger("runguard")
 
@@ -43,6 +44,7 @@ class Run:
         budget: Optional[BudgetTracker] = None,
         prices: Optional[Mapping[str, Any]] = None,
         unknown_model: Optional[Union[str, Mapping[str, Any]]] = None,
+        tools: Optional[Mapping[str, ToolRule]] = None,
         loop: Optional[LoopDetector] = None,
         stall: Optional[Union[StallDetector, str]] = None,
         alerts: Optional[AlertsLike] = None,
@@ -65,7 +67,7 @@ class Run:
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(
-            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget)
+            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), rules_as_json(tools)
         )
         # The agent itself tells of its model calls. Then hooked clients do not.
         self._is_told = False
@@ -90,8 +92,6 @@ class Run:
 
     def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None, agent: Optional[str] = None) -> Optional[str]:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
-        if self.stall is None:
-            return None
         step = self._run.after_tool(tool, args, result, error, agent)
         nudge = None if step is None else cast(Optional[str], self._heed(step))
         trip = self._run.trip

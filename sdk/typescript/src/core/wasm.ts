@@ -68,8 +68,8 @@ interface Exports {
   ): number
   stall_message(handle: number, session: number, text: number, now: number): number
   stall_user_message(handle: number, session: number): number
-  run_new(id: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
-  run_over_service(id: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
+  run_new(id: number, rules: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
+  run_over_service(id: number, rules: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
   run_free(handle: number): void
   run_before_tool(handle: number, tool: number, args: number, now: number): number
   run_before_tool_of(handle: number, agent: number, tool: number, args: number, now: number): number

@@ -9,13 +9,14 @@ use crate::prices::{known_cost, usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
 use runguard_core::detect::stall::Verdict;
-use runguard_core::fingerprint::of_text;
+use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
 use runguard_core::prices::{Prompt, Usage};
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
 use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used};
 use serde::Serialize;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 thread_local! {
     static RUNS: RefCell<Table<Run>> = const { RefCell::new(Table::new()) };
@@ -142,7 +143,7 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
 /// Numbers of a run's stall detector and budget with what they stand for; 0 stands for none.
 type Parts = ((u32, Option<Stalls>), (u32, Option<Money>));
 
-fn open(id: usize, [tool_calls, model_calls, seconds]: [f64; 3], loops: Option<Loops>, parts: Parts) -> u32 {
+fn open([id, rules]: [usize; 2], [tool_calls, model_calls, seconds]: [f64; 3], loops: Option<Loops>, parts: Parts) -> u32 {
     let ((stall_handle, stall), (budget_handle, budget)) = parts;
     let is_whole = stall.is_some() == (stall_handle != 0) && budget.is_some() == (budget_handle != 0);
     let Some(loops) = loops.filter(|_| is_whole) else {
@@ -153,21 +154,40 @@ fn open(id: usize, [tool_calls, model_calls, seconds]: [f64; 3], loops: Option<L
     let ceiling = |calls: f64| (calls >= 0.0).then_some(calls as u64);
     let time = (seconds >= 0.0).then(|| Span::from_millis((seconds * 1000.0) as u64));
     let ceilings = Ceilings::default().tool_calls(ceiling(tool_calls)).model_calls(ceiling(model_calls)).time(time);
-    let run = with_texts([id], |[id]| Run::new(id, ceilings, loops, stall, budget));
-    RUNS.with_borrow_mut(|runs| runs.add(run))
+    let run = with_texts([id, rules], |[id, rules]| {
+        let rules = if rules.is_empty() { Ok(BTreeMap::new()) } else { serde_json::from_str(rules) };
+        rules.map(|rules| Run::new(id, ceilings, loops, stall, budget).with_tool_rules(rules))
+    });
+    match run {
+        Ok(run) => RUNS.with_borrow_mut(|runs| runs.add(run)),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
 }
 
-/// A run whose parts are in this process. 0 and a reason in the output when one was freed.
+/// A run whose parts are in this process; `rules` are those of single tools, as JSON, or nothing. 0 and a reason in the output when one was freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_new(id: usize, tool_calls: f64, model_calls: f64, seconds: f64, detector: u32, stall: u32, budget: u32) -> u32 {
+pub extern "C" fn run_new(
+    id: usize,
+    rules: usize,
+    tool_calls: f64,
+    model_calls: f64,
+    seconds: f64,
+    detector: u32,
+    stall: u32,
+    budget: u32,
+) -> u32 {
     let parts = ((stall, stall::shared(stall)), (budget, budgets::shared(budget)));
-    open(id, [tool_calls, model_calls, seconds], loops::shared(detector), parts)
+    open([id, rules], [tool_calls, model_calls, seconds], loops::shared(detector), parts)
 }
 
 /// A run whose parts a service keeps.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_over_service(
     id: usize,
+    rules: usize,
     tool_calls: f64,
     model_calls: f64,
     seconds: f64,
@@ -176,7 +196,7 @@ pub extern "C" fn run_over_service(
     budget: u32,
 ) -> u32 {
     let parts = ((stall, services::shared_stalls(stall)), (budget, services::shared_budget(budget)));
-    open(id, [tool_calls, model_calls, seconds], services::shared_loops(detector), parts)
+    open([id, rules], [tool_calls, model_calls, seconds], services::shared_loops(detector), parts)
 }
 
 #[unsafe(no_mangle)]
@@ -184,9 +204,14 @@ pub extern "C" fn run_free(handle: u32) {
     RUNS.with_borrow_mut(|runs| runs.remove(handle));
 }
 
+/// The fingerprint of arguments, without what the run does not compare.
+fn arguments(handle: u32, tool: &str, args: &str) -> Result<u64, FingerprintError> {
+    RUNS.with_borrow_mut(|runs| of_text_without(args, runs.get(handle).map_or(Volatile::NONE, |run| run.ignored_fields(tool))))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn run_before_tool(handle: u32, tool: usize, args: usize, now: f64) -> i32 {
-    with_texts([tool, args], |[tool, args]| match of_text(args) {
+    with_texts([tool, args], |[tool, args]| match arguments(handle, tool, args) {
         Ok(arguments) => with_run(handle, |run| run.before_tool(tool, arguments, millis(now))),
         Err(problem) => refuse(problem),
     })
@@ -194,7 +219,7 @@ pub extern "C" fn run_before_tool(handle: u32, tool: usize, args: usize, now: f6
 
 #[unsafe(no_mangle)]
 pub extern "C" fn run_before_tool_of(handle: u32, agent: usize, tool: usize, args: usize, now: f64) -> i32 {
-    with_texts([agent, tool, args], |[agent, tool, args]| match of_text(args) {
+    with_texts([agent, tool, args], |[agent, tool, args]| match arguments(handle, tool, args) {
         Ok(arguments) => with_run(handle, |run| run.before_tool_of(Some(agent), tool, arguments, millis(now))),
         Err(problem) => refuse(problem),
     })
@@ -204,7 +229,7 @@ pub extern "C" fn run_before_tool_of(handle: u32, agent: usize, tool: usize, arg
 #[unsafe(no_mangle)]
 pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: usize, result: i32, error: i32, now: f64) -> i32 {
     let lengths = [agent, tool, args, length(result), length(error)];
-    with_texts(lengths, |[agent, tool, args, result_text, error_text]| match of_text(args) {
+    with_texts(lengths, |[agent, tool, args, result_text, error_text]| match arguments(handle, tool, args) {
         Ok(arguments) => {
             let gave = stall::gave(result, result_text, error, error_text);
             let agent = (!agent.is_empty()).then_some(agent);
