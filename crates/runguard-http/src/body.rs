@@ -5,6 +5,9 @@ use crate::problem::Problem;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// What a route takes that needs no more.
@@ -29,7 +32,13 @@ pub async fn read<B: Body<Data: Buf> + Unpin>(body: B, limit: Limit, share: &mut
     if body.size_hint().lower() > MAX_DRAIN as u64 {
         return Err(too_large());
     }
-    tokio::time::timeout(TIMEOUT, collect(body, limit.bytes, share)).await.map_err(|_| Problem::too_slow())??.ok_or_else(too_large)
+    let mut collecting = pin!(collect(body, limit.bytes, share));
+    // Most have come with their head: those need no timer.
+    let collected = match poll_fn(|context| Poll::Ready(collecting.as_mut().poll(context))).await {
+        Poll::Ready(collected) => collected,
+        Poll::Pending => tokio::time::timeout(TIMEOUT, collecting).await.map_err(|_| Problem::too_slow())?,
+    };
+    collected?.ok_or_else(too_large)
 }
 
 /// `None`: it is too large.

@@ -5,7 +5,7 @@
 
 use crate::problem::Problem;
 use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
+use hyper::header::{self, AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 use std::net::IpAddr;
 
 /// The key of a request: `Authorization: Bearer …`, or `x-api-key: …`.
@@ -18,29 +18,30 @@ pub fn token(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// What proxies add.
-const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
+static FORWARDED: [HeaderName; 3] = [header::FORWARDED, HeaderName::from_static("x-forwarded-for"), HeaderName::from_static("x-real-ip")];
+static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Whether a request without a key was made on this machine, and not by a page of another site. `hosts` are names that are
 /// taken for this machine's as well.
 pub fn this_machine(headers: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
     // A name of the attacker's that resolves to 127.0.0.1 passes every check of the browser, but not this one.
-    let host = only(headers, HOST.as_str()).filter(|host| is_this_machine(host, hosts)).ok_or_else(Problem::foreign_host)?;
+    let host = only(headers, &HOST).filter(|host| is_this_machine(host, hosts)).ok_or_else(Problem::foreign_host)?;
     // A proxy asks for somebody else. Which proxies may is said by listing the name they ask for.
-    let is_forwarded = FORWARDED.iter().any(|name| headers.contains_key(*name));
+    let is_forwarded = FORWARDED.iter().any(|name| headers.contains_key(name));
     if is_forwarded && is_this_machine(host, &[]) {
         return Err(Problem::foreign_host());
     }
     if headers.contains_key(ORIGIN) {
-        let origin = only(headers, ORIGIN.as_str()).and_then(|origin| origin.split_once("://"));
+        let origin = only(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, authority)| !authority.eq_ignore_ascii_case(host)) {
             return Err(Problem::foreign_origin());
         }
     }
     let is_own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
-    if headers.get_all("sec-fetch-site").iter().all(is_own) { Ok(()) } else { Err(Problem::foreign_origin()) }
+    if headers.get_all(&SEC_FETCH_SITE).iter().all(is_own) { Ok(()) } else { Err(Problem::foreign_origin()) }
 }
 
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)

@@ -66,7 +66,8 @@ impl Loads {
             }
         }
         share.levels = Some(levels);
-        let since = self.began.elapsed();
+        let is_paced = all_bounds.iter().any(|bounds| bounds.per_second > 0);
+        let since = if is_paced { self.began.elapsed() } else { Duration::ZERO };
         for (position, bounds) in all_bounds.into_iter().enumerate() {
             let Some(wait) = share.levels.as_ref().and_then(|levels| levels[position].pace(bounds.per_second, since).err()) else {
                 continue;

@@ -2,12 +2,17 @@
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
+use std::io::{Cursor, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// On every answer of a service; what is sent without it is hyper's own word on something it could not read.
 pub static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_LENGTH: usize = 128;
+/// What tells the starts apart: eight digits and a line.
+const PREFIX: usize = 9;
+/// Digits of the largest number.
+const MOST_DIGITS: usize = 16;
 
 #[derive(Debug, Clone)]
 pub struct RequestId(pub(crate) HeaderValue);
@@ -21,14 +26,14 @@ impl RequestId {
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     /// Tells the ids of one start from those of another.
-    prefix: u32,
+    prefix: String,
     made: AtomicU64,
 }
 
 impl RequestIds {
     pub(crate) fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { prefix: since.as_millis() as u32, made: AtomicU64::new(0) }
+        Self { prefix: format!("{:08x}-", since.as_millis() as u32), made: AtomicU64::new(0) }
     }
 
     /// The caller's own, if it can be used, else one that was never given.
@@ -38,7 +43,10 @@ impl RequestIds {
             return RequestId(given.clone());
         }
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let made = HeaderValue::try_from(format!("{:08x}-{number:x}", self.prefix));
+        // Put together on the stack: a header's value is as long as its text, and a text that grew is not.
+        let mut made = Cursor::new([0; PREFIX + MOST_DIGITS]);
+        let written = write!(made, "{}{number:x}", self.prefix);
+        let made = written.ok().and_then(|()| HeaderValue::from_bytes(&made.get_ref()[..made.position() as usize]).ok());
         RequestId(made.unwrap_or(HeaderValue::from_static("unknown")))
     }
 }
