@@ -89,7 +89,7 @@ impl runguard_http::Service for Routes {
         path == HEALTH
     }
 
-    async fn answer(self: Arc<Self>, request: http::Request<Incoming>, _: &RequestId) -> Reply {
+    async fn answer(&self, request: http::Request<Incoming>, _: &RequestId) -> Reply {
         let Ok(response) = self.router.clone().oneshot(request.map(Body::new)).await;
         reply::from_axum(response)
     }

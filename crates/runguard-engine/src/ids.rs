@@ -41,7 +41,9 @@ impl Ids {
         } else {
             last.id += 1;
         }
-        encode(last.id)
+        let id = last.id;
+        drop(last);
+        encode(id)
     }
 }
 

@@ -54,6 +54,13 @@ pub(crate) struct Wire<S> {
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
+impl<S> Wire<S> {
+    /// What is watched changes once. That is asked for and not the value, which is behind a lock that all threads share.
+    fn is_stopping(&self) -> bool {
+        self.stopping.has_changed().unwrap_or(true)
+    }
+}
+
 /// A connection on its way to where it is served.
 pub(crate) struct Accepted {
     pub(crate) stream: std::net::TcpStream,
@@ -211,14 +218,14 @@ impl<S: Service> Connection<S> {
         } else if let Some(problem) = has_body.then(|| refused_body(request.headers())).flatten() {
             problem.into_reply()
         } else if self.may_ask(request.uri().path()).await {
-            self.wire.service.clone().answer(request, &id).await
+            self.wire.service.answer(request, &id).await
         } else {
             Problem::no_connection_left().into_reply()
         };
         reply.headers_mut().insert(REQUEST_ID.clone(), id.0);
         let is_unread = has_body && reply.extensions().get::<Unread>().is_some();
         // Before the service stops every connection has the chance to hear of it, so that no request is on its way when it closes.
-        if is_http1 && (is_unread || *self.wire.stopping.borrow()) {
+        if is_http1 && (is_unread || self.wire.is_stopping()) {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         reply.map(|body| match body {

@@ -32,7 +32,7 @@ pub trait Service: Send + Sync + 'static {
     /// Paths that are answered even when all connections are taken.
     fn is_health(&self, path: &str) -> bool;
 
-    fn answer(self: Arc<Self>, request: Request<Incoming>, id: &RequestId) -> impl Future<Output = Reply> + Send;
+    fn answer(&self, request: Request<Incoming>, id: &RequestId) -> impl Future<Output = Reply> + Send;
 }
 
 /// Where connections are served.

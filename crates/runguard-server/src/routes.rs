@@ -84,6 +84,11 @@ pub(crate) fn access(path: &str) -> Access {
     find(path).map_or(Access::Everyone, |(_, access)| *access)
 }
 
+/// Asked of every request: no path of the health checks has a part to be filled in, so they are compared as they stand.
+pub(crate) fn is_health(path: &str) -> bool {
+    PATHS.iter().any(|(pattern, access)| *access == Access::Health && *pattern == path)
+}
+
 /// A bounded name of the route, for metrics.
 pub(crate) fn name_of(path: &str) -> &'static str {
     find(path).map_or("other", |(pattern, _)| pattern)
@@ -147,5 +152,7 @@ mod tests {
         assert_eq!(name_of("/v1/sessions/"), "other");
         assert_eq!(name_of("/"), "/");
         assert_eq!((access("/v1/sessions/abc"), access("/nowhere")), (Access::Callers, Access::Everyone));
+        assert!(PATHS.iter().all(|(path, access)| is_health(path) == (*access == Access::Health)));
+        assert!(PATHS.iter().all(|(path, access)| *access != Access::Health || !path.contains('{')));
     }
 }

@@ -93,10 +93,10 @@ pub(crate) struct Service {
 
 impl runguard_http::Service for Service {
     fn is_health(&self, path: &str) -> bool {
-        routes::access(path) == Access::Health
+        routes::is_health(path)
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>, id: &RequestId) -> Reply {
+    async fn answer(&self, request: Request<Incoming>, id: &RequestId) -> Reply {
         let (route, response) = if let Some(route) = routes::guards::find(request.uri().path()) {
             let response = routes::guards::handle(&self.app, route, request, id).await;
             self.app.metrics.guard_request(route, response.status().as_u16());

@@ -29,7 +29,9 @@ const LONG: usize = 32 * 1024;
 /// Parameters that are named because they mean nothing here.
 const MAX_WARNINGS: usize = 5;
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static NOW: HeaderName = HeaderName::from_static(NOW_HEADER);
+static STATUS: HeaderName = HeaderName::from_static("x-runguard-status");
 static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 static REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -72,15 +74,15 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     }
     let caller = auth::caller(&app.engine, app.openness, request.headers())?;
     auth::require(&caller, Role::Guard)?;
-    let now = app.engine.clock.read(request.headers().get(NOW_HEADER).map(HeaderValue::as_bytes))?;
+    let now = app.engine.clock.read(request.headers().get(&NOW).map(HeaderValue::as_bytes))?;
     let (parts, body) = request.into_parts();
     let Options { mut refusal, shape, warnings: misread } = Options::read(parts.uri.query());
-    if caller.always_200 || parts.headers.get("x-runguard-status").is_some_and(|value| value == "200") {
+    if caller.always_200 || parts.headers.get(&STATUS).is_some_and(|value| value == "200") {
         refusal = Refusal::Status200;
     }
     let mut share = app.enter(&caller)?;
     let body = app.read_body(body, BODY, &mut share).await?;
-    let given = parts.headers.get(IDEMPOTENCY_KEY).map(header_key).transpose()?;
+    let given = parts.headers.get(&IDEMPOTENCY_KEY).map(header_key).transpose()?;
     let (mut question, _share) = if body.len() <= LONG {
         (Question::read(route, &body, &caller)?, share)
     } else {
@@ -89,10 +91,13 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     question.warnings.extend(misread);
     let key = given.or(question.request_id);
     let idempotency = key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route, &body) });
+    let trace = app.engine.telemetry.as_deref().and_then(|telemetry| Some((telemetry, trace_of(&parts.headers)?)));
+    // All of it lies in the memory that hyper read it into, which is used for what comes next once nobody refers to it.
+    drop((parts, body));
     let asked = Asked { tenant: &caller.tenant, operation: &*question.operation, warnings: &question.warnings, now, shape, idempotency };
     let answered = app.engine.ask(asked).await?;
-    if let Some(telemetry) = &app.engine.telemetry {
-        note_trace(telemetry, &parts.headers, &answered);
+    if let Some((telemetry, context)) = trace {
+        note_trace(telemetry, context, &answered);
     }
     Ok((answered, refusal))
 }
@@ -131,9 +136,12 @@ async fn long_question(
     Ok(read.map_err(|_| Problem::not_ready("The request could not be read. Try again shortly."))??)
 }
 
+fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
+    TraceContext::parse(headers.get("traceparent")?.as_bytes())
+}
+
 /// The log does not keep whose trace a decision belongs to; whoever exports it is told.
-fn note_trace(telemetry: &Telemetry, headers: &HeaderMap, answered: &Answered) {
-    let Some(context) = headers.get("traceparent").and_then(|value| TraceContext::parse(value.as_bytes())) else { return };
+fn note_trace(telemetry: &Telemetry, context: TraceContext, answered: &Answered) {
     let decision_id = answered.body.split_once("\"decision_id\":\"").and_then(|(_, rest)| rest.split_once('"'));
     if let Some((decision_id, _)) = decision_id.filter(|_| !answered.replayed) {
         telemetry.note(decision_id, context);
