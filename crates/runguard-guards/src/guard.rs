@@ -430,9 +430,14 @@ pub(crate) fn decode<T: DeserializeOwned + Default>(part: Option<&[u8]>) -> T {
 }
 
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    /// Most states and events fit: growing byte by byte would cost more than the encoding.
-    const ROOM: usize = 256;
-    postcard::to_extend(value, Vec::with_capacity(ROOM)).unwrap_or_default()
+    /// Most states and events fit: they are copied once their length is known, so that nothing grows, and nothing is kept that is
+    /// larger than it must be.
+    const ROOM: usize = 1024;
+    let mut room = [0; ROOM];
+    match postcard::to_slice(value, &mut room) {
+        Ok(bytes) => bytes.to_vec(),
+        Err(_) => postcard::to_stdvec(value).unwrap_or_default(),
+    }
 }
 
 macro_rules! stored_in_one_part {
@@ -647,6 +652,9 @@ pub(crate) fn changes<G: Guard>(mut state: G::State, events: Vec<G::Event>, at: 
         G::apply(&mut state, event, at);
     }
     let parts = events.iter().map(G::part).max().unwrap_or(0);
+    if parts == 0 {
+        return vec![Change { place: 0, events: encode(&events), state: state.save(0) }];
+    }
     let of_part = |place: usize| {
         let events: Vec<&G::Event> = events.iter().filter(|event| G::part(event) == place).collect();
         (!events.is_empty()).then(|| Change { place, events: encode(&events), state: state.save(place) })

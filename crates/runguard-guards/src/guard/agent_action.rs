@@ -198,7 +198,10 @@ stored_in_one_part!(State);
 
 impl State {
     fn in_window(&self, now: Timestamp, window: Span) -> Vec<&SeenCall> {
-        self.calls.iter().filter(|call| now.still_counts(call.at, window)).collect()
+        // Nearly always all of them: room is made once, where collecting would make it again and again.
+        let mut calls = Vec::with_capacity(self.calls.len());
+        calls.extend(self.calls.iter().filter(|call| now.still_counts(call.at, window)));
+        calls
     }
 }
 
@@ -431,7 +434,7 @@ impl Decide for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept { action_params_hash: kept_hash(&self.params_hash, store_text).into(), ..Kept::default() })
+        logged::write(&Kept { action_params_hash: kept_hash(&self.params_hash, store_text), ..Kept::default() })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -503,8 +506,11 @@ impl Decide for Request {
     }
 }
 
-fn kept_hash(hash: &str, store_text: StoreText) -> String {
-    cut(&store_text.keep_name(hash), 64).to_owned()
+fn kept_hash(hash: &str, store_text: StoreText) -> Cow<'_, str> {
+    match store_text.keep_name(hash) {
+        Cow::Borrowed(kept) => Cow::Borrowed(cut(kept, 64)),
+        Cow::Owned(kept) => Cow::Owned(cut(&kept, 64).to_owned()),
+    }
 }
 
 fn ordinal(number: u32) -> String {
@@ -558,7 +564,7 @@ impl Decide for ResultRequest {
     fn input(&self, store_text: StoreText) -> String {
         logged::write(&Kept {
             result_summary: store_text.keep(&self.result_summary, 200).into(),
-            result_hash: kept_hash(&self.result_hash, store_text).into(),
+            result_hash: kept_hash(&self.result_hash, store_text),
             error: Some(self.error),
             ..Kept::default()
         })
