@@ -8,9 +8,9 @@ use crate::cluster::cells::{Combined, Proposal, ProposalResult, SwapReply, combi
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::cluster::log::Positions;
-use crate::embedded::mailbox::{MailboxId, Mailboxes};
+use crate::embedded::mailbox::{Known, Mailboxes};
 use hashbrown::HashMap;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -30,7 +30,7 @@ const MARGIN_MILLIS: u64 = 2_000;
 
 static MAILBOXES: Mailboxes<ProposalResult> = Mailboxes::new();
 thread_local! {
-    static MAILBOX: Cell<Option<MailboxId>> = const { Cell::new(None) };
+    static MAILBOX: Known<ProposalResult> = const { RefCell::new(None) };
 }
 
 #[derive(Debug, Default)]

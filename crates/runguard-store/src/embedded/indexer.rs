@@ -304,7 +304,7 @@ impl Round {
         let fresh = self.inner.journal.take_fresh();
         // What is no longer remembered, or never was (rows from before the start), up to the first that is: what comes
         // before a fresh row is committed. A count read elsewhere might be older and leave a gap between the two.
-        let upto = fresh.first().map_or_else(|| self.inner.journal.committed(), |row| row.seq - 1);
+        let upto = fresh.iter().flatten().next().map_or_else(|| self.inner.journal.committed(), |row| row.seq - 1);
         while self.indexed < upto {
             let (after, last) = (self.indexed, upto.min(self.indexed + CHUNK));
             let mut batch = IndexBatch::after(last_zone(&self.index)?);
@@ -312,10 +312,12 @@ impl Round {
             batch.read(self.log()?, names, after, last)?;
             self.write_index(batch, last, pace)?;
         }
-        for rows in fresh.chunks(CHUNK as usize) {
+        let indexed = self.indexed;
+        let mut rows = fresh.into_iter().flatten().filter(|row| row.seq > indexed).peekable();
+        while rows.peek().is_some() {
             let mut batch = IndexBatch::after(last_zone(&self.index)?);
             let mut last = self.indexed;
-            for row in rows.iter().filter(|row| row.seq > self.indexed) {
+            for row in rows.by_ref().take(CHUNK as usize) {
                 pace.step();
                 let reason = row.reason.as_ref().map_or("", Named::code);
                 batch.add(row.seq, row.at, row.session, [&row.tenant, row.guard.code(), row.kind.code(), row.outcome.code(), reason]);

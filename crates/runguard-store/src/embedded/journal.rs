@@ -5,7 +5,7 @@
 //! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
 
 use crate::cluster::link::EntryId;
-use crate::embedded::mailbox::{MailboxId, Mailboxes};
+use crate::embedded::mailbox::{Known, MailboxId, Mailboxes};
 use crate::embedded::shard::Shards;
 use crate::error::StoreError;
 use crate::key::{Key, Names};
@@ -13,7 +13,7 @@ use crate::scrub::{Checkpoint, checkpoint, clean};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{Ended, Kind, Named, Row};
 use rusqlite::{Connection, params};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ pub(crate) type Done = oneshot::Sender<Finished>;
 
 static MAILBOXES: Mailboxes<Finished> = Mailboxes::new();
 thread_local! {
-    static MAILBOX: Cell<Option<MailboxId>> = const { Cell::new(None) };
+    static MAILBOX: Known<Finished> = const { RefCell::new(None) };
 }
 
 /// How to take a change back.
@@ -127,6 +127,13 @@ pub(crate) struct Fresh {
     pub(crate) reason: Option<Named<Reason>>,
 }
 
+/// Batch by batch, as they were written: one list of all would be moved each time it has grown.
+#[derive(Debug, Default)]
+struct FreshRows {
+    batches: Vec<Vec<Fresh>>,
+    count: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Journal {
     queue: Mutex<Queue>,
@@ -138,7 +145,7 @@ pub(crate) struct Journal {
     committed_tx: watch::Sender<u64>,
     /// The rows written since the indexer last asked, one after the other, so that it need not read them again. When it
     /// does not ask for long, the older ones are dropped: they are in the log.
-    fresh: Mutex<Vec<Fresh>>,
+    fresh: Mutex<FreshRows>,
 }
 
 impl Journal {
@@ -166,16 +173,13 @@ impl Journal {
         self.committed_tx.subscribe()
     }
 
-    pub(crate) fn take_fresh(&self) -> Vec<Fresh> {
-        std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn take_fresh(&self) -> Vec<Vec<Fresh>> {
+        std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner)).batches
     }
 
     fn remember_fresh(&self, batch: &[Pending]) {
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        if fresh.len() >= MOST_FRESH {
-            fresh.clear();
-        }
-        fresh.extend(batch.iter().filter_map(|Pending { job, .. }| match &job.work {
+        let mut rows = Vec::with_capacity(batch.len());
+        rows.extend(batch.iter().filter_map(|Pending { job, .. }| match &job.work {
             Work::Append { row, .. } => Some(Fresh {
                 seq: job.seq,
                 at: row.at,
@@ -190,6 +194,12 @@ impl Journal {
                 None
             }
         }));
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh.count >= MOST_FRESH {
+            *fresh = FreshRows::default();
+        }
+        fresh.count += rows.len();
+        fresh.batches.push(rows);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
@@ -225,9 +235,10 @@ impl Journal {
         self.gathered.notify_all();
     }
 
-    /// Everything that waits. After a large batch it waits a moment for the next one to grow: under load that saves
+    /// Everything that waits goes into `batch`, which is empty, and whose room is used for what gathers next. `false`: nothing will come.
+    /// After a large batch it waits a moment for the next one to grow: under load that saves
     /// commits and wake-ups, and the moment is shorter than the commit it saves. A single request never waits.
-    fn next_batch(&self, last: usize) -> Option<Vec<Pending>> {
+    fn next_batch(&self, last: usize, batch: &mut Vec<Pending>) -> bool {
         let target = if last >= BUSY_BATCH { last.min(GATHER_ROWS) } else { 1 };
         let mut queue = self.lock();
         let deadline = Instant::now() + GATHER;
@@ -236,14 +247,14 @@ impl Journal {
             let enough = queue.pending.len() >= if patient { target } else { 1 };
             if enough || (queue.stopping && !queue.pending.is_empty()) {
                 queue.wake_at = 0;
-                if queue.pending.len() <= MAX_BATCH {
-                    return Some(std::mem::take(&mut queue.pending));
+                std::mem::swap(&mut queue.pending, batch);
+                if batch.len() > MAX_BATCH {
+                    queue.pending.extend(batch.drain(MAX_BATCH..));
                 }
-                let rest = queue.pending.split_off(MAX_BATCH);
-                return Some(std::mem::replace(&mut queue.pending, rest));
+                return true;
             }
             if queue.stopping {
-                return None;
+                return false;
             }
             if patient {
                 queue.wake_at = target;
@@ -259,8 +270,8 @@ impl Journal {
 
     /// The writer's life.
     pub(crate) fn run(&self, connection: &Connection, shards: &Arc<Shards>) {
-        let mut last = 0;
-        while let Some(mut batch) = self.next_batch(last) {
+        let (mut last, mut batch) = (0, Vec::new());
+        while self.next_batch(last, &mut batch) {
             last = batch.len();
             match write(connection, &mut batch) {
                 Ok(last_seq) => {
@@ -269,9 +280,9 @@ impl Journal {
                         self.committed.store(last_seq, Ordering::Release);
                         self.committed_tx.send_replace(last_seq);
                     }
-                    MAILBOXES.send(batch.into_iter().map(|pending| (pending.mailbox, (pending.done, Ok(pending.job)))));
+                    MAILBOXES.send(batch.drain(..).map(|pending| (pending.mailbox, (pending.done, Ok(pending.job)))));
                 }
-                Err(error) => self.take_back(batch, &error, shards),
+                Err(error) => self.take_back(std::mem::take(&mut batch), &error, shards),
             }
         }
     }

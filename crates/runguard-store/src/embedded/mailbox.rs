@@ -3,7 +3,7 @@
 //! Waking a task of another thread costs a system call each time. So the writer hands all answers for one thread to a
 //! task of that thread, with one wake-up for the batch, and that task wakes the others at home, where it is nearly free.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::{PoisonError, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,6 +18,9 @@ pub(crate) struct MailboxId {
     place: usize,
     number: u64,
 }
+
+/// What a thread remembers of its own.
+pub(crate) type Known<T> = RefCell<Option<(MailboxId, mpsc::UnboundedSender<Batch<T>>)>>;
 
 #[derive(Debug)]
 struct Inbox<T> {
@@ -35,11 +38,12 @@ impl<T: Send + 'static> Mailboxes<T> {
     }
 
     /// The one of the thread that asks, if it runs a runtime. `known` remembers it.
-    pub(crate) fn of_this_thread(&self, known: &Cell<Option<MailboxId>>) -> Option<MailboxId> {
-        if let Some(mailbox) = known.get()
-            && self.0.read().unwrap_or_else(PoisonError::into_inner).get(mailbox.place).is_some_and(|inbox| inbox.belongs_to(mailbox))
+    pub(crate) fn of_this_thread(&self, known: &Known<T>) -> Option<MailboxId> {
+        // A place is taken over only once it is closed: as long as it is open it is this thread's, and nobody is asked.
+        if let Some((mailbox, sender)) = &*known.borrow()
+            && !sender.is_closed()
         {
-            return Some(mailbox);
+            return Some(*mailbox);
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let (sender, mut arriving) = mpsc::unbounded_channel::<Batch<T>>();
@@ -50,7 +54,7 @@ impl<T: Send + 'static> Mailboxes<T> {
         });
         let mut inboxes = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let number = inboxes.iter().map(|inbox| inbox.number).max().unwrap_or(0) + 1;
-        let inbox = Inbox { number, sender };
+        let inbox = Inbox { number, sender: sender.clone() };
         let place = if let Some(ended) = inboxes.iter().position(|inbox| inbox.sender.is_closed()) {
             inboxes[ended] = inbox;
             ended
@@ -59,14 +63,15 @@ impl<T: Send + 'static> Mailboxes<T> {
             inboxes.len() - 1
         };
         let mailbox = MailboxId { place, number };
-        known.set(Some(mailbox));
+        *known.borrow_mut() = Some((mailbox, sender));
         Some(mailbox)
     }
 
     /// Sends every answer to its thread.
     pub(crate) fn send(&self, answers: impl Iterator<Item = (Option<MailboxId>, Sending<T>)>) {
         let inboxes = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut batches: Vec<Batch<T>> = inboxes.iter().map(|_| Batch::new()).collect();
+        let share = answers.size_hint().0.div_ceil(inboxes.len().max(1));
+        let mut batches: Vec<Batch<T>> = inboxes.iter().map(|_| Batch::with_capacity(share)).collect();
         for (mailbox, sending) in answers {
             match mailbox
                 .filter(|mailbox| inboxes.get(mailbox.place).is_some_and(|inbox| inbox.belongs_to(*mailbox)))
@@ -108,7 +113,7 @@ mod tests {
     #[test]
     fn a_thread_that_comes_back_with_another_runtime_has_another_mailbox() {
         let mailboxes: Mailboxes<u32> = Mailboxes::new();
-        let known = Cell::new(None);
+        let known = RefCell::new(None);
         let first = runtime();
         let mailbox = first.block_on(async { mailboxes.of_this_thread(&known) });
         assert_eq!(first.block_on(async { mailboxes.of_this_thread(&known) }), mailbox, "the same runtime, the same inbox");
@@ -116,7 +121,7 @@ mod tests {
 
         // Another thread takes the place over.
         let other = runtime();
-        let others = other.block_on(async { mailboxes.of_this_thread(&Cell::new(None)) });
+        let others = other.block_on(async { mailboxes.of_this_thread(&RefCell::new(None)) });
         assert_eq!(others.map(|mailbox| mailbox.place), mailbox.map(|mailbox| mailbox.place));
 
         let second = runtime();
