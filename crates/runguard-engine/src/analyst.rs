@@ -15,7 +15,7 @@ use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Range, Savings};
-use runguard_store::pace::Pace;
+use runguard_store::pace::{Pace, step_back};
 use runguard_store::{Follower, Store, StoreError};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -128,7 +128,11 @@ impl Analyst {
     pub fn start(store: &Store, options: AnalystOptions) -> std::io::Result<Self> {
         let mut analyst = Self::idle(store, &options);
         let desk = Desk::new(analyst.shared.clone(), options);
-        let thread = std::thread::Builder::new().name("analyst".into()).spawn(move || desk.run())?;
+        let thread = std::thread::Builder::new().name("analyst".into()).spawn(move || {
+            // An overview may be late, an answer may not.
+            step_back();
+            desk.run();
+        })?;
         (analyst.thread, analyst.follows) = (Mutex::new(Some(thread)), Follows::Log);
         Ok(analyst)
     }

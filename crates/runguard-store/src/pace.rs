@@ -8,6 +8,17 @@ const WORK: Duration = Duration::from_micros(500);
 /// The clock is read once in so many steps.
 const STEPS: u32 = 16;
 
+/// Lets other threads go first where they want the same core: called by a thread on itself, if no answer ever waits for what it holds.
+/// The indexer holds locks of states, so it does not: a thread that is set back may keep them while a busy neighbour computes. On Linux
+/// alone: elsewhere it would be said of the whole process.
+pub fn step_back() {
+    #[cfg(target_os = "linux")]
+    const NICE: i32 = 10;
+    // Where it may not be said, the thread goes on as one of all.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(NICE);
+}
+
 #[derive(Debug)]
 pub struct Pace {
     rest: Duration,
