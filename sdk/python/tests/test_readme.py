@@ -40,14 +40,26 @@ def test_a_run() -> None:
     assert execute(EXAMPLES[1])["nudge"] is None
 
 
+def test_a_model_call_of_a_loop_of_your_own() -> None:
+    run = execute(EXAMPLES[2])["run"]
+    assert (run.budget.spent, run.budget.reserved) == (0.000125, 0)
+
+
+def test_rules_for_tools() -> None:
+    run = execute(EXAMPLES[3])["run"]
+    for _ in range(9):
+        run.before_tool("log", {"line": 1})
+        run.before_tool("check_status")
+
+
 def test_the_detectors(capsys: pytest.CaptureFixture[str]) -> None:
-    execute(EXAMPLES[2])
+    execute(EXAMPLES[4])
     assert capsys.readouterr().out == "Loop detected: 'kb_lookup::refunds' repeated 3 times.\n"
 
 
 def test_with_a_service() -> None:
-    assert len(EXAMPLES) == 4
-    assert execute(EXAMPLES[3])["run"].run_id == "job-7"
+    assert len(EXAMPLES) == 6
+    assert execute(EXAMPLES[5])["run"].run_id == "job-7"
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -178,7 +178,8 @@ _MOST_WRAPPINGS = 100
 
 def trip_of(error: Optional[BaseException]) -> Optional[TripError]:
     """The trip behind an exception, however a framework has wrapped it; None when there is none."""
-    waiting, seen = [error], set()
+    waiting: list[Any] = [error]
+    seen: set[int] = set()
     while waiting and len(seen) < _MOST_WRAPPINGS:
         one = waiting.pop(0)
         if isinstance(one, TripError):

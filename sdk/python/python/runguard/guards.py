@@ -6,11 +6,16 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from typing import Any, Awaitable, Callable, Iterator, Optional, Tuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterator, Optional, Tuple, TypeVar, cast, overload
 
 from . import _hooks
 from .errors import InvalidInputError
 from .run import Run, _current, current_run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .run import RunOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AsyncFunction = TypeVar("AsyncFunction", bound=Callable[..., Awaitable[Any]])
@@ -104,7 +109,7 @@ class Guard:
 @overload
 def guard(fn: Function) -> Function: ...
 @overload
-def guard(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Guard: ...
+def guard(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Unpack[RunOptions]) -> Guard: ...
 def guard(fn: Any = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Any:
     """Puts a run around a function (`@guard(max_usd=5)`) or a block (`with guard(max_usd=5) as run:`). Takes what `Run` takes, or a `run`.
 
@@ -118,7 +123,7 @@ def guard(fn: Any = None, *, run: Optional[Run] = None, hook: bool = True, **opt
 @overload
 def guard_async(fn: AsyncFunction) -> AsyncFunction: ...
 @overload
-def guard_async(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Guard: ...
+def guard_async(fn: None = None, *, run: Optional[Run] = None, hook: bool = True, **options: Unpack[RunOptions]) -> Guard: ...
 def guard_async(fn: Any = None, *, run: Optional[Run] = None, hook: bool = True, **options: Any) -> Any:
     """`guard` for async functions (`@guard_async(max_usd=5)`) and blocks (`async with guard_async(max_usd=5) as run:`)."""
     made = Guard(run, options, hook=hook, only_async=True)

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Mapping, Optional, TypeVar, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Optional, TypeVar, Union, cast, overload
 
 from . import _core
 from ._arguments import comparable, reader_of
@@ -25,6 +25,33 @@ from .tool_rules import ToolRule, rules_as_json
 log = logging.getLogger("runguard")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class RunOptions(TypedDict, total=False):
+        """What `Run` takes, for `guard(…)`."""
+
+        run_id: Optional[str]
+        repeats: Optional[int]
+        max_cycle_len: Optional[int]
+        max_tool_calls: Optional[int]
+        max_model_calls: Optional[int]
+        max_usd: Optional[float]
+        max_tokens: Optional[int]
+        max_seconds: Optional[float]
+        budget: Optional[BudgetTracker]
+        prices: Optional[Mapping[str, Any]]
+        unknown_model: Optional[Union[str, Mapping[str, Any]]]
+        tools: Optional[Mapping[str, ToolRule]]
+        loop: Optional[LoopDetector]
+        stall: Optional[Union[StallDetector, str]]
+        alerts: Optional[AlertsLike]
+        url: Optional[str]
+        api_key: Optional[str]
+        timeout: float
+        fail_open: Optional[bool]
 
 
 class Run:

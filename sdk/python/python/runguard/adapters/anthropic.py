@@ -95,7 +95,7 @@ class _Messages(Route):
         thinking = body.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
         # Thinking has a part of the answer, of at least 1,024 tokens; the API refuses one that is not longer.
-        if isinstance(budget, int) and budget >= max_output:
+        if isinstance(thinking, Mapping) and isinstance(budget, int) and budget >= max_output:
             if max_output <= 1_024:
                 return {**{name: value for name, value in body.items() if name != "thinking"}, "max_tokens": max_output}
             body = {**body, "thinking": {**thinking, "budget_tokens": max(1_024, max_output // 2)}}
