@@ -54,6 +54,9 @@ pub struct Price {
     /// Prices of requests with a large prompt, smallest size first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub above: Vec<Tier>,
+    /// The longest answer of the model in tokens, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_output: Option<u64>,
 }
 
 impl Price {
@@ -213,6 +216,24 @@ pub enum UnknownModel {
     DefaultPrice(Price),
     /// It costs nothing.
     Free,
+}
+
+impl UnknownModel {
+    /// The longest answer of a model without a price, where the default price says one.
+    ///
+    /// ```
+    /// use runguard_core::prices::{Price, UnknownModel};
+    ///
+    /// let default = Price { max_output: Some(4_096), ..Price::default() };
+    /// assert_eq!(UnknownModel::DefaultPrice(default).longest_answer(), Some(4_096));
+    /// assert_eq!(UnknownModel::Free.longest_answer(), None);
+    /// ```
+    pub const fn longest_answer(&self) -> Option<u64> {
+        match self {
+            Self::DefaultPrice(price) => price.max_output,
+            Self::Error | Self::Free => None,
+        }
+    }
 }
 
 /// Where a price comes from; for the log.
@@ -413,11 +434,34 @@ impl Prices {
 
     /// The price of a model under any of its names, and where it comes from.
     pub fn price(&self, model: &str) -> Option<(&Price, PriceSource)> {
+        self.find(model, |id| self.exactly(id))
+    }
+
+    /// The longest answer of a model in tokens, where it is known: what the user said, or else the table.
+    ///
+    /// ```
+    /// use runguard_core::prices::Prices;
+    ///
+    /// let mut prices = Prices::bundled();
+    /// assert_eq!(prices.longest_answer("openai/gpt-4o"), Some(16_384));
+    /// prices.set_from_json(r#"{"gpt-4o": {"input": 2, "output": 8}, "mine": {"input": 1, "output": 1, "max_output": 4096}}"#)?;
+    /// assert_eq!(prices.longest_answer("gpt-4o"), Some(16_384), "a price says nothing of the length");
+    /// assert_eq!((prices.longest_answer("mine"), prices.longest_answer("another")), (Some(4_096), None));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn longest_answer(&self, model: &str) -> Option<u64> {
+        let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
+        let bundled = |id: &str| self.bundled.models.get(id).and_then(|(_, price)| price.max_output);
+        self.find(model, |id| own(id).or_else(|| bundled(id)))
+    }
+
+    /// What is known of the closest spelling of a model's name of which anything is known.
+    fn find<T>(&self, model: &str, known: impl Fn(&str) -> Option<T>) -> Option<T> {
         let spellings = names::spellings(model);
         spellings
             .iter()
-            .find_map(|spelling| self.exactly(spelling))
-            .or_else(|| spellings.iter().find_map(|spelling| self.bundled.short_names.get(spelling).and_then(|id| self.exactly(id))))
+            .find_map(|spelling| known(spelling))
+            .or_else(|| spellings.iter().find_map(|spelling| self.bundled.short_names.get(spelling).and_then(|id| known(id))))
     }
 
     /// What the usage of one request costs, and by which price.

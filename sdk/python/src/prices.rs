@@ -44,6 +44,11 @@ impl PriceList {
     pub(crate) fn known_cost(&self, model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
         self.prices.cost(model, usage, &self.unknown).map(|(cost, _)| cost)
     }
+
+    /// The longest answer of a model in tokens, where it is known.
+    pub(crate) fn longest_answer(&self, model: &str) -> Option<u64> {
+        self.prices.longest_answer(model).or_else(|| self.unknown.longest_answer())
+    }
 }
 
 impl Default for PriceList {

@@ -11,7 +11,7 @@ use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::Usage;
-use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Pricing, Progress, Refusal, Stalls, ToolRule, Used};
+use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -115,9 +115,12 @@ impl Run {
         has_waited: bool,
     ) -> Step<'py> {
         let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
-        let asked = Asked { model: &model, prompt, max_output, has_waited };
         let Self { run, prices, .. } = this.get();
-        let progress = priced(prices.as_ref(), |price| locked(run, |run| run.begin_model(asked, price, clock::now())))?;
+        let progress = with_prices(prices.as_ref(), |prices| {
+            let max_output = max_output.or_else(|| prices.longest_answer(&model));
+            let asked = Asked { model: &model, prompt, max_output, has_waited };
+            locked(run, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
+        })?;
         Self::step(this, progress)
     }
 
@@ -197,7 +200,9 @@ impl Run {
     fn finish<'py>(this: &Bound<'py, Self>, call: &ModelCall, used: Used<'_>) -> Step<'py> {
         let Some(call) = locked(&call.call, Option::take)? else { return Ok(None) };
         let Self { run, prices, .. } = this.get();
-        let progress = priced(prices.as_ref(), |price| locked(run, |run| run.finish_model(call, used, price)))?;
+        let progress = with_prices(prices.as_ref(), |prices| {
+            locked(run, |run| run.finish_model(call, used, &|model, usage| prices.known_cost(model, usage)))
+        })?;
         Self::step(this, progress)
     }
 
@@ -231,15 +236,11 @@ impl Run {
 }
 
 /// With the prices of a budget, or else those of the table.
-fn priced<R>(prices: Option<&PriceList>, with: impl FnOnce(Pricing<'_>) -> R) -> R {
-    let bundled;
-    let prices = if let Some(prices) = prices {
-        prices
-    } else {
-        bundled = PriceList::default();
-        &bundled
-    };
-    with(&|model, usage| prices.known_cost(model, usage))
+fn with_prices<R>(prices: Option<&PriceList>, with: impl FnOnce(&PriceList) -> R) -> R {
+    match prices {
+        Some(prices) => with(prices),
+        None => with(&PriceList::default()),
+    }
 }
 
 fn loops_of(detector: &Bound<'_, PyAny>) -> Option<Loops> {

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from runguard import BudgetExceededError, BudgetTracker, InvalidInputError, UnknownModelError, cost_usd, read_usage
+from runguard import BudgetExceededError, BudgetTracker, InvalidInputError, Run, UnknownModelError, cost_usd, read_usage
 
 
 def test_a_million_steps_of_a_tenth_of_a_cent_are_a_thousand_dollars() -> None:
@@ -171,3 +171,14 @@ def test_exhausted_says_so_only_when_nothing_can_come_back() -> None:
     tracker.record(1)
     used_up = tracker.exhausted()
     assert isinstance(used_up, BudgetExceededError) and "used up" in str(used_up)
+
+
+def test_a_call_without_a_length_may_be_as_long_as_the_models_answers() -> None:
+    prices = {"short": {"input": 0, "output": 1000, "max_output": 100}, "unsaid": {"input": 0, "output": 1000}}
+    run = Run(max_usd=1, prices=prices)
+    with run.model_call("short", "?") as call:
+        assert call.max_tokens is None, "100 tokens are a dime"
+    with run.model_call("unsaid", "?") as call:
+        assert call.max_tokens == 1_000, "8,192 tokens are more than the dollar"
+    with Run(max_usd=0.1).model_call("gpt-4o", "?") as call:
+        assert call.max_tokens is not None and call.max_tokens < 10_000, "its 16,384 tokens are 16 cents"

@@ -25,6 +25,8 @@ export interface Price {
   /** Left out: as input. */
   cacheRead?: number | string | undefined
   cacheWrite?: number | string | undefined
+  /** The longest answer of the model in tokens: what is set aside for a call that asks for no length. Left out: the table's, or 8,192. */
+  maxOutput?: number | undefined
   /** Prices of requests whose whole prompt is larger than `tokens`. */
   above?: readonly ({ tokens: number } & Partial<Pick<Price, 'input' | 'output' | 'cacheRead' | 'cacheWrite'>>)[] | undefined
 }

@@ -58,4 +58,16 @@ inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, I
     assert.throws(() => setPrices({}, { unknownModel: 'whatever' }), InvalidInputError)
     assert.throws(() => costUsd('nobody-knows-it', { inputTokens: 5 }), UnknownModelError)
   })
+
+  it('sets aside the longest answer of the model when no length is asked for', async () => {
+    setPrices({ short: { input: 0, output: 1000, maxOutput: 100 }, unsaid: { input: 0, output: 1000 } })
+    const maxTokens = async (model, maxUsd) => {
+      const call = await new Run({ maxUsd }).modelCall(model, '?')
+      await call.release()
+      return call.maxTokens
+    }
+    assert.equal(await maxTokens('short', 1), null)
+    assert.equal(await maxTokens('unsaid', 1), 1000)
+    assert.ok((await maxTokens('gpt-4o', 0.1)) < 10_000)
+  })
 })

@@ -47,6 +47,11 @@ pub(crate) fn known_cost(model: &str, usage: &Usage) -> Result<NanoDollars, Unkn
     with_prices(|InForce { prices, unknown }| prices.cost(model, usage, unknown).map(|(cost, _)| cost))
 }
 
+/// The longest answer of a model in tokens, where it is known.
+pub(crate) fn longest_answer(model: &str) -> Option<u64> {
+    with_prices(|InForce { prices, unknown }| prices.longest_answer(model).or_else(|| unknown.longest_answer()))
+}
+
 /// Dollars; or a status, as a number below 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cost_usd(model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> f64 {

@@ -5,7 +5,7 @@ use crate::boundary::{
     refuse, tripped, with_texts,
 };
 use crate::budgets::cost;
-use crate::prices::{known_cost, usage};
+use crate::prices::{known_cost, longest_answer, usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
 use runguard_core::detect::stall::Verdict;
@@ -244,7 +244,8 @@ pub extern "C" fn run_before_model(handle: u32, now: f64) -> i32 {
     with_run(handle, |run| run.before_model(millis(now)))
 }
 
-/// `prompt` is the JSON of all that is sent, of which only the size matters; below 0 `max_output` is not known.
+/// `prompt` is the JSON of all that is sent, of which only the size matters; below 0 `max_output` is not said,
+/// and the longest the model gives is taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_output: f64, has_waited: i32, now: f64) -> i32 {
     with_texts([model, prompt], |[model, text]| {
@@ -253,7 +254,7 @@ pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_
             Ok(value) => prompt.add_json(&value),
             Err(_) => prompt.add(text),
         }
-        let max_output = (max_output >= 0.0).then_some(max_output as u64);
+        let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
         let asked = run::Asked { model, prompt, max_output, has_waited: has_waited != 0 };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
