@@ -122,7 +122,14 @@ fn full_message() -> Message {
 }
 
 fn full_usage() -> Usage {
-    Usage { input_tokens: 120, output_tokens: 45, cached_tokens: 1_000, cache_write_tokens: 40, cache_write_1h_tokens: 60 }
+    Usage {
+        input_tokens: 120,
+        output_tokens: 45,
+        cached_tokens: 1_000,
+        cache_write_tokens: 40,
+        cache_write_1h_tokens: 60,
+        ..Usage::default()
+    }
 }
 
 // --- a server that answers once ---------------------------------------------------------------------------------------------

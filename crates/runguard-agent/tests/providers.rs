@@ -165,6 +165,7 @@ fn recordings() -> Vec<Recording> {
                 cached_tokens: 2000,
                 cache_write_tokens: 100,
                 cache_write_1h_tokens: 200,
+                ..Usage::default()
             }),
             finish: Finish::ToolUse,
         },

@@ -21,7 +21,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
-pub use usage::{Usage, UsageError};
+pub use usage::{ServiceTier, Usage, UsageError};
 
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 
@@ -51,9 +51,25 @@ pub struct Price {
     /// For entries that are kept an hour. Left out: as `cache_write`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<PerMillion>,
+    /// Tokens of sound that is heard. Left out: as input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_input: Option<PerMillion>,
+    /// Tokens of sound that is spoken. Left out: as output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_output: Option<PerMillion>,
     /// Prices of requests with a large prompt, smallest size first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub above: Vec<Tier>,
+    /// Prices of requests that are answered first, by the size of the prompt (0: any). What is left out costs what it always does, as
+    /// in the other services.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub priority: Vec<Tier>,
+    /// Prices of requests that may wait for a free machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flex: Vec<Tier>,
+    /// Prices of requests in a batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub batch: Vec<Tier>,
     /// The longest answer of the model in tokens, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output: Option<u64>,
@@ -68,32 +84,53 @@ impl Price {
     /// The cost of one request, rounded to the nearest nano-dollar. One tier is chosen by the whole prompt, and all tokens
     /// are billed by it. What costs more than can be counted costs [`NanoDollars::MAX`].
     pub fn cost(&self, usage: &Usage) -> NanoDollars {
-        let prompt = usage.prompt_tokens();
-        let reached = || self.above.iter().filter(|tier| prompt > tier.tokens);
-        // The largest tier that is reached and says something about this kind of token.
-        let rate = |of_tier: fn(&Tier) -> Option<PerMillion>, base| {
-            reached().filter(|tier| of_tier(tier).is_some()).max_by_key(|tier| tier.tokens).and_then(of_tier).or(base)
+        let (prompt, service) = (usage.prompt_tokens(), self.service(usage.service_tier));
+        let rate = |of_tier: fn(&Tier) -> Option<PerMillion>, base: Option<PerMillion>| {
+            // The largest tier that is reached and says something about this kind of token.
+            let largest = |tiers: &[Tier]| {
+                let reached = tiers.iter().filter(|tier| tier.tokens == 0 || prompt > tier.tokens);
+                reached.filter_map(|tier| of_tier(tier).map(|price| (tier.tokens, price))).max_by_key(|(tokens, _)| *tokens)
+            };
+            match (largest(service), largest(&self.above)) {
+                // A service that says nothing of prompts of this size is not cheaper than the usual one.
+                (Some((size, special)), Some((larger, usual))) if larger > size => Some(special.max(usual)),
+                (Some((_, price)), _) | (None, Some((_, price))) => Some(price),
+                (None, None) => base,
+            }
         };
         let input = rate(|tier| tier.input, Some(self.input)).unwrap_or_default();
         let output = rate(|tier| tier.output, Some(self.output)).unwrap_or_default();
         let cache_read = rate(|tier| tier.cache_read, self.cache_read).unwrap_or(input);
         let cache_write = rate(|tier| tier.cache_write, self.cache_write).unwrap_or(input);
         let cache_write_1h = rate(|tier| tier.cache_write_1h, self.cache_write_1h).unwrap_or(cache_write);
+        let audio_input = rate(|tier| tier.audio_input, self.audio_input).unwrap_or(input);
+        let audio_output = rate(|tier| tier.audio_output, self.audio_output).unwrap_or(output);
         let sum = [
             (usage.input_tokens, input),
             (usage.output_tokens, output),
             (usage.cached_tokens, cache_read),
             (usage.cache_write_tokens, cache_write),
             (usage.cache_write_1h_tokens, cache_write_1h),
+            (usage.audio_input_tokens, audio_input),
+            (usage.audio_output_tokens, audio_output),
         ]
         .into_iter()
         .fold(0_u128, |sum, (tokens, price)| sum.saturating_add(u128::from(tokens) * price.0.as_nanos() as u128));
         let nanos = sum.saturating_add(TOKENS_PER_PRICE / 2) / TOKENS_PER_PRICE;
         i64::try_from(nanos).ok().and_then(|nanos| NanoDollars::from_nanos(nanos).ok()).unwrap_or(NanoDollars::MAX)
     }
+
+    fn service(&self, tier: ServiceTier) -> &[Tier] {
+        match tier {
+            ServiceTier::Standard => &[],
+            ServiceTier::Priority => &self.priority,
+            ServiceTier::Flex => &self.flex,
+            ServiceTier::Batch => &self.batch,
+        }
+    }
 }
 
-/// What replaces a [`Price`] when the whole prompt is larger than `tokens`. What is left out stays.
+/// What replaces a [`Price`] when the whole prompt is larger than `tokens` (0: whatever its size). What is left out stays.
 ///
 /// ```
 /// use runguard_core::prices::{Price, Usage};
@@ -123,6 +160,12 @@ pub struct Tier {
     /// Tokens put into a cache for an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_1h: Option<PerMillion>,
+    /// Tokens of sound that is heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_input: Option<PerMillion>,
+    /// Tokens of sound that is spoken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_output: Option<PerMillion>,
 }
 
 /// Dollars for a million tokens. A type of its own, so that the price of a token cannot be put in its place.
@@ -251,6 +294,8 @@ pub enum PriceSource {
     Bundled(String),
     /// The user's price of this name.
     Override(String),
+    /// It runs on a machine of the user's own, and costs nothing.
+    Local,
     /// It was unknown, and the default was taken.
     DefaultPrice,
     /// It was unknown, and counted as free.
@@ -262,6 +307,7 @@ impl fmt::Display for PriceSource {
         match self {
             Self::Bundled(id) => write!(f, "the bundled price of {id}"),
             Self::Override(name) => write!(f, "the price set for {name}"),
+            Self::Local => f.write_str("it runs on a machine of one's own, which costs nothing for a token"),
             Self::DefaultPrice => f.write_str("the default price for unknown models"),
             Self::Free => f.write_str("no price is known, and unknown models are free"),
         }
@@ -433,8 +479,21 @@ impl Prices {
     }
 
     /// The price of a model under any of its names, and where it comes from.
+    ///
+    /// A model that its name says to run on a machine of one's own (`ollama/…`, `ollama_chat/…`, `lm_studio/…`, `llamafile/…`, or with `:`)
+    /// costs nothing, unless a price is set for it; those of Ollama's cloud (`…-cloud`) do not run there.
+    ///
+    /// ```
+    /// use runguard_core::prices::{PriceSource, Prices};
+    ///
+    /// let prices = Prices::bundled();
+    /// let source = |model| prices.price(model).map(|(_, source)| source);
+    /// assert_eq!(source("ollama/llama3.1:8b"), Some(PriceSource::Local));
+    /// assert_eq!((source("ollama/gpt-oss:120b-cloud"), source("hosted_vllm/llama3.1")), (None, None));
+    /// ```
     pub fn price(&self, model: &str) -> Option<(&Price, PriceSource)> {
-        self.find(model, |id| self.exactly(id))
+        static NOTHING: LazyLock<Price> = LazyLock::new(Price::default);
+        self.find(model, |id| self.exactly(id)).or_else(|| names::runs_locally(model).then(|| (&*NOTHING, PriceSource::Local)))
     }
 
     /// The longest answer of a model in tokens, where it is known: what the user said, or else the table.
@@ -517,7 +576,9 @@ mod tests {
     fn source_of(model: &str) -> Option<String> {
         Prices::bundled().price(model).map(|(_, source)| match source {
             PriceSource::Bundled(id) => id,
-            PriceSource::Override(_) | PriceSource::DefaultPrice | PriceSource::Free => panic!("{model} is not priced by the table"),
+            PriceSource::Override(_) | PriceSource::Local | PriceSource::DefaultPrice | PriceSource::Free => {
+                panic!("{model} is not priced by the table")
+            }
         })
     }
 
@@ -534,6 +595,7 @@ mod tests {
             cached_tokens: 90_000,
             cache_write_tokens: 1_234,
             cache_write_1h_tokens: 567,
+            ..Usage::default()
         };
         let large = Usage { input_tokens: 150_001, output_tokens: 777, cached_tokens: 120_000, ..Usage::default() };
         for (model, small_nanos, large_nanos) in [
@@ -555,6 +617,82 @@ mod tests {
             let cost = |usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).unwrap().0.as_nanos();
             assert_eq!((cost(&with_cache_writes), cost(&large)), (small_nanos, large_nanos), "{model}");
         }
+    }
+
+    /// Worked out with `litellm.cost_per_token` 1.106.2 with `service_tier`, batches with its `batch_cost_calculator`, in nano-dollars.
+    #[test]
+    fn service_tiers_sound_and_embeddings_cost_what_the_source_says() {
+        let cost = |model: &str, usage: Usage| Prices::bundled().cost(model, &usage, &UnknownModel::Error).unwrap().0.as_nanos();
+        let small = Usage { cached_tokens: 6_789, ..Usage::new(12_345, 678) };
+        let large = Usage { cached_tokens: 6_789, ..Usage::new(300_001, 678) };
+        for (model, tier, small_nanos, large_nanos) in [
+            ("gpt-5.4", ServiceTier::Standard, 42_729_750, 1_518_654_500),
+            ("gpt-5.4", ServiceTier::Flex, 21_398_820, 759_327_250),
+            ("gpt-5-mini", ServiceTier::Priority, 8_301_555, 137_746_755),
+            ("gpt-5-mini", ServiceTier::Flex, 2_305_988, 38_262_988),
+            ("o3", ServiceTier::Priority, 58_639_875, 1_065_435_875),
+            ("gpt-4o", ServiceTier::Priority, 78_418_875, 1_300_956_875),
+            ("gpt-4o", ServiceTier::Flex, 46_128_750, 765_268_750),
+            ("gemini/gemini-2.5-flash", ServiceTier::Flex, 2_902_920, 46_051_320),
+        ] {
+            let nanos = (cost(model, small.in_tier(tier)), cost(model, large.in_tier(tier)));
+            assert_eq!(nanos, (small_nanos, large_nanos), "{model}, {tier:?}");
+        }
+        assert_eq!(cost("gpt-5.4", small.in_tier(ServiceTier::Priority)), 85_459_500);
+        // The source takes the usual 1_518_654_500 here, which has a cheaper output than priority has for small prompts.
+        assert_eq!(cost("gpt-5.4", large.in_tier(ServiceTier::Priority)), 1_523_739_500, "never less than for a small prompt");
+        for (model, nanos) in [
+            ("gpt-5.4", 20_516_250),
+            ("gpt-4o", 18_821_250),
+            ("claude-sonnet-4-5", 23_602_500),
+            ("text-embedding-3-small", 123_450),
+            ("gemini/gemini-2.5-flash", 2_699_250),
+        ] {
+            assert_eq!(cost(model, Usage::new(12_345, 678).in_tier(ServiceTier::Batch)), nanos, "{model} in a batch");
+        }
+        let sound = Usage { audio_input_tokens: 1_000, audio_output_tokens: 500, ..Usage::new(2_345, 178) };
+        for (model, nanos) in
+            [("gpt-4o-audio-preview-2025-06-03", 87_642_500), ("gpt-audio", 71_642_500), ("gemini/gemini-2.5-flash", 3_398_500)]
+        {
+            assert_eq!(cost(model, sound), nanos, "{model} with sound");
+        }
+        let heard = Usage { audio_input_tokens: 1_000, ..Usage::new(2_345, 678) };
+        // The source's table has a price for it, 1.80 dollars, and its code takes the usual one: 5_317_300.
+        assert_eq!(cost("gemini/gemini-2.5-flash", heard.in_tier(ServiceTier::Priority)), 6_117_300);
+        for (model, nanos) in [
+            ("text-embedding-3-small", 246_900),
+            ("text-embedding-3-large", 1_604_850),
+            ("gemini-embedding-001", 1_851_750),
+            ("voyage/voyage-3-large", 2_222_100),
+            ("mistral/mistral-embed", 1_234_500),
+            ("azure/text-embedding-3-small", 271_590),
+        ] {
+            assert_eq!(cost(model, Usage::new(12_345, 0)), nanos, "{model}");
+        }
+        for (model, nanos) in [
+            ("fireworks_ai/accounts/fireworks/models/deepseek-v3p1", 8_052_240),
+            ("deepinfra/meta-llama/Llama-3.3-70B-Instruct", 3_110_550),
+            ("databricks/databricks-claude-sonnet-4-5", 47_204_890),
+            ("vercel_ai_gateway/anthropic/claude-sonnet-4.5", 47_205_000),
+            ("sambanova/Meta-Llama-3.3-70B-Instruct", 8_220_600),
+            ("watsonx/ibm/granite-3-8b-instruct", 2_604_600),
+        ] {
+            assert_eq!(cost(model, Usage::new(12_345, 678)), nanos, "{model}");
+        }
+    }
+
+    #[test]
+    fn a_service_without_a_price_costs_what_it_always_does() {
+        let price = |text: &str| serde_json::from_str::<Price>(text).unwrap();
+        let ours = price(
+            r#"{"input": 2, "output": 8, "cache_read": 1, "above": [{"tokens": 100, "input": 4}],
+            "flex": [{"tokens": 0, "input": 1}], "priority": [{"tokens": 0, "input": 5, "output": 10}]}"#,
+        );
+        let cost = |tier, input| ours.cost(&Usage { cached_tokens: 10, ..Usage::new(input, 1) }.in_tier(tier)).as_nanos();
+        assert_eq!(cost(ServiceTier::Flex, 10), 10 * 1_000 + 8_000 + 10 * 1_000, "of flex only the input is cheaper");
+        assert_eq!(cost(ServiceTier::Flex, 100), 100 * 4_000 + 8_000 + 10 * 1_000, "of large prompts flex says nothing");
+        assert_eq!(cost(ServiceTier::Priority, 100), 100 * 5_000 + 10_000 + 10 * 1_000, "the dearer of the two");
+        assert_eq!(cost(ServiceTier::Batch, 10), cost(ServiceTier::Standard, 10));
     }
 
     #[test]
@@ -598,6 +736,12 @@ mod tests {
             ("models/gemini-2.5-pro", "gemini/gemini-2.5-pro"),
             ("mistral-large-latest", "mistral/mistral-large-latest"),
             ("grok-4.3", "xai/grok-4.3"),
+            ("accounts/fireworks/models/deepseek-v3p1", "fireworks_ai/accounts/fireworks/models/deepseek-v3p1"),
+            ("fireworks:accounts/fireworks/models/deepseek-v3p1", "fireworks_ai/accounts/fireworks/models/deepseek-v3p1"),
+            ("deepinfra:meta-llama/Llama-3.3-70B-Instruct", "deepinfra/meta-llama/Llama-3.3-70B-Instruct"),
+            ("vercel:anthropic/claude-sonnet-4.5", "vercel_ai_gateway/anthropic/claude-sonnet-4.5"),
+            ("voyageai:voyage-3-large", "voyage/voyage-3-large"),
+            ("openai:text-embedding-3-small", "text-embedding-3-small"),
         ] {
             assert_eq!(source_of(name).as_deref(), Some(id), "{name}");
         }
@@ -611,7 +755,8 @@ mod tests {
             "gpt",
             "my-model",
             "openai/",
-            "ollama/llama3.1",
+            "ollama/gpt-oss:120b-cloud",
+            "hosted_vllm/llama3.1",
             "groq/gpt-4o",
             "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/a1b2c3",
             "arn:",
@@ -688,15 +833,40 @@ mod tests {
 
     #[test]
     fn the_table_is_whole_and_small() {
-        assert!(include_str!("../data/prices.json").len() <= 250_000);
-        assert!(Prices::bundled_len() > 1_000);
+        assert!(include_str!("../data/prices.json").len() <= 500_000);
+        assert!(Prices::bundled_len() > 3_000);
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
         for (id, (_, price)) in &TABLE.models {
-            assert!(price.input > PerMillion::default() && price.output > PerMillion::default(), "{id} is free");
+            let writes = price.max_output != Some(0);
+            assert!(price.input > PerMillion::default() && (price.output > PerMillion::default()) >= writes, "{id} is free");
             assert!(price.output < per_million("1000") && price.input < per_million("1000"), "{id} costs more than any model");
-            assert!(price.above.is_sorted_by_key(|tier| tier.tokens), "{id}");
+            for tiers in [&price.above, &price.priority, &price.flex, &price.batch] {
+                assert!(tiers.is_sorted_by_key(|tier| tier.tokens), "{id}");
+            }
             assert_eq!(source_of(id).map(|found| found.to_lowercase()).as_ref(), Some(id));
         }
+    }
+
+    /// `data/price_names.tsv` has names of all providers of the source, with the source's own prices of a token.
+    #[test]
+    fn nearly_all_names_of_the_source_have_its_own_price() {
+        let nanos_for_a_million = |dollars: &str| (dollars.parse::<f64>().unwrap() * 1e15).round() as i64;
+        let (mut all, mut unknown) = (0, Vec::new());
+        for line in include_str!("../data/price_names.tsv").lines() {
+            let columns: Vec<&str> = line.split('\t').collect();
+            let [name, input, output, cache_read] = columns[..] else { panic!("{line}") };
+            all += 1;
+            let prices = Prices::bundled();
+            let Some((price, source)) = prices.price(name) else {
+                unknown.push(name);
+                continue;
+            };
+            let read = price.cache_read.filter(|_| cache_read != "0").unwrap_or_default();
+            for (ours, theirs) in [(price.input, input), (price.output, output), (read, cache_read)] {
+                assert_eq!(ours.nano_dollars().as_nanos(), nanos_for_a_million(theirs), "{name} by {source}");
+            }
+        }
+        assert!(all > 300 && unknown.len() * 20 <= all, "{} of {all} have no price: {unknown:?}", unknown.len());
     }
 
     #[test]

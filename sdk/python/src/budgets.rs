@@ -65,7 +65,7 @@ impl BudgetTracker {
 
     /// Adds what a model call used, priced from the table. `input_tokens` are those read afresh, without the cached ones. Of a model without
     /// a price the tokens are added, and `UnknownModelError` is raised where dollars are limited.
-    #[pyo3(signature = (model, input_tokens = None, output_tokens = None, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None))]
+    #[pyo3(signature = (model, input_tokens = None, output_tokens = None, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None, audio_input_tokens = None, audio_output_tokens = None, service_tier = None))]
     fn record_usage(
         &self,
         py: Python<'_>,
@@ -75,8 +75,20 @@ impl BudgetTracker {
         cached_tokens: Option<&Bound<'_, PyAny>>,
         cache_write_tokens: Option<&Bound<'_, PyAny>>,
         cache_write_1h_tokens: Option<&Bound<'_, PyAny>>,
+        audio_input_tokens: Option<&Bound<'_, PyAny>>,
+        audio_output_tokens: Option<&Bound<'_, PyAny>>,
+        service_tier: Option<&str>,
     ) -> PyResult<()> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
+        let counts = [
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            cache_write_1h_tokens,
+            audio_input_tokens,
+            audio_output_tokens,
+        ];
+        let usage = prices::usage(counts, service_tier)?;
         let model = prices::model_name(model)?;
         self.budget.record_usage(&usage, || self.prices.known_cost(&model, &usage)).map_err(|refused| match refused {
             UsageRefused::Exceeded(exceeded) => errors::budget_exceeded(py, &exceeded),

@@ -5,7 +5,7 @@ use crate::{errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, UnknownModel, UnknownModelError, Usage, UsageError};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage, UsageError};
 use runguard_core::run::Unpriced;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -88,27 +88,29 @@ fn read_unknown(unknown: &Bound<'_, PyAny>) -> PyResult<UnknownModel> {
     ))
 }
 
-/// Token counts as a user gives them; a provider's None is no tokens.
-pub(crate) fn usage(
-    input: Option<&Bound<'_, PyAny>>,
-    output: Option<&Bound<'_, PyAny>>,
-    cached: Option<&Bound<'_, PyAny>>,
-    cache_write: Option<&Bound<'_, PyAny>>,
-    cache_write_1h: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Usage> {
-    let count = |tokens: Option<&Bound<'_, PyAny>>, name: &str| tokens.map_or(Ok(0), |tokens| whole(tokens, name));
+/// A number of tokens as a user gives it; a provider's None is no tokens.
+type Count<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+
+/// What a request used, as a user tells it: what is read, written, read from a cache, written to one for the usual time and for an hour,
+/// heard, spoken; and how the provider says that it was served.
+pub(crate) fn usage(counts: [Count<'_, '_>; 7], service_tier: Option<&str>) -> PyResult<Usage> {
+    let count = |tokens: Count<'_, '_>, name: &str| tokens.map_or(Ok(0), |tokens| whole(tokens, name));
+    let [input, output, cached, cache_write, cache_write_1h, audio_input, audio_output] = counts;
     Ok(Usage {
         input_tokens: count(input, "input_tokens")?,
         output_tokens: count(output, "output_tokens")?,
         cached_tokens: count(cached, "cached_tokens")?,
         cache_write_tokens: count(cache_write, "cache_write_tokens")?,
         cache_write_1h_tokens: count(cache_write_1h, "cache_write_1h_tokens")?,
+        audio_input_tokens: count(audio_input, "audio_input_tokens")?,
+        audio_output_tokens: count(audio_output, "audio_output_tokens")?,
+        service_tier: service_tier.map_or_else(ServiceTier::default, ServiceTier::named),
     })
 }
 
 /// What a model call costs, in dollars. `input_tokens` are those read afresh, without the cached ones.
 #[pyfunction]
-#[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None, *, prices = None, unknown_model = None))]
+#[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens = None, cache_write_tokens = None, cache_write_1h_tokens = None, audio_input_tokens = None, audio_output_tokens = None, service_tier = None, *, prices = None, unknown_model = None))]
 pub(crate) fn cost_usd(
     py: Python<'_>,
     model: &Bound<'_, PyAny>,
@@ -117,16 +119,28 @@ pub(crate) fn cost_usd(
     cached_tokens: Option<&Bound<'_, PyAny>>,
     cache_write_tokens: Option<&Bound<'_, PyAny>>,
     cache_write_1h_tokens: Option<&Bound<'_, PyAny>>,
+    audio_input_tokens: Option<&Bound<'_, PyAny>>,
+    audio_output_tokens: Option<&Bound<'_, PyAny>>,
+    service_tier: Option<&str>,
     prices: Option<&Bound<'_, PyAny>>,
     unknown_model: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<f64> {
-    let usage = usage(Some(input_tokens), Some(output_tokens), cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
+    let (input, output) = (Some(input_tokens), Some(output_tokens));
+    let counts = [input, output, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens];
+    let usage = usage(counts, service_tier)?;
     Ok(PriceList::new(prices, unknown_model)?.cost(py, model, &usage)?.as_dollars())
 }
 
 /// The token counts in what a provider reports as usage, for `record_usage(model, **…)`. Each token is in exactly one of them.
+/// `service_tier` is how the answer says that it was served, where that stands beside the usage.
 #[pyfunction]
-pub(crate) fn read_usage<'py>(py: Python<'py>, provider: &str, report: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+#[pyo3(signature = (provider, report, service_tier = None))]
+pub(crate) fn read_usage<'py>(
+    py: Python<'py>,
+    provider: &str,
+    report: &Bound<'py, PyAny>,
+    service_tier: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
     let read: fn(&Value) -> Result<Usage, UsageError> = match provider {
         "openai" => Usage::from_openai,
         "anthropic" => Usage::from_anthropic,
@@ -142,5 +156,8 @@ pub(crate) fn read_usage<'py>(py: Python<'py>, provider: &str, report: &Bound<'p
     counts.set_item("cached_tokens", usage.cached_tokens)?;
     counts.set_item("cache_write_tokens", usage.cache_write_tokens)?;
     counts.set_item("cache_write_1h_tokens", usage.cache_write_1h_tokens)?;
+    counts.set_item("audio_input_tokens", usage.audio_input_tokens)?;
+    counts.set_item("audio_output_tokens", usage.audio_output_tokens)?;
+    counts.set_item("service_tier", service_tier.map_or(usage.service_tier, ServiceTier::named).name())?;
     Ok(counts)
 }

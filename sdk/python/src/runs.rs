@@ -10,7 +10,7 @@ use pyo3::types::{PyBool, PyString};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::Usage;
+use runguard_core::prices::{ServiceTier, Usage};
 use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -125,6 +125,7 @@ impl Run {
     }
 
     /// What the call used, by the provider's word: `model` is the one that answered.
+    #[pyo3(signature = (call, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
     fn finish_model<'py>(
         this: &Bound<'py, Self>,
         call: &ModelCall,
@@ -134,8 +135,20 @@ impl Run {
         cached_tokens: u64,
         cache_write_tokens: u64,
         cache_write_1h_tokens: u64,
+        audio_input_tokens: u64,
+        audio_output_tokens: u64,
+        service_tier: Option<&str>,
     ) -> Step<'py> {
-        let usage = Usage { input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens };
+        let usage = Usage {
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            cache_write_1h_tokens,
+            audio_input_tokens,
+            audio_output_tokens,
+            service_tier: service_tier.map_or_else(ServiceTier::default, ServiceTier::named),
+        };
         Self::finish(this, call, Used::Counted { model, usage: &usage })
     }
 
@@ -155,7 +168,7 @@ impl Run {
         locked(&self.run, |run| run.estimated_calls())
     }
 
-    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))]
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
     fn record_usage<'py>(
         this: &Bound<'py, Self>,
         model: &Bound<'py, PyAny>,
@@ -164,8 +177,20 @@ impl Run {
         cached_tokens: Option<&Bound<'py, PyAny>>,
         cache_write_tokens: Option<&Bound<'py, PyAny>>,
         cache_write_1h_tokens: Option<&Bound<'py, PyAny>>,
+        audio_input_tokens: Option<&Bound<'py, PyAny>>,
+        audio_output_tokens: Option<&Bound<'py, PyAny>>,
+        service_tier: Option<&str>,
     ) -> Step<'py> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
+        let counts = [
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            cache_write_1h_tokens,
+            audio_input_tokens,
+            audio_output_tokens,
+        ];
+        let usage = prices::usage(counts, service_tier)?;
         let model = prices::model_name(model)?;
         let Self { run, prices, .. } = this.get();
         let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));

@@ -307,7 +307,7 @@ impl ServiceBudget {
         Ok(Question::new(self.budget.record(Spent::Cost(Cost::tokens(whole(tokens, "tokens")?)))))
     }
 
-    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))]
+    #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
     fn record_usage(
         &self,
         model: &Bound<'_, PyAny>,
@@ -316,8 +316,20 @@ impl ServiceBudget {
         cached_tokens: Given<'_, '_>,
         cache_write_tokens: Given<'_, '_>,
         cache_write_1h_tokens: Given<'_, '_>,
+        audio_input_tokens: Given<'_, '_>,
+        audio_output_tokens: Given<'_, '_>,
+        service_tier: Option<&str>,
     ) -> PyResult<Question> {
-        let usage = prices::usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)?;
+        let counts = [
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            cache_write_1h_tokens,
+            audio_input_tokens,
+            audio_output_tokens,
+        ];
+        let usage = prices::usage(counts, service_tier)?;
         let model = prices::model_name(model)?;
         Ok(Question::new(self.budget.record(Spent::Usage { model: &model, usage: &usage })))
     }

@@ -155,7 +155,17 @@ def test_an_unknown_model_is_an_error_until_said_otherwise() -> None:
 def test_each_provider_counts_cached_tokens_in_its_own_way() -> None:
     openai = read_usage("openai", {"prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 800}})
     anthropic = read_usage("anthropic", {"input_tokens": 200, "output_tokens": 50, "cache_read_input_tokens": 800})
-    assert openai == anthropic == {"input_tokens": 200, "output_tokens": 50, "cached_tokens": 800, "cache_write_tokens": 0, "cache_write_1h_tokens": 0}
+    assert openai == anthropic
+    assert openai == {
+        "input_tokens": 200,
+        "output_tokens": 50,
+        "cached_tokens": 800,
+        "cache_write_tokens": 0,
+        "cache_write_1h_tokens": 0,
+        "audio_input_tokens": 0,
+        "audio_output_tokens": 0,
+        "service_tier": "standard",
+    }
     tracker = BudgetTracker()
     tracker.record_usage("gpt-4o", **openai)
     assert tracker.spent_tokens == 1050
@@ -182,3 +192,25 @@ def test_a_call_without_a_length_may_be_as_long_as_the_models_answers() -> None:
         assert call.max_tokens == 1_000, "8,192 tokens are more than the dollar"
     with Run(max_usd=0.1).model_call("gpt-4o", "?") as call:
         assert call.max_tokens is not None and call.max_tokens < 10_000, "its 16,384 tokens are 16 cents"
+
+
+def test_sound_service_tiers_hours_and_embeddings_have_their_prices() -> None:
+    heard = {"prompt_tokens": 3_345, "completion_tokens": 678, "prompt_tokens_details": {"audio_tokens": 1_000}}
+    heard["completion_tokens_details"] = {"audio_tokens": 500}
+    # The figures are litellm's, as in the tests of the core.
+    assert cost_usd("gpt-audio", **read_usage("openai", heard)) == pytest.approx(0.0716425)
+    served = read_usage("openai", {"prompt_tokens": 12_345, "completion_tokens": 678}, "priority")
+    assert served["service_tier"] == "priority"
+    assert cost_usd("gpt-5.4", **served) == 2 * cost_usd("gpt-5.4", 12_345, 678)
+    assert cost_usd("gpt-5.4", 12_345, 678, service_tier="default") == cost_usd("gpt-5.4", 12_345, 678, service_tier=None)
+    assert cost_usd("text-embedding-3-small", 12_345, 0) == 0.0002469
+    tracker = BudgetTracker()
+    tracker.record_usage("claude-sonnet-4-5", cache_write_tokens=1_000, cache_write_1h_tokens=1_000)
+    assert tracker.spent == 0.00975
+    spoken = BudgetTracker(max_usd=1)
+    run = Run(budget=spoken)
+    run.record_usage("gpt-audio", audio_input_tokens=1_000, audio_output_tokens=1_000)
+    with run.model_call("gpt-audio", "?") as call:
+        call.used("gpt-audio", audio_output_tokens=1_000, service_tier="default")
+    assert spoken.spent == 0.16
+    assert cost_usd("ollama/llama3.1:8b", 1_000, 1_000) == 0, "it runs on one's own machine"

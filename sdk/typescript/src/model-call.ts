@@ -43,10 +43,9 @@ export class ModelCall extends CoreObject {
 
   /** What the provider counted; `model` is the one that answered. Throws once the budget is exceeded. */
   async used(usage: Usage, model = ''): Promise<void> {
-    const [input, output, cached] = counts(usage)
-    const written = [count('cacheWriteTokens', usage.cacheWriteTokens ?? 0), count('cacheWrite1hTokens', usage.cacheWrite1hTokens ?? 0)] as const
+    const tokens = counts(usage)
     const { handle } = this.#keeper
-    await this.#end(wasm.run_finish_model(handle, this.handle, write(model), input, output, cached, ...written))
+    await this.#end(wasm.run_finish_model(handle, this.handle, write(model), ...tokens))
   }
 
   /** The provider counted nothing: an answer of so many bytes came. */

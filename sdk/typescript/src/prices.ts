@@ -1,7 +1,7 @@
 /** What model calls cost: a table that comes with the package, and prices of your own before it. */
 import { count, snakeCase, text } from './core/input.js'
 import { argumentsToJson } from './core/json.js'
-import { DONE, UNKNOWN_MODEL, failure, output, wasm, write } from './core/wasm.js'
+import { DONE, UNKNOWN_MODEL, failure, output, wasm, write, type Counts } from './core/wasm.js'
 import { UnknownModelError, type RunGuardError } from './errors.js'
 
 /** Tokens of a model call, each counted in one field. */
@@ -16,6 +16,12 @@ export interface Usage {
   cacheWriteTokens?: number | undefined
   /** Of the prompt, written to a cache for an hour; not in `cacheWriteTokens`. */
   cacheWrite1hTokens?: number | undefined
+  /** Of the prompt, sound that is heard; not in `inputTokens`. */
+  audioInputTokens?: number | undefined
+  /** Of the answer, sound that is spoken; not in `outputTokens`. */
+  audioOutputTokens?: number | undefined
+  /** How it was served, as the provider's answer says: `priority`, `flex` and `batch` have prices, all else is the standard. */
+  serviceTier?: string | null | undefined
 }
 
 /** Dollars for a million tokens, as decimal text ("0.25") or a number. */
@@ -25,21 +31,43 @@ export interface Price {
   /** Left out: as input. */
   cacheRead?: number | string | undefined
   cacheWrite?: number | string | undefined
+  /** For entries that are kept an hour. Left out: as `cacheWrite`. */
+  cacheWrite1h?: number | string | undefined
+  /** Sound that is heard. Left out: as input. */
+  audioInput?: number | string | undefined
+  /** Sound that is spoken. Left out: as output. */
+  audioOutput?: number | string | undefined
   /** The longest answer of the model in tokens: what is set aside for a call that asks for no length. Left out: the table's, or 8,192. */
   maxOutput?: number | undefined
   /** Prices of requests whose whole prompt is larger than `tokens`. */
-  above?: readonly ({ tokens: number } & Partial<Pick<Price, 'input' | 'output' | 'cacheRead' | 'cacheWrite'>>)[] | undefined
+  above?: readonly SizedPrice[] | undefined
+  /** Prices of other ways to be served, by the size of the prompt (`tokens: 0`: any). What is left out costs what it always does. */
+  priority?: readonly SizedPrice[] | undefined
+  flex?: readonly SizedPrice[] | undefined
+  batch?: readonly SizedPrice[] | undefined
 }
+
+/** What requests cost whose whole prompt is larger than `tokens`. */
+export type SizedPrice = { tokens: number } & Partial<
+  Pick<Price, 'input' | 'output' | 'cacheRead' | 'cacheWrite' | 'cacheWrite1h' | 'audioInput' | 'audioOutput'>
+>
 
 const LONGEST_NAME = 65_536
 
-/** The counts of a usage in the order the core takes them; what is written for an hour counts as written. */
-export function counts(usage: Usage): [number, number, number, number] {
+/** In the order of the core's numbers. */
+const SERVICE_TIERS = ['standard', 'priority', 'flex', 'batch']
+
+/** The counts of a usage in the order the core takes them, and how it was served. */
+export function counts(usage: Usage): Counts {
   return [
     count('inputTokens', usage.inputTokens ?? 0),
     count('outputTokens', usage.outputTokens ?? 0),
     count('cachedTokens', usage.cachedTokens ?? 0),
-    count('cacheWriteTokens', usage.cacheWriteTokens ?? 0) + count('cacheWrite1hTokens', usage.cacheWrite1hTokens ?? 0),
+    count('cacheWriteTokens', usage.cacheWriteTokens ?? 0),
+    count('cacheWrite1hTokens', usage.cacheWrite1hTokens ?? 0),
+    count('audioInputTokens', usage.audioInputTokens ?? 0),
+    count('audioOutputTokens', usage.audioOutputTokens ?? 0),
+    Math.max(SERVICE_TIERS.indexOf(usage.serviceTier ?? 'standard'), 0),
   ]
 }
 
@@ -76,5 +104,7 @@ export function setPrices(
 }
 
 function inCore(price: Price): unknown {
-  return snakeCase({ ...price, above: price.above?.map(snakeCase) })
+  const sized = (prices: readonly SizedPrice[] | undefined) => prices?.map(snakeCase)
+  const { above, priority, flex, batch } = price
+  return snakeCase({ ...price, above: sized(above), priority: sized(priority), flex: sized(flex), batch: sized(batch) })
 }

@@ -255,6 +255,14 @@ export interface BudgetCheckRequest {
   cached_tokens?: number | null
   /** Input tokens written to a cache. */
   cache_write_tokens?: number | null
+  /** Input tokens written to a cache for an hour, not among the others. */
+  cache_write_1h_tokens?: number | null
+  /** Input tokens of sound, not among input_tokens. */
+  audio_input_tokens?: number | null
+  /** Output tokens of sound, not among output_tokens. */
+  audio_output_tokens?: number | null
+  /** How it was served, as the provider says: priority, flex or batch; anything else is the standard. */
+  service_tier?: string | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -291,6 +299,14 @@ export interface BudgetRecordRequest {
   cached_tokens?: number | null
   /** Input tokens written to a cache. */
   cache_write_tokens?: number | null
+  /** Input tokens written to a cache for an hour, not among the others. */
+  cache_write_1h_tokens?: number | null
+  /** Input tokens of sound, not among input_tokens. */
+  audio_input_tokens?: number | null
+  /** Output tokens of sound, not among output_tokens. */
+  audio_output_tokens?: number | null
+  /** How it was served, as the provider says: priority, flex or batch; anything else is the standard. */
+  service_tier?: string | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -327,6 +343,14 @@ export interface BudgetReserveRequest {
   cached_tokens?: number | null
   /** Input tokens written to a cache. */
   cache_write_tokens?: number | null
+  /** Input tokens written to a cache for an hour, not among the others. */
+  cache_write_1h_tokens?: number | null
+  /** Input tokens of sound, not among input_tokens. */
+  audio_input_tokens?: number | null
+  /** Output tokens of sound, not among output_tokens. */
+  audio_output_tokens?: number | null
+  /** How it was served, as the provider says: priority, flex or batch; anything else is the standard. */
+  service_tier?: string | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -363,6 +387,14 @@ export interface BudgetCommitRequest {
   cached_tokens?: number | null
   /** Input tokens written to a cache. */
   cache_write_tokens?: number | null
+  /** Input tokens written to a cache for an hour, not among the others. */
+  cache_write_1h_tokens?: number | null
+  /** Input tokens of sound, not among input_tokens. */
+  audio_input_tokens?: number | null
+  /** Output tokens of sound, not among output_tokens. */
+  audio_output_tokens?: number | null
+  /** How it was served, as the provider says: priority, flex or batch; anything else is the standard. */
+  service_tier?: string | null
   /** As the reserve route gave it. */
   reservation_id: string
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */

@@ -70,4 +70,21 @@ inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, I
     assert.equal(await maxTokens('unsaid', 1), 1000)
     assert.ok((await maxTokens('gpt-4o', 0.1)) < 10_000)
   })
+
+  it('prices sound, service tiers, hours in a cache and embeddings', () => {
+    // The figures are litellm's, as in the tests of the core.
+    const sound = { inputTokens: 2345, outputTokens: 178, audioInputTokens: 1000, audioOutputTokens: 500 }
+    assert.equal(costUsd('gpt-audio', sound), 0.0716425)
+    const usage = { inputTokens: 12_345, outputTokens: 678, cachedTokens: 6789 }
+    assert.equal(costUsd('gpt-5.4', { ...usage, serviceTier: 'priority' }), 0.0854595)
+    assert.equal(costUsd('gpt-5.4', { ...usage, serviceTier: 'default' }), costUsd('gpt-5.4', usage))
+    assert.equal(costUsd('text-embedding-3-small', { inputTokens: 12_345 }), 0.0002469)
+    const budget = new BudgetTracker({ maxUsd: 1 })
+    budget.recordUsage('claude-sonnet-4-5', { cacheWriteTokens: 1000, cacheWrite1hTokens: 1000 })
+    assert.equal(budget.spent, 0.00975)
+    setPrices({ ours: { input: 1, output: 1, cacheWrite1h: 3, audioInput: 5, flex: [{ tokens: 0, input: '0.5' }] } })
+    assert.equal(costUsd('ours', { inputTokens: 1_000_000, cacheWrite1hTokens: 1_000_000, audioInputTokens: 1_000_000 }), 9)
+    assert.equal(costUsd('ours', { inputTokens: 1_000_000, serviceTier: 'flex' }), 0.5)
+    assert.equal(costUsd('ollama/llama3.1:8b', { inputTokens: 1000 }), 0)
+  })
 })

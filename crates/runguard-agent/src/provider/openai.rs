@@ -11,7 +11,7 @@ use crate::message::{Block, Message, Role, ToolCall};
 use crate::settings::ProviderSettings;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
-use runguard_core::prices::Usage;
+use runguard_core::prices::{ServiceTier, Usage};
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -310,7 +310,8 @@ impl Partial {
         // A report that cannot be read is like none: the loop counts for itself then.
         let usage = value.get("usage").filter(|usage| usage.is_object()).or_else(|| choice?.get("usage"));
         if let Some(usage) = usage.and_then(|usage| Usage::from_openai(usage).ok()) {
-            reply.usage(usage);
+            let tier = value.get("service_tier").and_then(Value::as_str).map_or_else(ServiceTier::default, ServiceTier::named);
+            reply.usage(usage.in_tier(tier));
         }
         let Some(choice) = choice else { return Ok(()) };
         self.has_choice = true;

@@ -8,6 +8,8 @@
 ///
 /// Whoever hosts the models of others has prices of its own: its models are never looked for under the bare name.
 const PROVIDERS: &[(&str, &[&str])] = &[
+    // Fireworks names its own models so: accounts/fireworks/models/….
+    ("accounts", &["fireworks_ai/accounts/"]),
     ("ai21", &[""]),
     ("alibaba", &["dashscope/"]),
     ("amazon-bedrock", &["", "bedrock_mantle/"]),
@@ -25,7 +27,11 @@ const PROVIDERS: &[(&str, &[&str])] = &[
     ("cohere", &[""]),
     ("converse", &["", "bedrock_mantle/"]),
     ("dashscope", &["dashscope/"]),
+    ("databricks", &["databricks/"]),
+    ("deepinfra", &["deepinfra/"]),
     ("deepseek", &["deepseek/", ""]),
+    ("fireworks", &["fireworks_ai/"]),
+    ("fireworks_ai", &["fireworks_ai/"]),
     ("gateway", FIRST_PARTY),
     ("gemini", &["gemini/", ""]),
     ("google", &["gemini/", "vertex_ai/", ""]),
@@ -35,7 +41,10 @@ const PROVIDERS: &[(&str, &[&str])] = &[
     ("google_genai", &["gemini/", ""]),
     ("google_vertexai", &["vertex_ai/", "", "gemini/"]),
     ("groq", &["groq/"]),
+    ("hyperbolic", &["hyperbolic/"]),
     ("invoke", &["", "bedrock_mantle/"]),
+    ("lambda", &["lambda_ai/"]),
+    ("lambda_ai", &["lambda_ai/"]),
     ("litellm", FIRST_PARTY),
     ("litellm_proxy", FIRST_PARTY),
     ("minimax", &["minimax/"]),
@@ -44,14 +53,27 @@ const PROVIDERS: &[(&str, &[&str])] = &[
     ("models", &["gemini/", ""]),
     ("moonshot", &["moonshot/"]),
     ("moonshotai", &["moonshot/"]),
+    ("nebius", &["nebius/"]),
+    ("novita", &["novita/"]),
+    ("oci", &["oci/"]),
     ("openai", &[""]),
     ("openai-chat", &[""]),
     ("openai-responses", &[""]),
     ("openrouter", FIRST_PARTY),
     ("perplexity", &["perplexity/"]),
+    ("replicate", &["replicate/"]),
+    ("sambanova", &["sambanova/"]),
+    ("scaleway", &["scaleway/"]),
+    ("snowflake", &["snowflake/"]),
     ("together", &["together_ai/"]),
     ("together_ai", &["together_ai/"]),
+    ("vercel", &["vercel_ai_gateway/"]),
+    ("vercel_ai_gateway", &["vercel_ai_gateway/"]),
     ("vertex_ai", &["vertex_ai/", "", "gemini/"]),
+    ("volcengine", &["volcengine/"]),
+    ("voyage", &["voyage/"]),
+    ("voyageai", &["voyage/"]),
+    ("watsonx", &["watsonx/"]),
     ("x-ai", &["xai/"]),
     ("xai", &["xai/"]),
     ("z-ai", &["zai/"]),
@@ -89,6 +111,17 @@ pub(super) fn spellings(name: &str) -> Vec<String> {
         add(&mut list, format!("anthropic.{form}"));
     }
     list
+}
+
+/// Who runs models on the user's own machine. `vllm` is not among them: it serves models wherever they are hosted.
+const LOCAL: &[&str] = &["ollama", "ollama_chat", "lm_studio", "lmstudio", "llamafile"];
+
+/// Whether a name says that its model runs on the user's own machine.
+pub(super) fn runs_locally(name: &str) -> bool {
+    let name = name.trim().to_lowercase();
+    name.split_once(['/', ':']).is_some_and(|(provider, model)| {
+        LOCAL.contains(&provider) && !model.is_empty() && !model.ends_with("-cloud") && !model.ends_with(":cloud")
+    })
 }
 
 fn add(list: &mut Vec<String>, spelling: String) {

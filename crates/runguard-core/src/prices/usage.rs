@@ -39,12 +39,95 @@ pub struct Usage {
     pub cache_write_tokens: u64,
     /// Of the prompt, written to a cache for an hour, which some providers charge more for.
     pub cache_write_1h_tokens: u64,
+    /// Of the prompt, sound that is heard afresh: not among [`Self::input_tokens`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audio_input_tokens: u64,
+    /// Of the answer, sound that is spoken: not among [`Self::output_tokens`].
+    #[serde(skip_serializing_if = "is_zero")]
+    pub audio_output_tokens: u64,
+    /// How the request was served, which some providers have prices for.
+    #[serde(skip_serializing_if = "ServiceTier::is_standard")]
+    pub service_tier: ServiceTier,
+}
+
+// What serde asks with.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// How a provider serves a request: at once, later, or before others.
+///
+/// ```
+/// use runguard_core::prices::{Prices, ServiceTier, UnknownModel, Usage};
+///
+/// let cost = |tier| Prices::bundled().cost("gpt-5.4", &Usage::new(1_000_000, 0).in_tier(tier), &UnknownModel::Error);
+/// assert!(cost(ServiceTier::Flex)?.0 < cost(ServiceTier::Standard)?.0);
+/// assert_eq!(ServiceTier::named("priority"), ServiceTier::Priority);
+/// assert_eq!(ServiceTier::named("scale"), ServiceTier::Standard, "it has no price of its own");
+/// # Ok::<(), runguard_core::prices::UnknownModelError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceTier {
+    /// As requests usually are.
+    #[default]
+    Standard,
+    /// Before others, for more.
+    Priority,
+    /// When there is a machine free, for less.
+    Flex,
+    /// With many others within a day, for less.
+    Batch,
+}
+
+impl ServiceTier {
+    /// As providers write it in their answers. What has no prices of its own is the standard.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "priority" => Self::Priority,
+            "flex" => Self::Flex,
+            "batch" => Self::Batch,
+            _ => Self::Standard,
+        }
+    }
+
+    /// Its name, which [`Self::named`] reads.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Priority => "priority",
+            Self::Flex => "flex",
+            Self::Batch => "batch",
+        }
+    }
+
+    /// Whether it is as usual.
+    #[expect(clippy::trivially_copy_pass_by_ref)]
+    const fn is_standard(&self) -> bool {
+        matches!(self, Self::Standard)
+    }
 }
 
 impl Usage {
     /// Tokens read afresh, and tokens written.
     pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
-        Self { input_tokens, output_tokens, cached_tokens: 0, cache_write_tokens: 0, cache_write_1h_tokens: 0 }
+        Self {
+            input_tokens,
+            output_tokens,
+            cached_tokens: 0,
+            cache_write_tokens: 0,
+            cache_write_1h_tokens: 0,
+            audio_input_tokens: 0,
+            audio_output_tokens: 0,
+            service_tier: ServiceTier::Standard,
+        }
+    }
+
+    /// The same, served so.
+    #[must_use]
+    pub const fn in_tier(self, tier: ServiceTier) -> Self {
+        Self { service_tier: tier, ..self }
     }
 
     /// The whole prompt: what the size tiers of a price are about.
@@ -53,11 +136,12 @@ impl Usage {
             .saturating_add(self.cached_tokens)
             .saturating_add(self.cache_write_tokens)
             .saturating_add(self.cache_write_1h_tokens)
+            .saturating_add(self.audio_input_tokens)
     }
 
     /// All of them, cached ones included.
     pub const fn total_tokens(&self) -> u64 {
-        self.prompt_tokens().saturating_add(self.output_tokens)
+        self.prompt_tokens().saturating_add(self.output_tokens).saturating_add(self.audio_output_tokens)
     }
 
     /// What it costs by a price, and what was wrong with that: tokens are used, whatever they cost. Nothing costs nothing, whatever the
@@ -83,19 +167,28 @@ impl Usage {
 
     /// From the `usage` of `OpenAI`'s chat completions or responses, and of the many services that answer like them.
     ///
-    /// Cached and cache-writing tokens are part of the reported prompt, and reasoning is part of the completion. All cache
-    /// writes count as [`Self::cache_write_tokens`], however long they are kept.
+    /// Cached, cache-writing and audio tokens are part of the reported prompt, and reasoning and audio are part of the completion. All cache
+    /// writes count as [`Self::cache_write_tokens`], however long they are kept. The `service_tier` stands beside the usage in an answer: it
+    /// is told with [`Self::in_tier`].
     pub fn from_openai(usage: &Value) -> Result<Self, UsageError> {
         let report = Report::read(usage, &["prompt_tokens", "input_tokens", "completion_tokens", "output_tokens"])?;
         let prompt = report.first_of(&["prompt_tokens", "input_tokens"])?;
         let details = report.part("prompt_tokens_details").or(report.part("input_tokens_details")).unwrap_or_default();
         let (cached_tokens, cache_write_tokens) = (details.count("cached_tokens")?, details.count("cache_write_tokens")?);
+        let cached_audio = details.part("cached_tokens_details").unwrap_or_default().count("audio_tokens")?;
+        let fresh = prompt.saturating_sub(cached_tokens).saturating_sub(cache_write_tokens);
+        let audio_input_tokens = details.count("audio_tokens")?.saturating_sub(cached_audio).min(fresh);
+        let completion = report.first_of(&["completion_tokens", "output_tokens"])?;
+        let written = report.part("completion_tokens_details").or(report.part("output_tokens_details")).unwrap_or_default();
+        let audio_output_tokens = written.count("audio_tokens")?.min(completion);
         Ok(Self {
-            input_tokens: prompt.saturating_sub(cached_tokens).saturating_sub(cache_write_tokens),
-            output_tokens: report.first_of(&["completion_tokens", "output_tokens"])?,
+            input_tokens: fresh - audio_input_tokens,
+            output_tokens: completion - audio_output_tokens,
             cached_tokens,
             cache_write_tokens,
-            cache_write_1h_tokens: 0,
+            audio_input_tokens,
+            audio_output_tokens,
+            ..Self::default()
         })
     }
 
@@ -116,6 +209,8 @@ impl Usage {
             cached_tokens: report.count("cache_read_input_tokens")?,
             cache_write_tokens,
             cache_write_1h_tokens,
+            service_tier: report.0.get("service_tier").and_then(Value::as_str).map_or_else(ServiceTier::default, ServiceTier::named),
+            ..Self::default()
         })
     }
 
@@ -136,6 +231,7 @@ impl Usage {
             cached_tokens: report.count("cacheReadInputTokens")?,
             cache_write_tokens: report.count("cacheWriteInputTokens")?.saturating_sub(cache_write_1h_tokens),
             cache_write_1h_tokens,
+            ..Self::default()
         })
     }
 
@@ -149,7 +245,18 @@ impl Usage {
             0 => report.count("candidatesTokenCount")?.saturating_add(report.count("thoughtsTokenCount")?),
             total => total.saturating_sub(prompt),
         };
-        Ok(Self { input_tokens: prompt.saturating_sub(cached_tokens), output_tokens, cached_tokens, ..Self::default() })
+        let fresh = prompt.saturating_sub(cached_tokens);
+        let heard = report.audio("promptTokensDetails")?.saturating_sub(report.audio("cacheTokensDetails")?);
+        let audio_input_tokens = heard.min(fresh);
+        let audio_output_tokens = report.audio("candidatesTokensDetails")?.min(output_tokens);
+        Ok(Self {
+            input_tokens: fresh - audio_input_tokens,
+            output_tokens: output_tokens - audio_output_tokens,
+            cached_tokens,
+            audio_input_tokens,
+            audio_output_tokens,
+            ..Self::default()
+        })
     }
 }
 
@@ -220,6 +327,14 @@ impl Report {
         count.ok_or_else(|| UsageError::NotACount { field: field.to_owned() })
     }
 
+    /// The tokens of sound in Gemini's list of what a count is made of.
+    fn audio(&self, field: &str) -> Result<u64, UsageError> {
+        let kinds = self.0.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+        kinds
+            .filter(|kind| kind.get("modality").and_then(Value::as_str) == Some("AUDIO"))
+            .try_fold(0_u64, |sum, kind| Ok(sum.saturating_add(Self(kind.clone()).count("tokenCount")?)))
+    }
+
     fn first_of(&self, fields: &[&str]) -> Result<u64, UsageError> {
         fields.iter().find(|field| self.0.contains_key(**field)).map_or(Ok(0), |field| self.count(field))
     }
@@ -232,8 +347,7 @@ mod tests {
 
     #[test]
     fn openai_counts_the_cache_inside_the_prompt_in_both_of_its_forms() {
-        let expected =
-            Usage { input_tokens: 100, output_tokens: 70, cached_tokens: 600, cache_write_tokens: 300, cache_write_1h_tokens: 0 };
+        let expected = Usage { input_tokens: 100, output_tokens: 70, cached_tokens: 600, cache_write_tokens: 300, ..Usage::default() };
         let chat = json!({
             "prompt_tokens": 1000, "completion_tokens": 70, "total_tokens": 1070,
             "prompt_tokens_details": { "cached_tokens": 600, "cache_write_tokens": 300, "audio_tokens": null },
@@ -252,8 +366,14 @@ mod tests {
 
     #[test]
     fn anthropic_counts_the_cache_beside_the_input_and_tells_long_writes_apart() {
-        let expected =
-            Usage { input_tokens: 10, output_tokens: 7, cached_tokens: 600, cache_write_tokens: 100, cache_write_1h_tokens: 200 };
+        let expected = Usage {
+            input_tokens: 10,
+            output_tokens: 7,
+            cached_tokens: 600,
+            cache_write_tokens: 100,
+            cache_write_1h_tokens: 200,
+            ..Usage::default()
+        };
         let whole = json!({
             "input_tokens": 10, "output_tokens": 7, "cache_read_input_tokens": 600, "cache_creation_input_tokens": 300,
             "cache_creation": { "ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200 }
@@ -274,8 +394,14 @@ mod tests {
             "inputTokens": 10, "outputTokens": 7, "totalTokens": 917, "cacheReadInputTokens": 600, "cacheWriteInputTokens": 300,
             "cacheDetails": [{ "ttl": "1h", "inputTokens": 200 }, { "ttl": "5m", "inputTokens": 100 }]
         });
-        let expected =
-            Usage { input_tokens: 10, output_tokens: 7, cached_tokens: 600, cache_write_tokens: 100, cache_write_1h_tokens: 200 };
+        let expected = Usage {
+            input_tokens: 10,
+            output_tokens: 7,
+            cached_tokens: 600,
+            cache_write_tokens: 100,
+            cache_write_1h_tokens: 200,
+            ..Usage::default()
+        };
         assert_eq!(Usage::from_bedrock(&converse), Ok(expected));
         assert_eq!(expected.total_tokens(), 917);
         assert_eq!(Usage::from_bedrock(&json!({ "inputTokens": 3, "outputTokens": 4 })), Ok(Usage::new(3, 4)));
@@ -293,6 +419,50 @@ mod tests {
         }
         let without_total = json!({ "promptTokenCount": 1, "candidatesTokenCount": 2, "thoughtsTokenCount": 3 });
         assert_eq!(Usage::from_gemini(&without_total), Ok(Usage::new(1, 5)));
+    }
+
+    #[test]
+    fn sound_is_counted_apart_and_once() {
+        let expected = Usage {
+            input_tokens: 60,
+            output_tokens: 20,
+            cached_tokens: 30,
+            audio_input_tokens: 10,
+            audio_output_tokens: 50,
+            ..Usage::default()
+        };
+        let openai = json!({
+            "prompt_tokens": 100, "completion_tokens": 70,
+            "prompt_tokens_details": { "cached_tokens": 30, "audio_tokens": 25, "cached_tokens_details": { "audio_tokens": 15 } },
+            "completion_tokens_details": { "audio_tokens": 50, "reasoning_tokens": 0 }
+        });
+        assert_eq!(Usage::from_openai(&openai), Ok(expected));
+        assert_eq!((expected.prompt_tokens(), expected.total_tokens()), (100, 170));
+        let gemini = json!({
+            "promptTokenCount": 100, "candidatesTokenCount": 70, "totalTokenCount": 170, "cachedContentTokenCount": 30,
+            "promptTokensDetails": [{ "modality": "TEXT", "tokenCount": 75 }, { "modality": "AUDIO", "tokenCount": 25 }],
+            "cacheTokensDetails": [{ "modality": "AUDIO", "tokenCount": 15 }],
+            "candidatesTokensDetails": [{ "modality": "AUDIO", "tokenCount": 50 }]
+        });
+        assert_eq!(Usage::from_gemini(&gemini), Ok(expected));
+        let more_sound_than_tokens = json!({ "prompt_tokens": 5, "prompt_tokens_details": { "audio_tokens": 9, "cached_tokens": 2 } });
+        assert_eq!(Usage::from_openai(&more_sound_than_tokens).unwrap().prompt_tokens(), 5);
+    }
+
+    #[test]
+    fn how_a_request_was_served_is_read_and_older_records_say_nothing_of_it() {
+        let batch = Usage::from_anthropic(&json!({ "input_tokens": 1, "output_tokens": 2, "service_tier": "batch" })).unwrap();
+        assert_eq!(batch, Usage::new(1, 2).in_tier(ServiceTier::Batch));
+        for tier in [ServiceTier::Standard, ServiceTier::Priority, ServiceTier::Flex, ServiceTier::Batch] {
+            assert_eq!(ServiceTier::named(tier.name()), tier);
+            let stored = serde_json::to_string(&Usage::new(1, 2).in_tier(tier)).unwrap();
+            assert_eq!(serde_json::from_str::<Usage>(&stored).unwrap().service_tier, tier);
+        }
+        let older = json!({
+            "input_tokens": 1, "output_tokens": 2, "cached_tokens": 0, "cache_write_tokens": 0, "cache_write_1h_tokens": 0
+        });
+        assert_eq!(serde_json::from_value::<Usage>(older.clone()).unwrap(), Usage::new(1, 2));
+        assert_eq!(serde_json::to_value(Usage::new(1, 2)).unwrap(), older);
     }
 
     #[test]

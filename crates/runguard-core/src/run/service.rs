@@ -22,7 +22,7 @@ use crate::detect::stall::{Rung, StallRule, StallSessions, StallSettings, Step, 
 use crate::fingerprint;
 use crate::ledger::{Cost, Limits, Unit};
 use crate::money::NanoDollars;
-use crate::prices::Usage;
+use crate::prices::{ServiceTier, Usage};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 use serde_json::{Map, Value};
@@ -114,6 +114,7 @@ impl Body {
     }
 
     fn spent(self, spent: Spent<'_>) -> Self {
+        let some = |count: u64| (count > 0).then_some(count);
         match spent {
             Spent::Cost(cost) => self.cost(cost),
             Spent::Call { .. } | Spent::AnyCall => self.maybe("key", key_of(spent)),
@@ -122,7 +123,12 @@ impl Body {
                 .with("input_tokens", usage.input_tokens)
                 .with("output_tokens", usage.output_tokens)
                 .with("cached_tokens", usage.cached_tokens)
-                .with("cache_write_tokens", usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens)),
+                .with("cache_write_tokens", usage.cache_write_tokens)
+                // What few requests have is said only by them.
+                .maybe("cache_write_1h_tokens", some(usage.cache_write_1h_tokens))
+                .maybe("audio_input_tokens", some(usage.audio_input_tokens))
+                .maybe("audio_output_tokens", some(usage.audio_output_tokens))
+                .maybe("service_tier", (usage.service_tier != ServiceTier::Standard).then(|| usage.service_tier.name())),
         }
     }
 }

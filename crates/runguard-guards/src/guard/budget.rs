@@ -32,7 +32,7 @@ use runguard_core::ledger::{
 };
 use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Prices, UnknownModel, UnknownModelError, Usage};
+use runguard_core::prices::{Prices, ServiceTier, UnknownModel, UnknownModelError, Usage};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::run::sentence;
 use runguard_core::text::StoreText;
@@ -87,6 +87,15 @@ macro_rules! cost_fields {
             Field::optional("output_tokens", Kind::Whole(0), "Output tokens.", "300"),
             Field::optional("cached_tokens", Kind::Whole(0), "Input tokens read from a cache.", "0"),
             Field::optional("cache_write_tokens", Kind::Whole(0), "Input tokens written to a cache.", "0"),
+            Field::optional("cache_write_1h_tokens", Kind::Whole(0), "Input tokens written to a cache for an hour, not among the others.", "0"),
+            Field::optional("audio_input_tokens", Kind::Whole(0), "Input tokens of sound, not among input_tokens.", "0"),
+            Field::optional("audio_output_tokens", Kind::Whole(0), "Output tokens of sound, not among output_tokens.", "0"),
+            Field::optional(
+                "service_tier",
+                Kind::Id,
+                "How it was served, as the provider says: priority, flex or batch; anything else is the standard.",
+                "\"default\"",
+            ),
             $($more),*
         ]
     };
@@ -641,7 +650,10 @@ impl Request {
             output_tokens: count("output_tokens"),
             cached_tokens: count("cached_tokens"),
             cache_write_tokens: count("cache_write_tokens"),
-            ..Usage::default()
+            cache_write_1h_tokens: count("cache_write_1h_tokens"),
+            audio_input_tokens: count("audio_input_tokens"),
+            audio_output_tokens: count("audio_output_tokens"),
+            service_tier: id("service_tier").map_or_else(ServiceTier::default, |tier| ServiceTier::named(&tier)),
         });
         Self {
             act,
@@ -1740,5 +1752,15 @@ mod tests {
         assert!(story.at(0).allows(&*usage("anthropic.claude-3-7-sonnet-20250219-v1:0")));
         assert_eq!(story.fact("cost_usd"), Some(Value::Number(0.45)));
         assert_eq!(story.at(1).refuses(&*usage("no-such-model")), Reason::UnknownModel);
+        let mut costs = |fields: serde_json::Value| {
+            assert!(story.at(2).allows(&*ask("record", fields)));
+            story.fact("cost_usd")
+        };
+        let kept_an_hour = json!({"model": "claude-sonnet-4-5", "cache_write_tokens": 10_000, "cache_write_1h_tokens": 10_000});
+        assert_eq!(costs(kept_an_hour), Some(Value::Number(0.0975)), "a million is 3.75 dollars, and 6 for an hour");
+        let sound = json!({"model": "gpt-audio", "audio_input_tokens": 1_000, "audio_output_tokens": 1_000});
+        assert_eq!(costs(sound), Some(Value::Number(0.096)), "32 and 64 dollars");
+        let first = json!({"model": "gpt-5.4", "input_tokens": 10_000, "service_tier": "priority"});
+        assert_eq!(costs(first), Some(Value::Number(0.05)), "5 dollars, not 2.50");
     }
 }

@@ -335,11 +335,15 @@ fn langchain_usage(value: &Value) -> Option<Usage> {
     let count = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or(0);
     let detail = |name: &str| value.get("input_token_details").and_then(|details| details.get(name)?.as_u64()).unwrap_or(0);
     value.get("input_tokens")?;
-    let (cached_tokens, cache_write_tokens) = (detail("cache_read"), detail("cache_creation"));
+    let (cached_tokens, cache_write_1h_tokens) = (detail("cache_read"), detail("ephemeral_1h_input_tokens"));
+    // Where what is written is told by how long it is kept, the sum of it is 0.
+    let cache_write_tokens = detail("cache_creation").saturating_sub(cache_write_1h_tokens).max(detail("ephemeral_5m_input_tokens"));
+    let apart = cached_tokens.saturating_add(cache_write_tokens).saturating_add(cache_write_1h_tokens);
     Some(Usage {
         cached_tokens,
         cache_write_tokens,
-        ..Usage::new(count("input_tokens").saturating_sub(cached_tokens.saturating_add(cache_write_tokens)), count("output_tokens"))
+        cache_write_1h_tokens,
+        ..Usage::new(count("input_tokens").saturating_sub(apart), count("output_tokens"))
     })
 }
 

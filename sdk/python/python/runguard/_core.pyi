@@ -86,6 +86,9 @@ class BudgetTracker:
         cached_tokens: int | None = None,
         cache_write_tokens: int | None = None,
         cache_write_1h_tokens: int | None = None,
+        audio_input_tokens: int | None = None,
+        audio_output_tokens: int | None = None,
+        service_tier: str | None = None,
     ) -> None: ...
     def check(self, session_id: str | None = None, step_id: str | None = None) -> float: ...
     def reserve(self, usd: _Dollars | None = None, *, tokens: int | None = None) -> Reservation: ...
@@ -164,6 +167,9 @@ class ServiceBudget:
         cached_tokens: int | None,
         cache_write_tokens: int | None,
         cache_write_1h_tokens: int | None,
+        audio_input_tokens: int | None,
+        audio_output_tokens: int | None,
+        service_tier: str | None,
     ) -> Question: ...
     def books(self, session_id: str | None = None, step_id: str | None = None) -> Question: ...
     def reserve(self, usd: _Dollars | None, tokens: int | None) -> Question: ...
@@ -210,6 +216,9 @@ class Run:
         cached_tokens: int,
         cache_write_tokens: int,
         cache_write_1h_tokens: int,
+        audio_input_tokens: int,
+        audio_output_tokens: int,
+        service_tier: str | None,
     ) -> Any: ...
     def finish_uncounted(self, call: ModelCall, bytes: int) -> Any: ...
     def drop_model(self, call: ModelCall) -> Any: ...
@@ -223,6 +232,9 @@ class Run:
         cached_tokens: int | None,
         cache_write_tokens: int | None,
         cache_write_1h_tokens: int | None,
+        audio_input_tokens: int | None,
+        audio_output_tokens: int | None,
+        service_tier: str | None,
     ) -> Any: ...
     def record_usd(self, usd: float) -> Any: ...
     @property
@@ -316,11 +328,15 @@ def cost_usd(
     output_tokens: int,
     cached_tokens: int | None = None,
     cache_write_tokens: int | None = None,
+    cache_write_1h_tokens: int | None = None,
+    audio_input_tokens: int | None = None,
+    audio_output_tokens: int | None = None,
+    service_tier: str | None = None,
     *,
     prices: Mapping[str, Any] | None = None,
     unknown_model: str | Mapping[str, Any] | None = None,
 ) -> float: ...
-def read_usage(provider: str, report: Any) -> dict[str, int]: ...
+def read_usage(provider: str, report: Any, service_tier: str | None = None) -> dict[str, Any]: ...
 def fingerprint(args: Any, *, ignore: Sequence[str] = ()) -> str: ...
 def result_fingerprint(result: Any) -> str: ...
 def call_begun(last: Tuple[str, int], signature: str) -> Tuple[str, int]: ...

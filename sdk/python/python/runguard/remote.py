@@ -210,8 +210,13 @@ class RemoteBudgetTracker(BudgetTracker):
         cached_tokens: Optional[int] = None,
         cache_write_tokens: Optional[int] = None,
         cache_write_1h_tokens: Optional[int] = None,
+        audio_input_tokens: Optional[int] = None,
+        audio_output_tokens: Optional[int] = None,
+        service_tier: Optional[str] = None,
     ) -> None:
-        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))
+        written = (cache_write_tokens, cache_write_1h_tokens)
+        spoken = (audio_input_tokens, audio_output_tokens, service_tier)
+        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, *written, *spoken))
 
     def check(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Union[int, float]:
         left: Union[int, float] = self._books(session_id, step_id)["left"]

@@ -157,20 +157,25 @@ class Run:
         cached_tokens: Optional[int] = 0,
         cache_write_tokens: Optional[int] = 0,
         cache_write_1h_tokens: Optional[int] = 0,
+        audio_input_tokens: Optional[int] = 0,
+        audio_output_tokens: Optional[int] = 0,
+        service_tier: Optional[str] = None,
     ) -> None:
-        """Adds what a model call used; `input_tokens` are those read afresh, without the cached ones (see `read_usage`).
+        """Adds what a model call used; `input_tokens` are those read afresh, without the cached ones and those of sound (see `read_usage`).
+        `service_tier` is how it was served, as the answer says.
 
         Raises once the budget is exceeded. A model without a price raises `UnknownModelError` when dollars are limited.
         """
         if self.budget is None:
             return
-        tokens = (input_tokens or 0, output_tokens or 0, cached_tokens or 0, cache_write_tokens or 0, cache_write_1h_tokens or 0)
+        read = (input_tokens or 0, output_tokens or 0, cached_tokens or 0)
+        tokens = (*read, cache_write_tokens or 0, cache_write_1h_tokens or 0, audio_input_tokens or 0, audio_output_tokens or 0)
         if tokens in self._hooked and not self._is_told:
             # A hooked client has told it already; from here on its caller does.
             self._hooked.remove(tokens)
             self.check()
             return
-        step = self._run.record_usage(model, *tokens)
+        step = self._run.record_usage(model, *tokens, service_tier)
         if step is not None:
             self._heed(step)
 
@@ -346,9 +351,14 @@ class ModelCall:
         cached_tokens: int = 0,
         cache_write_tokens: int = 0,
         cache_write_1h_tokens: int = 0,
+        audio_input_tokens: int = 0,
+        audio_output_tokens: int = 0,
+        service_tier: Optional[str] = None,
     ) -> None:
         """What the provider counted; `model` is the one that answered. Raises once the budget is exceeded."""
-        self._end(self.run._run.finish_model(self._call, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens))
+        written = (cache_write_tokens, cache_write_1h_tokens)
+        spoken = (audio_input_tokens, audio_output_tokens, service_tier)
+        self._end(self.run._run.finish_model(self._call, model, input_tokens, output_tokens, cached_tokens, *written, *spoken))
 
     def estimated(self, answer: Any = "") -> None:
         """The provider counted nothing: `answer` is what came, and its size is billed."""

@@ -43,6 +43,12 @@ class Usage:
     output: int = 50
     cached: int = 400
     cache_write: int = 100
+    # Of those written, the ones that are kept an hour.
+    cache_write_1h: int = 0
+    # Of the input and of the output, sound.
+    audio_input: int = 0
+    audio_output: int = 0
+    service_tier: str | None = None
 
 
 @dataclass
@@ -237,8 +243,12 @@ class _Chat(_Wire):
             "prompt_tokens": self.usage.input,
             "completion_tokens": self.usage.output,
             "total_tokens": self.usage.input + self.usage.output,
-            "prompt_tokens_details": {"cached_tokens": self.usage.cached, "cache_write_tokens": self.usage.cache_write},
-            "completion_tokens_details": {"reasoning_tokens": self.usage.output // 2},
+            "prompt_tokens_details": {
+                "cached_tokens": self.usage.cached,
+                "cache_write_tokens": self.usage.cache_write,
+                "audio_tokens": self.usage.audio_input,
+            },
+            "completion_tokens_details": {"reasoning_tokens": self.usage.output // 2, "audio_tokens": self.usage.audio_output},
         }
 
     def _finish(self) -> str:
@@ -259,6 +269,7 @@ class _Chat(_Wire):
             "model": self.name,
             "choices": [choice],
             "usage": self._usage() if self.counts else None,
+            "service_tier": self.usage.service_tier,
         }
 
     def events(self) -> Iterator[tuple[str | None, dict[str, Any] | str]]:
@@ -279,7 +290,7 @@ class _Chat(_Wire):
         yield chunk({}, self._finish())
         if self.counts and (self.body.get("stream_options") or {}).get("include_usage"):
             last = chunk({})[1]
-            yield None, {**last, "choices": [], "usage": self._usage()}
+            yield None, {**last, "choices": [], "usage": self._usage(), "service_tier": self.usage.service_tier}
         yield None, "[DONE]"
 
 
@@ -314,6 +325,7 @@ class _Responses(_Wire):
             "model": self.name,
             "output": items,
             "usage": self._usage() if self.counts and status == "completed" else None,
+            "service_tier": self.usage.service_tier,
             "error": None,
             "incomplete_details": None,
             "instructions": None,
@@ -365,6 +377,10 @@ class _Messages(_Wire):
             "input_tokens": self.usage.input - self.usage.cached - self.usage.cache_write,
             "cache_read_input_tokens": self.usage.cached,
             "cache_creation_input_tokens": self.usage.cache_write,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": self.usage.cache_write - self.usage.cache_write_1h,
+                "ephemeral_1h_input_tokens": self.usage.cache_write_1h,
+            },
         }
 
     def _blocks(self) -> list[dict[str, Any]]:

@@ -150,7 +150,9 @@ def test_the_other_answer_to_a_trip_is_a_mistake() -> None:
     ("model", "usage", "dollars_per_call"),
     [
         ("openai", Usage(1000, 50, 400, 0), (600 * 0.15 + 400 * 0.075 + 50 * 0.60) / 1e6),
+        ("openai", Usage(1000, 50, 400, 0, service_tier="priority"), (600 * 0.25 + 400 * 0.125 + 50 * 1.00) / 1e6),
         ("anthropic", Usage(1000, 50, 400, 100), (500 * 1 + 400 * 0.10 + 100 * 1.25 + 50 * 5) / 1e6),
+        ("anthropic", Usage(1000, 50, 400, 100, cache_write_1h=60), (500 * 1 + 400 * 0.10 + 40 * 1.25 + 60 * 2 + 50 * 5) / 1e6),
     ],
 )
 def test_usage_is_priced(kind: str, way: Way, model: str, usage: Usage, dollars_per_call: float, search: Search) -> None:

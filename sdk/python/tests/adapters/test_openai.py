@@ -140,6 +140,14 @@ def test_usage_is_priced_with_the_cached_tokens_taken_out_of_the_input(agent: Ag
         assert budget.spent == pytest.approx(6 * (600 * 0.15 + 400 * 0.075 + 50 * 0.60) / 1e6, abs=1e-12)
 
 
+def test_how_an_answer_was_served_has_its_price(agent: Agent, search: Search) -> None:
+    budget = BudgetTracker(max_usd=1.0)
+    with ModelServer(healthy(), usage=Usage(input=1000, output=50, cached=400, cache_write=0, service_tier="priority")) as server:
+        agent.play(agent.client(server, Run(repeats=4, budget=budget)), search)
+        # $0.25, $0.125 and $1.00 per million where $0.15, $0.075 and $0.60 are usual.
+        assert budget.spent == pytest.approx(6 * (600 * 0.25 + 400 * 0.125 + 50 * 1.00) / 1e6, abs=1e-12)
+
+
 def test_an_answer_that_breaks_the_budget_has_no_tool_run(agent: Agent, healthy_model: ModelServer, search: Search) -> None:
     run = Run(repeats=4, max_tokens=2500)
     client = agent.client(healthy_model, run)

@@ -47,7 +47,7 @@ function kind(value: unknown): string {
 /** Settings under the names the core has for them, without those that are undefined. */
 export function snakeCase(settings: object): Record<string, unknown> {
   const given = Object.entries(settings).filter(([, value]) => value !== undefined)
-  return Object.fromEntries(given.map(([name, value]) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]))
+  return Object.fromEntries(given.map(([name, value]) => [name.replace(/[A-Z]|\d+/g, (part) => `_${part.toLowerCase()}`), value]))
 }
 
 /** A new name. Not `crypto.randomUUID`: a page served without TLS has none. */

@@ -7,6 +7,9 @@
 import { InvalidInputError, RunGuardError } from '../errors.js'
 import { WASM_BASE64 } from './wasm-bytes.js'
 
+/** Tokens that are read, written, read from a cache, written to one for the usual time and for an hour, heard, spoken; and the service tier. */
+export type Counts = [number, number, number, number, number, number, number, number]
+
 interface Exports {
   memory: WebAssembly.Memory
   input(length: number): number
@@ -44,8 +47,8 @@ interface Exports {
   recipe_get(handle: number, step: number, action: number, args: number): number
   recipe_put(handle: number, step: number, action: number, args: number, result: number): number
   recipe_clear(handle: number): number
-  budget_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
-  cost_usd(model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  budget_record_usage(handle: number, model: number, ...counts: Counts): number
+  cost_usd(model: number, ...counts: Counts): number
   prices_set(models: number): number
   prices_unknown(choice: number): number
   breaker_new(settings: number): number
@@ -76,16 +79,7 @@ interface Exports {
   run_after_tool(handle: number, agent: number, tool: number, args: number, result: number, error: number, now: number): number
   run_before_model(handle: number, now: number): number
   run_begin_model(handle: number, model: number, prompt: number, maxOutput: number, hasWaited: number, now: number): number
-  run_finish_model(
-    handle: number,
-    call: number,
-    model: number,
-    input: number,
-    output: number,
-    cached: number,
-    cacheWrite: number,
-    cacheWrite1h: number,
-  ): number
+  run_finish_model(handle: number, call: number, model: number, ...counts: Counts): number
   run_finish_uncounted(handle: number, call: number, bytes: number): number
   run_drop_model(handle: number, call: number): number
   run_estimated_calls(handle: number): number
@@ -94,7 +88,7 @@ interface Exports {
   rest_lasts(handle: number, now: number): number
   rest_told(handle: number, answered: number, now: number): void
   run_record(handle: number, usd: number, tokens: number): number
-  run_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  run_record_usage(handle: number, model: number, ...counts: Counts): number
   run_trip(handle: number): number
   run_new_turn(handle: number): number
   run_reset(handle: number): number
@@ -126,7 +120,7 @@ interface Exports {
   service_budget_session(handle: number): void
   service_budget_record(handle: number, usd: number, tokens: number): number
   service_budget_count(handle: number, session: number, step: number): number
-  service_budget_record_usage(handle: number, model: number, input: number, output: number, cached: number, cacheWrite: number): number
+  service_budget_record_usage(handle: number, model: number, ...counts: Counts): number
   service_budget_reserve(handle: number, usd: number, tokens: number): number
   service_budget_commit(handle: number, reservation: number, usd: number, tokens: number): number
   service_budget_release(handle: number, reservation: number): number

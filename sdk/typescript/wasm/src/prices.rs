@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, UNKNOWN_MODEL, answer_text, refuse, with_texts};
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Price, Prices, UnknownModel, UnknownModelError, Usage};
+use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage};
 use runguard_core::run::sentence;
 use std::cell::RefCell;
 
@@ -22,14 +22,23 @@ fn with_prices<R>(operation: impl FnOnce(&mut InForce) -> R) -> R {
     })
 }
 
-/// Whole numbers of tokens, at least 0; JavaScript has checked them.
-pub(crate) fn usage(input: f64, output: f64, cached: f64, cache_write: f64) -> Usage {
+/// Whole numbers of tokens, at least 0; JavaScript has checked them. The tier is a place in the list that it knows too.
+pub(crate) fn usage(counts: [f64; 7], service_tier: u32) -> Usage {
+    let [input, output, cached, cache_write, cache_write_1h, audio_input, audio_output] = counts.map(|count| count as u64);
     Usage {
-        input_tokens: input as u64,
-        output_tokens: output as u64,
-        cached_tokens: cached as u64,
-        cache_write_tokens: cache_write as u64,
-        ..Usage::default()
+        input_tokens: input,
+        output_tokens: output,
+        cached_tokens: cached,
+        cache_write_tokens: cache_write,
+        cache_write_1h_tokens: cache_write_1h,
+        audio_input_tokens: audio_input,
+        audio_output_tokens: audio_output,
+        service_tier: match service_tier {
+            1 => ServiceTier::Priority,
+            2 => ServiceTier::Flex,
+            3 => ServiceTier::Batch,
+            _ => ServiceTier::Standard,
+        },
     }
 }
 
@@ -54,8 +63,19 @@ pub(crate) fn longest_answer(model: &str) -> Option<u64> {
 
 /// Dollars; or a status, as a number below 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn cost_usd(model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> f64 {
-    with_texts([model], |[model]| match cost_of(model, &usage(input, output, cached, cache_write)) {
+pub extern "C" fn cost_usd(
+    model: usize,
+    input: f64,
+    output: f64,
+    cached: f64,
+    cache_write: f64,
+    cache_write_1h: f64,
+    audio_input: f64,
+    audio_output: f64,
+    service_tier: u32,
+) -> f64 {
+    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
+    with_texts([model], |[model]| match cost_of(model, &usage) {
         Ok(cost) => cost.as_dollars(),
         Err(status) => -f64::from(status),
     })

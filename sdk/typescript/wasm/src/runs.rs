@@ -10,7 +10,7 @@ use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
 use runguard_core::detect::stall::Verdict;
 use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
-use runguard_core::prices::{Prompt, Usage};
+use runguard_core::prices::Prompt;
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
 use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used};
@@ -271,8 +271,11 @@ pub extern "C" fn run_finish_model(
     cached: f64,
     cache_write: f64,
     cache_write_1h: f64,
+    audio_input: f64,
+    audio_output: f64,
+    service_tier: u32,
 ) -> i32 {
-    let usage = Usage { cache_write_1h_tokens: cache_write_1h as u64, ..usage(input, output, cached, cache_write) };
+    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
     with_texts([model], |[model]| {
         let model = (!model.is_empty()).then_some(model);
         finish(handle, call, Used::Counted { model, usage: &usage })
@@ -318,8 +321,19 @@ pub extern "C" fn run_record(handle: u32, usd: f64, count: f64) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn run_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
-    let usage = usage(input, output, cached, cache_write);
+pub extern "C" fn run_record_usage(
+    handle: u32,
+    model: usize,
+    input: f64,
+    output: f64,
+    cached: f64,
+    cache_write: f64,
+    cache_write_1h: f64,
+    audio_input: f64,
+    audio_output: f64,
+    service_tier: u32,
+) -> i32 {
+    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
     with_texts([model], |[model]| with_run(handle, |run| run.record_usage(model, &usage, || known_cost(model, &usage))))
 }
 

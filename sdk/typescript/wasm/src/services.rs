@@ -179,8 +179,19 @@ pub extern "C" fn service_budget_count(handle: u32, session: usize, step: usize)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn service_budget_record_usage(handle: u32, model: usize, input: f64, output: f64, cached: f64, cache_write: f64) -> i32 {
-    let usage = usage(input, output, cached, cache_write);
+pub extern "C" fn service_budget_record_usage(
+    handle: u32,
+    model: usize,
+    input: f64,
+    output: f64,
+    cached: f64,
+    cache_write: f64,
+    cache_write_1h: f64,
+    audio_input: f64,
+    audio_output: f64,
+    service_tier: u32,
+) -> i32 {
+    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
     with_texts([model], |[model]| of_budget(handle, |budget| budget.record(Spent::Usage { model, usage: &usage })))
 }
 

@@ -240,7 +240,7 @@ class Exchange:
 
     def used(self, model: Optional[str], tokens: Optional[Tokens], came: int) -> None:
         if tokens is not None and isinstance(self.teller, Spending):
-            self.teller.run._hooked.append(tuple(tokens))
+            self.teller.run._hooked.append(tokens.counts)
         settle(self.call, model, tokens, came)
 
 

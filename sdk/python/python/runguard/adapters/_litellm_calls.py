@@ -82,17 +82,27 @@ class _Asked:
             # Whether the caller did not ask for the chunk that has the usage.
             hides_usage = not (self._kwargs.get("stream_options") or {}).get("include_usage")
             return _Stream(answer, call, self.model, hides_usage)
-        settle(call, self.model, _tokens(getattr(answer, "usage", None)), _core.text_size(getattr(answer, "choices", None)))
+        settle(call, self.model, _tokens(getattr(answer, "usage", None), getattr(answer, "service_tier", None)), _core.text_size(getattr(answer, "choices", None)))
         return answer
 
 
-def _tokens(usage: Any) -> Optional[Tokens]:
+def _tokens(usage: Any, service_tier: Optional[str] = None) -> Optional[Tokens]:
     if usage is None:
         return None
     details = getattr(usage, "prompt_tokens_details", None)
     cached = getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None)
     written = getattr(usage, "cache_creation_input_tokens", None)
-    return Tokens.of_total(getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0), cached, written)
+    for_an_hour = getattr(getattr(details, "cache_creation_token_details", None), "ephemeral_1h_input_tokens", None) or 0
+    return Tokens.of_total(
+        getattr(usage, "prompt_tokens", 0),
+        getattr(usage, "completion_tokens", 0),
+        cached,
+        max((written or 0) - for_an_hour, 0),
+        for_an_hour,
+        getattr(details, "audio_tokens", None),
+        getattr(getattr(usage, "completion_tokens_details", None), "audio_tokens", None),
+        service_tier,
+    )
 
 
 class _Stream:

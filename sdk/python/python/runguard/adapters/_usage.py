@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple
 
 from runguard.errors import TripError
 
@@ -19,14 +19,32 @@ class Tokens(NamedTuple):
     cached: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
+    audio_input: int = 0
+    audio_output: int = 0
+    service_tier: Optional[str] = None
+
+    @property
+    def counts(self) -> Tuple[int, ...]:
+        """The numbers alone."""
+        return (self.input, self.output, self.cached, self.cache_write, self.cache_write_1h, self.audio_input, self.audio_output)
 
     @classmethod
     def of_total(
-        cls, total_input: Optional[int], output: Optional[int], cached: Optional[int] = 0, cache_write: Optional[int] = 0
+        cls,
+        total_input: Optional[int],
+        output: Optional[int],
+        cached: Optional[int] = 0,
+        cache_write: Optional[int] = 0,
+        cache_write_1h: Optional[int] = 0,
+        audio_input: Optional[int] = 0,
+        audio_output: Optional[int] = 0,
+        service_tier: Optional[str] = None,
     ) -> Tokens:
-        """From services that count cached and cache-written tokens inside the input."""
-        apart = (cached or 0) + (cache_write or 0)
-        return cls(max((total_input or 0) - apart, 0), output or 0, cached or 0, cache_write or 0)
+        """From services that count cached, cache-written and audio tokens inside the input, and audio inside the output."""
+        cached, cache_write, cache_write_1h = cached or 0, cache_write or 0, cache_write_1h or 0
+        fresh = max((total_input or 0) - cached - cache_write - cache_write_1h, 0)
+        heard, spoken = min(audio_input or 0, fresh), min(audio_output or 0, output or 0)
+        return cls(fresh - heard, (output or 0) - spoken, cached, cache_write, cache_write_1h, heard, spoken, service_tier)
 
 
 def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tokens], came: int = 0) -> None:

@@ -87,11 +87,11 @@ class ClaudeGuard:
     def _ended(self, message: ResultMessage) -> None:
         # An answer's message is sent before its output is counted; the result has the sums of the query.
         total, counted = _tokens(message.usage), self._counted
-        self._count(Tokens(*(max(whole - part, 0) for whole, part in zip(total, counted))))
+        self._count(Tokens(*(max(whole - part, 0) for whole, part in zip(total.counts, counted.counts))))
         self._counted = Tokens()
 
     def _count(self, tokens: Tokens) -> None:
-        self._counted = Tokens(*(before + more for before, more in zip(self._counted, tokens)))
+        self._counted = Tokens(*(before + more for before, more in zip(self._counted.counts, tokens.counts)))
         try:
             note_usage(self.run, self._model, tokens)
         except RunGuardError as error:

@@ -177,8 +177,26 @@ def _note_message(run: Run, message: BaseMessage) -> None:
     usage = getattr(message, "usage_metadata", None)
     if not usage:
         return
-    # LangChain counts cached tokens inside the input, whatever the provider does.
-    details = usage.get("input_token_details") or {}
-    tokens = Tokens.of_total(usage["input_tokens"], usage["output_tokens"], details.get("cache_read"), details.get("cache_creation"))
     told = message.response_metadata
-    note_usage(run, told.get("model_name") or told.get("model"), tokens)
+    note_usage(run, told.get("model_name") or told.get("model"), _tokens(usage, told.get("service_tier")))
+
+
+def _tokens(usage: Any, service_tier: Optional[str]) -> Tokens:
+    # LangChain counts cached tokens inside the input, whatever the provider does, and writes a tier with prices of its own before their names.
+    read, written = usage.get("input_token_details") or {}, usage.get("output_token_details") or {}
+
+    def cached(name: str) -> int:
+        return read.get(name) or read.get(f"{service_tier}_{name}") or 0
+
+    # Anthropic's cache writes are told by how long they are kept; then their sum is given as 0.
+    for_an_hour = read.get("ephemeral_1h_input_tokens") or 0
+    return Tokens.of_total(
+        usage["input_tokens"],
+        usage["output_tokens"],
+        cached("cache_read"),
+        max(cached("cache_creation") - for_an_hour, read.get("ephemeral_5m_input_tokens") or 0),
+        for_an_hour,
+        read.get("audio"),
+        written.get("audio"),
+        service_tier,
+    )

@@ -41,9 +41,17 @@ def _field(item: Any, name: str) -> Any:
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _split(total_input: int, output: int, details: Any) -> Tokens:
-    """OpenAI counts cached and cache-written tokens inside the input; prices want them apart."""
-    return Tokens.of_total(total_input, output, _field(details, "cached_tokens"), _field(details, "cache_write_tokens"))
+def _split(total_input: int, output: int, details: Any, written: Any, service_tier: Optional[str]) -> Tokens:
+    """OpenAI counts cached, cache-written and audio tokens inside the input; prices want them apart."""
+    return Tokens.of_total(
+        total_input,
+        output,
+        _field(details, "cached_tokens"),
+        _field(details, "cache_write_tokens"),
+        audio_input=_field(details, "audio_tokens"),
+        audio_output=_field(written, "audio_tokens"),
+        service_tier=service_tier,
+    )
 
 
 class _Chat(Route):
@@ -71,7 +79,7 @@ class _Chat(Route):
         return [call for choice in answer.choices for call in _chat_calls(choice.message)]
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
-        return _chat_tokens(answer.usage)
+        return _chat_tokens(answer)
 
     def came(self, answer: Any) -> Any:
         return answer.choices
@@ -102,7 +110,7 @@ class _ChatReader(Reader):
     def take(self, event: Any) -> List[ToolCall]:
         self.model = event.model or self.model
         if getattr(event, "usage", None):
-            self.tokens, self.is_counted = _chat_tokens(event.usage), True
+            self.tokens, self.is_counted = _chat_tokens(event), True
         finished: List[ToolCall] = []
         for choice in event.choices:
             for delta in (choice.delta.tool_calls if choice.delta else None) or ():
@@ -150,7 +158,10 @@ class _Responses(Route):
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
         usage = answer.usage
-        return _split(usage.input_tokens, usage.output_tokens, usage.input_tokens_details) if usage else None
+        if not usage:
+            return None
+        tier = getattr(answer, "service_tier", None)
+        return _split(usage.input_tokens, usage.output_tokens, usage.input_tokens_details, usage.output_tokens_details, tier)
 
     def came(self, answer: Any) -> Any:
         return answer.output
@@ -223,8 +234,12 @@ def _chat_calls(message: Any) -> List[ToolCall]:
     return calls
 
 
-def _chat_tokens(usage: Any) -> Optional[Tokens]:
-    return _split(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details) if usage else None
+def _chat_tokens(answer: Any) -> Optional[Tokens]:
+    """Of an answer, or of the chunk of a stream that has the usage."""
+    usage, tier = answer.usage, getattr(answer, "service_tier", None)
+    if not usage:
+        return None
+    return _split(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details, usage.completion_tokens_details, tier)
 
 
 def response_call(item: Any) -> List[ToolCall]:
