@@ -20,7 +20,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 pub use usage::{ServiceTier, Usage, UsageError};
 
 const TOKENS_PER_PRICE: u128 = 1_000_000;
@@ -398,10 +398,25 @@ pub struct Prices {
 struct Table {
     #[cfg(feature = "prices")]
     origin: Origin,
-    /// By id in lower case: the id as the source writes it, and the price.
-    models: BTreeMap<String, (String, Price)>,
+    /// By id in lower case.
+    models: BTreeMap<String, Model>,
     /// Ids without their version or date, and the newest id they stand for.
     short_names: BTreeMap<String, String>,
+}
+
+/// A line of the table. Few of them are ever asked for, so each is read when it is.
+#[derive(Debug)]
+struct Model {
+    /// As the source writes it.
+    id: &'static str,
+    json: &'static str,
+    price: OnceLock<Price>,
+}
+
+impl Model {
+    fn price(&self) -> &Price {
+        self.price.get_or_init(|| serde_json::from_str(self.json).expect("the table is part of the crate, and a test reads all of it"))
+    }
 }
 
 #[cfg(feature = "prices")]
@@ -417,15 +432,15 @@ static NO_TABLE: LazyLock<Table> = LazyLock::new(|| Table {
 
 #[cfg(feature = "prices")]
 impl Table {
-    fn read(text: &str) -> Result<Self, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct File {
-            #[serde(flatten)]
-            origin: Origin,
-            models: BTreeMap<String, Price>,
-        }
-        let File { origin, models } = serde_json::from_str(text)?;
-        let models: BTreeMap<_, _> = models.into_iter().map(|(id, price)| (id.to_lowercase(), (id, price))).collect();
+    /// The first line says where it comes from, and each of the others is a model.
+    fn read(text: &'static str) -> Option<Self> {
+        let (head, lines) = text.split_once(", \"models\": {\n")?;
+        let origin = serde_json::from_str(&format!("{head}}}")).ok()?;
+        let model = |line: &'static str| {
+            let (id, json) = line.strip_prefix('"')?.split_once("\": ")?;
+            Some((id.to_lowercase(), Model { id, json: json.strip_suffix(',').unwrap_or(json), price: OnceLock::new() }))
+        };
+        let models: BTreeMap<_, _> = lines.lines().filter_map(model).collect();
         let mut short_names = BTreeMap::new();
         // In order, so that of two dates or versions the later one stays.
         for id in models.keys() {
@@ -434,7 +449,7 @@ impl Table {
                 short_names.insert(short.to_owned(), id.clone());
             }
         }
-        Ok(Self { origin, models, short_names })
+        Some(Self { origin, models, short_names })
     }
 }
 
@@ -510,7 +525,7 @@ impl Prices {
     /// ```
     pub fn longest_answer(&self, model: &str) -> Option<u64> {
         let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
-        let bundled = |id: &str| self.bundled.models.get(id).and_then(|(_, price)| price.max_output);
+        let bundled = |id: &str| self.bundled.models.get(id).and_then(|model| model.price().max_output);
         self.find(model, |id| own(id).or_else(|| bundled(id)))
     }
 
@@ -537,7 +552,7 @@ impl Prices {
         if let Some((name, price)) = self.overrides.get(id) {
             return Some((price, PriceSource::Override(name.clone())));
         }
-        self.bundled.models.get(id).map(|(id, price)| (price, PriceSource::Bundled(id.clone())))
+        self.bundled.models.get(id).map(|model| (model.price(), PriceSource::Bundled(model.id.to_owned())))
     }
 
     fn near_names(&self, model: &str) -> Vec<String> {
@@ -545,15 +560,16 @@ impl Prices {
         if model.len() > LONGEST_SHOWN {
             return Vec::new();
         }
-        let known = self.overrides.iter().chain(&self.bundled.models);
-        let mut near: Vec<(f64, &String)> = known
+        let own = self.overrides.iter().map(|(id, (name, _))| (id, name.as_str()));
+        let mut near: Vec<(f64, &str)> = own
+            .chain(self.bundled.models.iter().map(|(id, model)| (id, model.id)))
             .filter(|(id, _)| could_be_near(&model, id))
-            .map(|(id, (name, _))| (ratio(&model, id, Junk::Keep), name))
+            .map(|(id, name)| (ratio(&model, id, Junk::Keep), name))
             .filter(|(nearness, _)| *nearness >= NEAR)
             .collect();
         near.sort_by(|(one, name), (other, other_name)| other.total_cmp(one).then_with(|| name.cmp(other_name)));
         near.dedup_by_key(|(_, name)| *name);
-        near.into_iter().take(3).map(|(_, name)| name.clone()).collect()
+        near.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
     }
 }
 
@@ -836,7 +852,11 @@ mod tests {
         assert!(include_str!("../data/prices.json").len() <= 500_000);
         assert!(Prices::bundled_len() > 3_000);
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
-        for (id, (_, price)) in &TABLE.models {
+        let whole: serde_json::Value = serde_json::from_str(include_str!("../data/prices.json")).unwrap();
+        assert_eq!(whole["models"].as_object().unwrap().len(), TABLE.models.len(), "a line is a model");
+        for (id, model) in &TABLE.models {
+            let price = model.price();
+            assert_eq!(serde_json::from_str::<serde_json::Value>(model.json).unwrap(), whole["models"][model.id], "{id}");
             let writes = price.max_output != Some(0);
             assert!(price.input > PerMillion::default() && (price.output > PerMillion::default()) >= writes, "{id} is free");
             assert!(price.output < per_million("1000") && price.input < per_million("1000"), "{id} costs more than any model");
@@ -871,7 +891,7 @@ mod tests {
 
     #[test]
     fn a_stored_price_comes_back() {
-        for (_, price) in TABLE.models.values() {
+        for price in TABLE.models.values().map(Model::price) {
             assert_eq!(&serde_json::from_str::<Price>(&serde_json::to_string(price).unwrap()).unwrap(), price);
         }
     }

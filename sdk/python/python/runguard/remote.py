@@ -214,9 +214,8 @@ class RemoteBudgetTracker(BudgetTracker):
         audio_output_tokens: Optional[int] = None,
         service_tier: Optional[str] = None,
     ) -> None:
-        written = (cache_write_tokens, cache_write_1h_tokens)
-        spoken = (audio_input_tokens, audio_output_tokens, service_tier)
-        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, *written, *spoken))
+        written, sound = (cache_write_tokens, cache_write_1h_tokens), (audio_input_tokens, audio_output_tokens)
+        self._service.settle(self._kept.record_usage(model, input_tokens, output_tokens, cached_tokens, *written, *sound, service_tier))
 
     def check(self, session_id: Optional[str] = None, step_id: Optional[str] = None) -> Union[int, float]:
         left: Union[int, float] = self._books(session_id, step_id)["left"]

@@ -356,9 +356,8 @@ class ModelCall:
         service_tier: Optional[str] = None,
     ) -> None:
         """What the provider counted; `model` is the one that answered. Raises once the budget is exceeded."""
-        written = (cache_write_tokens, cache_write_1h_tokens)
-        spoken = (audio_input_tokens, audio_output_tokens, service_tier)
-        self._end(self.run._run.finish_model(self._call, model, input_tokens, output_tokens, cached_tokens, *written, *spoken))
+        read, written = (input_tokens, output_tokens, cached_tokens), (cache_write_tokens, cache_write_1h_tokens)
+        self._end(self.run._run.finish_model(self._call, model, *read, *written, audio_input_tokens, audio_output_tokens, service_tier))
 
     def estimated(self, answer: Any = "") -> None:
         """The provider counted nothing: `answer` is what came, and its size is billed."""

@@ -133,5 +133,8 @@ class ClaudeGuard:
 
 
 def _tokens(usage: Optional[dict[str, Any]]) -> Tokens:
-    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return Tokens(*((usage or {}).get(name) or 0 for name in names))
+    told = usage or {}
+    written = told.get("cache_creation_input_tokens") or 0
+    for_an_hour = (told.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
+    read = (told.get(name) or 0 for name in ("input_tokens", "output_tokens", "cache_read_input_tokens"))
+    return Tokens(*read, max(written - for_an_hour, 0), for_an_hour)

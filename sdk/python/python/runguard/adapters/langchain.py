@@ -182,11 +182,13 @@ def _note_message(run: Run, message: BaseMessage) -> None:
 
 
 def _tokens(usage: Any, service_tier: Optional[str]) -> Tokens:
-    # LangChain counts cached tokens inside the input, whatever the provider does, and writes a tier with prices of its own before their names.
+    # LangChain counts cached tokens inside the input, whatever the provider does.
     read, written = usage.get("input_token_details") or {}, usage.get("output_token_details") or {}
+    # A tier with prices of its own is a detail, and stands before the names of what is cached. Of a stream nothing else tells it.
+    tier = next((tier for tier in ("priority", "flex") if tier in read), service_tier)
 
     def cached(name: str) -> int:
-        return read.get(name) or read.get(f"{service_tier}_{name}") or 0
+        return read.get(name) or read.get(f"{tier}_{name}") or 0
 
     # Anthropic's cache writes are told by how long they are kept; then their sum is given as 0.
     for_an_hour = read.get("ephemeral_1h_input_tokens") or 0
@@ -198,5 +200,5 @@ def _tokens(usage: Any, service_tier: Optional[str]) -> Tokens:
         for_an_hour,
         read.get("audio"),
         written.get("audio"),
-        service_tier,
+        tier,
     )
