@@ -114,6 +114,12 @@ def test_budgets_of_calls_tokens_and_usage(url: str) -> None:
         tracker.record_tokens(101)
     assert caught.value.unit == "tokens" and tracker.spent_tokens == 101
     tracker = BudgetTracker(max_usd=5, url=url)
+    kept = BudgetTracker(max_usd=1, url=url)
+    kept.record_usage("claude-sonnet-4-5", cache_write_tokens=1_000, cache_write_1h_tokens=1_000)
+    assert kept.spent == pytest.approx(0.00375 + 0.006), "what is kept an hour costs more"
+    kept.record_usage("gpt-audio", audio_input_tokens=1_000, audio_output_tokens=1_000)
+    kept.record_usage("gpt-5.4", 10_000, service_tier="priority")
+    assert kept.spent == pytest.approx(0.00975 + 0.096 + 0.05)
     tracker.record_usage("gpt-4o", 1000, 100)
     assert tracker.spent == pytest.approx(0.0035) and tracker.spent_tokens == 1100
     with pytest.raises(UnknownModelError):
