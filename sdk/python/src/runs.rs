@@ -21,7 +21,7 @@ type Step<'py> = PyResult<Option<Bound<'py, PyAny>>>;
 
 #[pyclass(frozen, module = "runguard._core")]
 pub(crate) struct Run {
-    run: Mutex<run::Run>,
+    inner: Mutex<run::Run>,
     /// Of a budget in this process; a service has its own.
     prices: Option<PriceList>,
     /// Fields of arguments that are not compared, by tool.
@@ -67,7 +67,7 @@ impl Run {
             .map(|(tool, rule)| (tool.clone(), Volatile::of(&rule.ignore)))
             .collect();
         let run = run::Run::new(run_id, ceilings, detector, stall, money).with_tool_rules(rules);
-        Ok(Self { run: Mutex::new(run), prices, ignored })
+        Ok(Self { inner: Mutex::new(run), prices, ignored })
     }
 
     #[pyo3(signature = (tool, args, agent = None))]
@@ -79,7 +79,7 @@ impl Run {
         let tool = tool_name(tool)?;
         let arguments = values::fingerprint(args, this.get().ignored.get(&*tool).unwrap_or(Volatile::NONE))?;
         let now = clock::now();
-        let progress = locked(&this.get().run, |run| run.before_tool_of(agent, &tool, arguments, now))?;
+        let progress = locked(&this.get().inner, |run| run.before_tool_of(agent, &tool, arguments, now))?;
         Self::step(this, progress)
     }
 
@@ -97,12 +97,12 @@ impl Run {
         // The tool has run: what cannot be read of its result is no reason to lose it.
         let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
         let now = clock::now();
-        let progress = locked(&this.get().run, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(), now))?;
+        let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(), now))?;
         Self::step(this, progress)
     }
 
     fn before_model<'py>(this: &Bound<'py, Self>) -> Step<'py> {
-        let progress = locked(&this.get().run, |run| run.before_model(clock::now()))?;
+        let progress = locked(&this.get().inner, |run| run.before_model(clock::now()))?;
         Self::step(this, progress)
     }
 
@@ -115,11 +115,11 @@ impl Run {
         has_waited: bool,
     ) -> Step<'py> {
         let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
-        let Self { run, prices, .. } = this.get();
+        let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
             let max_output = max_output.or_else(|| prices.longest_answer(&model));
             let asked = Asked { model: &model, prompt, max_output, has_waited };
-            locked(run, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
+            locked(inner, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
         })?;
         Self::step(this, progress)
     }
@@ -165,7 +165,7 @@ impl Run {
     /// Calls that were billed by counting bytes.
     #[getter]
     fn estimated_calls(&self) -> PyResult<u64> {
-        locked(&self.run, |run| run.estimated_calls())
+        locked(&self.inner, |run| run.estimated_calls())
     }
 
     #[pyo3(signature = (model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
@@ -192,31 +192,31 @@ impl Run {
         ];
         let usage = prices::usage(counts, service_tier)?;
         let model = prices::model_name(model)?;
-        let Self { run, prices, .. } = this.get();
+        let Self { inner, prices, .. } = this.get();
         let price = || prices.as_ref().map_or_else(|| Ok(NanoDollars::ZERO), |prices| prices.known_cost(&model, &usage));
-        let progress = locked(run, |run| run.record_usage(&model, &usage, price))?;
+        let progress = locked(inner, |run| run.record_usage(&model, &usage, price))?;
         Self::step(this, progress)
     }
 
     fn record_usd<'py>(this: &Bound<'py, Self>, usd: &Bound<'py, PyAny>) -> Step<'py> {
         let paid = Cost::usd(budgets::money(usd, "usd")?);
-        let progress = locked(&this.get().run, |run| run.record(paid))?;
+        let progress = locked(&this.get().inner, |run| run.record(paid))?;
         Self::step(this, progress)
     }
 
     /// The error that says why the run was stopped, or None.
     #[getter]
     fn trip<'py>(this: &Bound<'py, Self>) -> Step<'py> {
-        let trip = locked(&this.get().run, |run| run.trip().cloned())?;
+        let trip = locked(&this.get().inner, |run| run.trip().cloned())?;
         Ok(trip.map(|trip| errors::trip(this.py(), &trip).into_value(this.py()).into_bound(this.py()).into_any()))
     }
 
     fn new_turn(&self) -> PyResult<()> {
-        locked(&self.run, run::Run::new_turn)
+        locked(&self.inner, run::Run::new_turn)
     }
 
     fn reset(&self) -> PyResult<()> {
-        locked(&self.run, run::Run::reset)
+        locked(&self.inner, run::Run::reset)
     }
 }
 
@@ -224,16 +224,16 @@ impl Run {
     /// A call that has ended before changes nothing.
     fn finish<'py>(this: &Bound<'py, Self>, call: &ModelCall, used: Used<'_>) -> Step<'py> {
         let Some(call) = locked(&call.call, Option::take)? else { return Ok(None) };
-        let Self { run, prices, .. } = this.get();
+        let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
-            locked(run, |run| run.finish_model(call, used, &|model, usage| prices.known_cost(model, usage)))
+            locked(inner, |run| run.finish_model(call, used, &|model, usage| prices.known_cost(model, usage)))
         })?;
         Self::step(this, progress)
     }
 
     /// What a service answered to a question of this run.
     pub(crate) fn told<'py>(this: &Bound<'py, Self>, ask: Box<Ask>, answer: Option<&str>, error: Option<Bound<'py, PyAny>>) -> Step<'py> {
-        let progress = locked(&this.get().run, |run| run.told(ask, answer))?;
+        let progress = locked(&this.get().inner, |run| run.told(ask, answer))?;
         match (progress, error) {
             (Progress::Refused(Refusal::Unanswered), Some(error)) => Err(PyErr::from_value(error)),
             (progress, _) => Self::step(this, progress),
