@@ -1,28 +1,28 @@
 /** Which run the code being executed belongs to. */
 import type { Run } from './run.js'
 
-interface Storage {
-  getStore(): Run | undefined
-  run<T>(run: Run, body: () => T): T
+interface Storage<Value> {
+  getStore(): Value | undefined
+  run<T>(value: Value, body: () => T): T
 }
 
 /** Where a runtime can follow a run through awaits: Node, Deno, Bun and edge runtimes. Asked for without an import, which bundlers for browsers would trip over. */
-function asyncStorage(): Storage | null {
+function asyncStorage<Value>(): Storage<Value> | null {
   const { process, AsyncLocalStorage } = globalThis as {
-    process?: { getBuiltinModule?: (name: string) => { AsyncLocalStorage?: new () => Storage } | undefined }
-    AsyncLocalStorage?: new () => Storage
+    process?: { getBuiltinModule?: (name: string) => { AsyncLocalStorage?: new () => Storage<Value> } | undefined }
+    AsyncLocalStorage?: new () => Storage<Value>
   }
   const Kind = AsyncLocalStorage ?? process?.getBuiltinModule?.('node:async_hooks')?.AsyncLocalStorage
   return Kind === undefined ? null : new Kind()
 }
 
 /** In a browser: the run of the innermost body that is executing right now, up to its first await. */
-function plainStorage(): Storage {
-  const open: Run[] = []
+function plainStorage<Value>(): Storage<Value> {
+  const open: Value[] = []
   return {
     getStore: () => open.at(-1),
-    run(run, body) {
-      open.push(run)
+    run(value, body) {
+      open.push(value)
       try {
         return body()
       } finally {
@@ -33,9 +33,11 @@ function plainStorage(): Storage {
 }
 
 /** One for the ESM and the CJS build, which may be loaded side by side. */
-const KEY = Symbol.for('@runguard/sdk.current')
-const shared = globalThis as { [KEY]?: Storage }
-const storage: Storage = (shared[KEY] ??= asyncStorage() ?? plainStorage())
+const RUN = Symbol.for('@runguard/sdk.current')
+const TOLD = Symbol.for('@runguard/sdk.told')
+const shared = globalThis as { [RUN]?: Storage<Run>; [TOLD]?: Storage<boolean> }
+const storage: Storage<Run> = (shared[RUN] ??= asyncStorage() ?? plainStorage())
+const told: Storage<boolean> = (shared[TOLD] ??= asyncStorage() ?? plainStorage())
 
 /** The run of `guard` or `run.within` around this code, or null. */
 export function currentRun(): Run | null {
@@ -44,4 +46,14 @@ export function currentRun(): Run | null {
 
 export function withCurrent<T>(run: Run, body: () => T): T {
   return storage.run(run, body)
+}
+
+/** Runs `body` as part of a model call that someone tells the run of: what it calls in turn is the same call. */
+export function asTold<T>(body: () => T): T {
+  return told.run(true, body)
+}
+
+/** Whether this code is part of a model call that someone tells the run of. */
+export function isTold(): boolean {
+  return told.getStore() ?? false
 }

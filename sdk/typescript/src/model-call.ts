@@ -11,6 +11,7 @@ export interface ModelCallOptions {
 
 /** How a call reaches its run: the number it has in the core, and who makes of a status what it means. */
 export interface CallKeeper {
+  readonly runId: string
   readonly handle: number
   heed(status: number): unknown
 }
@@ -50,7 +51,12 @@ export class ModelCall extends CoreObject {
 
   /** The provider counted nothing: an answer of so many bytes came. */
   async estimated(bytes: number): Promise<void> {
-    await this.#end(wasm.run_finish_uncounted(this.#keeper.handle, this.handle, bytes))
+    const { handle, runId } = this.#keeper
+    const before = wasm.run_estimated_calls(handle)
+    const status = wasm.run_finish_uncounted(handle, this.handle, bytes)
+    if (before === 0 && wasm.run_estimated_calls(handle) > 0)
+      console.warn(`runguard: ${runId}: an answer came without its usage, so its cost is an estimate, by its size.`)
+    await this.#end(status)
   }
 
   /** The call was not made, or costs nothing. */
@@ -79,3 +85,10 @@ export async function beginModel(keeper: CallKeeper, model: string, prompt: unkn
     await new Promise((resolve) => setTimeout(resolve, pause))
   }
 }
+
+/** The same for those who watch a model call that is not theirs: adapters and hooked clients. */
+export const BEGIN = Symbol.for('@runguard/sdk.begin')
+/** Whether a hooked client shall tell of its call. Throws when the run is over. */
+export const HEARS_HOOKS = Symbol.for('@runguard/sdk.hears-hooks')
+/** A hooked client has told this usage. */
+export const NOTE_USAGE = Symbol.for('@runguard/sdk.note-usage')

@@ -12,7 +12,7 @@ import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
-import { ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
+import { BEGIN, ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, ceilingsOf, rulesOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
@@ -397,8 +397,13 @@ export class RemoteRun {
 
   /** As `Run.modelCall`. */
   modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
-    const handle = CoreObject.handleOf(this.#core)
-    return beginModel({ handle, heed: (status) => this.#heed(status) }, model, prompt, options)
+    return this[BEGIN](model, prompt, options)
+  }
+
+  /** @internal */
+  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall> {
+    const keeper = { runId: this.runId, handle: CoreObject.handleOf(this.#core), heed: (status: number) => this.#heed(status) }
+    return beginModel(keeper, model, prompt, options)
   }
 
   async recordUsage(model: string, usage: Usage): Promise<void> {

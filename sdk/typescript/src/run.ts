@@ -9,7 +9,7 @@ import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeAll
 import { withCurrent } from './current.js'
 import { RunGuardError, TripError } from './errors.js'
 import { LoopDetector } from './loop.js'
-import { ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
+import { BEGIN, HEARS_HOOKS, ModelCall, NOTE_USAGE, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
 import { StallDetector, type StallPreset, type StallSettings } from './stall.js'
@@ -61,6 +61,8 @@ export interface ToolOutcome extends AgentName {
 }
 
 const LONGEST_NAME = 65_536
+/** Usages that hooked clients have told last, so that a caller who tells one too is not counted twice. */
+const REMEMBERED_USAGES = 64
 const OPTIONS = [
   'runId',
   'repeats',
@@ -165,6 +167,9 @@ export class Run {
   readonly budget: BudgetTracker | null
   readonly stall: StallDetector | null
   readonly #core: CoreRun
+  /** The agent itself tells of its model calls. Then hooked clients do not. */
+  #isTold = false
+  readonly #hooked: string[] = []
 
   constructor(options: RunOptions = {}) {
     known('Run', options, OPTIONS)
@@ -198,6 +203,7 @@ export class Run {
 
   /** Counts a model call. Throws the trip, or BudgetExceededError or ToolLimitError when there is nothing left. */
   beforeModel(): void {
+    this.#isTold = true
     this.#heed(this.#core.beforeModel())
   }
 
@@ -207,13 +213,43 @@ export class Run {
    * model has no price.
    */
   modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
-    const handle = CoreObject.handleOf(this.#core)
-    return beginModel({ handle, heed: (status) => settled(status, this.#core.stopped) }, model, prompt, options)
+    this.#isTold = true
+    return this[BEGIN](model, prompt, options)
+  }
+
+  /** @internal */
+  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall> {
+    const keeper = {
+      runId: this.runId,
+      handle: CoreObject.handleOf(this.#core),
+      heed: (status: number) => settled(status, this.#core.stopped),
+    }
+    return beginModel(keeper, model, prompt, options)
+  }
+
+  /** @internal */
+  [HEARS_HOOKS](): boolean {
+    this.check()
+    return !this.#isTold
+  }
+
+  /** @internal */
+  [NOTE_USAGE](usage: Usage): void {
+    this.#hooked.push(counts(usage).join())
+    if (this.#hooked.length > REMEMBERED_USAGES) this.#hooked.shift()
   }
 
   /** Adds what a model call used. Throws once the budget is exceeded; a model without a price throws when dollars are limited. */
   recordUsage(model: string, usage: Usage): void {
-    if (this.budget !== null) this.#heed(this.#core.recordUsage(model, usage))
+    if (this.budget === null) return
+    const told = this.#isTold ? -1 : this.#hooked.indexOf(counts(usage).join())
+    if (told >= 0) {
+      // A hooked client has told it already.
+      this.#hooked.splice(told, 1)
+      this.check()
+      return
+    }
+    this.#heed(this.#core.recordUsage(model, usage))
   }
 
   /** Adds dollars spent. Throws once the budget is exceeded. */

@@ -50,6 +50,7 @@ interface Exports {
   budget_record_usage(handle: number, model: number, ...counts: Counts): number
   cost_usd(model: number, ...counts: Counts): number
   prices_set(models: number): number
+  usual_tokens(bytes: number): number
   prices_unknown(choice: number): number
   breaker_new(settings: number): number
   breaker_free(handle: number): void

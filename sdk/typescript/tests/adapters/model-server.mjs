@@ -1,5 +1,5 @@
-// A model service on this machine that speaks OpenAI's two protocols, chat completions and responses,
-// plain and streaming. What it answers is a script's decision; what it was asked is kept.
+// A model service on this machine that speaks OpenAI's two protocols, chat completions and responses, and
+// Anthropic's messages, plain and streaming. What it answers is a script's decision; what it was asked is kept.
 
 import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
@@ -7,6 +7,9 @@ import { costUsd } from '@runguard/sdk'
 
 /** What an answer uses; the cached tokens are some of the prompt's. */
 const USAGE = { prompt: 1000, cached: 400, output: 100 }
+
+/** A quarter of a dollar for gpt-4o ($2.50 and $10 a million), a little more for Claude. */
+export const COSTLY = { prompt: 96_000, cached: 0, output: 1000 }
 
 /** The budget of `run` has been charged for so many answers of gpt-4o, and no more. */
 export function assertSpent(run, answers) {
@@ -24,17 +27,21 @@ export const behaves = (turn) =>
 
 /**
  * Starts a service; `script(turn, body)` says what it answers to its request number `turn`: `{ text }`
- * or `{ tools: [{ name, args }] }`. `requests` holds what it was asked.
+ * or `{ tools: [{ name, args }] }`, or `{ status }` for a failure; with `breaksOff` a stream has no end.
+ * `usage` is what an answer uses, null where none says so. `requests` holds what it was asked.
  */
-export async function startModel(script) {
+export async function startModel(script, { usage = USAGE } = {}) {
   const requests = []
   const server = createServer(async (request, response) => {
     let text = ''
     for await (const chunk of request) text += chunk
     const body = JSON.parse(text)
     requests.push(body)
-    const answer = describe(script(requests.length, body), requests.length)
-    const speak = request.url.endsWith('/responses') ? responses : chat
+    const said = script(requests.length, body)
+    if (said.status) return response.writeHead(said.status, { 'content-type': 'application/json' }).end('{"error":{"message":"no"}}')
+    const answer = { ...describe(said, requests.length), usage }
+    const end = ['/responses', '/messages', '/embeddings'].find((path) => request.url.endsWith(path))
+    const speak = { '/responses': responses, '/messages': messages, '/embeddings': embeddings }[end] ?? chat
     speak(response, body, answer)
   })
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -45,25 +52,31 @@ export async function startModel(script) {
   }
 }
 
-function describe({ text, tools = [] }, turn) {
+function describe({ text, tools = [], breaksOff = false }, turn) {
   const calls = tools.map(({ name, args }, index) => ({ id: `call_${turn}_${index}`, name, args: JSON.stringify(args) }))
-  return { id: `answer_${turn}`, text: text ?? null, calls }
+  return { id: `answer_${turn}`, text: text ?? null, calls, breaksOff }
 }
 
 function json(response, value) {
   response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(value))
 }
 
-function stream(response, events, last) {
+/** In pieces that end anywhere, as a network cuts them. */
+function stream(response, events, last, breaksOff) {
   response.writeHead(200, { 'content-type': 'text/event-stream' })
-  for (const event of events) {
-    if (event.type) response.write(`event: ${event.type}\n`)
-    response.write(`data: ${JSON.stringify(event)}\n\n`)
+  const sent = breaksOff ? events.slice(0, Math.ceil(events.length / 2)) : events
+  const text = sent.map((event) => `${event.type ? `event: ${event.type}\n` : ''}data: ${JSON.stringify(event)}\n\n`).join('')
+  const pieces = text.match(/[^]{1,97}/g) ?? []
+  const next = () => {
+    const piece = pieces.shift()
+    if (piece !== undefined) return response.write(piece, () => setImmediate(next))
+    if (breaksOff) response.destroy()
+    else response.end(last)
   }
-  response.end(last)
+  next()
 }
 
-function chat(response, { model, stream: streaming }, { id, text, calls }) {
+function chat(response, { model, stream: streaming, stream_options }, { id, text, calls, usage: used, breaksOff }) {
   const head = { id, created: 1700000000, model }
   const tool_calls = calls.map((call, index) => ({
     index,
@@ -73,23 +86,61 @@ function chat(response, { model, stream: streaming }, { id, text, calls }) {
   }))
   const message = { role: 'assistant', content: text, ...(calls.length > 0 ? { tool_calls } : {}) }
   const finish_reason = calls.length > 0 ? 'tool_calls' : 'stop'
-  const usage = {
-    prompt_tokens: USAGE.prompt,
-    completion_tokens: USAGE.output,
-    total_tokens: USAGE.prompt + USAGE.output,
-    prompt_tokens_details: { cached_tokens: USAGE.cached },
+  const usage = used && {
+    prompt_tokens: used.prompt,
+    completion_tokens: used.output,
+    total_tokens: used.prompt + used.output,
+    prompt_tokens_details: { cached_tokens: used.cached },
   }
   if (!streaming) return json(response, { ...head, object: 'chat.completion', choices: [{ index: 0, message, finish_reason }], usage })
   const chunk = { ...head, object: 'chat.completion.chunk' }
   const events = [
     { ...chunk, choices: [{ index: 0, delta: message, finish_reason: null }] },
     { ...chunk, choices: [{ index: 0, delta: {}, finish_reason }] },
-    { ...chunk, choices: [], usage },
+    ...(usage && stream_options?.include_usage ? [{ ...chunk, choices: [], usage }] : []),
   ]
-  stream(response, events, 'data: [DONE]\n\n')
+  stream(response, events, 'data: [DONE]\n\n', breaksOff)
 }
 
-function responses(response, { model, stream: streaming }, { id, text, calls }) {
+function embeddings(response, { model }, { usage }) {
+  const data = [{ object: 'embedding', index: 0, embedding: [0, 0, 1] }]
+  json(response, { object: 'list', data, model, usage: usage && { prompt_tokens: usage.prompt, total_tokens: usage.prompt } })
+}
+
+function messages(response, { model, stream: streaming }, { id, text, calls, usage: used, breaksOff }) {
+  const content = calls.map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: JSON.parse(call.args) }))
+  if (text !== null) content.unshift({ type: 'text', text })
+  const usage = used && {
+    input_tokens: used.prompt - used.cached,
+    output_tokens: used.output,
+    cache_read_input_tokens: used.cached,
+    cache_creation_input_tokens: 0,
+  }
+  const stop_reason = calls.length > 0 ? 'tool_use' : 'end_turn'
+  const whole = { id, type: 'message', role: 'assistant', model, content, stop_reason, stop_sequence: null, ...(usage ? { usage } : {}) }
+  if (!streaming) return json(response, whole)
+  const started = usage ? { usage: { ...usage, output_tokens: 1 } } : {}
+  const events = [{ type: 'message_start', message: { ...whole, content: [], stop_reason: null, ...started } }]
+  content.forEach((block, index) => {
+    const isText = block.type === 'text'
+    const delta = isText ? { type: 'text_delta', text } : { type: 'input_json_delta', partial_json: JSON.stringify(block.input) }
+    const content_block = isText ? { type: 'text', text: '' } : { ...block, input: {} }
+    events.push(
+      { type: 'content_block_start', index, content_block },
+      { type: 'content_block_delta', index, delta },
+      { type: 'content_block_stop', index },
+    )
+  })
+  events.push({
+    type: 'message_delta',
+    delta: { stop_reason, stop_sequence: null },
+    ...(usage ? { usage: { output_tokens: used.output } } : {}),
+  })
+  events.push({ type: 'message_stop' })
+  stream(response, events, '', breaksOff)
+}
+
+function responses(response, { model, stream: streaming }, { id, text, calls, usage: used, breaksOff }) {
   const output = calls.map((call) => ({
     type: 'function_call',
     id: `fc_${call.id}`,
@@ -102,8 +153,8 @@ function responses(response, { model, stream: streaming }, { id, text, calls }) 
     const content = [{ type: 'output_text', text, annotations: [] }]
     output.push({ type: 'message', id: `msg_${id}`, role: 'assistant', status: 'completed', content })
   }
-  const details = { input_tokens_details: { cached_tokens: USAGE.cached }, output_tokens_details: { reasoning_tokens: 0 } }
-  const usage = { input_tokens: USAGE.prompt, output_tokens: USAGE.output, total_tokens: USAGE.prompt + USAGE.output, ...details }
+  const details = { input_tokens_details: { cached_tokens: used?.cached }, output_tokens_details: { reasoning_tokens: 0 } }
+  const usage = used && { input_tokens: used.prompt, output_tokens: used.output, total_tokens: used.prompt + used.output, ...details }
   const whole = { id, object: 'response', created_at: 1700000000, model, status: 'completed', output, usage, error: null, tools: [] }
   if (!streaming) return json(response, whole)
   const events = [{ type: 'response.created', response: { ...whole, status: 'in_progress', output: [] } }]
@@ -115,5 +166,6 @@ function responses(response, { model, stream: streaming }, { id, text, calls }) 
     response,
     events.map((event, sequence_number) => ({ sequence_number, ...event })),
     '',
+    breaksOff,
   )
 }

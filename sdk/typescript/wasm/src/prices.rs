@@ -103,3 +103,9 @@ pub extern "C" fn prices_unknown(choice: usize) -> i32 {
         DONE
     })
 }
+
+/// The tokens that a text of so many bytes probably has.
+#[unsafe(no_mangle)]
+pub extern "C" fn usual_tokens(bytes: f64) -> f64 {
+    runguard_core::prices::usual_tokens(bytes as u64) as f64
+}

@@ -1,0 +1,94 @@
+/** Who tells a run of a model call: a hooked client of the money alone, a guarded one of the tools as well. */
+import { BEGIN, HEARS_HOOKS, NOTE_USAGE } from '../model-call.js'
+import type { Usage } from '../prices.js'
+import type { Run } from '../run.js'
+import { Exchange, type Teller } from './exchange.js'
+import type { Route, ToolCall } from './routes.js'
+
+/** A conversation that keeps more open or nudged calls than this has lost their results long ago; the oldest are forgotten. */
+const REMEMBERED_CALLS = 10_000
+
+function modelOf(body: any): string {
+  return typeof body.model === 'string' && body.model !== '' ? body.model : 'unknown'
+}
+
+function begun(run: Run, route: Route, body: any) {
+  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body) })
+}
+
+/** What a hooked client tells: money. Tools are told by who calls them. */
+export class Spending implements Teller {
+  readonly #run: Run
+
+  constructor(run: Run) {
+    this.#run = run
+  }
+
+  /** Throws when the run is over, or has not enough left. */
+  async begin(route: Route, body: any): Promise<Exchange> {
+    const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body) : null
+    return new Exchange(this, route, body, call)
+  }
+
+  asked(calls: readonly ToolCall[]): void {
+    if (calls.length > 0) this.check()
+  }
+
+  used(usage: Usage): void {
+    this.#run[NOTE_USAGE](usage)
+  }
+
+  check(): void {
+    this.#run.check()
+  }
+}
+
+/** What a guarded client has seen of its run. */
+export class Conversation implements Teller {
+  readonly #run: Run
+  readonly #waiting = new Map<string, ToolCall>()
+  readonly #known = new Map<string, true>()
+  readonly #nudges = new Map<string, string>()
+
+  constructor(run: Run) {
+    this.#run = run
+  }
+
+  /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. */
+  async begin(route: Route, asked: any): Promise<Exchange> {
+    this.check()
+    const { calls, results } = route.transcript(asked)
+    // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
+    await this.asked(calls.filter(({ id }) => !this.#known.has(id)))
+    for (const [id, call] of this.#waiting) {
+      const found = results.get(id)
+      if (found === undefined) continue
+      this.#waiting.delete(id)
+      const outcome = found.error === undefined ? {} : { error: found.error }
+      const nudge = await this.#run.afterTool(call.tool, call.args, found.result, outcome)
+      if (nudge) remember(this.#nudges, id, nudge)
+    }
+    // A nudge is in no transcript of the caller's, so it is put in again every time, or the model would forget it.
+    const nudges = new Map([...this.#nudges].filter(([id]) => results.has(id)))
+    const body = nudges.size > 0 ? route.withNudges(asked, nudges) : asked
+    return new Exchange(this, route, body, await begun(this.#run, route, body))
+  }
+
+  async asked(calls: readonly ToolCall[]): Promise<void> {
+    for (const call of calls) {
+      remember(this.#known, call.id, true)
+      await this.#run.beforeTool(call.tool, call.args)
+      remember(this.#waiting, call.id, call)
+    }
+  }
+
+  check(): void {
+    this.#run.check()
+  }
+}
+
+function remember<Value>(table: Map<string, Value>, key: string, value: Value): void {
+  table.delete(key)
+  table.set(key, value)
+  if (table.size > REMEMBERED_CALLS) table.delete(table.keys().next().value as string)
+}

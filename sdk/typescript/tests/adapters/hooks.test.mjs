@@ -1,0 +1,379 @@
+// `withGuard({ maxUsd: 1 }, …)` without naming a client: real clients against a model on this machine.
+
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { createRequire } from 'node:module'
+import test from 'node:test'
+import { createAnthropic } from '@ai-sdk/anthropic'
+import { createOpenAI } from '@ai-sdk/openai'
+import Anthropic from '@anthropic-ai/sdk'
+import {
+  BudgetExceededError,
+  currentRun,
+  guard,
+  LoopDetectedError,
+  Run,
+  setPrices,
+  ToolLimitError,
+  TripError,
+  tripOf,
+  UnknownModelError,
+  withGuard,
+} from '@runguard/sdk'
+import { generateText, streamText } from 'ai'
+import OpenAI from 'openai'
+import { COSTLY, startModel } from './model-server.mjs'
+
+const require = createRequire(import.meta.url)
+const CLAUDE = 'claude-sonnet-4-6'
+const messages = [{ role: 'user', content: 'go on' }]
+const more = () => ({ text: 'more' })
+
+async function service(t, script = more, options = { usage: COSTLY }) {
+  const model = await startModel(script, options)
+  t.after(model.stop)
+  return model
+}
+
+const openai = (model, Client = OpenAI, options = {}) => new Client({ baseURL: model.url, apiKey: 'key', maxRetries: 0, ...options })
+const anthropic = (model, Client = Anthropic) => new Client({ baseURL: model.url.replace('/v1', ''), apiKey: 'key', maxRetries: 0 })
+const asked = { model: 'gpt-4o', messages }
+const askedClaude = { model: CLAUDE, max_tokens: 1000, messages }
+const all = async (stream) => {
+  const parts = []
+  for await (const part of stream) parts.push(part)
+  return parts
+}
+
+/** Ways to ask a model; each gives a function that asks once. */
+const WAYS = {
+  chat:
+    (model, client = openai(model)) =>
+    () =>
+      client.chat.completions.create(asked),
+  'chat, streamed':
+    (model, client = openai(model)) =>
+    async () =>
+      all(await client.chat.completions.create({ ...asked, stream: true })),
+  'chat, the helper for streams':
+    (model, client = openai(model)) =>
+    () =>
+      client.chat.completions.stream(asked).finalContent(),
+  'chat, parsed':
+    (model, client = openai(model)) =>
+    () =>
+      client.chat.completions.parse(asked),
+  'chat, raw response':
+    (model, client = openai(model)) =>
+    () =>
+      client.chat.completions.create(asked).withResponse(),
+  'chat, CommonJS':
+    (model, client = openai(model, require('openai').OpenAI)) =>
+    () =>
+      client.chat.completions.create(asked),
+  'chat, client with options':
+    (model, client = openai(model).withOptions({ timeout: 9000 })) =>
+    () =>
+      client.chat.completions.create(asked),
+  'chat, a fetch of its own':
+    (model, client = openai(model, OpenAI, { fetch: (...given) => fetch(...given) })) =>
+    () =>
+      client.chat.completions.create(asked),
+  responses:
+    (model, client = openai(model)) =>
+    () =>
+      client.responses.create({ model: 'gpt-4o', input: 'go on' }),
+  'responses, streamed':
+    (model, client = openai(model)) =>
+    async () =>
+      all(await client.responses.create({ model: 'gpt-4o', input: 'go on', stream: true })),
+  messages:
+    (model, client = anthropic(model)) =>
+    () =>
+      client.messages.create(askedClaude),
+  'messages, streamed':
+    (model, client = anthropic(model)) =>
+    async () =>
+      all(await client.messages.create({ ...askedClaude, stream: true })),
+  'messages, the helper for streams':
+    (model, client = anthropic(model)) =>
+    () =>
+      client.messages.stream(askedClaude).finalMessage(),
+  'messages, CommonJS':
+    (model, client = anthropic(model, require('@anthropic-ai/sdk'))) =>
+    () =>
+      client.messages.create(askedClaude),
+  'AI SDK, responses': (model) => () =>
+    generateText({ model: createOpenAI({ baseURL: model.url, apiKey: 'key' })('gpt-4o'), prompt: 'go on' }),
+  'AI SDK, chat streamed': (model) => async () => {
+    const errors = []
+    const given = {
+      model: createOpenAI({ baseURL: model.url, apiKey: 'key' }).chat('gpt-4o'),
+      prompt: 'go on',
+      onError: ({ error }) => errors.push(error),
+    }
+    await all(streamText(given).fullStream)
+    if (errors.length > 0) throw errors[0]
+  },
+  'AI SDK, messages': (model) => () =>
+    generateText({ model: createAnthropic({ baseURL: model.url, apiKey: 'key' })(CLAUDE), prompt: 'go on' }),
+  'plain fetch': (model) => async () => {
+    const init = { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(asked) }
+    return (await fetch(`${model.url}/chat/completions`, init)).json()
+  },
+}
+
+for (const [way, make] of Object.entries(WAYS)) {
+  test(`a block caps dollars: ${way}`, async (t) => {
+    const model = await service(t)
+    const ask = make(model)
+    let run
+    await assert.rejects(
+      withGuard({ maxUsd: 1 }, async (own) => {
+        run = own
+        for (let call = 0; call < 30; call += 1) await ask()
+      }),
+      BudgetExceededError,
+    )
+    assert.ok(model.requests.length >= 3 && model.requests.length <= 4, `${model.requests.length} calls`)
+    assert.ok(run.budget.spent >= 0.9 && run.budget.spent <= 1.36, `spent ${run.budget.spent}`)
+    await ask()
+  })
+
+  test(`each call is counted once: ${way}`, async (t) => {
+    const model = await service(t)
+    const ask = make(model)
+    await withGuard({ maxUsd: 100, maxModelCalls: 3 }, async (run) => {
+      for (let call = 0; call < 3; call += 1) await ask()
+      assert.ok(run.budget.spent > 0.6 && run.budget.spent < 1.05, `spent ${run.budget.spent}`)
+      await assert.rejects(ask(), (error) => tripOf(error) instanceof ToolLimitError)
+    })
+    assert.equal(model.requests.length, 3)
+  })
+}
+
+test('guard around a function: each call is a run, and a client made inside is seen', async (t) => {
+  const model = await service(t)
+  const agent = guard(
+    async (calls) => {
+      const client = openai(model)
+      for (let call = 0; call < calls; call += 1) await client.chat.completions.create(asked)
+    },
+    { maxUsd: 1 },
+  )
+  await agent(2)
+  await agent(2)
+  await assert.rejects(agent(30), BudgetExceededError)
+})
+
+for (const way of ['chat', 'chat, streamed', 'responses', 'AI SDK, responses', 'AI SDK, chat streamed']) {
+  test(`64 at once spend what there is and no more: ${way}`, async (t) => {
+    const model = await service(t)
+    const ask = WAYS[way](model)
+    await withGuard({ maxUsd: 1 }, async (run) => {
+      const answers = await Promise.allSettled(Array.from({ length: 64 }, ask))
+      assert.equal(answers.filter(({ status }) => status === 'fulfilled').length, 4)
+      assert.equal(model.requests.length, 4)
+      assert.ok(Math.abs(run.budget.spent - 1) < 1e-9, `spent ${run.budget.spent}`)
+    })
+  })
+}
+
+for (const way of ['chat', 'chat, streamed', 'responses', 'messages', 'messages, streamed', 'AI SDK, chat streamed']) {
+  test(`an answer without usage is billed by its size, and said once: ${way}`, async (t) => {
+    const model = await service(t, () => ({ text: 'more '.repeat(2000) }), { usage: null })
+    const warned = t.mock.method(console, 'warn', () => {})
+    const ask = WAYS[way](model)
+    let run
+    await assert.rejects(
+      withGuard({ maxUsd: 0.1 }, async (own) => {
+        run = own
+        for (let call = 0; call < 30; call += 1) await ask()
+      }),
+      BudgetExceededError,
+    )
+    assert.ok(run.budget.spent >= 0.08 && run.budget.spent < 0.2, `spent ${run.budget.spent}`)
+    assert.ok(model.requests.length >= 2 && model.requests.length <= 8, `${model.requests.length} calls`)
+    assert.equal(warned.mock.calls.filter(({ arguments: [text] }) => /without its usage/.test(text)).length, 1)
+  })
+}
+
+test('a model without a price is not asked', async (t) => {
+  const model = await service(t)
+  const client = openai(model)
+  await withGuard({ maxUsd: 1 }, async () => {
+    for (let call = 0; call < 3; call += 1) {
+      await assert.rejects(client.chat.completions.create({ ...asked, model: 'house-model' }), UnknownModelError)
+    }
+    assert.equal(model.requests.length, 0)
+    await client.chat.completions.create(asked)
+  })
+})
+
+test('an answer is no longer than what is left pays for', async (t) => {
+  const model = await service(t)
+  const client = openai(model)
+  await withGuard({ maxUsd: 0.01 }, () => client.chat.completions.create({ ...asked, max_tokens: 4000 }))
+  assert.ok(model.requests[0].max_tokens > 900 && model.requests[0].max_tokens < 1000, `${model.requests[0].max_tokens}`)
+  await withGuard({ maxUsd: 5 }, async () => {
+    await client.chat.completions.create({ ...asked, max_tokens: 4000 })
+    await client.chat.completions.create(asked)
+  })
+  assert.equal(model.requests[1].max_tokens, 4000)
+  assert.deepEqual(model.requests[2], asked)
+})
+
+test('the caller sees a stream as it would be without us', async (t) => {
+  const model = await service(t)
+  const ask = WAYS['chat, streamed'](model)
+  const before = await ask()
+  const within = await withGuard({ maxUsd: 5 }, ask)
+  const anonymous = (parts) => parts.map(({ id, ...part }) => part)
+  assert.deepEqual(anonymous(within), anonymous(before))
+  assert.equal(model.requests[1].stream_options.include_usage, true)
+})
+
+test('a stream that breaks off, or is left, is billed by what came', async (t) => {
+  for (const [breaksOff, client] of [
+    [true, openai],
+    [false, openai],
+  ]) {
+    const model = await service(t, () => ({ text: 'more '.repeat(2000), breaksOff }))
+    await withGuard({ maxUsd: 5 }, async (run) => {
+      t.mock.method(console, 'warn', () => {})
+      try {
+        for await (const _ of await client(model).chat.completions.create({ ...asked, stream: true })) if (!breaksOff) break
+      } catch (error) {
+        assert.ok(breaksOff, error)
+      }
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      assert.ok(run.budget.spent > 0.01 && run.budget.spent < 0.2, `spent ${run.budget.spent}`)
+      assert.equal(run.budget.reserved, 0)
+    })
+  }
+})
+
+test('a request that fails gives back what was set aside; retries are one call', async (t) => {
+  const model = await service(t, (turn) => (turn <= 2 ? { status: 500 } : { text: 'more' }))
+  const client = openai(model, OpenAI, { maxRetries: 2 })
+  await withGuard({ maxUsd: 1, maxModelCalls: 1 }, async (run) => {
+    await client.chat.completions.create(asked)
+    assert.equal(model.requests.length, 3)
+    assert.ok(Math.abs(run.budget.spent - 0.25) < 1e-9, `spent ${run.budget.spent}`)
+  })
+  const broken = await service(t, () => ({ status: 500 }))
+  await withGuard({ maxUsd: 1 }, async (run) => {
+    for (let call = 0; call < 3; call += 1) await assert.rejects(openai(broken).chat.completions.create(asked), /500/)
+    assert.deepEqual([run.budget.spent, run.budget.reserved], [0, 0])
+  })
+})
+
+test('a refused tool ends the run: the next question to the model is refused', async (t) => {
+  const model = await service(t)
+  const client = openai(model)
+  let runs = 0
+  await assert.rejects(
+    withGuard({ repeats: 3 }, async (run) => {
+      const search = run.tool(() => (runs += 1), 'search')
+      for (let turn = 0; turn < 30; turn += 1) {
+        await client.chat.completions.create(asked)
+        try {
+          search({ query: 'rust' })
+        } catch (error) {
+          assert.ok(error instanceof TripError)
+        }
+      }
+    }),
+    LoopDetectedError,
+  )
+  assert.deepEqual([runs, model.requests.length], [2, 3])
+})
+
+test('an answer with tool calls that broke the budget is not handed out', async (t) => {
+  const model = await service(t, () => ({ tools: [{ name: 'search', args: {} }] }))
+  const client = openai(model)
+  await withGuard({ maxUsd: 0.2 }, async () => {
+    await assert.rejects(client.chat.completions.create(asked), BudgetExceededError)
+  })
+  await withGuard({ maxUsd: 0.2 }, async () => {
+    await assert.rejects(async () => all(await client.chat.completions.create({ ...asked, stream: true })), BudgetExceededError)
+  })
+})
+
+test('what the caller tells is not told twice', async (t) => {
+  const model = await service(t)
+  const client = openai(model)
+  const spent = (tell) =>
+    withGuard({ maxUsd: 10 }, async (run) => {
+      for (let call = 0; call < 3; call += 1) await tell(run)
+      return run.budget.spent
+    })
+  const after = await spent(async (run) => {
+    const { usage } = await client.chat.completions.create(asked)
+    run.recordUsage('gpt-4o', { inputTokens: usage.prompt_tokens, outputTokens: usage.completion_tokens })
+  })
+  assert.ok(Math.abs(after - 0.75) < 1e-9, `${after}`)
+  const byHand = await spent(async (run) => {
+    run.beforeModel()
+    const { usage } = await client.chat.completions.create(asked)
+    run.recordUsage('gpt-4o', { inputTokens: usage.prompt_tokens, outputTokens: usage.completion_tokens })
+  })
+  assert.ok(Math.abs(byHand - 0.75) < 1e-9, `${byHand}`)
+})
+
+test('other runs and code outside are left alone, and everything is put back', async (t) => {
+  const model = await service(t)
+  const ask = WAYS.chat(model)
+  const { OpenAI: Required } = require('openai')
+  const before = [globalThis.fetch, OpenAI.prototype.makeRequest, Required.prototype.makeRequest, Anthropic.prototype.makeRequest]
+  const now = () => [globalThis.fetch, OpenAI.prototype.makeRequest, Required.prototype.makeRequest, Anthropic.prototype.makeRequest]
+  let go
+  const outside = new Promise((resolve) => (go = resolve)).then(() => [currentRun(), ask()])
+  await withGuard({ maxUsd: 0.01 }, async (outer) => {
+    assert.ok(now().every((one, index) => one !== before[index]))
+    go()
+    const [run, answer] = await outside
+    assert.equal(run, null)
+    await answer
+    assert.equal(outer.budget.spent, 0)
+    const other = new Run({ maxUsd: 5 })
+    await withGuard({ run: other }, ask)
+    assert.ok(Math.abs(other.budget.spent - 0.25) < 1e-9)
+    assert.equal(outer.budget.spent, 0)
+    assert.notEqual(globalThis.fetch, before[0], 'the outer run is still open')
+  })
+  assert.deepEqual(now(), before)
+})
+
+test('it can be switched off', async (t) => {
+  const model = await service(t)
+  const ask = WAYS.chat(model)
+  const spent = await withGuard({ maxUsd: 0.01, hook: false }, async (run) => {
+    for (let call = 0; call < 5; call += 1) await ask()
+    return run.budget.spent
+  })
+  assert.deepEqual([spent, model.requests.length], [0, 5])
+})
+
+test('embeddings are priced', async (t) => {
+  setPrices({ 'text-embedding-3-small': { input: 0.02, output: 0 } })
+  const model = await service(t)
+  const client = openai(model)
+  const spent = await withGuard({ maxUsd: 1 }, async (run) => {
+    await client.embeddings.create({ model: 'text-embedding-3-small', input: 'a text', encoding_format: 'float' })
+    return run.budget.spent
+  })
+  assert.ok(Math.abs(spent - 0.00192) < 1e-9, `${spent}`)
+})
+
+test('what is hooked is said with NODE_DEBUG=runguard', async () => {
+  const program = `import { withGuard } from '@runguard/sdk'; await withGuard({}, async () => {}); await withGuard({}, async () => {})`
+  const options = { env: { ...process.env, NODE_DEBUG: 'runguard' } }
+  const said = await new Promise((resolve, reject) => {
+    execFile(process.execPath, ['--input-type=module', '-e', program], options, (error, _, stderr) =>
+      error ? reject(error) : resolve(stderr),
+    )
+  })
+  assert.equal(said.match(/hooks fetch/g)?.length, 1, said)
+  assert.equal(said.match(/hooks OpenAI/g)?.length, 1, said)
+})
