@@ -1,43 +1,65 @@
 /**
- * LangChain.js (`langchain`): a middleware for `createAgent`.
+ * LangChain.js and LangGraph.js (`langchain`): a middleware for `createAgent`.
  *
- *     const run = new Run({ maxUsd: 1 })
- *     const agent = createAgent({ model, tools, middleware: [guardMiddleware(run)] })
+ *     const agent = createAgent({ model, tools, middleware: [guardMiddleware(() => new Run({ maxUsd: 1 }))] })
  *
- * It hooks into the model and not into the tools: a middleware around tools makes every error of a tool
- * fatal, and an agent that recovers from one today must still do so with a guard. A trip ends `invoke`
- * and `stream` with LangChain's MiddlewareError; `error.cause` is the trip.
+ * Each invocation is a run of its own, so one agent serves everybody; with a run instead of a function all belong to it, and with
+ * neither they belong to the current run.
+ *
+ * It hooks into the model and not into the tools: a middleware around tools makes every error of a tool fatal, and an agent that recovers
+ * from one today must still do so with a guard. A trip ends `invoke` and `stream` with LangChain's MiddlewareError; `tripOf(error)` is the
+ * trip. With `{ onTrip: 'end' }` it is a final answer of the model that says why.
  */
 
-import type { Run } from '../index.js'
-import { ModelTurns } from './model-turns.js'
-import type { CallResult, TokenUsage } from './model-turns.js'
+import { asTold } from '../current.js'
+import type { Usage } from '../prices.js'
+import { ModelTurns, ending, saidAtEnd, usageOfTotal } from './model-turns.js'
+import type { CallResult, GuardSettings, RunSource } from './model-turns.js'
 
 interface GuardMiddleware {
   readonly name: string
   wrapModelCall(request: any, handler: (request: any) => any): Promise<any>
 }
 
-/** Asks `run` before each model call and before each tool the answer asks for. One per run. */
-export function guardMiddleware(run: Run): GuardMiddleware {
+/** Asks the run before each model call and before each tool the answer asks for. */
+export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): GuardMiddleware {
   const turns = new ModelTurns(run)
+  const asked = async (request: any, handler: (request: any) => any): Promise<any> => {
+    const messages: Message[] = request.messages
+    const model = modelName(request.model)
+    const prompt = [request.systemPrompt, messages.map((message) => [message.content, message.tool_calls])]
+    const results = [...toolResults(messages)]
+    const last = ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id))
+    const turn = await turns.begin({ model, prompt, maxTokens: longest(request), results, last, beginning: messages[0]?.content })
+    const nudged = turn.nudge === null ? request : { ...request, messages: [...messages, { role: 'user', content: turn.nudge }] }
+    let answer: any
+    try {
+      answer = await asTold(() => handler(nudged))
+    } catch (error) {
+      await turn.failed(error)
+      throw error
+    }
+    await turn.used(answerer(answer) ?? model, tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
+    for (const call of answer.tool_calls ?? []) await turn.asks({ id: String(call.id), tool: call.name, args: call.args })
+    return answer
+  }
   return {
     name: 'RunGuard',
-    async wrapModelCall(request, handler) {
-      const nudge = await turns.begin(toolResults(request.messages))
-      const nudged = nudge === null ? request : { ...request, messages: [...request.messages, { role: 'user', content: nudge }] }
-      const answer = await handler(nudged)
-      await turns.used(modelName(request.model, answer), tokens(answer.usage_metadata))
-      for (const call of answer.tool_calls ?? []) {
-        await turns.asks({ id: String(call.id), tool: call.name, args: call.args })
-      }
-      return answer
-    },
+    wrapModelCall: (request, handler) => asked(request, handler).catch((error: unknown) => message(saidAtEnd(error, settings))),
   }
+}
+
+/** The package is a peer: whoever has this middleware has it. The name is kept from compilers, which have it not. */
+const PACKAGE: string = 'langchain'
+
+async function message(text: string): Promise<any> {
+  const { AIMessage } = (await import(PACKAGE)) as { AIMessage: new (text: string) => unknown }
+  return new AIMessage(text)
 }
 
 interface Message {
   readonly tool_call_id?: unknown
+  readonly tool_calls?: unknown
   readonly content: unknown
   readonly status?: unknown
 }
@@ -49,16 +71,28 @@ function* toolResults(messages: readonly Message[]): Generator<CallResult> {
   }
 }
 
-function modelName(model: any, answer: any): string {
-  const names = [answer.response_metadata?.model_name, answer.response_metadata?.model, model?.model, model?.modelName]
-  return names.find((name) => typeof name === 'string' && name !== '') ?? 'unknown'
+const isName = (name: unknown): name is string => typeof name === 'string' && name !== ''
+
+function modelName(model: any): string {
+  // `openai:gpt-4o` is how LangChain names a provider's model.
+  if (isName(model)) return model.slice(model.indexOf(':') + 1)
+  return [model?.model, model?.modelName, model?._defaultConfig?.model].find(isName) ?? 'unknown'
 }
 
-function tokens(usage: any): TokenUsage {
-  return {
-    promptTokens: usage?.input_tokens ?? 0,
-    outputTokens: usage?.output_tokens ?? 0,
-    cachedTokens: usage?.input_token_details?.cache_read ?? 0,
-    cacheWriteTokens: usage?.input_token_details?.cache_creation ?? 0,
-  }
+function answerer(answer: any): string | undefined {
+  return [answer.response_metadata?.model_name, answer.response_metadata?.model].find(isName)
+}
+
+function longest({ model, modelSettings }: any): number | undefined {
+  const given = [modelSettings?.maxTokens, modelSettings?.max_tokens, model?.maxTokens]
+  return given.find((count) => Number.isSafeInteger(count) && count > 0)
+}
+
+function tokens(usage: any): Usage | null {
+  if (typeof usage?.input_tokens !== 'number' && typeof usage?.output_tokens !== 'number') return null
+  const details = usage.input_token_details
+  const anHour = details?.ephemeral_1h_input_tokens ?? 0
+  const written = Math.max(0, (details?.cache_creation ?? 0) - anHour)
+  const { inputTokens = 0, ...rest } = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cache_read, written)
+  return anHour > 0 ? { ...rest, inputTokens: Math.max(0, inputTokens - anHour), cacheWrite1hTokens: anHour } : { ...rest, inputTokens }
 }

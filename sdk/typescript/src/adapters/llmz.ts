@@ -10,9 +10,9 @@
  * error with code EXECUTION_ABORTED, whose cause is the trip.
  */
 
-import { BudgetExceededError } from '../errors.js'
-import type { Run } from '../index.js'
-import { keepingTrips } from './model-turns.js'
+import { TripError } from '../errors.js'
+import { Run } from '../run.js'
+import { runOf, type RunSource } from './runs.js'
 
 interface Iteration {
   readonly traces: readonly any[]
@@ -39,8 +39,12 @@ export interface OwnHooks {
   onIterationEnd?: (iteration: any, controller: AbortController) => any
 }
 
-/** Hooks that ask `run` before each iteration and each tool; to spread into the properties of `execute`. */
-export function guardHooks(run: Run, own: OwnHooks = {}): Required<OwnHooks> {
+/**
+ * Hooks that ask the run before each iteration and each tool; to spread into the properties of `execute`, anew for each. Without a run
+ * they are in the current one, or in one of their own.
+ */
+export function guardHooks(source?: RunSource, own: OwnHooks = {}): Required<OwnHooks> {
+  const run = runOf(source) ?? new Run()
   let nudges: string[] = []
   const note = (nudge: string | null | undefined) => {
     if (nudge) nudges.push(nudge)
@@ -99,11 +103,15 @@ function fullName(tool: string, object: string | undefined): string {
 
 /** Botpress says itself what a call cost, in dollars; an answer from its cache costs nothing. */
 async function recordSpend(run: Run, { spend = 0, tokens = 0 }: NonNullable<Iteration['llm']> = {}): Promise<void> {
-  await keepingTrips(run, () => run.recordUsd(spend))
+  await untilNext(() => run.recordUsd(spend))
+  await untilNext(() => run.budget?.recordTokens(tokens))
+}
+
+/** A budget that is broken is thrown by the run's next question: an answer that ends the task is worth having. */
+async function untilNext(record: () => unknown): Promise<void> {
   try {
-    run.budget?.recordTokens(tokens)
+    await record()
   } catch (error) {
-    // Before the next iteration the run is asked what remains.
-    if (!(error instanceof BudgetExceededError)) throw error
+    if (!(error instanceof TripError)) throw error
   }
 }

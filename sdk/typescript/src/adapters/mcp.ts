@@ -9,19 +9,23 @@
  * catches what its tools throw, guard the framework as well, or end your own loop on the error.
  */
 
-import type { Run } from '../index.js'
+import { runOf, type RunSource } from './runs.js'
 
 /** `Client` of `@modelcontextprotocol/sdk` 1.x and of `@modelcontextprotocol/client` 2.x. */
 export interface GuardableClient {
   request(...parameters: any[]): Promise<any>
 }
 
-/** Makes `client` ask `run` before each `tools/call`, however it is sent, and returns it. */
-export function guardClient<Client extends GuardableClient>(client: Client, run: Run): Client {
+/**
+ * Makes `client` ask the run before each `tools/call`, however it is sent, and returns it. A function is asked for the run at each call;
+ * with neither it is the current run, and outside of one the call is sent straight.
+ */
+export function guardClient<Client extends GuardableClient>(client: Client, source?: RunSource): Client {
   // callTool, its streaming form and the client's own retries all end here.
   const send = client.request.bind(client)
   client.request = async (request: { method: string; params?: any }, ...rest: unknown[]) => {
-    if (request.method !== 'tools/call') return send(request, ...rest)
+    const run = request.method === 'tools/call' ? runOf(source) : null
+    if (run === null) return send(request, ...rest)
     // Not `_meta`: it holds progress tokens and trace ids, new ones with each call.
     const { name, arguments: args = {} } = request.params
     await run.beforeTool(name, args)

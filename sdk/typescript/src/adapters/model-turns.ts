@@ -3,10 +3,24 @@
  *
  * Frameworks swallow what a tool throws and go on; none goes on without an answer of its model. So the
  * guard sits there: it sees the tools an answer asks for before any of them runs, and their results in
- * the request that follows.
+ * the request that follows. What a call may cost is set aside before it is sent.
  */
 
-import type { Run } from '../index.js'
+import { tripOf } from '../errors.js'
+import { BEGIN, type ModelCall } from '../model-call.js'
+import { failed, settle } from '../models/exchange.js'
+import { parseArguments, usageOfTotal } from '../models/routes.js'
+import type { Usage } from '../prices.js'
+import type { Run } from '../run.js'
+import { Runs, type RunSource } from './runs.js'
+
+export { parseArguments, usageOfTotal }
+export type { RunSource }
+
+export interface GuardSettings {
+  /** What becomes of a run that is stopped: an error (`throw`, the default), or a final answer of the model that says why (`end`). */
+  onTrip?: 'throw' | 'end' | undefined
+}
 
 export interface AskedCall {
   readonly id: string
@@ -20,76 +34,123 @@ export interface CallResult {
   readonly error?: unknown
 }
 
-export interface TokenUsage {
-  /** The whole prompt, with what was read from a cache or written to one. */
-  readonly promptTokens: number
-  readonly outputTokens: number
-  readonly cachedTokens: number
-  readonly cacheWriteTokens: number
+export interface ModelRequest {
+  /** The name prices are known by. */
+  readonly model: string
+  /** All that is sent. */
+  readonly prompt: unknown
+  readonly maxTokens: number | undefined
+  /** Every result that is in the request. */
+  readonly results: Iterable<CallResult>
+  /** The ids of those it ends with. */
+  readonly last: readonly string[]
+  /** What the conversation begins with. */
+  readonly beginning: unknown
+}
+
+/** The tools that the answers to one run have asked for. */
+interface Asked {
+  readonly run: Run
+  readonly calls: Map<string, AskedCall>
 }
 
 export class ModelTurns {
-  readonly #run: Run
-  readonly #asked = new Map<string, AskedCall>()
+  readonly #runs: Runs<Asked>
 
-  constructor(run: Run) {
-    this.#run = run
+  constructor(source: RunSource | undefined) {
+    this.#runs = new Runs(source, (run) => ({ run, calls: new Map() }))
   }
 
   /**
    * Before a request: hands the run the results it has not seen yet, then asks whether the model may be
-   * called. Returns a text the model should read, or null. Throws the trip of a run that is over.
+   * called. Throws the trip of a run that is over.
    */
-  async begin(results: Iterable<CallResult>): Promise<string | null> {
+  async begin(request: ModelRequest): Promise<Turn> {
+    const asked = this.#runs.of(request.last, request.beginning)
     // A request carries the whole history; with ids used twice the newest result is the one asked for.
     const newest = new Map<string, CallResult>()
-    for (const result of results) newest.set(result.id, result)
+    for (const result of request.results) newest.set(result.id, result)
 
     const nudges: string[] = []
-    for (const [id, call] of this.#asked) {
+    for (const [id, call] of asked.calls) {
       const found = newest.get(id)
       if (!found) continue
-      this.#asked.delete(id)
+      asked.calls.delete(id)
       const outcome = found.error === undefined ? {} : { error: found.error }
-      const nudge = await this.#run.afterTool(call.tool, call.args, found.result, outcome)
+      const nudge = await asked.run.afterTool(call.tool, call.args, found.result, outcome)
       if (nudge) nudges.push(nudge)
     }
-    await this.#run.beforeModel()
-    return nudges.length > 0 ? nudges.join('\n') : null
+    const call = await asked.run[BEGIN](request.model, request.prompt, { maxTokens: request.maxTokens })
+    const remember = (one: AskedCall): void => {
+      asked.calls.set(one.id, one)
+      this.#runs.asked(one.id, request.beginning, asked)
+    }
+    return new Turn(asked.run, call, nudges.length > 0 ? nudges.join('\n') : null, remember)
+  }
+}
+
+/** One model call of a framework. */
+export class Turn {
+  readonly #run: Run
+  readonly #call: ModelCall
+  readonly #remember: (call: AskedCall) => void
+  /** A text the model should read, or null. */
+  readonly nudge: string | null
+
+  constructor(run: Run, call: ModelCall, nudge: string | null, remember: (call: AskedCall) => void) {
+    this.#run = run
+    this.#call = call
+    this.nudge = nudge
+    this.#remember = remember
+  }
+
+  /** The longest answer that what is left pays for; null when the one that was asked for fits. */
+  get maxTokens(): number | null {
+    return this.#call.maxTokens
+  }
+
+  /**
+   * What the model used; null when nobody has counted, then `came` is what it wrote. What was spent is spent: an answer that ends the
+   * task is worth having even if it went over the budget. The run keeps the trip, so the next tool or model call is refused.
+   */
+  async used(model: string, usage: Usage | null, came: unknown): Promise<void> {
+    await settle(this.#call, usage, model, came)
+  }
+
+  /** The request ended with an error. */
+  async failed(error: unknown): Promise<void> {
+    await failed(this.#call, error)
   }
 
   /** Each tool an answer asks for, before it runs. Throws when it must not. */
   async asks(call: AskedCall): Promise<void> {
     await this.#run.beforeTool(call.tool, call.args)
-    this.#asked.set(call.id, call)
-  }
-
-  async used(model: string, { promptTokens, outputTokens, cachedTokens, cacheWriteTokens }: TokenUsage): Promise<void> {
-    // Prices want every token once.
-    const inputTokens = Math.max(0, promptTokens - cachedTokens - cacheWriteTokens)
-    const usage = { inputTokens, outputTokens, cachedTokens, cacheWriteTokens }
-    await keepingTrips(this.#run, () => this.#run.recordUsage(model, usage))
+    this.#remember(call)
   }
 }
 
-/**
- * What was spent is spent: an answer that ends the task is worth having even if it went over the budget.
- * The run keeps the trip, so the next tool or model call is refused.
- */
-export async function keepingTrips(run: Run, record: () => unknown): Promise<void> {
-  try {
-    await record()
-  } catch (error) {
-    if (!run.tripped) throw error
-  }
+/** What to say for an error that a framework may end with politely; throws any other. */
+export function saidAtEnd(error: unknown, { onTrip = 'throw' }: GuardSettings): string {
+  const trip = onTrip === 'end' ? tripOf(error) : null
+  if (trip === null) throw error
+  return trip.message
 }
 
-/** Arguments as an object where the model wrote JSON, as its text where it did not. */
-export function parseArguments(text: unknown): unknown {
-  if (typeof text !== 'string') return text
-  try {
-    return JSON.parse(text)
-  } catch {
-    return text
-  }
+/** The same object with some methods of ours. */
+export function replacing<Target extends object>(target: Target, methods: Readonly<Record<string, unknown>>): Target {
+  return new Proxy(target, {
+    get(original, name) {
+      if (typeof name === 'string' && Object.hasOwn(methods, name)) return methods[name]
+      // Bound to the original: private fields are not reachable through a proxy.
+      const value: unknown = Reflect.get(original, name, original)
+      return typeof value === 'function' ? value.bind(original) : value
+    },
+  })
+}
+
+/** The items a list ends with that are so. */
+export function ending<Item>(list: readonly Item[], isSo: (item: Item) => boolean): Item[] {
+  let begin = list.length
+  while (begin > 0 && isSo(list[begin - 1] as Item)) begin -= 1
+  return list.slice(begin)
 }

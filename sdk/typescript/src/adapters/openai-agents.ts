@@ -1,17 +1,20 @@
 /**
  * OpenAI Agents SDK (`@openai/agents`): a guarded model, or a guarded provider of models.
  *
- *     const run = new Run({ maxUsd: 1 })
- *     const runner = new Runner({ modelProvider: guardModelProvider(new OpenAIProvider(), run) })
- *     await runner.run(agent, 'What is the weather?')
+ *     const provider = guardModelProvider(new OpenAIProvider(), () => new Run({ maxUsd: 1 }))
+ *     await new Runner({ modelProvider: provider }).run(agent, 'What is the weather?')
  *
- * What a tool throws goes back to the model as text, and the runner's events cannot wait for an answer.
- * An error of the model ends the run and reaches the caller as it is. Handoffs are tool calls here too.
+ * Each `run` of a runner is a run of its own; with a run instead of a function all belong to it, and with neither they belong to the
+ * current run. Agents that are tools of others are in the same run with `withGuard`, or with a run that is given.
+ *
+ * What a tool throws goes back to the model as text, and the runner's events cannot wait for an answer. An error of the model ends the run
+ * and reaches the caller as it is; with `{ onTrip: 'end' }` it is a final answer that says why. Handoffs are tool calls here too.
  */
 
-import type { Run } from '../index.js'
-import { ModelTurns, parseArguments } from './model-turns.js'
-import type { AskedCall, CallResult, TokenUsage } from './model-turns.js'
+import { asTold } from '../current.js'
+import type { Usage } from '../prices.js'
+import { ModelTurns, ending, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
+import type { AskedCall, CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
 export interface GuardableModel {
   getResponse(request: any): Promise<any>
@@ -20,6 +23,11 @@ export interface GuardableModel {
 
 export interface GuardableModelProvider {
   getModel(modelName?: string): any
+}
+
+export interface ModelSettings extends GuardSettings {
+  /** For prices, where the model does not name itself. */
+  modelName?: string | undefined
 }
 
 interface Item {
@@ -33,62 +41,119 @@ interface Answer {
   readonly providerData?: { readonly model?: unknown }
 }
 
-/** A provider whose models all ask `run`; for `new Runner({ modelProvider })`. */
-export function guardModelProvider<Provider extends GuardableModelProvider>(provider: Provider, run: Run): Provider {
+interface Request {
+  readonly input: string | readonly Item[]
+  readonly systemInstructions?: unknown
+  readonly tools?: unknown
+  readonly modelSettings?: { readonly maxTokens?: number }
+}
+
+/** A provider whose models all ask the run; for `new Runner({ modelProvider })`. */
+export function guardModelProvider<Provider extends GuardableModelProvider>(
+  provider: Provider,
+  run?: RunSource,
+  settings: GuardSettings = {},
+): Provider {
   const turns = new ModelTurns(run)
   return replacing(provider, {
-    getModel: async (modelName?: string) => guarded(await provider.getModel(modelName), turns, modelName),
+    getModel: async (modelName?: string) => guarded(await provider.getModel(modelName), turns, { ...settings, modelName }),
   })
 }
 
 /**
- * A model that asks `run` before each request and before each tool call it hands to the runner. Agents
- * that carry a model object of their own need this one. `modelName` is for prices, where the answers of
- * the model do not name it.
+ * A model that asks the run before each request and before each tool call it hands to the runner. Agents
+ * that carry a model object of their own need this one. The last argument may be just the model's name.
  */
-export function guardModel<Model extends GuardableModel>(model: Model, run: Run, modelName?: string): Model {
-  return guarded(model, new ModelTurns(run), modelName)
+export function guardModel<Model extends GuardableModel>(model: Model, run?: RunSource, settings: string | ModelSettings = {}): Model {
+  return guarded(model, new ModelTurns(run), typeof settings === 'string' ? { modelName: settings } : settings)
 }
 
-function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, modelName: string | undefined): Model {
-  const begin = async (request: { input: string | readonly Item[] }) => {
+function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, settings: ModelSettings): Model {
+  const name = settings.modelName ?? ownName(model) ?? 'unknown'
+  const begin = async (request: Request): Promise<[Turn, Request]> => {
     const history = typeof request.input === 'string' ? [userMessage(request.input)] : request.input
-    const nudge = await turns.begin(toolResults(history))
-    return nudge === null ? request : { ...request, input: [...history, userMessage(nudge)] }
+    const turn = await turns.begin({
+      model: name,
+      prompt: [request.systemInstructions, history, request.tools],
+      maxTokens: request.modelSettings?.maxTokens,
+      results: toolResults(history),
+      last: ending(history, isResult).map((item) => String(item['callId'])),
+      beginning: history[0]?.['content'],
+    })
+    let asked = request
+    if (turn.nudge !== null) asked = { ...asked, input: [...history, userMessage(turn.nudge)] }
+    if (turn.maxTokens !== null) asked = { ...asked, modelSettings: { ...asked.modelSettings, maxTokens: turn.maxTokens } }
+    return [turn, asked]
   }
-  const inspect = async (answer: Answer) => {
+  const inspect = async (turn: Turn, answer: Answer): Promise<void> => {
     const named = answer.providerData?.model
-    await turns.used(modelName ?? (typeof named === 'string' ? named : 'unknown'), tokens(answer.usage))
+    await turn.used(typeof named === 'string' ? named : name, tokens(answer.usage), answer.output)
     for (const item of answer.output) {
       const call = toolCall(item)
-      if (call) await turns.asks(call)
+      if (call) await turn.asks(call)
+    }
+  }
+  const respond = async (request: Request): Promise<any> => {
+    const [turn, asked] = await begin(request)
+    let answer: any
+    try {
+      answer = await asTold(() => model.getResponse(asked))
+    } catch (error) {
+      await turn.failed(error)
+      throw error
+    }
+    await inspect(turn, answer)
+    return answer
+  }
+  async function* stream(request: Request): AsyncGenerator<any> {
+    const [turn, asked] = await begin(request)
+    const events = model.getStreamedResponse(asked)[Symbol.asyncIterator]()
+    let came = ''
+    try {
+      for (;;) {
+        const { done, value: event } = await asTold(() => events.next())
+        if (done) break
+        if (event.type === 'output_text_delta') came += String(event.delta)
+        // The runner starts the tools when it has the whole answer.
+        if (event.type === 'response_done') await inspect(turn, event.response)
+        yield event
+      }
+    } catch (error) {
+      if (came === '') await turn.failed(error)
+      throw error
+    } finally {
+      // What has been billed is not billed again.
+      await turn.used(name, null, came)
+      await events.return?.()
     }
   }
   return replacing(model, {
-    async getResponse(request: any) {
-      const answer = await model.getResponse(await begin(request))
-      await inspect(answer)
-      return answer
-    },
-    async *getStreamedResponse(request: any) {
-      for await (const event of model.getStreamedResponse(await begin(request))) {
-        // The runner starts the tools when it has the whole answer.
-        if (event.type === 'response_done') await inspect(event.response)
-        yield event
+    getResponse: (request: Request) =>
+      respond(request).catch((error: unknown) => ({ usage: noUsage(), ...said(saidAtEnd(error, settings)) })),
+    async *getStreamedResponse(request: Request) {
+      try {
+        yield* stream(request)
+      } catch (error) {
+        const response = { id: 'runguard', usage: noUsage(), ...said(saidAtEnd(error, settings)) }
+        yield { type: 'response_done', response }
       }
     },
   })
 }
 
-function replacing<Target extends object>(target: Target, methods: Record<string, unknown>): Target {
-  return new Proxy(target, {
-    get(original, name) {
-      if (typeof name === 'string' && Object.hasOwn(methods, name)) return methods[name]
-      // Bound to the original: private fields are not reachable through a proxy.
-      const value: unknown = Reflect.get(original, name, original)
-      return typeof value === 'function' ? value.bind(original) : value
-    },
-  })
+function ownName(model: any): string | undefined {
+  return [model._model, model.model, model.modelId].find((name) => typeof name === 'string' && name !== '')
+}
+
+/** An answer that says a sentence. */
+function said(text: string): { output: Item[] } {
+  return { output: [{ type: 'message', role: 'assistant', status: 'completed', content: [{ type: 'output_text', text }] }] }
+}
+
+function noUsage(): object {
+  const counts = { requests: 0, inputTokens: 0, outputTokens: 0, totalTokens: 0 }
+  // The runner adds an answer's usage to its own, in releases before 0.1 by this method.
+  return { ...counts, inputTokensDetails: [], outputTokensDetails: [], add() {} }
 }
 
 function userMessage(text: string): Item {
@@ -103,19 +168,17 @@ function toolCall(item: Item): AskedCall | null {
   return { id: item['callId'], tool, args: parseArguments(args) }
 }
 
-function* toolResults(history: readonly Item[]): Generator<CallResult> {
-  for (const item of history) {
-    if (typeof item['callId'] !== 'string' || !/_(result|output)$/.test(item.type ?? '')) continue
-    yield { id: item['callId'], result: item['output'] }
-  }
+function isResult(item: Item): boolean {
+  return typeof item['callId'] === 'string' && /_(result|output)$/.test(item.type ?? '')
 }
 
-function tokens(usage: any): TokenUsage {
-  const details = Array.isArray(usage?.inputTokensDetails) ? usage.inputTokensDetails[0] : usage?.inputTokensDetails
-  return {
-    promptTokens: usage?.inputTokens ?? 0,
-    outputTokens: usage?.outputTokens ?? 0,
-    cachedTokens: details?.cached_tokens ?? 0,
-    cacheWriteTokens: details?.cache_write_tokens ?? 0,
-  }
+function* toolResults(history: readonly Item[]): Generator<CallResult> {
+  for (const item of history) if (isResult(item)) yield { id: String(item['callId']), result: item['output'] }
+}
+
+/** Null when nobody has counted: the SDK fills in zeros. */
+function tokens(usage: any): Usage | null {
+  if (!usage?.inputTokens && !usage?.outputTokens) return null
+  const details = Array.isArray(usage.inputTokensDetails) ? usage.inputTokensDetails[0] : usage.inputTokensDetails
+  return usageOfTotal(usage.inputTokens, usage.outputTokens, details?.cached_tokens, details?.cache_write_tokens)
 }

@@ -1,22 +1,26 @@
 /**
  * Vercel AI SDK (`ai`): a guarded model.
  *
- *     const run = new Run({ maxUsd: 1 })
- *     const model = guardModel(openai('gpt-4o'), run)
+ *     const model = guardModel(openai('gpt-4o'), () => new Run({ maxUsd: 1 }))
  *     await generateText({ model, tools, stopWhen: stepCountIs(50), prompt })
  *
- * The SDK turns what `execute` throws into a tool result and lets the model go on, so the guard is in
- * the model: an error there ends `generateText` and agents, and `streamText` with an error part; the SDK
- * does not try again.
+ * Each call of `generateText`, `streamText` or an agent is a run of its own; with a run instead of a function all calls belong to it,
+ * and with neither they belong to the current run.
+ *
+ * The SDK turns what `execute` throws into a tool result and lets the model go on, so the guard is in the model: an error there ends
+ * `generateText` and agents, and `streamText` with an error part; the SDK does not try again. With `{ onTrip: 'end' }` it is a final
+ * answer of the model that says why.
  */
 
-import type { Run } from '../index.js'
-import { ModelTurns, parseArguments } from './model-turns.js'
-import type { CallResult, TokenUsage } from './model-turns.js'
+import { asTold } from '../current.js'
+import type { Usage } from '../prices.js'
+import { ModelTurns, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
+import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
-/** What is used of a language model; the same in the specifications v2, v3 (ai 6) and v4 (ai 7). */
+/** What is used of a language model; the same in the specifications v2 (ai 5), v3 (ai 6) and v4 (ai 7). */
 export interface GuardableModel {
   readonly modelId: string
+  readonly specificationVersion?: string
   doGenerate(options: any): PromiseLike<any>
   doStream(options: any): PromiseLike<any>
 }
@@ -31,57 +35,149 @@ interface Message {
   readonly content: string | readonly Part[]
 }
 
-/** A model that asks `run` before each request and before each tool call it hands to the SDK. */
-export function guardModel<Model extends GuardableModel>(model: Model, run: Run): Model {
+interface Options {
+  readonly prompt: readonly Message[]
+  readonly tools?: unknown
+  readonly maxOutputTokens?: number | undefined
+}
+
+/** A model that asks the run before each request and before each tool call it hands to the SDK. */
+export function guardModel<Model extends GuardableModel>(model: Model, run?: RunSource, settings: GuardSettings = {}): Model {
   const turns = new ModelTurns(run)
 
-  const begin = async (options: { prompt: readonly Message[] }) => {
-    const nudge = await turns.begin(toolResults(options.prompt))
-    if (nudge === null) return options
-    return { ...options, prompt: [...options.prompt, { role: 'user', content: [{ type: 'text', text: nudge }] }] }
+  const begin = async (options: Options): Promise<[Turn, Options]> => {
+    const { prompt, tools, maxOutputTokens: maxTokens } = options
+    const results = [...toolResults(prompt)]
+    const last = prompt.at(-1)?.role === 'tool' ? [...toolResults(prompt.slice(-1))].map(({ id }) => id) : []
+    const beginning = prompt.find(({ role }) => role === 'user')?.content
+    const turn = await turns.begin({ model: model.modelId, prompt: [prompt, tools], maxTokens, results, last, beginning })
+    let asked = options
+    if (turn.nudge !== null) asked = { ...asked, prompt: [...prompt, { role: 'user', content: [{ type: 'text', text: turn.nudge }] }] }
+    if (turn.maxTokens !== null) asked = { ...asked, maxOutputTokens: turn.maxTokens }
+    return [turn, asked]
   }
-  const inspect = async (part: Part) => {
-    if (part.type === 'finish') await turns.used(model.modelId, tokens(part['usage']))
+  const asks = async (turn: Turn, part: Part): Promise<void> => {
     if (part.type !== 'tool-call') return
-    await turns.asks({ id: String(part['toolCallId']), tool: String(part['toolName']), args: parseArguments(part['input']) })
+    await turn.asks({ id: String(part['toolCallId']), tool: String(part['toolName']), args: parseArguments(part['input']) })
+  }
+  const asked = async (turn: Turn, ask: () => PromiseLike<any>): Promise<any> => {
+    try {
+      return await asTold(ask)
+    } catch (error) {
+      await turn.failed(error)
+      throw error
+    }
   }
 
-  const guarded: Pick<GuardableModel, 'doGenerate' | 'doStream'> = {
-    async doGenerate(options) {
-      const answer = await model.doGenerate(await begin(options))
-      await turns.used(model.modelId, tokens(answer.usage))
-      for (const part of answer.content) await inspect(part)
-      return answer
-    },
-    async doStream(options) {
-      const answer = await model.doStream(await begin(options))
-      let refused = false
-      const watch = new TransformStream<Part, Part>({
-        async transform(part, stream) {
-          // After a refusal only the usage is of interest, which comes last: it was spent all the same.
-          if (refused && part.type !== 'finish') return
-          try {
-            // The SDK runs a tool as soon as its call arrives: a call that is refused must not be passed on.
-            await inspect(part)
-            if (!refused) stream.enqueue(part)
-          } catch (error) {
-            // Errors are parts of the SDK's streams: one thrown here would break a server's response.
-            if (!refused) stream.enqueue({ type: 'error', error })
-            refused = true
-          }
-        },
-      })
-      return { ...answer, stream: answer.stream.pipeThrough(watch) }
-    },
+  const generate = async (options: Options): Promise<any> => {
+    const [turn, changed] = await begin(options)
+    const answer = await asked(turn, () => model.doGenerate(changed))
+    await turn.used(answered(answer.response, model), tokens(answer.usage), answer.content)
+    for (const part of answer.content) await asks(turn, part)
+    return answer
   }
-  return new Proxy(model, {
-    get(target, name) {
-      if (name === 'doGenerate' || name === 'doStream') return guarded[name]
-      // Bound to the model itself: private fields are not reachable through a proxy.
-      const value: unknown = Reflect.get(target, name, target)
-      return typeof value === 'function' ? value.bind(target) : value
+  const stream = async (options: Options): Promise<any> => {
+    const [turn, changed] = await begin(options)
+    const answer = await asked(turn, () => model.doStream(changed))
+    return { ...answer, stream: watched(answer.stream, turn, model, asks, settings) }
+  }
+  return replacing(model, {
+    doGenerate: (options: Options) =>
+      generate(options).catch((error: unknown) => ({ ...finish(model), content: [{ type: 'text', text: saidAtEnd(error, settings) }], warnings: [] })),
+    doStream: (options: Options) => stream(options).catch((error: unknown) => ({ stream: streamOf(said(saidAtEnd(error, settings), model)) })),
+  })
+}
+
+/** The parts of an answer, up to a call that is refused. */
+function watched(
+  parts: ReadableStream<Part>,
+  turn: Turn,
+  model: GuardableModel,
+  asks: (turn: Turn, part: Part) => Promise<void>,
+  settings: GuardSettings,
+): ReadableStream<Part> {
+  const source = parts.getReader()
+  let came = ''
+  let isBilled = false
+  let isRefused = false
+  let name = model.modelId
+  const bill = async (usage: Usage | null): Promise<void> => {
+    if (isBilled) return
+    isBilled = true
+    await turn.used(name, usage, came)
+  }
+  const shown = async (part: Part): Promise<Part[]> => {
+    if (part.type === 'response-metadata' && typeof part['modelId'] === 'string') name = part['modelId']
+    if (typeof part['delta'] === 'string') came += part['delta']
+    if (part.type === 'finish') await bill(tokens(part['usage']))
+    // After a refusal only the usage is of interest, which comes last: it was spent all the same.
+    if (isRefused) return []
+    try {
+      // The SDK runs a tool as soon as its call arrives: a call that is refused must not be passed on.
+      await asks(turn, part)
+      return [part]
+    } catch (error) {
+      isRefused = true
+      // Errors are parts of the SDK's streams: one thrown here would break a server's response.
+      return settings.onTrip === 'end' ? said(saidAtEnd(error, settings), model).slice(1) : [{ type: 'error', error }]
+    }
+  }
+  return new ReadableStream<Part>(
+    {
+      async pull(stream) {
+        for (;;) {
+          const { done, value } = await source.read().catch(async (error: unknown) => {
+            await bill(null)
+            throw error
+          })
+          if (done) {
+            await bill(null)
+            stream.close()
+            return
+          }
+          const visible = await shown(value)
+          for (const part of visible) stream.enqueue(part)
+          if (visible.length > 0) return
+        }
+      },
+      async cancel(reason) {
+        await bill(null)
+        await source.cancel(reason)
+      },
+    },
+    { highWaterMark: 0 },
+  )
+}
+
+/** An answer of the model's that says a sentence, and how it ends. */
+function said(text: string, model: GuardableModel): Part[] {
+  const id = 'runguard'
+  return [
+    { type: 'stream-start', warnings: [] },
+    { type: 'text-start', id },
+    { type: 'text-delta', id, delta: text },
+    { type: 'text-end', id },
+    { type: 'finish', ...finish(model) },
+  ]
+}
+
+function finish({ specificationVersion }: GuardableModel): { finishReason: unknown; usage: unknown } {
+  if (specificationVersion === 'v2') return { finishReason: 'stop', usage: { inputTokens: 0, outputTokens: 0, totalTokens: 0 } }
+  const inputTokens = { total: 0, noCache: 0, cacheRead: 0, cacheWrite: 0 }
+  return { finishReason: { unified: 'stop', raw: undefined }, usage: { inputTokens, outputTokens: { total: 0, text: 0, reasoning: 0 } } }
+}
+
+function streamOf(parts: readonly Part[]): ReadableStream<Part> {
+  return new ReadableStream({
+    start(stream) {
+      for (const part of parts) stream.enqueue(part)
+      stream.close()
     },
   })
+}
+
+function answered(response: { modelId?: unknown } | undefined, { modelId }: GuardableModel): string {
+  return typeof response?.modelId === 'string' ? response.modelId : modelId
 }
 
 function* toolResults(prompt: readonly Message[]): Generator<CallResult> {
@@ -98,14 +194,11 @@ function* toolResults(prompt: readonly Message[]): Generator<CallResult> {
   }
 }
 
-/** v2 gives plain numbers, later specifications a breakdown; cached tokens are part of the input in all. */
-function tokens(usage: any): TokenUsage {
-  const input = usage?.inputTokens
-  const output = usage?.outputTokens
-  return {
-    promptTokens: input?.total ?? (typeof input === 'number' ? input : 0),
-    outputTokens: output?.total ?? (typeof output === 'number' ? output : 0),
-    cachedTokens: input?.cacheRead ?? usage?.cachedInputTokens ?? 0,
-    cacheWriteTokens: input?.cacheWrite ?? 0,
-  }
+/** v2 gives plain numbers, later specifications a breakdown; cached tokens are part of the input in all. Null when nobody has counted. */
+function tokens(usage: any): Usage | null {
+  const [input, output] = [usage?.inputTokens, usage?.outputTokens]
+  const total = typeof input === 'number' ? input : input?.total
+  const written = typeof output === 'number' ? output : output?.total
+  if (typeof total !== 'number' && typeof written !== 'number') return null
+  return usageOfTotal(total, written, input?.cacheRead ?? usage?.cachedInputTokens, input?.cacheWrite)
 }
