@@ -122,6 +122,11 @@ export class Turn {
     await failed(this.#call, error)
   }
 
+  /** Throws when the run is over. */
+  check(): void {
+    this.#run.check()
+  }
+
   /** Each tool an answer asks for, before it runs. Throws when it must not. */
   async asks(call: AskedCall): Promise<void> {
     await this.#run.beforeTool(call.tool, call.args)

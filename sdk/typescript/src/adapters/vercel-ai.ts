@@ -101,10 +101,16 @@ function watched(
   let isBilled = false
   let isRefused = false
   let name = model.modelId
+  let held: Part[] = []
   const bill = async (usage: Usage | null): Promise<void> => {
     if (isBilled) return
     isBilled = true
     await turn.used(name, usage, came)
+  }
+  const released = (...otherwise: Part[]): Part[] => {
+    const parts = held.length > 0 ? held : otherwise
+    held = []
+    return parts
   }
   const shown = async (part: Part): Promise<Part[]> => {
     if (part.type === 'response-metadata' && typeof part['modelId'] === 'string') name = part['modelId']
@@ -113,9 +119,13 @@ function watched(
     // After a refusal only the usage is of interest, which comes last: it was spent all the same.
     if (isRefused) return []
     try {
-      // The SDK runs a tool as soon as its call arrives: a call that is refused must not be passed on.
+      // The SDK runs a tool as soon as its call arrives: one that is refused must not be passed on, nor one of an answer that breaks the
+      // budget, which is known at its end.
       await asks(turn, part)
-      return [part]
+      if (part.type === 'tool-call' || held.length > 0) held.push(part)
+      if (held.length > 0 && part.type !== 'finish') return []
+      if (held.length > 0) turn.check()
+      return released(part)
     } catch (error) {
       isRefused = true
       // Errors are parts of the SDK's streams: one thrown here would break a server's response.
@@ -132,6 +142,7 @@ function watched(
           })
           if (done) {
             await bill(null)
+            if (!isRefused) for (const part of released()) stream.enqueue(part)
             stream.close()
             return
           }

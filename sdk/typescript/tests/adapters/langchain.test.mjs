@@ -5,6 +5,7 @@ import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from 
 import { guardMiddleware } from '@runguard/sdk/langchain'
 import { createAgent, tool } from 'langchain'
 import { z } from 'zod'
+import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
 
 async function setting(t, script, run, weather = ({ city }) => `18 degrees in ${city}`) {
@@ -93,4 +94,22 @@ test('the same error again and again is a stall, whatever the arguments', async 
   const { agent, counts } = await setting(t, otherCities, new Run({ stall: 'chatbot' }), fails)
   await assert.rejects(agent.invoke(task), ({ cause }) => cause instanceof StallDetectedError && cause.rule === 'same_error')
   assert.ok(counts().models <= 5, `${counts().models} model calls`)
+})
+
+bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
+  const getWeather = tool(async ({ city }) => (ran(), `18 degrees in ${city}`), {
+    name: 'get_weather',
+    description: 'The weather in a city',
+    schema: z.object({ city: z.string() }),
+  })
+  const model = new ChatOpenAI({ model: name, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
+  const agent = createAgent({ model, tools: [getWeather], middleware: [guardMiddleware(source, { onTrip })] })
+  return async () => {
+    if (!stream) return (await agent.invoke(task, { recursionLimit: 50 })).messages.at(-1).content
+    let last
+    for await (const [mode, chunk] of await agent.stream(task, { streamMode: ['messages', 'values'], recursionLimit: 50 })) {
+      if (mode === 'values') last = chunk
+    }
+    return last.messages.at(-1).content
+  }
 })

@@ -4,6 +4,7 @@ import { Agent, OpenAIProvider, Runner, setTracingDisabled, tool } from '@openai
 import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
 import { guardModel, guardModelProvider } from '@runguard/sdk/openai-agents'
 import { z } from 'zod'
+import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
 
 setTracingDisabled(true)
@@ -113,4 +114,24 @@ test("a tool's error is still the model's to read", async (t) => {
   const runner = new Runner({ modelProvider: guardModelProvider(provider, new Run()) })
   assert.equal((await runner.run(agent, question)).finalOutput, 'Paris is warmer.')
   assert.match(JSON.stringify(requests.at(-1).input), /An error occurred while running the tool/)
+})
+
+bars(async (service, source, { ran, stream = false, model = 'gpt-4o', onTrip }) => {
+  const provider = new OpenAIProvider({ apiKey: 'none', baseURL: service.url, useResponses: true })
+  const getWeather = tool({
+    name: 'get_weather',
+    description: 'The weather in a city',
+    parameters: z.object({ city: z.string() }),
+    execute: async ({ city }) => (ran(), `18 degrees in ${city}`),
+  })
+  const agent = new Agent({ name: 'Forecaster', instructions: 'Compare.', model, tools: [getWeather] })
+  const runner = new Runner({ modelProvider: guardModelProvider(provider, source, { onTrip }) })
+  return async () => {
+    const result = await runner.run(agent, question, { stream, maxTurns: 30 })
+    if (stream) {
+      for await (const _event of result);
+      await result.completed
+    }
+    return result.finalOutput
+  }
 })

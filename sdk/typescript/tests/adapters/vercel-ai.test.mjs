@@ -5,6 +5,7 @@ import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from 
 import { guardModel } from '@runguard/sdk/vercel-ai'
 import { generateText, stepCountIs, streamText, tool, ToolLoopAgent } from 'ai'
 import { z } from 'zod'
+import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
 
 async function setting(t, script, run) {
@@ -111,4 +112,26 @@ test('the same error again and again is a stall, whatever the arguments', async 
   task.tools.get_weather.execute = () => Promise.reject(new Error('the station is down'))
   await assert.rejects(generateText(task), (error) => error instanceof StallDetectedError && error.rule === 'same_error')
   assert.ok(counts().models <= 5, `${counts().models} model calls`)
+})
+
+bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
+  const provider = createOpenAICompatible({ name: 'fake', baseURL: service.url, includeUsage: true })
+  const model = guardModel(provider(name), source, { onTrip })
+  const get_weather = tool({
+    inputSchema: z.object({ city: z.string() }),
+    execute: async ({ city }) => (ran(), `18 degrees in ${city}`),
+  })
+  const task = { model, tools: { get_weather }, prompt: 'Is Paris warmer than Rome?', stopWhen: stepCountIs(20), maxRetries: 0 }
+  return async () => {
+    if (!stream) return (await generateText(task)).text
+    const errors = []
+    const { fullStream } = streamText({ ...task, onError: ({ error }) => errors.push(error) })
+    let text = ''
+    for await (const part of fullStream) {
+      if (part.type === 'start-step') text = ''
+      if (part.type === 'text-delta') text += part.text
+    }
+    if (errors.length > 0) throw errors[0]
+    return text
+  }
 })
