@@ -83,8 +83,13 @@ export function guardModel<Model extends GuardableModel>(model: Model, run?: Run
   }
   return replacing(model, {
     doGenerate: (options: Options) =>
-      generate(options).catch((error: unknown) => ({ ...finish(model), content: [{ type: 'text', text: saidAtEnd(error, settings) }], warnings: [] })),
-    doStream: (options: Options) => stream(options).catch((error: unknown) => ({ stream: streamOf(said(saidAtEnd(error, settings), model)) })),
+      generate(options).catch((error: unknown) => ({
+        ...finish(model),
+        content: [{ type: 'text', text: saidAtEnd(error, settings) }],
+        warnings: [],
+      })),
+    doStream: (options: Options) =>
+      stream(options).catch((error: unknown) => ({ stream: streamOf(said(saidAtEnd(error, settings), model)) })),
   })
 }
 

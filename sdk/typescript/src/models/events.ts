@@ -47,11 +47,20 @@ export class EventCutter {
 
 const decoder = new TextDecoder()
 
+/** What OpenAI ends a stream of chat completions with, in place of an object. */
+const DONE = '[DONE]'
+
+/** Whether a stream ends with an event. Readers may not look for what comes after it. */
+export function isLast({ type }: { type?: unknown }): boolean {
+  return type === DONE || type === 'message_stop' || /^response\.(completed|incomplete|failed)$/.test(String(type))
+}
+
 /** The JSON object that an event carries; null when it carries none. */
 export function dataOf(event: Uint8Array): any {
   const lines = decoder.decode(event).split(/\r\n|\r|\n/)
   const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(line[5] === ' ' ? 6 : 5))
   if (data.length === 0) return null
+  if (data[0] === DONE) return { type: DONE }
   try {
     const value: unknown = JSON.parse(data.join('\n'))
     return typeof value === 'object' ? value : null

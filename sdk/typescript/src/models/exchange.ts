@@ -4,7 +4,7 @@ import { TripError } from '../errors.js'
 import type { ModelCall } from '../model-call.js'
 import type { Usage } from '../prices.js'
 import type { Reader, Route, ToolCall } from './routes.js'
-import { EventCutter, dataOf } from './events.js'
+import { EventCutter, dataOf, isLast } from './events.js'
 
 /** Whom an exchange tells: the run alone, or with what was said so far. */
 export interface Teller {
@@ -191,6 +191,10 @@ class Watch {
     if (this.#trip === null) {
       try {
         await this.#teller.asked(calls)
+        if (isLast(data)) {
+          await this.ended()
+          this.check()
+        }
       } catch (trip) {
         this.#trip = trip
       }

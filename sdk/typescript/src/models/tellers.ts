@@ -44,7 +44,7 @@ export class Spending implements Teller {
 }
 
 /** What a guarded client has seen of its run. */
-export class Conversation implements Teller {
+export class Conversation {
   readonly #run: Run
   readonly #waiting = new Map<string, ToolCall>()
   readonly #known = new Map<string, true>()
@@ -54,8 +54,8 @@ export class Conversation implements Teller {
     this.#run = run
   }
 
-  /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. */
-  async begin(route: Route, asked: any): Promise<Exchange> {
+  /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. `onAsked` hears of calls that are allowed. */
+  async begin(route: Route, asked: any, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange> {
     this.check()
     const { calls, results } = route.transcript(asked)
     // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
@@ -71,7 +71,14 @@ export class Conversation implements Teller {
     // A nudge is in no transcript of the caller's, so it is put in again every time, or the model would forget it.
     const nudges = new Map([...this.#nudges].filter(([id]) => results.has(id)))
     const body = nudges.size > 0 ? route.withNudges(asked, nudges) : asked
-    return new Exchange(this, route, body, await begun(this.#run, route, body))
+    const teller: Teller = {
+      check: () => this.check(),
+      asked: async (calls) => {
+        await this.asked(calls)
+        onAsked(calls)
+      },
+    }
+    return new Exchange(teller, route, body, await begun(this.#run, route, body))
   }
 
   async asked(calls: readonly ToolCall[]): Promise<void> {

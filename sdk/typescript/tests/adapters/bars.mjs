@@ -72,7 +72,10 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
       assert.ok(Math.abs(run.budget.spent - 1) < 1e-9, `spent ${run.budget.spent}`)
     })
 
-    for (const [kind, source] of [['nothing', undefined], ['a function', () => new Run({ maxUsd: 1 })]]) {
+    for (const [kind, source] of [
+      ['nothing', undefined],
+      ['a function', () => new Run({ maxUsd: 1 })],
+    ]) {
       test(`bars${how}: one object serves everybody, given ${kind}: healthy users pass, a looping one is stopped`, async (t) => {
         let isLooping = false
         const script = (turn, body) => (isLooping ? loops() : healthy(turn, body))

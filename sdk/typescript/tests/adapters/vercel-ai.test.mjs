@@ -3,10 +3,14 @@ import test from 'node:test'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
 import { guardModel } from '@runguard/sdk/vercel-ai'
-import { generateText, stepCountIs, streamText, tool, ToolLoopAgent } from 'ai'
+import * as ai from 'ai'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
+
+const { generateText, stepCountIs, streamText, tool } = ai
+// Its name in ai 5.
+const ToolLoopAgent = ai.ToolLoopAgent ?? ai.Experimental_Agent
 
 async function setting(t, script, run) {
   const service = await startModel(script)
