@@ -3,6 +3,7 @@
 import { LoopDetector, Run, StallDetector, fingerprint } from '@runguard/sdk'
 
 const BAR_NS = 500
+const NEW_RUN_BAR_NS = 30_000
 const ROUNDS = 40
 const CALLS = 50_000
 
@@ -27,6 +28,16 @@ const many = new LoopDetector()
 const stall = new StallDetector()
 const run = new Run({ maxToolCalls: 1e12 })
 
+const wrapped = run.tool(() => null, 'wrapped')
+
+/** Nanoseconds a new run takes while 100,000 others are alive: the mean of the last 20,000, whatever the collector does. */
+function newRun() {
+  const alive = Array.from({ length: 100_000 }, () => new Run({ maxUsd: 1 }))
+  const begun = process.hrtime.bigint()
+  for (let number = 0; number < 20_000; number++) alive.push(new Run({ maxUsd: 1 }))
+  return Number(process.hrtime.bigint() - begun) / 20_000
+}
+
 const rows = [
   ['LoopDetector.record(signature)', measure((number) => alone.record(names[number % 61])), BAR_NS],
   [
@@ -37,6 +48,8 @@ const rows = [
   ['LoopDetector.check(signature)', measure((number) => alone.check(names[number % 61])), BAR_NS],
   ['fingerprint, 80 bytes of arguments', measure(() => fingerprint(args), 5_000)],
   ['Run.beforeTool', measure((number) => run.beforeTool(names[number % 61], args), 5_000)],
+  ['a tool of Run.tool', measure((number) => wrapped({ number: number % 61 }), 5_000)],
+  ['new Run, with 100,000 alive', newRun(), NEW_RUN_BAR_NS],
   ['StallDetector.observe', measure((number) => stall.observe(names[number % 61], args, `result ${number}`), 5_000)],
 ]
 

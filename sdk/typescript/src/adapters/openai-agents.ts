@@ -151,9 +151,7 @@ function said(text: string): { output: Item[] } {
 }
 
 function noUsage(): object {
-  const counts = { requests: 0, inputTokens: 0, outputTokens: 0, totalTokens: 0 }
-  // The runner adds an answer's usage to its own, in releases before 0.1 by this method.
-  return { ...counts, inputTokensDetails: [], outputTokensDetails: [], add() {} }
+  return { requests: 0, inputTokens: 0, outputTokens: 0, totalTokens: 0 }
 }
 
 function userMessage(text: string): Item {

@@ -13,6 +13,7 @@ export type Counts = [number, number, number, number, number, number, number, nu
 interface Exports {
   memory: WebAssembly.Memory
   input(length: number): number
+  reserve(bytes: number): void
   output_pointer(): number
   output_length(): number
   similarity(left: number, right: number, autojunk: number): number
@@ -183,8 +184,13 @@ function makeRoom(units: number): void {
     room = Math.max(bytes, ROOM)
     input = wasm.input(room)
   }
-  // Memory that grew is another buffer; the old view is empty then.
-  if (memory.length === 0) memory = new Uint8Array(wasm.memory.buffer)
+  if (memory.length === 0) regrown()
+}
+
+/** Memory that grew is another buffer; the old view is empty then. It grows by a part of itself, so that this is rare. */
+function regrown(): void {
+  wasm.reserve(wasm.memory.buffer.byteLength >> 2)
+  memory = new Uint8Array(wasm.memory.buffer)
 }
 
 function put(text: string, at: number): number {
@@ -237,7 +243,7 @@ function ascii(at: number, length: number): string {
 
 /** What the last operation left. */
 export function output(): string {
-  if (memory.length === 0) memory = new Uint8Array(wasm.memory.buffer)
+  if (memory.length === 0) regrown()
   const at = wasm.output_pointer()
   const length = wasm.output_length()
   if (length === FINGERPRINT) return ascii(at, length)
@@ -269,6 +275,7 @@ export abstract class CoreObject {
 
   protected constructor(handle: number, free: (handle: number) => void) {
     if (handle === 0) throw failure(REFUSED)
+    if (memory.length === 0) regrown()
     this.handle = handle
     this.#free = free
     registry.register(this, () => free(handle), this)

@@ -58,14 +58,15 @@ for (const useResponses of [true, false]) {
   for (const stream of [false, true]) {
     test(`${protocol}${stream ? ', streamed' : ''}: a healthy run is untouched, and its usage is recorded`, async (t) => {
       const run = new Run({ repeats: 4, maxUsd: 5 })
-      const { provider, agent, counts } = await setting(t, behaves, { useResponses })
+      const { provider, agent, counts, requests } = await setting(t, behaves, { useResponses })
       const runner = new Runner({ modelProvider: guardModelProvider(provider, run) })
       const result = await runner.run(agent, question, { stream })
       if (stream) await result.completed
       assert.equal(result.finalOutput, 'Paris is warmer.')
       assert.deepEqual(counts(), { tools: 2, models: 3 })
       assert.equal(run.tripped, false)
-      assertSpent(run, 3)
+      // Early releases ask for no usage in streamed chat completions: then it is estimated.
+      if (!stream || useResponses || requests[0].stream_options) assertSpent(run, 3)
     })
   }
 }

@@ -198,3 +198,10 @@ pub(crate) fn overlaid<S: Serialize + DeserializeOwned>(settings: &S, changes: &
     }
     serde_json::from_value(all).map_err(|error| error.to_string())
 }
+
+/// Makes the memory larger by so many bytes, at once: each time it grows, JavaScript has another buffer, and its collector the work.
+#[unsafe(no_mangle)]
+pub extern "C" fn reserve(bytes: usize) {
+    // What is given back here stays with the allocator.
+    drop(Vec::<u8>::with_capacity(bytes));
+}
