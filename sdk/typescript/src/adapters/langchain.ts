@@ -1,5 +1,5 @@
 /**
- * LangChain.js and LangGraph.js (`langchain`): a middleware for `createAgent`.
+ * LangChain.js (`langchain`): a middleware for `createAgent`. For a graph of your own see `langgraph`.
  *
  *     const agent = createAgent({ model, tools, middleware: [guardMiddleware(() => new Run({ maxUsd: 1 }))] })
  *
@@ -14,7 +14,7 @@
 import { asTold } from '../current.js'
 import type { Usage } from '../prices.js'
 import { ModelTurns, ending, saidAtEnd, usageOfTotal } from './model-turns.js'
-import type { CallResult, GuardSettings, RunSource } from './model-turns.js'
+import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
 interface GuardMiddleware {
   readonly name: string
@@ -25,12 +25,8 @@ interface GuardMiddleware {
 export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): GuardMiddleware {
   const turns = new ModelTurns(run)
   const asked = async (request: any, handler: (request: any) => any): Promise<any> => {
-    const messages: Message[] = request.messages
-    const model = modelName(request.model)
-    const prompt = [request.systemPrompt, messages.map((message) => [message.content, message.tool_calls])]
-    const results = [...toolResults(messages)]
-    const last = ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id))
-    const turn = await turns.begin({ model, prompt, maxTokens: longest(request), results, last, beginning: messages[0]?.content })
+    const { messages, model, modelSettings, systemPrompt, tools } = request
+    const turn = await begin(turns, messages, model, [systemPrompt, tools], modelSettings)
     const nudged = turn.nudge === null ? request : { ...request, messages: [...messages, { role: 'user', content: turn.nudge }] }
     let answer: any
     try {
@@ -39,8 +35,7 @@ export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): 
       await turn.failed(error)
       throw error
     }
-    await turn.used(answerer(answer) ?? model, tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
-    for (const call of answer.tool_calls ?? []) await turn.asks({ id: String(call.id), tool: call.name, args: call.args })
+    await inspect(turn, answer, model)
     return answer
   }
   return {
@@ -55,6 +50,24 @@ const PACKAGE: string = 'langchain'
 async function message(text: string): Promise<any> {
   const { AIMessage } = (await import(PACKAGE)) as { AIMessage: new (text: string) => unknown }
   return new AIMessage(text)
+}
+
+/** A call of a chat model with these messages, and what is sent besides. */
+export function begin(turns: ModelTurns, messages: readonly Message[], model: any, besides: unknown, settings: any): Promise<Turn> {
+  return turns.begin({
+    model: modelName(model),
+    prompt: [besides, messages.map((message) => [message.content, message.tool_calls])],
+    maxTokens: longest(model, settings),
+    results: toolResults(messages),
+    last: ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id)),
+    beginning: messages[0]?.content,
+  })
+}
+
+/** What a chat model answered. Throws before a tool that must not run. */
+export async function inspect(turn: Turn, answer: any, model: any): Promise<void> {
+  await turn.used(answerer(answer) ?? modelName(model), tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
+  for (const call of answer.tool_calls ?? []) await turn.asks({ id: String(call.id), tool: call.name, args: call.args })
 }
 
 interface Message {
@@ -83,8 +96,8 @@ function answerer(answer: any): string | undefined {
   return [answer.response_metadata?.model_name, answer.response_metadata?.model].find(isName)
 }
 
-function longest({ model, modelSettings }: any): number | undefined {
-  const given = [modelSettings?.maxTokens, modelSettings?.max_tokens, model?.maxTokens]
+function longest(model: any, settings: any): number | undefined {
+  const given = [settings?.maxTokens, settings?.max_tokens, model?.maxTokens]
   return given.find((count) => Number.isSafeInteger(count) && count > 0)
 }
 

@@ -129,7 +129,10 @@ function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, 
   }
   return replacing(model, {
     getResponse: (request: Request) =>
-      respond(request).catch((error: unknown) => ({ usage: noUsage(), ...said(saidAtEnd(error, settings)) })),
+      respond(request).catch((error: unknown) => ({
+        usage: { ...noUsage(), inputTokensDetails: [], outputTokensDetails: [] },
+        ...said(saidAtEnd(error, settings)),
+      })),
     async *getStreamedResponse(request: Request) {
       try {
         yield* stream(request)

@@ -43,6 +43,15 @@ interface Options {
 
 /** A model that asks the run before each request and before each tool call it hands to the SDK. */
 export function guardModel<Model extends GuardableModel>(model: Model, run?: RunSource, settings: GuardSettings = {}): Model {
+  return guardedModel(model, run, { ...settings, held: /^tool-call$/ })
+}
+
+interface HoldingSettings extends GuardSettings {
+  /** Parts of a stream that something may run a tool upon. From the first on all is held back until it is known whether it may. */
+  readonly held: RegExp
+}
+
+export function guardedModel<Model extends GuardableModel>(model: Model, run: RunSource | undefined, settings: HoldingSettings): Model {
   const turns = new ModelTurns(run)
 
   const begin = async (options: Options): Promise<[Turn, Options]> => {
@@ -99,7 +108,7 @@ function watched(
   turn: Turn,
   model: GuardableModel,
   asks: (turn: Turn, part: Part) => Promise<void>,
-  settings: GuardSettings,
+  settings: HoldingSettings,
 ): ReadableStream<Part> {
   const source = parts.getReader()
   let came = ''
@@ -127,7 +136,7 @@ function watched(
       // The SDK runs a tool as soon as its call arrives: one that is refused must not be passed on, nor one of an answer that breaks the
       // budget, which is known at its end.
       await asks(turn, part)
-      if (part.type === 'tool-call' || held.length > 0) held.push(part)
+      if (settings.held.test(part.type) || held.length > 0) held.push(part)
       if (held.length > 0 && part.type !== 'finish') return []
       if (held.length > 0) turn.check()
       return released(part)
