@@ -45,6 +45,11 @@ export class TripError extends RunGuardError {
     this.runId = details.runId ?? null
   }
 
+  /** As of an HTTP answer that is final: frameworks that try failed model calls again (LangChain.js for more than a minute) leave it. */
+  get status(): number {
+    return 402
+  }
+
   /** What alerts and logs carry. */
   toJSON(): Record<string, unknown> {
     const own: object = this
@@ -138,6 +143,11 @@ export class CircuitOpenError extends TripError {
     this.endpoint = details.endpoint
     this.retryAfterSeconds = details.retryAfterSeconds ?? null
   }
+
+  /** It may be better later. */
+  override get status(): number {
+    return 503
+  }
 }
 
 /** An argument cannot be used. Nothing was counted. */
@@ -153,6 +163,11 @@ export class UnknownModelError extends RunGuardError {
   constructor(message: string, details: { model: string }) {
     super(message)
     this.model = details.model
+  }
+
+  /** As of an HTTP answer that is final: nobody tries it again. */
+  get status(): number {
+    return 400
   }
 }
 

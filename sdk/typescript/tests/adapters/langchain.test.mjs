@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { ChatOpenAI } from '@langchain/openai'
-import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
+import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError, withGuard } from '@runguard/sdk'
 import { guardMiddleware } from '@runguard/sdk/langchain'
 import { createAgent, tool } from 'langchain'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
-import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
+import { assertSpent, behaves, COSTLY, loops, startModel } from './model-server.mjs'
 
 async function setting(t, script, run, weather = ({ city }) => `18 degrees in ${city}`) {
   const service = await startModel(script)
@@ -94,6 +94,18 @@ test('the same error again and again is a stall, whatever the arguments', async 
   const { agent, counts } = await setting(t, otherCities, new Run({ stall: 'chatbot' }), fails)
   await assert.rejects(agent.invoke(task), ({ cause }) => cause instanceof StallDetectedError && cause.rule === 'same_error')
   assert.ok(counts().models <= 5, `${counts().models} model calls`)
+})
+
+test('without a middleware, withGuard caps dollars, and the framework does not try again', async (t) => {
+  const service = await startModel((turn) => ({ tools: [{ name: 'get_weather', args: { city: `City ${turn}` } }] }), { usage: COSTLY })
+  t.after(service.stop)
+  const getWeather = tool(async () => '18 degrees', { name: 'get_weather', description: 'Weather', schema: z.object({ city: z.string() }) })
+  const model = new ChatOpenAI({ model: 'gpt-4o', apiKey: 'none', configuration: { baseURL: service.url } })
+  const agent = createAgent({ model, tools: [getWeather] })
+  const begun = Date.now()
+  await assert.rejects(withGuard({ maxUsd: 0.99 }, () => agent.invoke(task, { recursionLimit: 50 })), BudgetExceededError)
+  assert.equal(service.requests.length, 4)
+  assert.ok(Date.now() - begun < 5000, `${Date.now() - begun} ms`)
 })
 
 bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
