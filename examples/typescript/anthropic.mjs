@@ -12,7 +12,7 @@ const service = await startLoopingModel()
 const run = new Run({ maxUsd: 1, repeats: 4 })
 const client = guardAnthropic(new Anthropic({ baseURL: service.url.replace('/v1', ''), apiKey: 'none' }), run)
 let toolRuns = 0
-const getWeather = ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`
+const getWeather = ({ city }) => (toolRuns++, `18 degrees in ${city}`)
 
 /** @type {Anthropic.MessageParam[]} */
 const messages = [{ role: 'user', content: 'How warm is Paris?' }]

@@ -13,7 +13,7 @@ let toolRuns = 0
 
 try {
   await withGuard({ maxUsd: 1, repeats: 4 }, async (run) => {
-    const getWeather = run.tool(async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`, 'get_weather')
+    const getWeather = run.tool(async ({ city }) => (toolRuns++, `18 degrees in ${city}`), 'get_weather')
     /** @type {OpenAI.ChatCompletionMessageParam[]} */
     const messages = [{ role: 'user', content: 'How warm is Paris?' }]
     for (;;) {

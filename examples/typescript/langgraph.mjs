@@ -13,7 +13,7 @@ import { startLoopingModel } from './looping-model.mjs'
 
 const service = await startLoopingModel()
 let toolRuns = 0
-const getWeather = tool(async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`, {
+const getWeather = tool(async ({ city }) => (toolRuns++, `18 degrees in ${city}`), {
   name: 'get_weather',
   description: 'The weather in a city',
   schema: z.object({ city: z.string() }),

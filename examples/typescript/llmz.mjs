@@ -17,7 +17,7 @@ const getWeather = new Tool({
   description: 'The weather in a city',
   input: z.object({ city: z.string() }),
   output: z.string(),
-  handler: async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`,
+  handler: async ({ city }) => (toolRuns++, `18 degrees in ${city}`),
 })
 
 const run = new Run({ repeats: 4 })

@@ -19,7 +19,7 @@ const get_weather = createTool({
   id: 'get_weather',
   description: 'The weather in a city',
   inputSchema: z.object({ city: z.string() }),
-  execute: async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`,
+  execute: async ({ city }) => (toolRuns++, `18 degrees in ${city}`),
 })
 
 // Each `generate` is a run of its own.

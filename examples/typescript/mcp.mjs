@@ -13,7 +13,7 @@ import { z } from 'zod'
 const server = new McpServer({ name: 'weather', version: '1.0.0' })
 let toolRuns = 0
 server.registerTool('get_weather', { inputSchema: { city: z.string() } }, async ({ city }) => ({
-  content: [{ type: 'text', text: `18 degrees in ${city} (call ${++toolRuns})` }],
+  content: [{ type: 'text', text: (toolRuns++, `18 degrees in ${city}`) }],
 }))
 const [here, there] = InMemoryTransport.createLinkedPair()
 await server.connect(there)

@@ -17,7 +17,7 @@ const getWeather = tool({
   name: 'get_weather',
   description: 'The weather in a city',
   parameters: z.object({ city: z.string() }),
-  execute: async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`,
+  execute: async ({ city }) => (toolRuns++, `18 degrees in ${city}`),
 })
 const agent = new Agent({ name: 'Forecaster', model: 'gpt-4o', tools: [getWeather] })
 

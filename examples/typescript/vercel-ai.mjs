@@ -16,7 +16,7 @@ let toolRuns = 0
 const get_weather = tool({
   description: 'The weather in a city',
   inputSchema: z.object({ city: z.string() }),
-  execute: async ({ city }) => `18 degrees in ${city} (call ${++toolRuns})`,
+  execute: async ({ city }) => (toolRuns++, `18 degrees in ${city}`),
 })
 
 const run = new Run({ repeats: 4 })

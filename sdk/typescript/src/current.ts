@@ -1,4 +1,5 @@
 /** Which run the code being executed belongs to. */
+import type { HookedRun } from './models/tellers.js'
 import type { Run } from './run.js'
 
 interface Storage<Value> {
@@ -35,7 +36,8 @@ function plainStorage<Value>(): Storage<Value> {
 /** One for the ESM and the CJS build, which may be loaded side by side. */
 const RUN = Symbol.for('@runguard/sdk.current')
 const TOLD = Symbol.for('@runguard/sdk.told')
-const shared = globalThis as { [RUN]?: Storage<Run>; [TOLD]?: Storage<boolean> }
+const PROGRAM = Symbol.for('@runguard/sdk.program')
+const shared = globalThis as { [RUN]?: Storage<Run>; [TOLD]?: Storage<boolean>; [PROGRAM]?: HookedRun }
 const storage: Storage<Run> = (shared[RUN] ??= asyncStorage() ?? plainStorage())
 const told: Storage<boolean> = (shared[TOLD] ??= asyncStorage() ?? plainStorage())
 
@@ -56,4 +58,14 @@ export function asTold<T>(body: () => T): T {
 /** Whether this code is part of a model call that someone tells the run of. */
 export function isTold(): boolean {
   return told.getStore() ?? false
+}
+
+/** Whom a hooked client tells: the run around it, or the one around the whole program. */
+export function hookedRun(): HookedRun | null {
+  return currentRun() ?? shared[PROGRAM] ?? null
+}
+
+/** Sets the run of the whole program. */
+export function openForProgram(run: HookedRun): void {
+  shared[PROGRAM] = run
 }

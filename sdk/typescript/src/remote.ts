@@ -12,7 +12,7 @@ import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
-import { BEGIN, ModelCall, beginModel, type ModelCallOptions } from './model-call.js'
+import { BEGIN, HEARS_HOOKS, ModelCall, NOTE_USAGE, beginModel, type ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, ceilingsOf, rulesOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
@@ -405,6 +405,15 @@ export class RemoteRun {
     const keeper = { runId: this.runId, handle: CoreObject.handleOf(this.#core), heed: (status: number) => this.#heed(status) }
     return beginModel(keeper, model, prompt, options)
   }
+
+  /** @internal */
+  [HEARS_HOOKS](): boolean {
+    this.check()
+    return true
+  }
+
+  /** @internal */
+  [NOTE_USAGE](): void {}
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
     if (this.budget !== null) await this.#heed(this.#core.recordUsage(model, usage))

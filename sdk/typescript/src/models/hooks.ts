@@ -5,7 +5,7 @@
  * the `fetch` they were made with. What is hooked looks for `currentRun()` at every call: code outside of a run goes its way as if
  * nothing were there. Hooks stay as long as any run is open in the process.
  */
-import { asTold, currentRun, isTold } from '../current.js'
+import { asTold, hookedRun, isTold } from '../current.js'
 import { sent, type MakeRequest } from './clients.js'
 import { routeOf } from './routes.js'
 import { Spending } from './tellers.js'
@@ -73,10 +73,13 @@ class Hooks {
 
   /** Looks for the copies of the clients that the program imports. */
   search(): Promise<void> {
-    this.#search ??= this.#importedClasses().then(() => {
-      if (this.#open > 0) this.#hookClasses()
-    })
+    this.#search ??= this.#importedClasses().then(() => this.hookLoaded())
     return this.#search
+  }
+
+  /** Hooks the classes of clients that were loaded since. */
+  hookLoaded(): void {
+    if (this.#open > 0) this.#hookClasses()
   }
 
   #leave(): void {
@@ -175,7 +178,7 @@ function requiredClasses(): any[] {
 
 function hookedRequest(original: MakeRequest): MakeRequest {
   return function makeRequest(this: any, options: any, ...rest: any[]): Promise<any> {
-    const run = isTold() || this[GUARDED] ? null : currentRun()
+    const run = isTold() || this[GUARDED] ? null : hookedRun()
     if (run === null) return original.call(this, options, ...rest)
     const spending = new Spending(run)
     return sent(original, this, (route, body) => spending.begin(route, body), options, rest)
@@ -184,9 +187,11 @@ function hookedRequest(original: MakeRequest): MakeRequest {
 
 function hookedFetch(original: Fetch): Fetch {
   const hooked: Fetch = async (input, init) => {
-    const run = isTold() ? null : currentRun()
+    const run = isTold() ? null : hookedRun()
     const request = run === null ? null : await modelRequest(input, init)
     if (run === null || request === null) return original(input, init)
+    // A client that was loaded meanwhile tells of itself the next time.
+    hooks.hookLoaded()
     const exchange = await new Spending(run).begin(request.route, request.body)
     let response: Response
     try {

@@ -1,5 +1,5 @@
 /** Who tells a run of a model call: a hooked client of the money alone, a guarded one of the tools as well. */
-import { BEGIN, HEARS_HOOKS, NOTE_USAGE } from '../model-call.js'
+import { BEGIN, HEARS_HOOKS, NOTE_USAGE, type ModelCall, type ModelCallOptions } from '../model-call.js'
 import type { Usage } from '../prices.js'
 import type { Run } from '../run.js'
 import { Exchange, type Teller } from './exchange.js'
@@ -12,15 +12,23 @@ function modelOf(body: any): string {
   return typeof body.model === 'string' && body.model !== '' ? body.model : 'unknown'
 }
 
-function begun(run: Run, route: Route, body: any) {
+/** What a hooked client needs of a run, in this process or in a service. */
+export interface HookedRun {
+  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall>
+  [HEARS_HOOKS](): boolean
+  [NOTE_USAGE](usage: Usage): void
+  check(): void
+}
+
+function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any): Promise<ModelCall> {
   return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body) })
 }
 
 /** What a hooked client tells: money. Tools are told by who calls them. */
 export class Spending implements Teller {
-  readonly #run: Run
+  readonly #run: HookedRun
 
-  constructor(run: Run) {
+  constructor(run: HookedRun) {
     this.#run = run
   }
 

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
+import { rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import test from 'node:test'
 import { createAnthropic } from '@ai-sdk/anthropic'
@@ -274,7 +275,7 @@ test('a refused tool ends the run: the next question to the model is refused', a
   let runs = 0
   await assert.rejects(
     withGuard({ repeats: 3 }, async (run) => {
-      const search = run.tool(() => (runs += 1), 'search')
+      const search = run.tool(() => (runs++, 'nothing'), 'search')
       for (let turn = 0; turn < 30; turn += 1) {
         await client.chat.completions.create(asked)
         try {
@@ -377,3 +378,31 @@ test('what is hooked is said with NODE_DEBUG=runguard', async () => {
   assert.equal(said.match(/hooks fetch/g)?.length, 1, said)
   assert.equal(said.match(/hooks OpenAI/g)?.length, 1, said)
 })
+
+const { RUNGUARD_BIN } = process.env
+
+for (const [kind, load] of [
+  ['ESM', "import OpenAI from 'openai'"],
+  ['CommonJS', "const { OpenAI } = require('openai')"],
+]) {
+  test(`runguard run caps a program as it is: ${kind}`, { skip: RUNGUARD_BIN === undefined && 'RUNGUARD_BIN is not set' }, async (t) => {
+    const model = await service(t)
+    const file = `agent-${process.pid}.${kind === 'ESM' ? 'mjs' : 'cjs'}`
+    const ask = `async function agent() {
+      const client = new OpenAI({ baseURL: '${model.url}', apiKey: 'key' })
+      for (let call = 0; call < 30; call += 1) await client.chat.completions.create({ model: 'gpt-4o', messages: [{ role: 'user', content: 'go' }] })
+    }
+    agent().catch((error) => { console.log(error.name); process.exitCode = 7 })`
+    writeFileSync(file, `${load}\n${ask}`)
+    t.after(() => rmSync(file))
+    const begun = Date.now()
+    const [code, stdout, stderr] = await new Promise((resolve) => {
+      execFile(RUNGUARD_BIN, ['run', '--max-usd', '1', '--', process.execPath, file], (error, ...said) => resolve([error?.code ?? 0, ...said]))
+    })
+    assert.equal(stdout.trim(), 'BudgetExceededError', stderr)
+    assert.equal(code, 7)
+    assert.match(stderr, /spent \$1\.00 of \$1\.00/)
+    assert.equal(model.requests.length, 4)
+    assert.ok(Date.now() - begun < 20_000, `${Date.now() - begun} ms`)
+  })
+}

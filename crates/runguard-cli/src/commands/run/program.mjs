@@ -12,7 +12,7 @@ const found = [process.argv[1], `${process.cwd()}/program.js`].flatMap((from) =>
 })
 if (found.length > 0) {
   const { begin } = await import(pathToFileURL(found[0]).href)
-  begin()
+  await begin()
 } else if (process.env.RUNGUARD_RUN_PARENT === String(process.ppid)) {
   process.stderr.write(
     'runguard run: the package @runguard/sdk is not installed for this program, so nothing would be counted. Install it there: npm install @runguard/sdk\n',
