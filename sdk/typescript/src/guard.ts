@@ -26,7 +26,7 @@ export function guard<Args extends unknown[], Result>(
   if (options.run === undefined) open(options)
   if (options.hook === false) return (...args) => open(options).within(() => fn(...args))
   void hooks.search()
-  return (...args) => {
+  const call = (...args: Args): Result => {
     const run = open(options)
     const leave = hooks.enter()
     let result: Result
@@ -46,6 +46,9 @@ export function guard<Args extends unknown[], Result>(
       })
       .finally(leave) as Result
   }
+  // Who waits for a promise can wait for the clients to be found as well; any other is called at once.
+  const canWait = fn.constructor.name === 'AsyncFunction'
+  return (...args) => (canWait && !hooks.isSearched ? (hooks.search().then(() => call(...args)) as Result) : call(...args))
 }
 
 /** Clients and frameworks wrap what ends them. What comes out of a run that was stopped is its trip. */

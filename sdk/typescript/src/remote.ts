@@ -267,7 +267,10 @@ export class RemoteCircuitBreaker extends CoreObject {
 
   constructor(options: Pick<BreakerSettings, 'name'> & ServiceOptions) {
     const client = clientOf(options)
-    super(wasm.service_circuit_new(write(text('name', options.name ?? 'default', LONGEST_NAME)), passes(client, true)), wasm.service_circuit_free)
+    super(
+      wasm.service_circuit_new(write(text('name', options.name ?? 'default', LONGEST_NAME)), passes(client, true)),
+      wasm.service_circuit_free,
+    )
     this.#client = client
     wasm.service_circuit_name(this.handle)
     this.name = output()
@@ -302,7 +305,9 @@ export class RemoteCircuitBreaker extends CoreObject {
   }
 
   async state(): Promise<BreakerState> {
-    const { circuits } = (await this.#client.circuits({ endpoint: this.name })) as { circuits?: { endpoint_key: string; phase: BreakerState }[] }
+    const { circuits } = (await this.#client.circuits({ endpoint: this.name })) as {
+      circuits?: { endpoint_key: string; phase: BreakerState }[]
+    }
     return circuits?.find(({ endpoint_key }) => endpoint_key === this.name)?.phase ?? 'closed'
   }
 
@@ -378,7 +383,11 @@ export class RemoteRun {
     const limited = maxUsd !== undefined || maxTokens !== undefined
     this.budget = limited ? (budget?.child(limits) ?? new RemoteBudgetTracker({ ...limits, client })) : (budget ?? null)
     const parts = [loop, this.#stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
-    this.#core = new CoreRun(this.runId, Alerts.of(options.alerts), wasm.run_over_service(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts))
+    this.#core = new CoreRun(
+      this.runId,
+      Alerts.of(options.alerts),
+      wasm.run_over_service(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts),
+    )
     // The run has what it needs of it.
     loop.free()
   }

@@ -111,7 +111,8 @@ export class Exchange {
   }
 
   #watched(body: ReadableStream<Uint8Array>, signal: AbortSignal | null | undefined): ReadableStream<Uint8Array> {
-    const source = body.getReader()
+    // Early releases of openai bring a stream of Node's.
+    const source = (typeof body.getReader === 'function' ? body : webStream(body)).getReader()
     const watch = new Watch(this.#teller, this.#route.reader(this.#asked), (usage, model, came) => this.#used(usage, model, came))
     const brokenOff = (): void => void watch.ended().catch(() => {})
     signal?.addEventListener('abort', brokenOff, { once: true })
@@ -217,6 +218,10 @@ class Watch {
     // An answer that breaks the budget must not have its calls run; one without calls is the caller's to keep.
     if (this.#hasCalls) this.#teller.check()
   }
+}
+
+function webStream(body: unknown): ReadableStream<Uint8Array> {
+  return (ReadableStream as unknown as { from(source: unknown): ReadableStream<Uint8Array> }).from(body)
 }
 
 function joined(parts: readonly Uint8Array[]): Uint8Array {

@@ -55,6 +55,8 @@ class Hooks {
   /** Classes of ESM copies that were found, in the order they were. */
   readonly #found = new Set<any>()
   #search: Promise<void> | null = null
+  /** The copies that the program imports are known. */
+  isSearched = false
 
   /** A run is opened. Gives what closes it. */
   enter(): () => void {
@@ -73,7 +75,10 @@ class Hooks {
 
   /** Looks for the copies of the clients that the program imports. */
   search(): Promise<void> {
-    this.#search ??= this.#importedClasses().then(() => this.hookLoaded())
+    this.#search ??= this.#importedClasses().then(() => {
+      this.isSearched = true
+      this.hookLoaded()
+    })
     return this.#search
   }
 

@@ -397,7 +397,9 @@ for (const [kind, load] of [
     t.after(() => rmSync(file))
     const begun = Date.now()
     const [code, stdout, stderr] = await new Promise((resolve) => {
-      execFile(RUNGUARD_BIN, ['run', '--max-usd', '1', '--', process.execPath, file], (error, ...said) => resolve([error?.code ?? 0, ...said]))
+      execFile(RUNGUARD_BIN, ['run', '--max-usd', '1', '--', process.execPath, file], (error, ...said) =>
+        resolve([error?.code ?? 0, ...said]),
+      )
     })
     assert.equal(stdout.trim(), 'BudgetExceededError', stderr)
     assert.equal(code, 7)

@@ -103,7 +103,10 @@ test('without a middleware, withGuard caps dollars, and the framework does not t
   const model = new ChatOpenAI({ model: 'gpt-4o', apiKey: 'none', configuration: { baseURL: service.url } })
   const agent = createAgent({ model, tools: [getWeather] })
   const begun = Date.now()
-  await assert.rejects(withGuard({ maxUsd: 0.99 }, () => agent.invoke(task, { recursionLimit: 50 })), BudgetExceededError)
+  await assert.rejects(
+    withGuard({ maxUsd: 0.99 }, () => agent.invoke(task, { recursionLimit: 50 })),
+    BudgetExceededError,
+  )
   assert.equal(service.requests.length, 4)
   assert.ok(Date.now() - begun < 5000, `${Date.now() - begun} ms`)
 })
