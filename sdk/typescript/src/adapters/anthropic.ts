@@ -1,5 +1,5 @@
 /**
- * A plain client of `@anthropic-ai/sdk` (those of Bedrock and Vertex too): messages, streamed or not, with the helpers for streams.
+ * A plain client of `@anthropic-ai/sdk`: messages, streamed or not, with the helpers for streams.
  *
  *     const client = guardAnthropic(new Anthropic(), new Run({ maxUsd: 1 }))
  *

@@ -74,7 +74,9 @@ export class Exchange {
       return response
     }
     const kind = response.headers.get('content-type') ?? ''
-    if (/event-stream/.test(kind) && response.body) return replaced(response, this.#watched(response.body, signal))
+    // A stream in another form is passed on as it comes, and billed by its size.
+    const isStream = /event-stream/.test(kind) || (this.#asked.stream === true && !/json/.test(kind))
+    if (isStream && response.body) return replaced(response, this.#watched(response.body, signal))
     let bytes: ArrayBuffer
     try {
       bytes = await response.arrayBuffer()
@@ -180,12 +182,16 @@ class Watch {
   /** What is left of an event that does not end. */
   rest(): Uint8Array {
     const rest = this.#cutter.rest()
+    this.#came += rest.length
     return this.#trip === null ? rest : new Uint8Array()
   }
 
   async #shows(event: Uint8Array): Promise<boolean> {
     const data = dataOf(event)
-    if (data === null) return this.#trip === null
+    if (data === null) {
+      this.#came += event.length
+      return this.#trip === null
+    }
     const calls = this.#reader.take(data)
     this.#came += textSize(this.#reader.came(data))
     this.#hasCalls ||= calls.length > 0

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { createRequire } from 'node:module'
 import test from 'node:test'
 import { createAnthropic } from '@ai-sdk/anthropic'
@@ -22,7 +23,7 @@ import {
   withGuard,
 } from '@runguard/sdk'
 import { generateText, streamText } from 'ai'
-import OpenAI from 'openai'
+import OpenAI, { AzureOpenAI } from 'openai'
 import { COSTLY, startModel } from './model-server.mjs'
 
 const require = createRequire(import.meta.url)
@@ -80,6 +81,10 @@ const WAYS = {
     (model, client = openai(model, OpenAI, { fetch: (...given) => fetch(...given) })) =>
     () =>
       client.chat.completions.create(asked),
+  'chat, Azure': (model) => {
+    const client = new AzureOpenAI({ endpoint: model.url.replace('/v1', ''), apiKey: 'key', apiVersion: '2024-10-21', maxRetries: 0 })
+    return () => client.chat.completions.create(asked)
+  },
   responses:
     (model, client = openai(model)) =>
     () =>
@@ -254,6 +259,21 @@ test('a stream that breaks off, or is left, is billed by what came', async (t) =
   }
 })
 
+test('a stream in a form of its own is passed on as it comes, and billed by its size', async (t) => {
+  const bytes = new Uint8Array(10_000).map((_, index) => index % 251)
+  const server = createServer((_, response) => response.writeHead(200, { 'content-type': 'application/vnd.amazon.eventstream' }).end(bytes))
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.after(() => server.close().closeAllConnections())
+  t.mock.method(console, 'warn', () => {})
+  await withGuard({ maxUsd: 1 }, async (run) => {
+    const init = { method: 'POST', body: JSON.stringify({ ...asked, stream: true }) }
+    const response = await fetch(`http://127.0.0.1:${server.address().port}/v1/messages`, init)
+    assert.deepEqual(new Uint8Array(await response.arrayBuffer()), bytes)
+    assert.ok(run.budget.spent > 0.01, `spent ${run.budget.spent}`)
+    assert.equal(run.budget.reserved, 0)
+  })
+})
+
 test('a request that fails gives back what was set aside; retries are one call', async (t) => {
   const model = await service(t, (turn) => (turn <= 2 ? { status: 500 } : { text: 'more' }))
   const client = openai(model, OpenAI, { maxRetries: 2 })
@@ -382,7 +402,7 @@ test('what is hooked is said with NODE_DEBUG=runguard', async () => {
 const { RUNGUARD_BIN } = process.env
 
 for (const [kind, load] of [
-  ['ESM', "import OpenAI from 'openai'"],
+  ['ESM', "import OpenAI, { AzureOpenAI } from 'openai'"],
   ['CommonJS', "const { OpenAI } = require('openai')"],
 ]) {
   test(`runguard run caps a program as it is: ${kind}`, { skip: RUNGUARD_BIN === undefined && 'RUNGUARD_BIN is not set' }, async (t) => {
