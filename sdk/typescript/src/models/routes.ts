@@ -115,7 +115,7 @@ const chat: Route = {
     return { ...body, messages }
   },
   calls: (answer) => list(answer.choices).flatMap((choice) => chatCalls(choice.message)),
-  usage: (answer) => chatUsage(answer.usage),
+  usage: (answer) => chatUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.choices,
   maxOutput(body) {
     const longest = body.max_completion_tokens ?? body.max_tokens
@@ -143,16 +143,25 @@ function chatCalls(message: Json): ToolCall[] {
   })
 }
 
-function chatUsage(usage: Json): Usage | null {
+function chatUsage(usage: Json, serviceTier: unknown): Usage | null {
   if (!usage) return null
   const details = usage.prompt_tokens_details
-  return usageOfTotal(usage.prompt_tokens, usage.completion_tokens, details?.cached_tokens, details?.cache_write_tokens)
+  const [heard, spoken] = [number(details?.audio_tokens), number(usage.completion_tokens_details?.audio_tokens)]
+  const written = Math.max(0, number(usage.completion_tokens) - spoken)
+  const read = number(usage.prompt_tokens) - heard
+  const told = usageOfTotal(read, written, details?.cached_tokens, details?.cache_write_tokens)
+  return { ...told, audioInputTokens: heard, audioOutputTokens: spoken, serviceTier: tierOf(serviceTier) }
+}
+
+function tierOf(told: unknown): string | undefined {
+  return typeof told === 'string' ? told : undefined
 }
 
 class ChatReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
+  #serviceTier: unknown
   readonly #usageWasAskedFor: boolean
   readonly #parts = new Map<string, { id: string; name: string; arguments: string; choice: unknown }>()
 
@@ -162,8 +171,9 @@ class ChatReader implements Reader {
 
   take(event: Json): ToolCall[] {
     this.model = event.model || this.model
+    this.#serviceTier = event.service_tier ?? this.#serviceTier
     if (event.usage) {
-      this.usage = chatUsage(event.usage)
+      this.usage = chatUsage(event.usage, this.#serviceTier)
       this.isCounted = true
     }
     const finished: ToolCall[] = []
@@ -221,7 +231,7 @@ const responses: Route = {
     return { ...body, input }
   },
   calls: (answer) => list(answer.output).flatMap(responseCalls),
-  usage: (answer) => responseUsage(answer.usage),
+  usage: responseUsage,
   came: (answer) => answer.output,
   maxOutput: (body) => number(body.max_output_tokens) || undefined,
   // The API takes no fewer.
@@ -236,10 +246,11 @@ function responseCalls(item: Json): ToolCall[] {
   return item?.type === 'custom_tool_call' ? [{ id, tool: String(item.name ?? ''), args: item.input }] : []
 }
 
-function responseUsage(usage: Json): Usage | null {
+function responseUsage({ usage, service_tier }: Json): Usage | null {
   if (!usage) return null
   const details = usage.input_tokens_details
-  return usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cached_tokens, details?.cache_write_tokens)
+  const told = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cached_tokens, details?.cache_write_tokens)
+  return { ...told, serviceTier: tierOf(service_tier) }
 }
 
 class ResponsesReader implements Reader {
@@ -251,7 +262,7 @@ class ResponsesReader implements Reader {
     // `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
     if (event.response) {
       this.model = event.response.model || this.model
-      this.usage = responseUsage(event.response.usage) ?? this.usage
+      this.usage = responseUsage(event.response) ?? this.usage
       this.isCounted = this.usage !== null
     }
     return event.type === 'response.output_item.done' ? responseCalls(event.item) : []

@@ -428,3 +428,24 @@ for (const [kind, load] of [
     assert.ok(Date.now() - begun < 20_000, `${Date.now() - begun} ms`)
   })
 }
+
+test('sound and the way it was served are priced', async (t) => {
+  const usage = {
+    prompt_tokens: 1000,
+    completion_tokens: 500,
+    prompt_tokens_details: { audio_tokens: 400 },
+    completion_tokens_details: { audio_tokens: 300 },
+  }
+  const answer = { id: 'a', object: 'chat.completion', created: 0, model: 'loud', service_tier: 'flex', choices: [], usage }
+  const server = createServer((_, response) => response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(answer)))
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.after(() => server.close().closeAllConnections())
+  setPrices({ loud: { input: 10, output: 20, audioInput: 100, audioOutput: 200, flex: [{ tokens: 0, input: 5 }] } })
+  const client = openai({ url: `http://127.0.0.1:${server.address().port}/v1` })
+  const spent = await withGuard({ maxUsd: 1 }, async (run) => {
+    await client.chat.completions.create({ ...asked, model: 'loud' })
+    return run.budget.spent
+  })
+  const due = (600 * 5 + 200 * 20 + 400 * 100 + 300 * 200) / 1e6
+  assert.ok(Math.abs(spent - due) < 1e-9, `${spent}, not ${due}`)
+})
