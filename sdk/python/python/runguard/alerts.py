@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import queue
 import threading
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from ._core import trip_to_pagerduty, trip_to_slack
 from .errors import BudgetExceededError, CircuitOpenError, InvalidInputError, LoopDetectedError, StallDetectedError, ToolLimitError, TripError
@@ -90,7 +91,16 @@ class Alerts:
 
 
 def _invoke(call: Callable[[TripError], Any], error: TripError) -> None:
-    call(error)
+    answer = call(error)
+    if inspect.isawaitable(answer):
+        import asyncio
+
+        # The agent's own event loop may be busy, or gone by now.
+        asyncio.run(_awaited(answer))
+
+
+async def _awaited(answer: Awaitable[Any]) -> None:
+    await answer
 
 
 def trip_facts(error: TripError) -> Dict[str, Any]:

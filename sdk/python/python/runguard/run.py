@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Optional, TypeVar, Union, cast, overload
 
@@ -96,6 +97,8 @@ class Run:
         self._run = _core.Run(
             self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), rules_as_json(tools)
         )
+        # The adapter that made it for an invocation.
+        self._made_by: Any = None
         # The agent itself tells of its model calls. Then hooked clients do not.
         self._is_told = False
         # What hooked clients have told last, so that a caller who tells it too is not counted twice.
@@ -103,6 +106,8 @@ class Run:
         self._asks_service = any(hasattr(part, "_service") for part in (self.loop, self.stall, self.budget))
         # Model calls that are under way, by who began them.
         self._under_way: Dict[int, Any] = {}
+        # Those among them that an adapter tells of. The client below it may be hooked: then each is one of the hooked calls.
+        self._announced: weakref.WeakValueDictionary[int, ModelCall] = weakref.WeakValueDictionary()
         # The trip as it was first raised. Changed in one step that the interpreter cannot divide, so it needs no lock.
         self._state: Dict[str, TripError] = {}
 
@@ -200,19 +205,23 @@ class Run:
 
     # What adapters and hooked clients ask.
 
-    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
+    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True) -> ModelCall:
         """Waits while other calls hold what is left, but not for one that this thread has begun: that would be for ever."""
         waits = _Waits(self)
         while True:
-            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, waits.over()))
+            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, not can_wait or waits.over()))
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             time.sleep(waits.pause())
 
-    def _hears_hooks(self) -> bool:
-        """Whether a hooked client shall tell of its call. Raises when the run is over."""
+    def _told_above(self, model: Optional[str]) -> Optional[Told]:
+        """Who tells of the call that a hooked client is about to make; None: the client shall. Raises when the run is over."""
         self.check()
-        return not self._is_told
+        if self._is_told:
+            return Told(None)
+        unmet = [call for call in list(self._announced.values()) if not call._is_met]
+        call = next((call for call in unmet if call._model == model), unmet[0] if unmet else None)
+        return None if call is None else Told(call)
 
     async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls it without holding up the event loop when a service may have to be asked."""
@@ -289,9 +298,20 @@ class Run:
         trip.run_id = self.run_id
         mine = copy.copy(trip)
         kept = self._state.setdefault("trip", mine)
-        if kept is mine and self.alerts is not None:
-            self.alerts.send(copy.copy(kept))
+        if kept is mine:
+            self._report(kept)
         return copy.copy(kept)
+
+    def _report(self, trip: TripError) -> None:
+        log.warning("%s is stopped: %s", self.run_id, trip.message, extra={"runguard_reason": trip.reason, "runguard_run_id": self.run_id})
+        # Only where the agent is traced is it imported.
+        tracing = sys.modules.get("opentelemetry.trace")
+        if tracing is not None:
+            with contextlib.suppress(Exception):
+                facts = {"runguard.reason": trip.reason, "runguard.message": trip.message, "runguard.run_id": self.run_id}
+                tracing.get_current_span().add_event("runguard.trip", facts)
+        if self.alerts is not None:
+            self.alerts.send(copy.copy(trip))
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r}, {'tripped: ' + self.message if self.tripped else 'running'})"
@@ -334,6 +354,9 @@ class ModelCall:
 
     def __init__(self, run: Run, call: _core.ModelCall, beginner: Any) -> None:
         self.run, self._call = run, call
+        self._model: Optional[str] = None
+        # A hooked client has made it.
+        self._is_met = False
         # It has left this process, so it costs something whatever becomes of the answer.
         self._is_sent = False
         run._under_way[id(self)] = beginner
@@ -373,8 +396,15 @@ class ModelCall:
         """The call was not made, or costs nothing. After `used` it changes nothing."""
         self._end(self.run._run.drop_model(self._call))
 
+    def _announce(self, model: Optional[str]) -> ModelCall:
+        """An adapter tells of it: a hooked client that makes it does not."""
+        self._model = model
+        self.run._announced[id(self)] = self
+        return self
+
     def _end(self, step: Any) -> None:
         self.run._under_way.pop(id(self), None)
+        self.run._announced.pop(id(self), None)
         if step is not None:
             self.run._heed(step)
 
@@ -389,6 +419,20 @@ class ModelCall:
         if id(self) in self.run._under_way:
             with contextlib.suppress(Exception):
                 self._came(0) if self._is_sent else self.release()
+
+
+class Told:
+    """A call of a hooked client that somebody above it tells of."""
+
+    def __init__(self, call: Optional[ModelCall]) -> None:
+        self._call = call
+        if call is not None:
+            call._is_met = True
+
+    def failed(self) -> None:
+        """Whoever asked may ask again, and that is still the same call."""
+        if self._call is not None:
+            self._call._is_met = False
 
 
 def _ceiling(name: str, value: Optional[int]) -> Optional[int]:

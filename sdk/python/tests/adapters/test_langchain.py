@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Annotated, Any, Callable, TypedDict
 
+import checks
 import pytest
 from conftest import Search
 from langchain.agents import create_agent
@@ -13,10 +16,12 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
-from model_server import FINAL_ANSWER, ModelServer, Usage, healthy, looping
+from langgraph.types import Command, interrupt
+from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
 
 from runguard import BudgetExceededError, BudgetTracker, LoopDetectedError, Run, guard
 from runguard.adapters.langchain import RunGuardCallbacks, RunGuardMiddleware
@@ -74,10 +79,6 @@ class Guarded:
         chat, tools = MODELS[model](server), [tool(search.tool)]
         if self.kind == "agent":
             return way(create_agent(chat, tools, middleware=[RunGuardMiddleware(run)]), {"recursion_limit": 60})
-        if self.kind == "tool node":
-            middleware = RunGuardMiddleware(run)
-            node = ToolNode(tools, wrap_tool_call=middleware.wrap_tool_call, awrap_tool_call=middleware.awrap_tool_call)
-            return way(graph_of(chat.bind_tools(tools), node), {"recursion_limit": 60})
         return way(graph_of(chat.bind_tools(tools), ToolNode(tools)), {"recursion_limit": 60, "callbacks": [RunGuardCallbacks(run)]})
 
 
@@ -85,7 +86,7 @@ class State(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
 
 
-def graph_of(chat: Any, tools: ToolNode) -> Any:
+def graph_of(chat: Any, tools: ToolNode, checkpointer: Any = None) -> Any:
     def ask(state: State, config: RunnableConfig) -> dict[str, Any]:
         return {"messages": [chat.invoke(state["messages"], config)]}
 
@@ -95,10 +96,10 @@ def graph_of(chat: Any, tools: ToolNode) -> Any:
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")
-    return graph.compile()
+    return graph.compile(checkpointer=checkpointer)
 
 
-@pytest.fixture(params=["agent", "tool node", "callbacks"])
+@pytest.fixture(params=["agent", "callbacks"])
 def guarded(request: pytest.FixtureRequest) -> Guarded:
     return Guarded(request.param)
 
@@ -114,8 +115,7 @@ def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(
     assert (len(search.runs), looping_model.model_calls) == (3, 4)
     with pytest.raises(LoopDetectedError):
         guarded.play(way, looping_model, search, run)
-    # A tool node alone hears of the second try only after the model has spoken.
-    assert (len(search.runs), looping_model.model_calls) == (3, 5 if guarded.kind == "tool node" else 4)
+    assert (len(search.runs), looping_model.model_calls) == (3, 4)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -231,3 +231,171 @@ def test_with_the_adapter_inside_of_a_block_nothing_is_counted_twice(search: Sea
         with pytest.raises(BudgetExceededError), guard(run=run):
             invoke(agent, {"recursion_limit": 60})
         assert run.budget.spent == pytest.approx(server.model_calls * 0.2406)
+
+
+# One object serves everybody.
+
+
+class Made:
+    """Agents and graphs that are built once and invoked by many."""
+
+    guard: Any = None
+
+    def __init__(self, kind: str, way: Way) -> None:
+        self.kind, self.way = kind, way
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], Any]:
+        chat = ChatOpenAI(model=model, base_url=server.openai_url, api_key="none", stream_usage=True, max_retries=0)
+        tools = [tool(search.tool)]
+        config: dict[str, Any] = {"recursion_limit": 60}
+        if self.kind == "agent":
+            self.guard = RunGuardMiddleware(run)
+            graph = create_agent(chat, tools, middleware=[self.guard])
+        else:
+            self.guard = RunGuardCallbacks(run)
+            graph, config["callbacks"] = graph_of(chat.bind_tools(tools), ToolNode(tools)), [self.guard]
+        way = self.way
+        if way in (invoke, stream):
+            return lambda: way(graph, config).text
+
+        async def ask() -> str:
+            if way is ainvoke:
+                return (await graph.ainvoke(QUESTION, config))["messages"][-1].text
+            last: Any = None
+            async for mode, part in graph.astream(QUESTION, config, stream_mode=["messages", "values"]):
+                last = part if mode == "values" else last
+            return last["messages"][-1].text
+
+        return ask
+
+
+@pytest.fixture(params=[(kind, way) for kind in ("agent", "callbacks") for way in WAYS], ids=lambda made: f"{made[0]}-{made[1].__name__}")
+def made(request: pytest.FixtureRequest) -> Made:
+    return Made(*request.param)
+
+
+def test_users_have_runs_of_their_own(made: Made, search: Search) -> None:
+    checks.users_have_runs_of_their_own(made, search)
+
+
+def test_without_a_run_the_one_around_counts(made: Made, search: Search) -> None:
+    checks.without_a_run_the_one_around_counts(made, search)
+
+
+def test_a_budget_caps(made: Made, search: Search) -> None:
+    checks.a_budget_caps(made, search)
+
+
+def test_answers_without_usage_are_billed_by_size(made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    checks.answers_without_usage_are_billed_by_size(made, search, caplog)
+
+
+def test_many_at_once_spend_what_there_is(made: Made, search: Search) -> None:
+    # The node of the graph is a plain function, so its model is asked in a thread also where the graph is async.
+    checks.many_at_once_spend_what_there_is(made, search)
+
+
+def test_a_model_without_a_price_is_not_asked(made: Made, search: Search) -> None:
+    checks.a_model_without_a_price_is_not_asked(made, search)
+
+
+def test_invocations_are_forgotten(made: Made, search: Search) -> None:
+    checks.invocations_are_forgotten(made, search, lambda: len(made.guard._runs))
+    assert made.kind == "agent" or not made.guard._roots
+
+
+def test_callbacks_in_an_event_loop_refuse_what_does_not_fit() -> None:
+    with ModelServer([Reply(text=FINAL_ANSWER)], usage=checks.QUARTER) as server:
+        run = Run(max_usd=1)
+        chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none", max_retries=0, max_tokens=20_000)
+
+        async def ask() -> str:
+            return (await chat.ainvoke("find it", {"callbacks": [RunGuardCallbacks(run)]})).text
+
+        checks.once(ask)
+        answered = [outcome for outcome in checks.at_once(ask, 64) if isinstance(outcome, str)]
+        assert 1 <= len(answered) <= 3 and server.model_calls == 1 + len(answered)
+        assert run.budget.spent <= 1
+
+
+def test_questions_of_a_tool_are_no_calls(search: Search) -> None:
+    @tool
+    def book(room: str) -> str:
+        """Books a room."""
+        answers = [interrupt(f"question {number}") for number in range(4)]
+        return ",".join(answers)
+
+    for kind in ("agent", "callbacks"):
+        run = Run(repeats=3, stall="coding")
+        with ModelServer([Reply(calls=(Call("book", {"room": "12"}),)), Reply(text=FINAL_ANSWER)]) as server:
+            chat = openai_model(server)
+            config: dict[str, Any] = {"configurable": {"thread_id": "1"}}
+            if kind == "agent":
+                graph = create_agent(chat, [book], middleware=[RunGuardMiddleware(run)], checkpointer=InMemorySaver())
+            else:
+                graph = graph_of(chat.bind_tools([book]), ToolNode([book]), InMemorySaver())
+                config["callbacks"] = [RunGuardCallbacks(run)]
+            state = graph.invoke(QUESTION, config)
+            for number in range(4):
+                assert "__interrupt__" in state
+                state = graph.invoke(Command(resume=f"answer {number}"), config)
+        assert state["messages"][-1].text == FINAL_ANSWER
+        assert not run.tripped and server.model_calls == 2
+
+
+def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=1, repeats=100))
+        return runs[-1]
+
+    with checks.healthy_conversations(checks.QUARTER) as server:
+        chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none")
+        middleware = RunGuardMiddleware(new_run)
+        inner = create_agent(chat, [tool(search.tool)], middleware=[middleware])
+
+        @tool("search")
+        def outer(query: str) -> str:
+            """Asks another agent."""
+            return inner.invoke(QUESTION)["messages"][-1].text
+
+        agent = create_agent(chat, [outer], middleware=[middleware])
+        assert agent.invoke(QUESTION)["messages"][-1].text == FINAL_ANSWER
+        assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1)
+
+
+def test_a_graph_whose_tool_node_handles_errors_is_stopped_too(looping_model: ModelServer, search: Search) -> None:
+    tools = [tool(search.tool)]
+    graph = graph_of(openai_model(looping_model).bind_tools(tools), ToolNode(tools, handle_tool_errors=True))
+    with pytest.raises(LoopDetectedError):
+        graph.invoke(QUESTION, {"callbacks": [RunGuardCallbacks(lambda: Run(repeats=3))]})
+    assert (len(search.runs), looping_model.model_calls) == (2, 3)
+
+
+def test_a_stream_that_is_broken_off_is_billed_by_what_came(search: Search) -> None:
+    with ModelServer([Reply(text="more " * 2_000)], usage=checks.QUARTER) as server:
+        chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none")
+        run = Run(max_usd=1)
+        parts = chat.stream("find it", {"callbacks": [RunGuardCallbacks(run)]})
+        for part in parts:
+            if part.content:
+                break
+        parts.close()
+    # Half of the answer, by its size.
+    assert run.budget.spent == pytest.approx(0.0167, rel=0.1) and run._run.estimated_calls == 1
+
+
+def test_when_money_is_short_the_answer_is_shorter(search: Search) -> None:
+    with ModelServer([Reply(text=FINAL_ANSWER)]) as server:
+        chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none", max_tokens=100_000)
+        create_agent(chat, [], middleware=[RunGuardMiddleware(Run(max_usd=0.1))]).invoke(QUESTION)
+        assert 1_000 < server.bodies[0]["max_completion_tokens"] < 10_000
+
+
+def test_the_callbacks_need_only_langchain_core() -> None:
+    code = (
+        "import sys; sys.modules['langchain'] = None; sys.modules['langgraph'] = None\n"
+        "from runguard.adapters.langchain import RunGuardCallbacks; RunGuardCallbacks()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

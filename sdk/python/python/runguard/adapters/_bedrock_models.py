@@ -25,13 +25,14 @@ def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Ma
     model = str(params.get("modelId") or "unknown")
     converses = operation.startswith("Converse")
     given = params if converses else _read(params.get("body"))
-    call = run._begin(model, given, _max_output(given)) if run._hears_hooks() else None
+    above = run._told_above(model)
+    call = None if above else run._begin(model, given, _max_output(given))
     if converses and call is not None and call.max_tokens is not None:
         params = {**params, "inferenceConfig": {**(params.get("inferenceConfig") or {}), "maxTokens": call.max_tokens}}
     try:
         answer = send(params)
     except BaseException as error:
-        failed(call, error)
+        failed(call, error, above)
         raise
     if call is None:
         return answer

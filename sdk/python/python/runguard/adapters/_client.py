@@ -37,7 +37,7 @@ from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
-    from runguard.run import ModelCall
+    from runguard.run import ModelCall, Told
 
 Client = TypeVar("Client")
 
@@ -197,12 +197,14 @@ class Spending:
         self.run = run
 
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
-        call = self.run._begin(body.get("model"), body, route.max_output(body)) if self.run._hears_hooks() else None
-        return Exchange(self, route, body, call)
+        told = self.run._told_above(body.get("model"))
+        call = None if told else self.run._begin(body.get("model"), body, route.max_output(body))
+        return Exchange(self, route, body, call, told)
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
-        call = await self.run._begin_async(body.get("model"), body, route.max_output(body)) if self.run._hears_hooks() else None
-        return Exchange(self, route, body, call)
+        told = self.run._told_above(body.get("model"))
+        call = None if told else await self.run._begin_async(body.get("model"), body, route.max_output(body))
+        return Exchange(self, route, body, call, told)
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
         # An answer that broke the budget must not have its calls run; one without calls is the caller's to keep.
@@ -213,8 +215,10 @@ class Spending:
 class Exchange:
     """One request to a model, and its answer."""
 
-    def __init__(self, teller: Teller, route: Route, body: Mapping[str, Any], call: Optional[ModelCall]) -> None:
-        self.teller, self.route, self.asked, self.call = teller, route, body, call
+    def __init__(
+        self, teller: Teller, route: Route, body: Mapping[str, Any], call: Optional[ModelCall], told: Optional[Told] = None
+    ) -> None:
+        self.teller, self.route, self.asked, self.call, self._told = teller, route, body, call, told
 
     def body(self, is_stream: bool) -> Mapping[str, Any]:
         """What is sent."""
@@ -229,7 +233,7 @@ class Exchange:
             self.call._is_sent = True
 
     def failed(self, error: BaseException) -> None:
-        failed(self.call, error)
+        failed(self.call, error, self._told)
 
     def answered(self, answer: Any) -> None:
         # Usage first: an answer that breaks the budget must not have its calls run.

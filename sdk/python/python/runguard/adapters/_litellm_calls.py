@@ -19,19 +19,20 @@ def hooked(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -
     @functools.wraps(original)
     def completion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
-        if run is None or kwargs.get("acompletion") or not run._hears_hooks():
+        if run is None or kwargs.get("acompletion"):
             return original(*args, **kwargs)
         asked = _Asked(args, kwargs)
-        call = run._begin(asked.model, asked.prompt, asked.max_output)
+        told = run._told_above(asked.model)
+        call = None if told else run._begin(asked.model, asked.prompt, asked.max_output)
         token = inside.set(True)
         try:
             answer = original(*args, **asked.sent(call))
         except BaseException as error:
-            failed(call, error)
+            failed(call, error, told)
             raise
         finally:
             inside.reset(token)
-        return asked.answered(call, answer)
+        return answer if call is None else asked.answered(call, answer)
 
     return completion
 
@@ -40,19 +41,20 @@ def hooked_async(original: Callable[..., Any], inside: contextvars.ContextVar[bo
     @functools.wraps(original)
     async def acompletion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
-        if run is None or not run._hears_hooks():
+        if run is None:
             return await original(*args, **kwargs)
         asked = _Asked(args, kwargs)
-        call = await run._begin_async(asked.model, asked.prompt, asked.max_output)
+        told = run._told_above(asked.model)
+        call = None if told else await run._begin_async(asked.model, asked.prompt, asked.max_output)
         token = inside.set(True)
         try:
             answer = await original(*args, **asked.sent(call))
         except BaseException as error:
-            failed(call, error)
+            failed(call, error, told)
             raise
         finally:
             inside.reset(token)
-        return asked.answered(call, answer)
+        return answer if call is None else asked.answered(call, answer)
 
     return acompletion
 
@@ -67,8 +69,10 @@ class _Asked:
         self.max_output = longest * (kwargs.get("n") or 1) if isinstance(longest, int) else None
         self._kwargs = kwargs
 
-    def sent(self, call: ModelCall) -> Dict[str, Any]:
+    def sent(self, call: Optional[ModelCall]) -> Dict[str, Any]:
         kwargs = dict(self._kwargs)
+        if call is None:
+            return kwargs
         if call.max_tokens is not None:
             name = "max_completion_tokens" if kwargs.get("max_completion_tokens") else "max_tokens"
             kwargs[name] = max(call.max_tokens // (kwargs.get("n") or 1), 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from runguard.errors import TripError
 
 if TYPE_CHECKING:
     from runguard import Run
-    from runguard.run import ModelCall
+    from runguard.run import ModelCall, Told
 
 
 class Tokens(NamedTuple):
@@ -47,6 +47,15 @@ class Tokens(NamedTuple):
         return cls(fresh - heard, (output or 0) - spoken, cached, cache_write, cache_write_1h, heard, spoken, service_tier)
 
 
+def begin(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True) -> ModelCall:
+    """A framework is about to ask a model. Raises when it must not."""
+    return run._begin(model, prompt, max_output, can_wait=can_wait)._announce(model)
+
+
+async def begin_async(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
+    return (await run._begin_async(model, prompt, max_output))._announce(model)
+
+
 def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tokens], came: int = 0) -> None:
     """Tells what a model call used; without a word of the provider, by the size of what came. A budget it breaks is raised by the run's
     next question, so that a final answer is not lost."""
@@ -61,11 +70,13 @@ def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tok
         pass
 
 
-def failed(call: Optional[ModelCall], error: BaseException) -> None:
-    """A request that ended with an error. Only one that timed out may have been answered, and billed."""
+def failed(call: Optional[ModelCall], error: BaseException, told: Optional[Told] = None) -> None:
+    """A request that ended with an error. Only one that timed out, or that was broken off here, may have been answered, and billed."""
+    if told is not None:
+        told.failed()
     if call is None:
         return
-    if "Timeout" in type(error).__name__:
+    if "Timeout" in type(error).__name__ or not isinstance(error, Exception):
         settle(call, None, None)
     else:
         call.release()
