@@ -71,7 +71,7 @@ def at_once(ask: Ask, count: int) -> list[Union[str, BaseException]]:
     return [future.exception() or future.result() for future in futures]  # type: ignore[misc]
 
 
-def users_have_runs_of_their_own(make: Make, search: Search) -> None:
+def users_have_runs_of_their_own(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     """Healthy users pass through one object, one after the other and at once; one that loops is stopped, and only that one."""
     with healthy_conversations() as server:
         ask = make(server, search, lambda: Run(repeats=3, max_model_calls=3), "gpt-4o")
@@ -93,7 +93,7 @@ def users_have_runs_of_their_own(make: Make, search: Search) -> None:
         assert once(ask_of_loop) == FINAL_ANSWER
 
 
-def without_a_run_the_one_around_counts(make: Make, search: Search) -> None:
+def without_a_run_the_one_around_counts(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing given: the run around; without one, each invocation is a plain run."""
     with healthy_conversations(QUARTER) as server:
         ask = make(server, search, None, "gpt-4o")
@@ -110,7 +110,7 @@ def without_a_run_the_one_around_counts(make: Make, search: Search) -> None:
         assert server.model_calls == 3
 
 
-def a_budget_caps(make: Make, search: Search) -> None:
+def a_budget_caps(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     """A dollar, a quarter each: four calls and no fifth, however often the run is tried again."""
     with ModelServer([Reply(calls=(CALL,))], usage=QUARTER) as server:
         run = Run(max_usd=1, repeats=100)
@@ -135,7 +135,7 @@ def answers_without_usage_are_billed_by_size(make: Make, search: Search, caplog:
     assert sum("without its usage" in record.getMessage() for record in caplog.records) == 1
 
 
-def many_at_once_spend_what_there_is(make: Make, search: Search) -> None:
+def many_at_once_spend_what_there_is(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     with ModelServer([Reply(text=FINAL_ANSWER)], usage=QUARTER) as server:
         run = Run(max_usd=1, repeats=1000)
         ask = make(server, search, run, "gpt-4o")
@@ -146,7 +146,7 @@ def many_at_once_spend_what_there_is(make: Make, search: Search) -> None:
         assert run.budget is not None and run.budget.spent == pytest.approx(1)
 
 
-def a_model_without_a_price_is_not_asked(make: Make, search: Search) -> None:
+def a_model_without_a_price_is_not_asked(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     with healthy_conversations() as server:
         ask = make(server, search, Run(max_usd=1), "house-model")
         for _ in range(2):
@@ -160,6 +160,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__ or getattr(error, "original_exception", None)
+
+
+ALL = [
+    users_have_runs_of_their_own,
+    without_a_run_the_one_around_counts,
+    a_budget_caps,
+    answers_without_usage_are_billed_by_size,
+    many_at_once_spend_what_there_is,
+    a_model_without_a_price_is_not_asked,
+]
+
+# Gives a test `check`: it then says `check(made, search, caplog)`.
+each = pytest.mark.parametrize("check", ALL, ids=lambda check: check.__name__)
 
 
 def invocations_are_forgotten(make: Make, search: Search, runs: Callable[[], int], count: int = 100) -> None:

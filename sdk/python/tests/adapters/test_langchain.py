@@ -274,29 +274,9 @@ def made(request: pytest.FixtureRequest) -> Made:
     return Made(*request.param)
 
 
-def test_users_have_runs_of_their_own(made: Made, search: Search) -> None:
-    checks.users_have_runs_of_their_own(made, search)
-
-
-def test_without_a_run_the_one_around_counts(made: Made, search: Search) -> None:
-    checks.without_a_run_the_one_around_counts(made, search)
-
-
-def test_a_budget_caps(made: Made, search: Search) -> None:
-    checks.a_budget_caps(made, search)
-
-
-def test_answers_without_usage_are_billed_by_size(made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
-    checks.answers_without_usage_are_billed_by_size(made, search, caplog)
-
-
-def test_many_at_once_spend_what_there_is(made: Made, search: Search) -> None:
-    # The node of the graph is a plain function, so its model is asked in a thread also where the graph is async.
-    checks.many_at_once_spend_what_there_is(made, search)
-
-
-def test_a_model_without_a_price_is_not_asked(made: Made, search: Search) -> None:
-    checks.a_model_without_a_price_is_not_asked(made, search)
+@checks.each
+def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    check(made, search, caplog)
 
 
 def test_invocations_are_forgotten(made: Made, search: Search) -> None:

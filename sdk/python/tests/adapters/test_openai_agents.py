@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any, Callable, Optional
 
+import checks
 import pytest
 from agents import (
     Agent,
@@ -171,3 +173,74 @@ def test_a_context_hides_no_loop_of_a_wrapped_tool(looping_model: ModelServer) -
 
         run(agent_on(looping_model, "chat", [function_tool(guarded.tool(search))]))
     assert len(runs) == 2 and looping_model.model_calls == 3
+
+
+# One object serves everybody.
+
+
+class Made:
+    hooks: Any = None
+
+    def __init__(self, api: str, is_streamed: bool) -> None:
+        self.api, self.is_streamed = api, is_streamed
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], Any]:
+        self.hooks = hooks = RunGuardHooks(run)
+        client = AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0)
+        kind = OpenAIResponsesModel if self.api == "responses" else OpenAIChatCompletionsModel
+        settings = ModelSettings(include_usage=True)
+        tools = [function_tool(search.tool)]
+        agent = Agent(name="researcher", model=kind(model=model, openai_client=client), model_settings=settings, tools=tools)
+
+        async def ask() -> str:
+            if not self.is_streamed:
+                return (await Runner.run(agent, "find it", max_turns=30, hooks=hooks)).final_output
+            result = Runner.run_streamed(agent, "find it", max_turns=30, hooks=hooks)
+            async for _ in result.stream_events():
+                pass
+            return result.final_output
+
+        return ask
+
+
+@pytest.fixture(params=["chat", "chat-streamed", "responses", "responses-streamed"])
+def made(request: pytest.FixtureRequest) -> Made:
+    api, _, streamed = request.param.partition("-")
+    return Made(api, bool(streamed))
+
+
+@checks.each
+def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    check(made, search, caplog)
+
+
+def test_invocations_are_forgotten(made: Made, search: Search) -> None:
+    checks.invocations_are_forgotten(made, search, lambda: len(made.hooks._runs))
+
+
+def test_an_agent_that_is_a_tool_belongs_to_the_run(search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=1, repeats=100))
+        return runs[-1]
+
+    hooks = RunGuardHooks(new_run)
+    with checks.healthy_conversations(checks.QUARTER) as server:
+        server.script[0] = Reply(calls=(Call("search", {"query": "rust", "input": "rust"}),))
+        client = AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0)
+        model = OpenAIChatCompletionsModel(model="gpt-4o", openai_client=client)
+        inner = Agent(name="inner", model=model, tools=[function_tool(search.tool)])
+        outer = Agent(name="outer", model=model, tools=[inner.as_tool("search", "Asks another agent.", hooks=hooks)])
+        assert run(outer, hooks=hooks) == FINAL_ANSWER
+        assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
+
+
+def test_a_request_that_fails_leaves_nothing_set_aside(search: Search) -> None:
+    with ModelServer([Reply(status=400), Reply(text=FINAL_ANSWER)]) as server:
+        own = Run(max_usd=1)
+        with pytest.raises(Exception, match="scripted failure"):
+            run(agent_on(server, "chat", []), hooks=RunGuardHooks(own))
+        gc.collect()
+        assert own.budget.reserved == 0
+        assert run(agent_on(server, "chat", []), hooks=RunGuardHooks(own)) == FINAL_ANSWER

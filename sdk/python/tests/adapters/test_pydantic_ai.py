@@ -6,10 +6,12 @@ import asyncio
 import json
 from typing import Any, Callable
 
+import checks
 import pytest
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
-from pydantic_ai import Agent, ModelRetry
+from openai import AsyncOpenAI
+from pydantic_ai import Agent, ModelRetry, Tool
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -166,3 +168,100 @@ def test_a_tool_that_asks_for_another_try_does_so_as_before(search: Search) -> N
         assert run(agent_on(server, "chat", [picky]), Run(repeats=4, stall="coding")) == FINAL_ANSWER
         assert "be more precise" in json.dumps(server.bodies[1])
     assert search.runs == ["rust", "tokio"]
+
+
+# One object serves everybody.
+
+
+class Made:
+    def __init__(self, api: str, is_streamed: bool) -> None:
+        self.api, self.is_streamed = api, is_streamed
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], Any]:
+        provider = OpenAIProvider(openai_client=AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0))
+        kind = OpenAIResponsesModel if self.api == "responses" else OpenAIChatModel
+        agent = Agent(kind(model, provider=provider), tools=[search.tool], capabilities=[RunGuard(run)])
+
+        async def ask() -> str:
+            if not self.is_streamed:
+                return (await agent.run("find it")).output
+            # `run_stream` takes the first text for the final answer, whatever calls come with it.
+            async with agent.iter("find it") as steps:
+                async for node in steps:
+                    if Agent.is_model_request_node(node):
+                        async with node.stream(steps.ctx) as parts:
+                            async for _ in parts:
+                                pass
+            return steps.result.output
+
+        return ask
+
+
+@pytest.fixture(params=["chat", "chat-streamed", "responses", "responses-streamed"])
+def made(request: pytest.FixtureRequest) -> Made:
+    api, _, streamed = request.param.partition("-")
+    return Made(api, bool(streamed))
+
+
+@checks.each
+def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    check(made, search, caplog)
+
+
+def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=1, repeats=100))
+        return runs[-1]
+
+    with checks.healthy_conversations(checks.QUARTER) as server:
+        provider = OpenAIProvider(base_url=server.openai_url, api_key="none")
+        inner = Agent(OpenAIChatModel("gpt-4o", provider=provider), tools=[search.tool], capabilities=[RunGuard()])
+
+        async def outer_tool(query: str) -> str:
+            """Asks another agent."""
+            return (await inner.run(query)).output
+
+        outer = Agent(OpenAIChatModel("gpt-4o", provider=provider), tools=[Tool(outer_tool, name="search")], capabilities=[RunGuard(new_run)])
+        assert asyncio.run(outer.run("find it")).output == FINAL_ANSWER
+    assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_run_can_end_politely(looping_model: ModelServer, search: Search, is_streamed: bool) -> None:
+    guarded = Run(repeats=3)
+    agent = agent_on(looping_model, "chat", [search.tool])
+
+    async def ask() -> Any:
+        capabilities = [RunGuard(guarded, on_trip="end")]
+        if not is_streamed:
+            return (await agent.run("find it", capabilities=capabilities)).output
+        async with agent.run_stream("find it", capabilities=capabilities) as result:
+            return await result.get_output()
+
+    for _ in range(2):
+        assert checks.once(ask) == guarded.message != ""
+        assert (len(search.runs), looping_model.model_calls) == (2, 3)
+
+
+def test_when_money_is_short_the_answer_is_shorter() -> None:
+    with ModelServer([Reply(text=FINAL_ANSWER)]) as server:
+        asyncio.run(agent_on(server, "chat", []).run("find it", capabilities=[RunGuard(Run(max_usd=0.001))]))
+        assert 1_000 < server.bodies[0]["max_completion_tokens"] < 2_000
+
+
+def test_a_stream_that_is_broken_off_is_billed() -> None:
+    with ModelServer([Reply(text="more " * 2_000)], usage=checks.QUARTER) as server:
+        guarded = Run(max_usd=1)
+
+        async def main() -> None:
+            provider = OpenAIProvider(base_url=server.openai_url, api_key="none")
+            agent = Agent(OpenAIChatModel("gpt-4o", provider=provider), capabilities=[RunGuard(guarded)])
+            async with agent.run_stream("find it") as result:
+                async for _ in result.stream_text(delta=True, debounce_by=None):
+                    break
+
+        asyncio.run(main())
+        assert guarded.budget.reserved == 0
+        assert 0.01 < guarded.budget.spent < 0.05

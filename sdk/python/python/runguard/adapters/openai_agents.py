@@ -4,75 +4,99 @@
     from runguard import Run
     from runguard.adapters.openai_agents import RunGuardHooks
 
-    await Runner.run(agent, "…", hooks=RunGuardHooks(Run(repeats=3, max_usd=1.00)))
+    hooks = RunGuardHooks(lambda: Run(repeats=3, max_usd=1.00))
+    await Runner.run(agent, "…", hooks=hooks)
+
+Every `Runner.run` has a run of its own, which the function makes; without one it is the run around it (`guard(…)`), or a plain `Run()`. A
+`Run` given instead is one for all: call its `new_turn()` when the user says something new. An agent that is a tool belongs to the run of
+the agent that calls it when it has the same hooks: `agent.as_tool(…, hooks=hooks)`.
 
 The calls of an answer are counted when the answer is there, before the first of them runs. A refused call raises the `TripError`
 itself out of `run`, `run_sync` or `stream_events`; raised later, in `on_tool_start`, the SDK would wrap it in a `UserError`, and the
 other calls of the answer would already be running. Handoffs count too: two agents that hand over to each other for ever are a loop.
-Call `run.new_turn()` when the user says something new.
+Hooks cannot end a run politely, nor ask for a shorter answer.
 
-A budget needs the usage of every answer; streamed chat completions report it only with `ModelSettings(include_usage=True)`.
+Streamed chat completions report their usage only with `ModelSettings(include_usage=True)`; without, it is estimated by the answer's size.
 To give nudges to the model as well: `run_config=RunConfig(call_model_input_filter=hooks.add_nudges)`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from collections import OrderedDict
+from typing import Any, List, Optional
 
 from agents import Agent, ModelResponse, RunContextWrapper, RunHooks, Tool
 from agents.models import get_default_model
 from agents.run import CallModelData, ModelInputData
 from agents.tool_context import ToolContext
 
-from ._client import parse_arguments
-from ._usage import Tokens, note_usage
-from .openai import response_call
+from runguard import _core
+from runguard.run import ModelCall, Run
 
-if TYPE_CHECKING:
-    from runguard import Run
+from ._client import REMEMBERED_CALLS, parse_arguments
+from ._runs import RunLike, Runs
+from ._usage import Tokens, begin_async, settle
+from .openai import response_call
 
 __all__ = ["RunGuardHooks"]
 
 
 class RunGuardHooks(RunHooks[Any]):
-    """Puts a run around the model calls and tool calls of `Runner.run`."""
+    """Puts a run around the model calls and tool calls of each `Runner.run`."""
 
-    def __init__(self, run: Run, *, model: Optional[str] = None) -> None:
+    def __init__(self, run: RunLike = None, *, model: Optional[str] = None) -> None:
         """`model` is the name to price by, for when the one used is not the agent's own (a `RunConfig` can replace it)."""
-        self.run = run
+        self.run = run if isinstance(run, Run) else None
+        self._runs = Runs(run)
         self._model = model
-        self._nudges: Dict[str, str] = {}
+        self._nudges: OrderedDict[str, str] = OrderedDict()
 
-    async def on_llm_start(self, context: RunContextWrapper[Any], agent: Agent[Any], *args: Any) -> None:
-        self.run.before_model()
+    async def on_llm_start(
+        self, context: RunContextWrapper[Any], agent: Agent[Any], system_prompt: Optional[str] = None, input_items: Any = None
+    ) -> None:
+        # One that is still there failed.
+        _take_call(context, release=True)
+        name = self._model or _name_of(agent)
+        prompt = [system_prompt, input_items, _described(agent)]
+        call = await begin_async(self._run_of(context), name, prompt, agent.model_settings.max_tokens)
+        call._is_sent = True
+        # A request that fails or is broken off has no end here: then the call ends with its context.
+        context._runguard_call = call  # type: ignore[attr-defined]
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
+        run, call = self._run_of(context), _take_call(context)
         usage, details = response.usage, response.usage.input_tokens_details
         written = getattr(details, "cache_write_tokens", 0)
-        note_usage(
-            self.run,
-            self._model or _name_of(agent),
-            Tokens.of_total(usage.input_tokens, usage.output_tokens, details.cached_tokens, written),
-        )
+        # The SDK has zeros where the provider said nothing.
+        is_counted = bool(usage.input_tokens or usage.output_tokens)
+        tokens = Tokens.of_total(usage.input_tokens, usage.output_tokens, details.cached_tokens, written) if is_counted else None
+        await run._aside(settle, call, self._model or _name_of(agent), tokens, 0 if is_counted else _core.text_size(response.output))
         for item in response.output:
-            for call in response_call(item):
-                self.run.before_tool(call.tool, call.args)
+            for asked in response_call(item):
+                await run._aside(run.before_tool, asked.tool, asked.args)
 
     async def on_tool_start(self, context: RunContextWrapper[Any], agent: Any, tool: Tool) -> None:
         # Counted already; this is for a run that another agent sharing it has tripped meanwhile.
-        self.run.check()
+        self._run_of(context).check()
 
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Any, tool: Tool, result: object) -> None:
         if not isinstance(context, ToolContext):
             return
-        nudge = self.run.after_tool(context.tool_name, parse_arguments(context.tool_arguments), str(result))
+        run = self._run_of(context)
+        nudge = await run._aside(run.after_tool, context.tool_name, parse_arguments(context.tool_arguments), str(result))
         if nudge:
             self._nudges[context.tool_call_id] = nudge
+            if len(self._nudges) > REMEMBERED_CALLS:
+                self._nudges.popitem(last=False)
 
     def add_nudges(self, data: CallModelData[Any]) -> ModelInputData:
         """For `RunConfig.call_model_input_filter`: each nudge stands behind the result of its call."""
         items = [self._nudged(item) for item in data.model_data.input]
         return ModelInputData(input=items, instructions=data.model_data.instructions)
+
+    def _run_of(self, context: RunContextWrapper[Any]) -> Run:
+        # An agent that is a tool has a context of its own, but adds to the same usage.
+        return self._runs.of(context.usage)
 
     def _nudged(self, item: Any) -> Any:
         nudge = self._nudges.get(item.get("call_id", "")) if item.get("type") == "function_call_output" else None
@@ -80,6 +104,18 @@ class RunGuardHooks(RunHooks[Any]):
             return item
         output = item["output"]
         return {**item, "output": f"{output}\n\n{nudge}" if isinstance(output, str) else [*output, {"type": "input_text", "text": nudge}]}
+
+
+def _take_call(context: Any, release: bool = False) -> Optional[ModelCall]:
+    call: Optional[ModelCall] = context.__dict__.pop("_runguard_call", None)
+    if call is not None and release:
+        call.release()
+    return call
+
+
+def _described(agent: Agent[Any]) -> List[Any]:
+    """What of the tools is sent."""
+    return [[getattr(tool, part, None) for part in ("name", "description", "params_json_schema")] for tool in agent.tools]
 
 
 def _name_of(agent: Agent[Any]) -> str:
