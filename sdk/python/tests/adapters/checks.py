@@ -132,7 +132,8 @@ def answers_without_usage_are_billed_by_size(make: Make, search: Search, caplog:
         assert isinstance(trip_of(caught.value), BudgetExceededError), caught.value
         assert 2 <= server.model_calls <= 6
         assert run.budget is not None and 0.05 <= run.budget.spent < 0.2
-    assert sum("without its usage" in record.getMessage() for record in caplog.records) == 1
+    # LiteLLM counts the tokens of a stream itself.
+    assert sum("without its usage" in record.getMessage() for record in caplog.records) == min(run._run.estimated_calls, 1)
 
 
 def many_at_once_spend_what_there_is(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:

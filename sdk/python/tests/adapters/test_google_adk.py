@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -11,16 +12,18 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 pytest.importorskip("google.adk")
 
+import checks
 from conftest import Search
-from google.adk.agents import Agent
+from google.adk.agents import Agent, ParallelAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
+from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply
 
-from runguard import BudgetExceededError, LoopDetectedError, Run, StallDetectedError
+from runguard import BudgetExceededError, LoopDetectedError, Run, StallDetectedError, current_run
 from runguard.adapters.google_adk import RunGuardPlugin
 
 
@@ -79,12 +82,11 @@ def test_a_healthy_run_is_untouched(healthy_model: ModelServer, search: Search) 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_usage_is_recorded(healthy_model: ModelServer, search: Search, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
-    run, used = Run(repeats=4), []
-    monkeypatch.setattr(run, "record_usage", lambda *given: used.append(given))
+def test_usage_is_recorded(healthy_model: ModelServer, search: Search, stream: bool) -> None:
+    run = Run(repeats=4, max_usd=1)
     ask(healthy_model, search, run, stream=stream)
     # LiteLLM drops what OpenAI says of cache writes.
-    assert used == [("gpt-4o", 600, 50, 400, 0)] * 6
+    assert run.budget.spent == pytest.approx(6 * (600 * 2.5 + 400 * 1.25 + 50 * 10) / 1e6)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -103,3 +105,96 @@ def test_a_nudge_reaches_the_model(looping_model: ModelServer, search: Search) -
     answers = [str(message["content"]) for message in looping_model.bodies[-1]["messages"] if message["role"] == "tool"]
     assert "You have called search" not in answers[0]
     assert "You have called search 3 times" in answers[-1]
+
+
+# One object serves everybody.
+
+
+def question() -> types.Content:
+    return types.Content(role="user", parts=[types.Part(text="find rust")])
+
+
+class Made:
+    plugin: Any = None
+
+    def __init__(self, is_streamed: bool) -> None:
+        self.is_streamed = is_streamed
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], Any]:
+        self.plugin = RunGuardPlugin(run)
+        chat = LiteLlm(model=f"openai/{model}", api_base=server.openai_url, api_key="unused", num_retries=0)
+        agent = Agent(name="searcher", model=chat, tools=[search.tool])
+        return asking(agent, self.plugin, StreamingMode.SSE if self.is_streamed else StreamingMode.NONE)
+
+
+def asking(agent: Any, plugin: RunGuardPlugin, streaming: StreamingMode = StreamingMode.NONE) -> Callable[[], Any]:
+    runner = InMemoryRunner(app=App(name="library", root_agent=agent, plugins=[plugin]))
+
+    async def ask() -> str:
+        session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user")
+        texts = [""]
+        config = RunConfig(streaming_mode=streaming)
+        async for event in runner.run_async(user_id="user", session_id=session.id, new_message=question(), run_config=config):
+            parts = event.content.parts or [] if event.content else []
+            texts += [part.text for part in parts if part.text and not event.partial]
+        return texts[-1]
+
+    return ask
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def made(request: pytest.FixtureRequest) -> Made:
+    return Made(request.param)
+
+
+@checks.each
+def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    check(made, search, caplog)
+
+
+def test_invocations_are_forgotten(made: Made, search: Search) -> None:
+    checks.invocations_are_forgotten(made, search, lambda: len(made.plugin._runs), count=40)
+    gc.collect()
+    assert len(made.plugin._runs) <= 1 and not any(made.plugin._asked.values())
+
+
+def test_agents_in_tools_and_side_by_side_belong_to_the_run(search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=10, repeats=100))
+        return runs[-1]
+
+    with checks.healthy_conversations(checks.QUARTER) as server:
+        chat = LiteLlm(model="openai/gpt-4o", api_base=server.openai_url, api_key="unused")
+        inner = Agent(name="search", model=chat, tools=[search.tool])
+        server.script[0] = Reply(calls=(Call("search", {"query": "rust", "request": "rust"}),))
+        outer = Agent(name="outer", model=chat, tools=[AgentTool(agent=inner)])
+        assert checks.once(asking(outer, RunGuardPlugin(new_run))) == FINAL_ANSWER
+        assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
+        both = ParallelAgent(name="both", sub_agents=[Agent(name=name, model=chat, tools=[search.tool]) for name in ("left", "right")])
+        assert checks.once(asking(both, RunGuardPlugin(new_run))) == FINAL_ANSWER
+        assert len(runs) == 2 and runs[1].budget.spent == pytest.approx(1)
+
+
+def test_an_abandoned_invocation_leaves_nothing(search: Search) -> None:
+    with ModelServer([Reply(text="more " * 2_000)], usage=checks.QUARTER) as server:
+        run = Run(max_usd=1)
+        chat = LiteLlm(model="openai/gpt-4o", api_base=server.openai_url, api_key="unused")
+        app = App(name="library", root_agent=Agent(name="searcher", model=chat, tools=[search.tool]), plugins=[RunGuardPlugin(run)])
+        runner = InMemoryRunner(app=app)
+
+        async def first_part() -> None:
+            session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user")
+            config = RunConfig(streaming_mode=StreamingMode.SSE)
+            events = runner.run_async(user_id="user", session_id=session.id, new_message=question(), run_config=config)
+            async for event in events:
+                if event.partial and event.content:
+                    break
+            await events.aclose()
+            assert current_run() is None
+
+        asyncio.run(first_part())
+        gc.collect()
+        assert run.budget.reserved == 0
+        assert 0.01 < run.budget.spent < 0.05
