@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 pytest.importorskip("strands")
 
+import checks
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply
 from strands import Agent, tool
@@ -73,11 +74,10 @@ def test_a_healthy_run_is_untouched(healthy_model: ModelServer, search: Search) 
     assert not run.tripped
 
 
-def test_usage_is_recorded(healthy_model: ModelServer, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, used = Run(repeats=4), []
-    monkeypatch.setattr(run, "record_usage", lambda *given: used.append(given))
+def test_usage_is_recorded(healthy_model: ModelServer, search: Search) -> None:
+    run = Run(repeats=4, max_usd=1)
     agent_for(healthy_model, search, run)("compare web frameworks")
-    assert used == [("gpt-4o", 500, 50, 400, 100)] * 6
+    assert run.budget.spent == pytest.approx(6 * (500 * 2.5 + 400 * 1.25 + 100 * 2.5 + 50 * 10) / 1e6)
 
 
 def test_the_budget_stops_the_next_model_call(healthy_model: ModelServer, search: Search) -> None:
@@ -96,3 +96,70 @@ def test_a_nudge_reaches_the_model(looping_model: ModelServer, search: Search) -
     answers = [str(message["content"]) for message in looping_model.bodies[-1]["messages"] if message["role"] == "tool"]
     assert "You have called search" not in answers[0]
     assert "You have called search 3 times" in answers[-1]
+
+
+# One object serves everybody.
+
+
+class Made:
+    hooks: Any = None
+
+    def __init__(self, is_streamed: bool) -> None:
+        self.is_streamed = is_streamed
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], Any]:
+        self.hooks = hooks = RunGuardHooks(run)
+
+        def new_agent() -> Agent:
+            # Strands agents keep one conversation each.
+            client = {"base_url": server.openai_url, "api_key": "unused", "max_retries": 0}
+            return Agent(
+                model=OpenAIModel(client_args=client, model_id=model), tools=[tool(search.tool)], hooks=[hooks], callback_handler=None
+            )
+
+        if not self.is_streamed:
+            return lambda: str(new_agent()("find rust")).strip()
+
+        async def ask() -> str:
+            last: Any = None
+            async for event in new_agent().stream_async("find rust"):
+                last = event.get("result", last)
+            return str(last).strip()
+
+        return ask
+
+
+@pytest.fixture(params=[False, True], ids=["called", "streamed"])
+def made(request: pytest.FixtureRequest) -> Made:
+    return Made(request.param)
+
+
+@checks.each
+def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    check(made, search, caplog)
+
+
+def test_invocations_are_forgotten(made: Made, search: Search) -> None:
+    checks.invocations_are_forgotten(made, search, lambda: len(made.hooks._runs), count=20)
+    assert not len(made.hooks._runs) and not made.hooks._calls
+
+
+def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=1, repeats=100))
+        return runs[-1]
+
+    with checks.healthy_conversations(checks.QUARTER) as server:
+        hooks, client = RunGuardHooks(new_run), {"base_url": server.openai_url, "api_key": "unused"}
+        chat = OpenAIModel(client_args=client, model_id="gpt-4o")
+
+        @tool(name="search")
+        def outer_search(query: str) -> str:
+            """Asks another agent."""
+            return str(Agent(model=chat, tools=[tool(search.tool)], hooks=[hooks], callback_handler=None)(query))
+
+        outer = Agent(model=chat, tools=[outer_search], hooks=[hooks], callback_handler=None)
+        assert str(outer("find rust")).strip() == FINAL_ANSWER
+    assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
