@@ -142,7 +142,7 @@ def many_at_once_spend_what_there_is(make: Make, search: Search, caplog: pytest.
         ask = make(server, search, run, "gpt-4o")
         outcomes = at_once(ask, 64)
         refused = [outcome for outcome in outcomes if not isinstance(outcome, str)]
-        assert all(isinstance(trip_of(outcome), BudgetExceededError) for outcome in refused), refused[:1]
+        assert [outcome for outcome in refused if not isinstance(trip_of(outcome), BudgetExceededError)] == []
         assert server.model_calls == 4
         assert run.budget is not None and run.budget.spent == pytest.approx(1)
 

@@ -149,6 +149,8 @@ class ModelServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    # Many connect at once.
+    request_queue_size = 128
     model: ModelServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:

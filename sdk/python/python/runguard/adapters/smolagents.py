@@ -1,47 +1,70 @@
 """smolagents: puts a run around an agent's model, its tool calls and, for a CodeAgent, the code it executes.
 
-    agent = guard_agent(ToolCallingAgent(tools=[search], model=model), Run(max_usd=5))
+    agent = guard_agent(ToolCallingAgent(tools=[search], model=model), lambda: Run(max_usd=5))
 
-The caller of `agent.run` gets the trip itself. A CodeAgent's code is one call of `python_interpreter`, and the tools it calls are calls
-of their own. Managed agents share the run of their manager. Guarding an agent again gives it a new run. A `Run` kept for a whole chat
-needs `run.new_turn()` at each user message.
+Every `agent.run` has a run of its own, which the function makes; without one it is the run around it (`guard(…)`), or a plain `Run()`. A
+`Run` given instead is one for all: call its `new_turn()` when the user says something new. Managed agents share the run of their manager.
+Guarding an agent again gives it other runs.
+
+The caller of `agent.run` gets the trip itself; with `on_trip="end"` the final answer is the guard's message instead. A CodeAgent's code is
+one call of `python_interpreter`, and the tools it calls are calls of their own.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from smolagents import MultiStepAgent
+from smolagents.memory import FinalAnswerStep
 from smolagents.models import ChatMessage, ChatMessageStreamDelta
 
-from runguard import Run, TripError
+from runguard import TripError, _core
+from runguard.run import ModelCall, Run
 
-from ._usage import Tokens, note_usage
+from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._usage import Tokens, begin, failed, settle
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
+_LONGEST = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 
-def guard_agent(agent: Agent, run: Run) -> Agent:
-    """Makes `agent` ask `run` before each model and tool call; returns the same agent."""
+# The run of the `agent.run` that is under way.
+_active: ContextVar[Optional[Run]] = ContextVar("runguard_smolagents_run", default=None)
+
+
+def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise") -> Agent:
+    """Makes `agent` ask a run before each model and tool call; returns the same agent."""
+    _attach(agent, Runs(run), checked(on_trip))
+    return agent
+
+
+def _attach(agent: Any, runs: Runs, on_trip: OnTrip) -> None:
     for member in getattr(agent, "managed_agents", {}).values():
-        guard_agent(member, run)
+        # Its manager is to hear of a trip.
+        _attach(member, runs, "raise")
     guard = getattr(agent, "_runguard", None)
     if guard is None:
-        guard = _Guard(run)
+        guard = _Guard()
         guard.attach(agent)
-    guard.run = run
-    return agent
+    guard.runs, guard.on_trip = runs, on_trip
 
 
 class _Guard:
     """The wrappers of one agent. They look the run up at each call, so that it can be exchanged."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    runs: Runs
+    on_trip: OnTrip
+    # For code in threads that know nothing of where they were started.
+    _last: Optional[Run] = None
+
+    @property
+    def run(self) -> Run:
+        return _active.get() or self._last or self.runs.new()
 
     def attach(self, agent: Any) -> None:
         agent._runguard = self
@@ -54,25 +77,56 @@ class _Guard:
             agent.python_executor = _GuardedExecutor(agent.python_executor, self)
 
     def run_agent(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.run.check()
-        with self.trips_stay_bare():
-            result = original(*args, **kwargs)
-        return self.steps(result) if isinstance(result, Generator) else result
+        run = self._last = self.runs.new()
+        try:
+            with self.inside(run):
+                run.check()
+                result = original(*args, **kwargs)
+        except TripError as trip:
+            if self.on_trip == "raise":
+                raise
+            return self.last_step(trip) if kwargs.get("stream") else trip.message
+        return self.steps(run, result) if isinstance(result, Generator) else result
 
-    def steps(self, steps: Generator[Any, None, None]) -> Iterator[Any]:
-        with self.trips_stay_bare():
-            yield from steps
+    def steps(self, run: Run, steps: Generator[Any, None, None]) -> Iterator[Any]:
+        """Between two steps the caller's code runs, which does not belong to the run."""
+        try:
+            while True:
+                with self.inside(run):
+                    step = next(steps, None)
+                if step is None:
+                    return
+                yield step
+        except TripError as trip:
+            if self.on_trip == "raise":
+                raise
+            yield from self.last_step(trip)
+        finally:
+            # smolagents yields the step it was in once more.
+            with suppress(RuntimeError):
+                steps.close()
+
+    @staticmethod
+    def last_step(trip: TripError) -> Iterator[Any]:
+        yield FinalAnswerStep(output=trip.message)
 
     @contextmanager
-    def trips_stay_bare(self) -> Iterator[None]:
-        # smolagents wraps what a model raises, and hands what code raises to the model.
+    def inside(self, run: Run) -> Iterator[None]:
+        token = _active.set(run)
         try:
-            yield
+            with within(run):
+                yield
         except TripError:
             raise
-        except Exception:
-            self.run.check()
+        except Exception as error:
+            # smolagents wraps what a model raises, and hands what code raises to the model.
+            run.check()
+            cause = error.__cause__
+            if isinstance(cause, TripError):
+                raise cause from None
             raise
+        finally:
+            _active.reset(token)
 
     def guarded_model(self, model: Any) -> Any:
         """A copy, because one model object often serves several agents with runs of their own."""
@@ -82,37 +136,56 @@ class _Guard:
             guarded.generate_stream = partial(self.generate_stream, model)
         return guarded
 
-    def generate(self, model: Any, *args: Any, **kwargs: Any) -> ChatMessage:
-        self.run.before_model()
-        message = model.generate(*args, **kwargs)
-        self.record_usage(model, message.token_usage)
-        return message
+    def generate(self, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ChatMessage:
+        call, kwargs = self.begin(model, messages, kwargs)
+        try:
+            message = model.generate(messages, *args, **kwargs)
+        except BaseException as error:
+            failed(call, error)
+            raise
+        settle(call, model.model_id, _tokens(message.token_usage), _core.text_size(_said(message)))
+        return message  # type: ignore[no-any-return]
 
-    def generate_stream(self, model: Any, *args: Any, **kwargs: Any) -> Iterator[ChatMessageStreamDelta]:
-        self.run.before_model()
-        for delta in model.generate_stream(*args, **kwargs):
-            self.record_usage(model, delta.token_usage)
-            yield delta
+    def generate_stream(self, model: Any, messages: Any, *args: Any, **kwargs: Any) -> Iterator[ChatMessageStreamDelta]:
+        call, kwargs = self.begin(model, messages, kwargs)
+        tokens, came = None, 0
+        try:
+            for delta in model.generate_stream(messages, *args, **kwargs):
+                tokens = _tokens(delta.token_usage) or tokens
+                came += _core.text_size(_said(delta))
+                yield delta
+        except Exception as error:
+            if not came:
+                failed(call, error)
+            raise
+        finally:
+            # A stream that broke off counts with what came.
+            settle(call, model.model_id, tokens, came)
 
-    def record_usage(self, model: Any, usage: Any) -> None:
-        if usage is not None:
-            # smolagents tells nothing about cached tokens.
-            note_usage(self.run, model.model_id, Tokens(usage.input_tokens, usage.output_tokens))
+    def begin(self, model: Any, messages: Any, kwargs: Dict[str, Any]) -> Tuple[ModelCall, Dict[str, Any]]:
+        settings = {**(getattr(model, "kwargs", None) or {}), **kwargs}
+        name = next((name for name in _LONGEST if isinstance(settings.get(name), int)), None)
+        tools = [[tool.name, tool.description, tool.inputs] for tool in kwargs.get("tools_to_call_from") or ()]
+        prompt = [[_said(message) for message in messages], tools]
+        call = begin(self.run, model.model_id, prompt, settings[name] if name else None)
+        call._is_sent = True
+        return call, kwargs if call.max_tokens is None else {**kwargs, name or "max_tokens": call.max_tokens}
 
     def call_tool(self, original: Callable[[str, Any], Any], tool_name: str, arguments: Any) -> Any:
         """Raising here, outside what smolagents calls a tool error, ends the agent's run."""
         return self.guarded_call(tool_name, arguments, partial(original, tool_name, arguments))
 
     def guarded_call(self, name: str, arguments: Any, call: Callable[[], Any]) -> Any:
-        self.run.before_tool(name, arguments)
+        run = self.run
+        run.before_tool(name, arguments)
         try:
             result = call()
         except Exception as error:
             # The tool may be a managed agent that was stopped: that stops its manager too.
-            self.run.check()
-            self.run.after_tool(name, arguments, error=error)
+            run.check()
+            run.after_tool(name, arguments, error=error)
             raise
-        nudge = self.run.after_tool(name, arguments, result)
+        nudge = run.after_tool(name, arguments, result)
         # Only text can carry a nudge; an image or a number stays what the tool gave.
         return f"{result}\n\n{nudge}" if nudge and isinstance(result, str) and name != "final_answer" else result
 
@@ -150,3 +223,14 @@ class _GuardedExecutor:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
+
+
+def _said(message: Any) -> List[Any]:
+    if isinstance(message, dict):
+        return [message.get("content"), message.get("tool_calls")]
+    return [message.content, message.tool_calls]
+
+
+def _tokens(usage: Any) -> Optional[Tokens]:
+    # smolagents tells nothing about cached tokens.
+    return None if usage is None else Tokens(usage.input_tokens, usage.output_tokens)
