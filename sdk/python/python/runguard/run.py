@@ -137,9 +137,7 @@ class Run:
         Calls side by side may spend the same dollar; `model_call` sets aside what each may cost.
         """
         self._is_told = True
-        step = self._run.before_model()
-        if step is not None:
-            self._heed(step)
+        self._model_asked()
 
     def model_call(self, model: str, prompt: Any = None, *, max_tokens: Optional[int] = None) -> ModelCall:
         """Begins a model call, and sets aside the most it may cost: `prompt` is all that is sent, `max_tokens` the longest answer asked for.
@@ -213,6 +211,12 @@ class Run:
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             time.sleep(waits.pause())
+
+    def _model_asked(self) -> None:
+        """Counts a model call that somebody else makes, so that nothing can be set aside for it."""
+        step = self._run.before_model()
+        if step is not None:
+            self._heed(step)
 
     def _told_above(self, model: Optional[str]) -> Optional[Told]:
         """Who tells of the call that a hooked client is about to make; None: the client shall. Raises when the run is over."""

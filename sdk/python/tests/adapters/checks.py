@@ -124,7 +124,7 @@ def a_budget_caps(make: Make, search: Search, caplog: pytest.LogCaptureFixture) 
 
 
 def answers_without_usage_are_billed_by_size(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
-    long = Reply(text="more " * 2_000, calls=(CALL,))
+    long = Reply(calls=(Call("search", {"query": "more " * 2_000}),))
     with ModelServer([long], usage=None) as server, caplog.at_level(logging.WARNING, "runguard"):
         run = Run(max_usd=0.1, repeats=100)
         with pytest.raises(Exception) as caught:

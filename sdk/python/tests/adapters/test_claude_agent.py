@@ -50,7 +50,7 @@ def options_for(tmp_path: Path, search: Search) -> OptionsFor:
     return options
 
 
-def ask(run: Run, options: ClaudeAgentOptions) -> str | None:
+def ask(run: Any, options: ClaudeAgentOptions) -> str | None:
     async def answer() -> str | None:
         result = None
         async for message in guarded_query(run, prompt="find rust", options=options):
@@ -146,3 +146,33 @@ def test_a_nudge_reaches_the_model(options_for: OptionsFor, search: Search) -> N
         # The third equal result brings the nudge, the fourth the stop.
         assert (len(search.runs), model_calls(server)) == (4, 4)
         assert f"You have called {SEARCH} 3 times" in str(server.bodies[-1]["messages"])
+
+
+def test_users_have_runs_of_their_own(options_for: OptionsFor, search: Search) -> None:
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(repeats=3))
+        return runs[-1]
+
+    for _ in range(3):
+        with ModelServer(healthy(SEARCH, values=["rust"])) as server:
+            assert ask(new_run, options_for(server)) == FINAL_ANSWER
+    assert len(runs) == 3 and search.runs == ["rust"] * 3
+    search.runs.clear()
+    with ModelServer(LOOP) as server, pytest.raises(LoopDetectedError):
+        ask(new_run, options_for(server))
+    assert len(search.runs) == 2
+
+
+def test_a_query_can_end_quietly(options_for: OptionsFor, search: Search) -> None:
+    run = Run(repeats=3)
+
+    async def read(options: ClaudeAgentOptions) -> None:
+        async for _ in guarded_query(run, prompt="find rust", options=options, on_trip="end"):
+            pass
+
+    for _ in range(2):
+        with ModelServer(LOOP) as server:
+            asyncio.run(read(options_for(server)))
+    assert isinstance(run.trip, LoopDetectedError) and len(search.runs) == 2

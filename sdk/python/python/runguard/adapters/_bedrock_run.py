@@ -130,7 +130,7 @@ class Listener:
             if fact.model:
                 for trace_id in (fact.trace_id, ""):
                     self._turn.models[(fact.agent.chain, trace_id)] = fact.model
-            self.run.before_model()
+            self.run._model_asked()
         elif isinstance(fact, TokensUsed):
             self._pay(fact)
         elif isinstance(fact, CallAnnounced):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional
 from uuid import UUID
@@ -16,7 +15,7 @@ from runguard.run import ModelCall, Run
 
 from ._langchain_calls import Paused, is_pause, longest, said, settle_messages
 from ._runs import CAPACITY, RunLike, Runs
-from ._usage import begin, failed, settle
+from ._usage import begin, failed, is_in_loop, settle
 
 
 class _Tool(NamedTuple):
@@ -134,7 +133,7 @@ class RunGuardCallbacks(BaseCallbackHandler):
         settings, about = told.get("invocation_params") or {}, told.get("metadata") or {}
         model = about.get("ls_model_name") or settings.get("model") or settings.get("model_name")
         try:
-            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), can_wait=not self._asks_service and not _is_in_loop())
+            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), can_wait=not self._asks_service and not is_in_loop())
         except BaseException:
             # LangChain tells no end of what it did not begin.
             self._ended(run_id)
@@ -157,11 +156,3 @@ class RunGuardCallbacks(BaseCallbackHandler):
     def _ended(self, run_id: UUID) -> None:
         if self._roots.pop(run_id, None) == str(run_id):
             self._runs.end(str(run_id))
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

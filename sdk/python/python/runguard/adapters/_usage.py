@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from runguard.errors import TripError
@@ -82,8 +83,17 @@ def failed(call: Optional[ModelCall], error: BaseException, told: Optional[Told]
         call.release()
 
 
+def is_in_loop() -> bool:
+    """Whether waiting here would hold up an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def note_usage(run: Run, model: Optional[str], tokens: Tokens) -> None:
-    """Records what an answer used. A budget it breaks is raised by the run's next question, so that a final answer is not lost."""
+    """Records what an answer used that somebody else has asked for. A budget it breaks is raised by the run's next question, so that a final answer is not lost."""
     try:
         run.record_usage(model or "unknown", *tokens)
     except TripError:

@@ -11,9 +11,13 @@ With a `ClaudeSDKClient` the same takes two calls:
         async for message in guard.messages(client.receive_response()):
             …
 
-The caller gets all messages the CLI sends and then the trip. A tripped run refuses the next prompt before the model is asked. Token
+Each query, or each client, has a run of its own: one that is given, or that a function makes (`guarded_query(lambda: Run(max_usd=5), …)`), or
+else the run around it (`guard(…)`), or a plain `Run()`. One `Run` for a whole chat needs `run.new_turn()` at each user message.
+
+The caller gets all messages the CLI sends and then the trip; with `on_trip="end"` the messages just end, and `run.message` says why. A
+tripped run refuses the next prompt before the model is asked. The model is asked by the CLI, so nothing is set aside for an answer: token
 usage comes with the messages, which must therefore be read while the agent works; the output tokens of each answer are known only at the
-end of a query. A `Run` kept for a whole chat needs `run.new_turn()` at each user message.
+end of a query.
 """
 
 from __future__ import annotations
@@ -24,17 +28,26 @@ from typing import Any, Optional, Union
 
 from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookMatcher, Message, ResultMessage, query
 
-from runguard import Run, RunGuardError
+from runguard import RunGuardError, TripError
+from runguard.run import Run
 
+from ._runs import OnTrip, RunLike, Runs, checked
 from ._usage import Tokens, note_usage
 
 
 async def guarded_query(
-    run: Run, *, prompt: Union[str, AsyncIterable[dict[str, Any]]], options: Optional[ClaudeAgentOptions] = None, **others: Any
+    run: RunLike = None,
+    *,
+    prompt: Union[str, AsyncIterable[dict[str, Any]]],
+    options: Optional[ClaudeAgentOptions] = None,
+    on_trip: OnTrip = "raise",
+    **others: Any,
 ) -> AsyncIterator[Message]:
     """`claude_agent_sdk.query` under a run."""
-    run.check()
-    guard = ClaudeGuard(run)
+    guard = ClaudeGuard(run, on_trip=on_trip)
+    if guard.ends_quietly(guard.run.trip):
+        return
+    guard.run.check()
     async for message in guard.messages(query(prompt=prompt, options=guard.options(options), **others)):
         yield message
 
@@ -42,8 +55,9 @@ async def guarded_query(
 class ClaudeGuard:
     """One run's hooks and its view of the messages."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise") -> None:
+        self.run: Run = Runs(run).new()
+        self.on_trip = checked(on_trip)
         self._refused: Optional[RunGuardError] = None
         self._answers: set[str] = set()
         self._model: Optional[str] = None
@@ -69,12 +83,16 @@ class ClaudeGuard:
         """Hands the messages on, counts what they used, and raises the trip after the last one."""
         async for message in messages:
             if isinstance(message, AssistantMessage):
-                self._answered(message)
+                await self.run._aside(self._answered, message)
             elif isinstance(message, ResultMessage):
-                self._ended(message)
+                await self.run._aside(self._ended, message)
             yield message
-        if self._refused is not None:
+        if self._refused is not None and not self.ends_quietly(self._refused):
             raise self._refused
+
+    def ends_quietly(self, error: Optional[RunGuardError]) -> bool:
+        """Whether the caller wants no error for it."""
+        return self.on_trip == "end" and isinstance(error, TripError)
 
     def _answered(self, message: AssistantMessage) -> None:
         # An answer comes in one message per content block; all of them have its id and its usage.
@@ -103,7 +121,7 @@ class ClaudeGuard:
             self._refused = None
         try:
             self._check()
-            self.run.before_model()
+            await self.run._aside(self.run._model_asked)
         except RunGuardError as error:
             return self._stop(error)
         return {}
@@ -111,7 +129,7 @@ class ClaudeGuard:
     async def _before_tool(self, given: Any, tool_use_id: Optional[str], context: Any) -> Any:
         try:
             self._check()
-            self.run.before_tool(given["tool_name"], given["tool_input"])
+            await self.run._aside(self.run.before_tool, given["tool_name"], given["tool_input"])
         except RunGuardError as error:
             # Denying alone lets the model go on asking; stopping alone lets the tool run.
             denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": str(error)}
@@ -119,8 +137,11 @@ class ClaudeGuard:
         return {}
 
     async def _after_tool(self, given: Any, tool_use_id: Optional[str], context: Any) -> Any:
-        nudge = self.run.after_tool(given["tool_name"], given["tool_input"], given.get("tool_response"), error=given.get("error"))
+        nudge = await self.run._aside(self._seen, given)
         return {"hookSpecificOutput": {"hookEventName": given["hook_event_name"], "additionalContext": nudge}} if nudge else {}
+
+    def _seen(self, given: Any) -> Optional[str]:
+        return self.run.after_tool(given["tool_name"], given["tool_input"], given.get("tool_response"), error=given.get("error"))
 
     def _check(self) -> None:
         # A mistake that is no trip (a model without a price, say) does not stick to the run, but it ends the query.

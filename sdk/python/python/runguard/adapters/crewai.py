@@ -3,35 +3,52 @@
     with guarded_crew(Run(max_usd=5)):
         crew.kickoff()
 
+The block is the run: a kickoff in a block of its own has a run of its own. Without a run it is the one around the block (`guard(…)`), or a
+plain `Run()`. One `Run` for several blocks needs `run.new_turn()` at each user message.
+
 CrewAI swallows ordinary exceptions of hooks and goes on; only its own `HookAborted` stops a crew without the task being tried again.
-The block turns that back into the trip, so its caller gets the trip itself. The hooks follow the block's context, also into CrewAI's
-threads, and touch no crew outside of it. A `Run` kept for a whole chat needs `run.new_turn()` at each user message.
+The block turns that back into the trip, so its caller gets the trip itself; with `on_trip="end"` the block ends without an error, and
+`run.message` says why. The hooks follow the block's context, also into CrewAI's threads, and touch no crew outside of it. They cannot ask
+for a shorter answer. In an async crew a model call that finds what is left set aside by others is refused: a hook cannot wait there.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Optional
+from typing import Any, Deque, Optional, Tuple
 
 from crewai.events.event_bus import crewai_event_bus
-from crewai.events.types.llm_events import LLMCallCompletedEvent
+from crewai.events.types.llm_events import LLMCallCompletedEvent, LLMCallFailedEvent
 from crewai.hooks.dispatch import HookAborted, InterceptionPoint, get_scoped_hooks, scoped_hooks
 from crewai.types.usage_metrics import UsageMetrics
 
-from runguard import Run, RunGuardError, UnknownModelError
+from runguard import RunGuardError, TripError, _core
+from runguard.run import ModelCall, Run
 
-from ._usage import Tokens, note_usage
+from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._usage import Tokens, begin, failed, is_in_loop, settle
 
-# Event handlers are global to the process; this tells whose event one is.
-_active_run: ContextVar[Optional[Run]] = ContextVar("runguard_crewai_run", default=None)
+# The blocks that are open. Event handlers are global to the process; this tells whose event one is.
+_open: ContextVar[Tuple[_Hooks, ...]] = ContextVar("runguard_crewai_blocks", default=())
+# CrewAI tells of answers in threads of its own, a little later.
+_LATE_SECONDS = 5.0
 
 
 @contextmanager
-def guarded_crew(run: Run) -> Iterator[Run]:
+def guarded_crew(run: RunLike = None, *, on_trip: OnTrip = "raise") -> Iterator[Run]:
     """Guards every crew, agent and flow started in the block, and raises the trip if there is one."""
-    run.check()
+    checked(on_trip)
+    run = Runs(run).new()
+    if on_trip == "raise":
+        run.check()
+    if any(hooks.run is run for hooks in _open.get()):
+        # A block around this one counts already.
+        yield run
+        return
     hooks = _Hooks(run)
     own = {
         InterceptionPoint.PRE_MODEL_CALL: hooks.before_model,
@@ -40,36 +57,50 @@ def guarded_crew(run: Run) -> Iterator[Run]:
     }
     # A scope hides the one around it, so the hooks of that one are taken along.
     scope = {point: [*get_scoped_hooks(point), *([own[point]] if point in own else [])] for point in InterceptionPoint}
-    crewai_event_bus.register_handler(LLMCallCompletedEvent, hooks.model_answered)
-    token = _active_run.set(run)
+    crewai_event_bus.register_handler(LLMCallCompletedEvent, hooks.answered)
+    crewai_event_bus.register_handler(LLMCallFailedEvent, hooks.failed)
+    token = _open.set((*_open.get(), hooks))
     try:
-        with scoped_hooks(scope):
+        with scoped_hooks(scope), within(run):
             yield run
     except HookAborted as aborted:
-        if isinstance(aborted.__cause__, RunGuardError):
-            raise aborted.__cause__ from None
-        raise
+        cause = aborted.__cause__
+        if not isinstance(cause, RunGuardError):
+            raise
+        if on_trip == "raise" or not isinstance(cause, TripError):
+            raise cause from None
     finally:
-        _active_run.reset(token)
-        # Usage arrives on CrewAI's event threads; wait for the last of it.
-        crewai_event_bus.flush(timeout=5.0)
-        crewai_event_bus.off(LLMCallCompletedEvent, hooks.model_answered)
+        _open.reset(token)
+        crewai_event_bus.flush(timeout=_LATE_SECONDS)
+        crewai_event_bus.off(LLMCallCompletedEvent, hooks.answered)
+        crewai_event_bus.off(LLMCallFailedEvent, hooks.failed)
+        hooks.end()
 
 
 class _Hooks:
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.unpriced: UnknownModelError | None = None
-        # One object for registering and removing it.
-        self.model_answered = self._model_answered
+        self._lock = threading.Lock()
+        # Events do not say which call they are of; each ends the one that has been under way for longest.
+        self._calls: Deque[ModelCall] = deque()
+        # One object each for registering and removing it.
+        self.answered, self.failed = self._answered, self._failed
 
     def before_model(self, context: Any) -> None:
+        if self._calls:
+            # What the last answer used may still be on its way.
+            crewai_event_bus.flush(timeout=_LATE_SECONDS)
+        llm = context.llm
+        longest = next((tokens for tokens in (getattr(llm, name, None) for name in _LONGEST) if isinstance(tokens, int)), None)
+        tools = getattr(context.executor, "original_tools", None) or getattr(context.executor, "tools", None) or ()
+        prompt = [context.messages, [[getattr(tool, "name", ""), getattr(tool, "description", "")] for tool in tools]]
         try:
-            if self.unpriced is not None:
-                raise self.unpriced
-            self.run.before_model()
+            call = begin(self.run, getattr(llm, "model", llm), prompt, longest, can_wait=not is_in_loop())
         except RunGuardError as error:
             raise HookAborted(str(error), source="runguard") from error
+        call._is_sent = True
+        with self._lock:
+            self._calls.append(call)
 
     def before_tool(self, context: Any) -> None:
         try:
@@ -85,14 +116,25 @@ class _Hooks:
         nudge = self.run.after_tool(context.tool_name, context.tool_input, context.tool_result)
         return f"{context.tool_result}\n\n{nudge}" if nudge else None
 
-    def _model_answered(self, source: Any, event: Any) -> None:
-        if not event.usage or _active_run.get() is not self.run:
-            return
-        try:
-            note_usage(self.run, event.model, _tokens(event.usage))
-        except UnknownModelError as error:
-            # An event handler cannot stop anything; the next model call does.
-            self.unpriced = error
+    def end(self) -> None:
+        while self._calls:
+            settle(self._calls.popleft(), None, None)
+
+    def _answered(self, source: Any, event: Any) -> None:
+        call = self._take_call()
+        if call is not None:
+            tokens = _tokens(event.usage) if event.usage else Tokens()
+            settle(call, event.model, tokens if any(tokens) else None, 0 if any(tokens) else _core.text_size(event.response))
+
+    def _failed(self, source: Any, event: Any) -> None:
+        failed(self._take_call(), RuntimeError(event.error))
+
+    def _take_call(self) -> Optional[ModelCall]:
+        with self._lock:
+            return self._calls.popleft() if self._calls and self in _open.get() else None
+
+
+_LONGEST = ("max_completion_tokens", "max_tokens")
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
