@@ -187,6 +187,8 @@ def made(request: pytest.FixtureRequest) -> Made:
 
 @checks.each
 def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    if check is checks.many_at_once_spend_what_there_is and made.is_async:
+        pytest.skip("CrewAI holds the event loop up while a crew starts, so crews of one loop do not ask at once")
     check(made, search, caplog)
 
 
