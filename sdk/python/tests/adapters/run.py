@@ -97,7 +97,7 @@ def check(environment: Environment, home: Path, wheel: Path) -> tuple[bool, str]
         python = fill(environment, home)
         # By path and without the index: the name on the index belongs to somebody else's package.
         install(python, "--force-reinstall", "--no-deps", "--no-index", str(wheel))
-        tests = execute([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.test.split()], HERE)
+        tests = execute([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.test.split(), "test_documented.py"], HERE)
         shown = execute([str(python), str(EXAMPLES / environment.example)], EXAMPLES)
         if not shown.strip():
             raise Failed(f"the example {environment.example} printed nothing")
