@@ -37,7 +37,7 @@ async def main() -> None:
         model = LiteLlm(model="openai/gpt-4o", api_base=server.openai_url, api_key="unused")
         agent = Agent(name="searcher", model=model, tools=[search])
         # With on_trip="end" the invocation ends normally and the guard's message is the answer; the default raises.
-        plugin = RunGuardPlugin(Run(repeats=4), on_trip="end")
+        plugin = RunGuardPlugin(lambda: Run(repeats=4), on_trip="end")
         runner = InMemoryRunner(app=App(name="library", root_agent=agent, plugins=[plugin]))
         session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user")
         question = types.Content(role="user", parts=[types.Part(text="find rust")])

@@ -32,12 +32,12 @@ def main() -> None:
     with ModelServer(looping()) as server:
         model = ChatOpenAI(model="gpt-4o-mini", base_url=server.openai_url, api_key="unused")
         try:
-            create_agent(model, [search], middleware=[RunGuardMiddleware(Run(repeats=4, max_usd=1.00))]).invoke(question)
+            create_agent(model, [search], middleware=[RunGuardMiddleware(lambda: Run(repeats=4, max_usd=1.00))]).invoke(question)
         except LoopDetectedError as trip:
             print(f"stopped after {server.model_calls} model calls: {trip}")
 
         server.forget()
-        gentle = RunGuardMiddleware(Run(repeats=4, max_usd=1.00), on_trip="end")
+        gentle = RunGuardMiddleware(lambda: Run(repeats=4, max_usd=1.00), on_trip="end")
         last = create_agent(model, [search], middleware=[gentle]).invoke(question)["messages"][-1]
         print(f"ended after {server.model_calls} model calls with the message: {last.text}")
 

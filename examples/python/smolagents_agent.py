@@ -32,7 +32,7 @@ def search(query: str) -> str:
 def main() -> None:
     with ModelServer(looping()) as server:
         model = OpenAIModel(model_id="gpt-4o", api_base=server.openai_url, api_key="unused")
-        agent = guard_agent(ToolCallingAgent(tools=[search], model=model, verbosity_level=LogLevel.OFF), Run(repeats=4))
+        agent = guard_agent(ToolCallingAgent(tools=[search], model=model, verbosity_level=LogLevel.OFF), lambda: Run(repeats=4))
         try:
             agent.run("find rust")
         except LoopDetectedError as trip:

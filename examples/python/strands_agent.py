@@ -13,7 +13,7 @@ from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 from strands.types.exceptions import EventLoopException
 
-from runguard import Run
+from runguard import Run, trip_of
 from runguard.adapters.strands import RunGuardHooks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "sdk/python/tests/adapters"))
@@ -30,12 +30,11 @@ def search(query: str) -> str:
 def main() -> None:
     with ModelServer(looping()) as server:
         model = OpenAIModel(client_args={"base_url": server.openai_url, "api_key": "unused"}, model_id="gpt-4o")
-        run = Run(repeats=4)
-        agent = Agent(model=model, tools=[search], hooks=[RunGuardHooks(run)], callback_handler=None)
+        agent = Agent(model=model, tools=[search], hooks=[RunGuardHooks(lambda: Run(repeats=4))], callback_handler=None)
         try:
             agent("find rust")
         except EventLoopException as stopped:
-            print(f"stopped after {server.model_calls} model calls: {stopped.original_exception}")
+            print(f"stopped after {server.model_calls} model calls: {trip_of(stopped)}")
 
 
 if __name__ == "__main__":
