@@ -14,7 +14,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Optional, TypeVar, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, TypeVar, Union, cast, overload
 
 from . import _core
 from ._arguments import comparable, reader_of
@@ -487,6 +487,24 @@ def current_run() -> Optional[Run]:
     return _current.get() or _of_program
 
 
+# The tool call that an adapter has counted and lets run.
+_let_run: contextvars.ContextVar[Optional[List[Any]]] = contextvars.ContextVar("runguard_tool_let_run", default=None)
+
+
+def _lets_run(run: Run, tool: str) -> contextvars.Token[Any]:
+    """An adapter has counted the call: a tool that tells of itself does not count it again."""
+    return _let_run.set([run, tool])
+
+
+def _is_counted(run: Run, tool: str) -> bool:
+    counted = _let_run.get()
+    if not counted or counted[0] is not run or counted[1] != tool:
+        return False
+    # What the tool calls in turn is another call.
+    counted.clear()
+    return True
+
+
 def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: Optional[str] = None) -> Function:
     """A tool that asks its run before each call. Without a run it is called straight."""
     name = _tool_name(function, name)
@@ -507,7 +525,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: O
         @functools.wraps(function)
         async def guarded_async(*args: Any, **kwargs: Any) -> Any:
             run = find_run()
-            if run is None:
+            if run is None or _is_counted(run, name):
                 return await function(*args, **kwargs)
             given = before(run, args, kwargs)
             try:
@@ -523,7 +541,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: O
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         run = find_run()
-        if run is None:
+        if run is None or _is_counted(run, name):
             return function(*args, **kwargs)
         given = before(run, args, kwargs)
         try:

@@ -16,7 +16,7 @@ import pytest
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Request, Usage
 
-from runguard import BudgetExceededError, LoopDetectedError, Run, UnknownModelError, guard, trip_of
+from runguard import BudgetExceededError, LoopDetectedError, Run, UnknownModelError, guard, tool, trip_of
 from runguard.adapters._runs import RunLike
 
 # A quarter of a dollar, by the price of gpt-4o.
@@ -110,6 +110,21 @@ def without_a_run_the_one_around_counts(make: Make, search: Search, caplog: pyte
         assert server.model_calls == 3
 
 
+def a_tool_that_tells_of_itself_counts_once(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
+    class Marked(Search):
+        @property
+        def tool(self) -> Callable[[str], str]:
+            return tool(super().tool)
+
+    marked = Marked()
+    with ModelServer([Reply(calls=(CALL,))]) as server:
+        ask = make(server, marked, lambda: Run(repeats=3), "gpt-4o")
+        with pytest.raises(Exception) as caught:
+            once(ask)
+        assert isinstance(trip_of(caught.value), LoopDetectedError)
+        assert (len(marked.runs), server.model_calls) == (2, 3)
+
+
 def a_budget_caps(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:
     """A dollar, a quarter each: four calls and no fifth, however often the run is tried again."""
     with ModelServer([Reply(calls=(CALL,))], usage=QUARTER) as server:
@@ -166,6 +181,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 ALL = [
     users_have_runs_of_their_own,
     without_a_run_the_one_around_counts,
+    a_tool_that_tells_of_itself_counts_once,
     a_budget_caps,
     answers_without_usage_are_billed_by_size,
     many_at_once_spend_what_there_is,

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from runguard import _core
-from runguard.run import ModelCall, Run
+from runguard.run import ModelCall, Run, _lets_run
 
 from ._langchain_calls import Paused, is_pause, longest, said, settle_messages
 from ._runs import CAPACITY, RunLike, Runs
@@ -111,6 +111,7 @@ class RunGuardCallbacks(BaseCallbackHandler):
             self._ended(run_id)
             raise
         self._tools[run_id] = tool
+        _lets_run(run, tool.name)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._ended(run_id)

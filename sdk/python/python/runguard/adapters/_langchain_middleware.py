@@ -67,7 +67,7 @@ class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if refusal is not None:
             return refusal
         try:
-            with within(run):
+            with within(run, request.tool_call["name"]):
                 outcome = handler(request)
         except Exception as error:
             self._not_done(run, request, error)
@@ -82,7 +82,7 @@ class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if refusal is not None:
             return refusal  # type: ignore[no-any-return]
         try:
-            with within(run):
+            with within(run, request.tool_call["name"]):
                 outcome = await handler(request)
         except Exception as error:
             await run._aside(self._not_done, run, request, error)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Iterator, Literal, Optional, Tuple, Union
 
 from runguard.errors import InvalidInputError
-from runguard.run import Run, _current, current_run
+from runguard.run import Run, _current, _let_run, _lets_run, current_run
 
 RunLike = Union[Run, Callable[[], Run], None]
 OnTrip = Literal["raise", "end"]
@@ -99,21 +99,24 @@ def _key(invocation: Any) -> Any:
 
 
 @contextlib.contextmanager
-def within(run: Run) -> Iterator[None]:
-    """Code in the block belongs to the run: a tool, and the agents it starts."""
-    token = _current.set(run)
+def within(run: Run, tool: Optional[str] = None) -> Iterator[None]:
+    """Code in the block belongs to the run: a tool, whose call is counted, and the agents it starts."""
+    token, told = _current.set(run), None if tool is None else _lets_run(run, tool)
     try:
         yield
     finally:
         _current.reset(token)
+        if told is not None:
+            _let_run.reset(told)
+
+
+def starts(run: Run, tool: str) -> None:
+    """The same for a task that runs nothing but the tool."""
+    _current.set(run)
+    _lets_run(run, tool)
 
 
 def checked(on_trip: Any) -> OnTrip:
     if on_trip not in ("raise", "end"):
         raise InvalidInputError(f'on_trip must be "raise" or "end", not {on_trip!r}.')
     return on_trip  # type: ignore[no-any-return]
-
-
-def single(given: RunLike) -> Optional[Run]:
-    """The run that an adapter's object was given, if it was one."""
-    return given if isinstance(given, Run) else None

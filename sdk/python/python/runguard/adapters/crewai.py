@@ -27,7 +27,7 @@ from crewai.hooks.dispatch import HookAborted, InterceptionPoint, get_scoped_hoo
 from crewai.types.usage_metrics import UsageMetrics
 
 from runguard import RunGuardError, TripError, _core
-from runguard.run import ModelCall, Run
+from runguard.run import ModelCall, Run, _lets_run
 
 from ._runs import OnTrip, RunLike, Runs, checked, within
 from ._usage import Tokens, begin, failed, is_in_loop, settle
@@ -108,6 +108,7 @@ class _Hooks:
         except RunGuardError as error:
             # For a tool this only means "blocked", which the model ignores; the next model call ends the crew.
             raise HookAborted(str(error), source="runguard") from error
+        _lets_run(self.run, context.tool_name)
 
     def after_tool(self, context: Any) -> str | None:
         # CrewAI calls this for a blocked tool too.

@@ -27,9 +27,9 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from runguard import TripError, _core
-from runguard.run import ModelCall, Run, _current
+from runguard.run import ModelCall, Run
 
-from ._runs import OnTrip, RunLike, Runs, checked
+from ._runs import OnTrip, RunLike, Runs, checked, starts
 from ._usage import Tokens, begin_async, failed, settle
 
 
@@ -121,7 +121,7 @@ class RunGuardPlugin(BasePlugin):
             # refused and that ends the invocation.
             return {"error": str(trip)}
         # A tool runs in a task of its own: what it starts belongs to the run, and nothing else.
-        _current.set(run)
+        starts(run, tool.name)
         return None
 
     async def after_tool_callback(

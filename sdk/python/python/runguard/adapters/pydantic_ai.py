@@ -125,7 +125,8 @@ class RunGuard(AbstractCapability[Any]):
         run = self._run
         run.check()
         try:
-            result = await handler(args)
+            with within(run, call.tool_name):
+                result = await handler(args)
         except (ApprovalRequired, CallDeferred, SkipToolExecution):
             # The tool has not run yet.
             raise

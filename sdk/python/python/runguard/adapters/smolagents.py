@@ -179,7 +179,8 @@ class _Guard:
         run = self.run
         run.before_tool(name, arguments)
         try:
-            result = call()
+            with within(run, name):
+                result = call()
         except Exception as error:
             # The tool may be a managed agent that was stopped: that stops its manager too.
             run.check()

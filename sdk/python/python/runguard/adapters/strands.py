@@ -28,9 +28,9 @@ from strands.hooks import (
 from strands.types.event_loop import Usage
 
 from runguard import TripError, _core
-from runguard.run import ModelCall, Run, _current
+from runguard.run import ModelCall, Run
 
-from ._runs import OnTrip, RunLike, Runs, checked
+from ._runs import OnTrip, RunLike, Runs, checked, starts
 from ._usage import Tokens, begin_async, failed, settle
 
 
@@ -95,7 +95,7 @@ class RunGuardHooks(HookProvider):
             event.cancel_tool = str(trip)
             return
         # Tools run in tasks of their own: what one starts belongs to the run, and nothing else.
-        _current.set(run)
+        starts(run, event.tool_use["name"])
 
     async def after_tool(self, event: AfterToolCallEvent) -> None:
         if event.cancel_message is not None:
