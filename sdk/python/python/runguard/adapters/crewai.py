@@ -125,7 +125,7 @@ class _Hooks:
         call = self._take_call()
         if call is not None:
             tokens = _tokens(event.usage) if event.usage else Tokens()
-            settle(call, event.model, tokens if any(tokens) else None, 0 if any(tokens) else _core.text_size(event.response))
+            settle(call, event.model, tokens if any(tokens.counts) else None, 0 if any(tokens.counts) else _core.text_size(event.response))
 
     def _failed(self, source: Any, event: Any) -> None:
         failed(self._take_call(), RuntimeError(event.error))

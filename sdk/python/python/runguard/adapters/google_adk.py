@@ -95,7 +95,7 @@ class RunGuardPlugin(BasePlugin):
         usage = llm_response.usage_metadata
         tokens = _tokens(usage) if usage is not None else Tokens()
         # LiteLLM has zeros where the provider said nothing.
-        if not any(tokens):
+        if not any(tokens.counts):
             asked.came = max(asked.came, _core.text_size(_plain(llm_response.content)))
         else:
             asked.tokens = tokens
