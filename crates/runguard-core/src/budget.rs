@@ -364,6 +364,22 @@ impl Budget {
         first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.used_up(account.limits, level, NOW))).err()
     }
 
+    /// The limit of which at least so many thousandths are spent, if any.
+    ///
+    /// ```
+    /// use runguard_core::budget::{Budget, Cost, Limits};
+    ///
+    /// let budget = Budget::new(Limits { tokens: Some(100), ..Limits::default() });
+    /// budget.record(Cost::tokens(79))?;
+    /// assert_eq!(budget.spent_to(800), None);
+    /// budget.record(Cost::tokens(1))?;
+    /// assert_eq!(budget.spent_to(800).map(|near| (near.spent, near.limit)), Some((80, 100)));
+    /// # Ok::<(), runguard_core::budget::BudgetExceeded>(())
+    /// ```
+    pub fn spent_to(&self, thousandths: u64) -> Option<BudgetExceeded> {
+        first_of(self.tree().on(self.path()).flat_map(|(level, account)| account.spent_to(thousandths, account.limits, level, NOW))).err()
+    }
+
     /// Asks whether [`Self::reserve`] would be granted, and takes nothing.
     pub fn check(&self, estimate: Cost) -> Result<(), BudgetExceeded> {
         self.tree().may_reserve(self.path(), estimate)

@@ -703,6 +703,13 @@ impl Account {
         self.passed(Cost::ZERO, limits, level, now, |spent, _, _, ceiling| spent >= ceiling)
     }
 
+    /// The limits of which at least so many thousandths are spent.
+    pub fn spent_to(&self, thousandths: u64, limits: Limits, level: Level, now: Timestamp) -> impl Iterator<Item = BudgetExceeded> {
+        self.passed(Cost::ZERO, limits, level, now, move |spent, _, _, ceiling| {
+            u128::from(spent) * 1_000 >= u128::from(ceiling) * u128::from(thousandths)
+        })
+    }
+
     /// The limits into which what was paid beyond an estimate does not fit beside what others have set aside: who stayed within it did
     /// what was agreed.
     pub fn overrun_by(

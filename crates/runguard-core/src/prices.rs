@@ -346,6 +346,9 @@ impl fmt::Display for UnknownModelError {
 
 impl std::error::Error for UnknownModelError {}
 
+/// In the table a longer answer is the whole context of the model, which it would refuse to be asked for.
+const LONGEST_KNOWN: u64 = 200_000;
+
 /// Longest part of a model's name in a message, and longest name that near names are looked for.
 const LONGEST_SHOWN: usize = 128;
 
@@ -525,7 +528,8 @@ impl Prices {
     /// ```
     pub fn longest_answer(&self, model: &str) -> Option<u64> {
         let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
-        let bundled = |id: &str| self.bundled.models.get(id).and_then(|model| model.price().max_output);
+        let bundled =
+            |id: &str| self.bundled.models.get(id).and_then(|model| model.price().max_output).filter(|most| *most <= LONGEST_KNOWN);
         self.find(model, |id| own(id).or_else(|| bundled(id)))
     }
 

@@ -26,6 +26,7 @@ pub mod reply;
 pub mod service;
 mod tool_rules;
 mod trip;
+mod warning;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetected, LoopDetector};
@@ -45,6 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use tool_rules::ToolRule;
 use tool_rules::Tools;
 pub use trip::{Trip, Unpriced, What, sentence};
+pub use warning::{Warn, Warning};
 
 /// How many calls a run may make, whatever they are, and how long it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -181,6 +183,8 @@ pub struct Run {
     /// Histories of agents in the run that may have something in them.
     agents: BTreeSet<String>,
     tools: Tools,
+    warn: Warn,
+    has_warned: bool,
 }
 
 /// Agents of one run whose histories are kept. Of more, the first by name begins anew.
@@ -203,6 +207,8 @@ impl Run {
             unpriced: None,
             agents: BTreeSet::new(),
             tools: Tools::default(),
+            warn: Warn::default(),
+            has_warned: false,
         }
     }
 

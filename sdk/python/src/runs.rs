@@ -11,7 +11,7 @@ use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{ServiceTier, Usage};
-use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used};
+use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used, Warn};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -35,6 +35,9 @@ pub(crate) struct ModelCall {
     /// The longest answer that can be paid, where that is shorter than what was asked for.
     #[pyo3(get)]
     max_output: Option<u64>,
+    /// The model to ask.
+    #[pyo3(get)]
+    model: String,
 }
 
 #[pymethods]
@@ -50,6 +53,8 @@ impl Run {
         stall: Option<&Bound<'_, PyAny>>,
         budget: Option<&Bound<'_, PyAny>>,
         tool_rules: Option<&str>,
+        warn_at_thousandths: Option<u64>,
+        fallback_model: Option<String>,
     ) -> PyResult<Self> {
         let wrong = |name: &str, kind: &str| errors::invalid_input(py, format!("{name} must be a {kind} of this package."));
         let detector = loops_of(detector).ok_or_else(|| wrong("loop", "LoopDetector"))?;
@@ -66,7 +71,9 @@ impl Run {
             .filter(|(_, rule)| !rule.ignore.is_empty())
             .map(|(tool, rule)| (tool.clone(), Volatile::of(&rule.ignore)))
             .collect();
-        let run = run::Run::new(run_id, ceilings, detector, stall, money).with_tool_rules(rules);
+        let run = run::Run::new(run_id, ceilings, detector, stall, money)
+            .with_tool_rules(rules)
+            .with_warning(Warn::default().at_thousandths(warn_at_thousandths).fallback_model(fallback_model));
         Ok(Self { inner: Mutex::new(run), prices, ignored })
     }
 
@@ -113,12 +120,13 @@ impl Run {
         prompt: &Bound<'py, PyAny>,
         max_output: Option<u64>,
         has_waited: bool,
+        may_fall_back: bool,
     ) -> Step<'py> {
         let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
         let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
             let max_output = max_output.or_else(|| prices.longest_answer(&model));
-            let asked = Asked { model: &model, prompt, max_output, has_waited };
+            let asked = Asked { model: &model, prompt, max_output, has_waited, may_fall_back };
             locked(inner, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
         })?;
         Self::step(this, progress)
@@ -160,6 +168,12 @@ impl Run {
     /// The call was not made, or costs nothing.
     fn drop_model<'py>(this: &Bound<'py, Self>, call: &ModelCall) -> Step<'py> {
         Self::finish(this, call, Used::Nothing)
+    }
+
+    /// Once, when most of a limit is spent: the sentence, the unit, what is spent, and the limit.
+    fn take_warning(&self) -> PyResult<Option<(String, &'static str, f64, f64)>> {
+        let warning = locked(&self.inner, run::Run::take_warning)?;
+        Ok(warning.map(|warning| (warning.message, warning.unit.as_str(), warning.spent, warning.limit)))
     }
 
     /// Calls that were billed by counting bytes.
@@ -247,8 +261,8 @@ impl Run {
             Progress::Done => Ok(None),
             Progress::Busy => Ok(Some(PyBool::new(py, false).to_owned().into_any())),
             Progress::Started(call) => {
-                let max_output = call.max_output();
-                Ok(Some(Bound::new(py, ModelCall { call: Mutex::new(Some(call)), max_output })?.into_any()))
+                let (max_output, model) = (call.max_output(), call.model().to_owned());
+                Ok(Some(Bound::new(py, ModelCall { call: Mutex::new(Some(call)), max_output, model })?.into_any()))
             }
             Progress::Nudge(nudge) => Ok(Some(PyString::new(py, &nudge).into_any())),
             Progress::Refused(Refusal::Trip(trip)) => Ok(Some(errors::trip(py, &trip).into_value(py).into_bound(py).into_any())),

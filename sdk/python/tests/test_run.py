@@ -232,3 +232,14 @@ def test_what_errors_are() -> None:
     assert issubclass(InvalidInputError, ValueError) and issubclass(UnknownModelError, KeyError)
     trips = {LoopDetectedError, BudgetExceededError, StallDetectedError, ToolLimitError, CircuitOpenError}
     assert {type(error) for error in ERRORS if isinstance(error, TripError)} - {TripError} == trips
+
+
+def test_most_of_a_budget_is_told_once() -> None:
+    told: List[Any] = []
+    run = Run(max_usd=1, warn_at=0.5, on_warning=told.append)
+    for _ in range(3):
+        run.record_usd(0.3)
+    assert [warning.message for warning in told] == ["$0.60 of $1.00 are spent."]
+    for wrong in (0, 1.5, -1, True, "0.5"):
+        with pytest.raises(InvalidInputError, match="warn_at"):
+            Run(max_usd=1, warn_at=wrong)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ use super::{Held, Money, Progress, Purpose, Refusal, Run, Trip, Unpriced, ask};
 use crate::budget::{Budget, Remaining};
 use crate::ledger::{BudgetExceeded, Cost, nano_dollars};
 use crate::money::NanoDollars;
-use crate::prices::{LONGEST_ANSWER, Prompt, UnknownModelError, Usage, longest_answer, usual_tokens};
+use crate::prices::{LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, UnknownModelError, Usage, longest_answer, usual_tokens};
 use crate::time::Timestamp;
 
 /// What the usage of a model costs.
@@ -30,6 +30,8 @@ pub struct Asked<'a> {
     pub max_output: Option<u64>,
     /// Whoever asks has waited for others as long as it would: it goes now or not at all.
     pub has_waited: bool,
+    /// Whoever asks can ask another model instead.
+    pub may_fall_back: bool,
 }
 
 impl Asked<'_> {
@@ -114,6 +116,11 @@ impl ModelCall {
     pub fn max_output(&self) -> Option<u64> {
         self.max_output
     }
+
+    /// The model to ask; another than was meant where the run falls back.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
 }
 
 /// What a model call used.
@@ -192,6 +199,8 @@ impl Run {
         if let Some(refused) = self.refused_model() {
             return refused;
         }
+        let fallback = self.fallback().filter(|_| asked.may_fall_back);
+        let asked = Asked { model: fallback.as_deref().unwrap_or(asked.model), ..asked };
         match &self.budget {
             None => self.start(asked, Cost::ZERO, None, Held::Nothing),
             Some(Money::InProcess(budget)) => {
@@ -329,8 +338,12 @@ impl Run {
             let cost = cost_of(&Usage::new(asked.prompt.usual_tokens(), output));
             left.usd.is_none_or(|left| cost.usd <= left) && left.tokens.is_none_or(|left| cost.tokens <= left)
         };
-        let Some(max_output) = longest_answer(asked.max_output.unwrap_or(LONGEST_ANSWER), fits) else {
-            return Progress::Refused(Refusal::NotNow(Trip::from(exceeded)));
+        let longest = asked.max_output.unwrap_or(LONGEST_ANSWER);
+        let Some(max_output) = longest_answer(longest, fits) else {
+            // What is said to be too much is the shortest answer, not the longest.
+            let shortest = cost_of(&Usage::new(asked.prompt.usual_tokens(), SHORTEST_ANSWER.min(longest)));
+            let refused = budget.check(shortest).err().unwrap_or(*exceeded);
+            return Progress::Refused(Refusal::NotNow(Trip::from(&refused)));
         };
         let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
         match budget.reserve(rest) {
@@ -383,7 +396,13 @@ mod tests {
 
     /// A prompt of 872 bytes: 500 tokens at most, 291 probably.
     fn asked(max_output: u64) -> Asked<'static> {
-        Asked { model: "small", prompt: Prompt { bytes: 872, attachments: 0 }, max_output: Some(max_output), has_waited: false }
+        Asked {
+            model: "small",
+            prompt: Prompt { bytes: 872, attachments: 0 },
+            max_output: Some(max_output),
+            has_waited: false,
+            may_fall_back: true,
+        }
     }
 
     fn started(progress: Progress) -> ModelCall {
@@ -425,7 +444,8 @@ mod tests {
 
         let (_, mut run) = limited(0.003);
         let refused = run.begin_model(asked(4_096), &price, NOW);
-        assert!(matches!(&refused, Progress::Refused(Refusal::NotNow(_))), "9 tokens are no answer: {refused:?}");
+        let Progress::Refused(Refusal::NotNow(trip)) = refused else { panic!("9 tokens are no answer: {refused:?}") };
+        assert!(trip.message.contains("$0.00307"), "291 tokens read and 16 written: {}", trip.message);
         assert_eq!(run.trip(), None, "a shorter prompt may fit");
     }
 
@@ -486,6 +506,25 @@ mod tests {
         for call in calls {
             assert!(matches!(run.finish_model(call, counted(&Usage::new(1, 1)), &price), Progress::Done));
         }
+    }
+
+    #[test]
+    fn most_of_it_is_told_once_and_a_cheaper_model_goes_on() {
+        let (budget, run) = limited(0.1);
+        let warn = crate::run::Warn::default().at_thousandths(Some(800)).fallback_model(Some("small".to_owned()));
+        let mut run = run.with_warning(warn);
+        let dear: Pricing<'_> =
+            &|model, usage| price("small", usage).map(|cost| if model == "large" { cost.saturating_add(cost) } else { cost });
+        let call = started(run.begin_model(Asked { model: "large", ..asked(500) }, dear, NOW));
+        assert_eq!((call.model(), run.take_warning()), ("large", None));
+        assert!(matches!(run.finish_model(call, counted(&Usage::new(3_000, 1_000)), dear), Progress::Done));
+        let warning = run.take_warning().unwrap();
+        assert_eq!((warning.message.as_str(), warning.spent, warning.limit), ("$0.08 of $0.10 are spent.", 0.08, 0.1));
+        assert_eq!(run.take_warning(), None);
+        let call = started(run.begin_model(Asked { model: "large", ..asked(500) }, dear, NOW));
+        assert_eq!(call.model(), "small");
+        assert!(matches!(run.finish_model(call, counted(&Usage::new(500, 500)), dear), Progress::Done));
+        assert_eq!(budget.snapshot().spent().usd, usd(0.09), "at the price of the model that answered");
     }
 
     #[test]
@@ -567,7 +606,7 @@ mod tests {
             let mut under_way = Vec::new();
             for (bytes, max_output, ends_one, share) in steps {
                 let prompt = Prompt { bytes, attachments: 0 };
-                let asked = Asked { model: "small", prompt, max_output: Some(max_output), has_waited: false };
+                let asked = Asked { model: "small", prompt, max_output: Some(max_output), has_waited: false, may_fall_back: false };
                 match run.begin_model(asked, &price, NOW) {
                     Progress::Started(call) => under_way.push((call, bytes, max_output)),
                     Progress::Busy | Progress::Refused(_) => {}

@@ -356,6 +356,7 @@ impl Asks {
                 // Who is refused may have left nothing behind, not even limits; a record of nothing leaves them in any case.
                 let is_known = answer.allows() || matches!(self, Self::Limits(_));
                 budget.is_known.fetch_or(is_known, Ordering::Relaxed);
+                budget.see(answer);
             }
             Self::Loop { .. }
             | Self::Stall { .. }
@@ -663,6 +664,8 @@ pub struct ServiceBudget {
     is_known: AtomicBool,
     /// What was spent while nobody answered.
     unsent: Mutex<VecDeque<Unsent>>,
+    /// What was spent of each limit, by the latest answer.
+    seen: Mutex<Vec<(Unit, f64, f64)>>,
 }
 
 /// A request that nobody answered.
@@ -725,6 +728,7 @@ impl ServiceBudget {
             unanswered,
             is_known: AtomicBool::new(false),
             unsent: Mutex::default(),
+            seen: Mutex::default(),
         })
     }
 
@@ -734,8 +738,8 @@ impl ServiceBudget {
             return Err(ChildOfChild);
         }
         let (session, parent) = (short_id(session).into_owned(), Some(Arc::clone(self)));
-        let (unanswered, is_known, unsent) = (self.unanswered, AtomicBool::new(false), Mutex::default());
-        Ok(Arc::new(Self { session, limits, parent, unanswered, is_known, unsent }))
+        let (unanswered, is_known) = (self.unanswered, AtomicBool::new(false));
+        Ok(Arc::new(Self { session, limits, parent, unanswered, is_known, unsent: Mutex::default(), seen: Mutex::default() }))
     }
 
     /// The name its books are kept under.
@@ -772,6 +776,19 @@ impl ServiceBudget {
             question.last().body.insert("request_id".to_owned(), format!("commit-{id}").into());
         }
         question.kept()
+    }
+
+    /// The limit of which at least this share is spent, by the latest answer.
+    pub(super) fn spent_to(&self, share: f64) -> Option<(Unit, f64, f64)> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().copied().find(|(_, spent, limit)| *spent >= *limit * share)
+    }
+
+    fn see(&self, answer: &ServiceReply) {
+        let Books { spent, limit, spent_tokens, limit_tokens, .. } = answer.books(false, None);
+        let limits = [(Unit::Usd, spent, limit), (Unit::Tokens, spent_tokens as f64, limit_tokens.map(|limit| limit as f64))];
+        let limits = limits.into_iter().filter_map(|(unit, spent, limit)| Some((unit, spent, limit?)));
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = limits.collect();
     }
 
     fn keep(&self, unsent: Unsent) {

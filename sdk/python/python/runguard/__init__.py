@@ -29,7 +29,7 @@ from .errors import (
     trip_of,
 )
 from .guards import Guard, guard, guard_async
-from .run import ModelCall, Run, current_run, tool
+from .run import BudgetWarning, ModelCall, Run, current_run, tool
 from .tool_rules import ToolRule, exempt, ignore, limit, polling
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ __all__ = [
     "Alerts",
     "BudgetExceededError",
     "BudgetTracker",
+    "BudgetWarning",
     "CircuitBreaker",
     "CircuitOpenError",
     "Client",

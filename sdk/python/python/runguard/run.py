@@ -14,7 +14,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, TypeVar, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union, cast, overload
 
 from . import _core
 from ._arguments import comparable, reader_of
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         budget: Optional[BudgetTracker]
         prices: Optional[Mapping[str, Any]]
         unknown_model: Optional[Union[str, Mapping[str, Any]]]
+        warn_at: Optional[float]
+        on_warning: Optional[Callable[[BudgetWarning], Any]]
+        fallback_model: Optional[str]
         tools: Optional[Mapping[str, ToolRule]]
         loop: Optional[LoopDetector]
         stall: Optional[Union[StallDetector, str]]
@@ -72,6 +75,9 @@ class Run:
         budget: Optional[BudgetTracker] = None,
         prices: Optional[Mapping[str, Any]] = None,
         unknown_model: Optional[Union[str, Mapping[str, Any]]] = None,
+        warn_at: Optional[float] = None,
+        on_warning: Optional[Callable[[BudgetWarning], Any]] = None,
+        fallback_model: Optional[str] = None,
         tools: Optional[Mapping[str, ToolRule]] = None,
         loop: Optional[LoopDetector] = None,
         stall: Optional[Union[StallDetector, str]] = None,
@@ -95,8 +101,10 @@ class Run:
         self.alerts: Optional[Alerts] = Alerts.of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(
-            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), rules_as_json(tools)
+            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), rules_as_json(tools),
+            *_warning(warn_at, fallback_model),
         )
+        self._on_warning = on_warning
         # The adapter that made it for an invocation.
         self._made_by: Any = None
         # The agent itself tells of its model calls. Then hooked clients do not.
@@ -150,7 +158,7 @@ class Run:
                 call.used(answer.model, **read_usage("openai", answer.usage))
         """
         self._is_told = True
-        return self._begin(model, prompt, max_tokens)
+        return self._begin(model, prompt, max_tokens, may_fall_back=True)
 
     def record_usage(
         self,
@@ -178,17 +186,13 @@ class Run:
             self._hooked.remove(tokens)
             self.check()
             return
-        step = self._run.record_usage(model, *tokens, service_tier)
-        if step is not None:
-            self._heed(step)
+        self._spent(self._run.record_usage(model, *tokens, service_tier))
 
     def record_usd(self, usd: float) -> None:
         """Adds dollars spent. Raises once the budget is exceeded."""
         if self.budget is None:
             return
-        step = self._run.record_usd(usd)
-        if step is not None:
-            self._heed(step)
+        self._spent(self._run.record_usd(usd))
 
     @overload
     def tool(self, function: Function, *, name: Optional[str] = None) -> Function: ...
@@ -203,11 +207,11 @@ class Run:
 
     # What adapters and hooked clients ask.
 
-    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True) -> ModelCall:
+    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True, may_fall_back: bool = False) -> ModelCall:
         """Waits while other calls hold what is left, but not for one that this thread has begun: that would be for ever."""
         waits = _Waits(self)
         while True:
-            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, not can_wait or waits.over()))
+            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, not can_wait or waits.over(), may_fall_back))
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             time.sleep(waits.pause())
@@ -236,13 +240,13 @@ class Run:
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(None, lambda: context.run(function, *args))
 
-    async def _begin_async(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
+    async def _begin_async(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, may_fall_back: bool = False) -> ModelCall:
         """The same without holding the event loop up."""
         import asyncio
 
         waits = _Waits(self)
         while True:
-            step = await self._heed_async(self._run.begin_model(model or "unknown", prompt, max_output, waits.over()))
+            step = await self._heed_async(self._run.begin_model(model or "unknown", prompt, max_output, waits.over(), may_fall_back))
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             await asyncio.sleep(waits.pause())
@@ -278,6 +282,19 @@ class Run:
         """Forgets the trip and all counts but the money. For an operator, not for the agent."""
         self._run.reset()
         self._state.pop("trip", None)
+
+    def _spent(self, step: Any) -> None:
+        """Money was spent: heeds what that leads to, and tells once that most of it is gone."""
+        try:
+            if step is not None:
+                self._heed(step)
+        finally:
+            told = self._run.take_warning()
+            if told is not None:
+                warning = BudgetWarning(*told, self.run_id)
+                log.warning("%s: %s", self.run_id, warning.message)
+                if self._on_warning is not None:
+                    self._on_warning(warning)
 
     def _heed(self, step: Any) -> Any:
         """Asks the services that have to be asked. Raises the trip, or gives what the question gave."""
@@ -319,6 +336,25 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r}, {'tripped: ' + self.message if self.tripped else 'running'})"
+
+
+class BudgetWarning(NamedTuple):
+    """Most of a limit is spent: what `on_warning` is called with."""
+
+    message: str
+    unit: str
+    spent: float
+    limit: float
+    run_id: str
+
+
+def _warning(warn_at: Optional[float], fallback_model: Optional[str]) -> tuple[Optional[int], Optional[str]]:
+    """As the native half takes them: thousandths. A fallback without a share is taken at four fifths."""
+    if warn_at is None:
+        return (None if fallback_model is None else 800), fallback_model
+    if isinstance(warn_at, bool) or not isinstance(warn_at, (int, float)) or not 0 < warn_at <= 1:
+        raise InvalidInputError(f"warn_at must be a share of the budget above 0 and up to 1, such as 0.8, not {warn_at!r}.")
+    return round(warn_at * 1000), fallback_model
 
 
 class _Waits:
@@ -366,6 +402,11 @@ class ModelCall:
         run._under_way[id(self)] = beginner
 
     @property
+    def model(self) -> str:
+        """The model to ask: `fallback_model` of the run once most is spent."""
+        return self._call.model
+
+    @property
     def max_tokens(self) -> Optional[int]:
         """The longest answer that what is left pays for; None when the one that was asked for fits."""
         return self._call.max_output
@@ -409,8 +450,7 @@ class ModelCall:
     def _end(self, step: Any) -> None:
         self.run._under_way.pop(id(self), None)
         self.run._announced.pop(id(self), None)
-        if step is not None:
-            self.run._heed(step)
+        self.run._spent(step)
 
     def __enter__(self) -> ModelCall:
         return self

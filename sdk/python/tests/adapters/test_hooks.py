@@ -402,3 +402,16 @@ def test_a_request_that_fails_gives_back_what_was_set_aside() -> None:
             with pytest.raises(Exception, match="500"):
                 client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
         assert run.budget is not None and (run.budget.spent, run.budget.reserved) == (0, 0)
+
+
+@pytest.mark.parametrize("ways", [chat, chat_streamed, responses, litellm_completion], ids=lambda way: way.__name__)
+def test_near_the_end_it_warns_once_and_a_cheaper_model_is_asked(model: ModelServer, ways: Callable[[ModelServer], Callable[[], Any]]) -> None:
+    ask, told = ways(model), []
+    with guard(max_usd=1, warn_at=0.7, on_warning=told.append, fallback_model="gpt-4o-mini") as run:
+        for _ in range(5):
+            ask()
+    assert [body["model"] for body in model.bodies] == ["gpt-4o"] * 3 + ["gpt-4o-mini"] * 2
+    assert [(warning.unit, warning.limit, warning.run_id) for warning in told] == [("usd", 1.0, run.run_id)]
+    assert told[0].spent == pytest.approx(0.75)
+    # The small one costs 6 % of the large one.
+    assert run.budget is not None and run.budget.spent == pytest.approx(0.75 + 2 * 0.015)

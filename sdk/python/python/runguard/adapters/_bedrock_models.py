@@ -26,7 +26,9 @@ def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Ma
     converses = operation.startswith("Converse")
     given = params if converses else _read(params.get("body"))
     above = run._told_above(model)
-    call = None if above else run._begin(model, given, _max_output(given))
+    call = None if above else run._begin(model, given, _max_output(given), may_fall_back=converses)
+    if call is not None and call.model != model:
+        params, model = {**params, "modelId": call.model}, call.model
     if converses and call is not None and call.max_tokens is not None:
         params = {**params, "inferenceConfig": {**(params.get("inferenceConfig") or {}), "maxTokens": call.max_tokens}}
     try:

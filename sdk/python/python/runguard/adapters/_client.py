@@ -145,11 +145,11 @@ class Conversation:
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         """Raises when the run is over."""
         body = self._tools_told(route, body)
-        return Exchange(self, route, body, self.run._begin(body.get("model"), body, route.max_output(body)))
+        return Exchange(self, route, body, self.run._begin(body.get("model"), body, route.max_output(body), may_fall_back=True))
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         body = await self.run._aside(self._tools_told, route, body)
-        return Exchange(self, route, body, await self.run._begin_async(body.get("model"), body, route.max_output(body)))
+        return Exchange(self, route, body, await self.run._begin_async(body.get("model"), body, route.max_output(body), may_fall_back=True))
 
     def _tools_told(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Tells of the calls and results that are in a request. Gives the body to send."""
@@ -198,12 +198,12 @@ class Spending:
 
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         told = self.run._told_above(body.get("model"))
-        call = None if told else self.run._begin(body.get("model"), body, route.max_output(body))
+        call = None if told else self.run._begin(body.get("model"), body, route.max_output(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         told = self.run._told_above(body.get("model"))
-        call = None if told else await self.run._begin_async(body.get("model"), body, route.max_output(body))
+        call = None if told else await self.run._begin_async(body.get("model"), body, route.max_output(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
@@ -223,6 +223,8 @@ class Exchange:
     def body(self, is_stream: bool) -> Mapping[str, Any]:
         """What is sent."""
         body = self.asked
+        if self.call is not None and self.call.model != (body.get("model") or "unknown"):
+            body = {**body, "model": self.call.model}
         longest = None if self.call is None else self.call.max_tokens
         if longest is not None:
             body = self.route.shortened(dict(body), longest)

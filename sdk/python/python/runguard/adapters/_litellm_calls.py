@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Dict, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Mapping, Optional
 
 from runguard import _core
 from runguard.run import current_run
@@ -23,10 +23,10 @@ def hooked(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -
             return original(*args, **kwargs)
         asked = _Asked(args, kwargs)
         told = run._told_above(asked.model)
-        call = None if told else run._begin(asked.model, asked.prompt, asked.max_output)
+        call = None if told else run._begin(asked.model, asked.prompt, asked.max_output, may_fall_back=True)
         token = inside.set(True)
         try:
-            answer = original(*args, **asked.sent(call))
+            answer = asked.send(original, call)
         except BaseException as error:
             failed(call, error, told)
             raise
@@ -45,10 +45,10 @@ def hooked_async(original: Callable[..., Any], inside: contextvars.ContextVar[bo
             return await original(*args, **kwargs)
         asked = _Asked(args, kwargs)
         told = run._told_above(asked.model)
-        call = None if told else await run._begin_async(asked.model, asked.prompt, asked.max_output)
+        call = None if told else await run._begin_async(asked.model, asked.prompt, asked.max_output, may_fall_back=True)
         token = inside.set(True)
         try:
-            answer = await original(*args, **asked.sent(call))
+            answer = await asked.send(original, call)
         except BaseException as error:
             failed(call, error, told)
             raise
@@ -67,18 +67,21 @@ class _Asked:
         self.prompt = [args[1] if len(args) > 1 else kwargs.get("messages"), kwargs.get("tools")]
         longest = kwargs.get("max_completion_tokens") or kwargs.get("max_tokens")
         self.max_output = longest * (kwargs.get("n") or 1) if isinstance(longest, int) else None
-        self._kwargs = kwargs
+        self._args, self._kwargs = args, kwargs
 
-    def sent(self, call: Optional[ModelCall]) -> Dict[str, Any]:
-        kwargs = dict(self._kwargs)
+    def send(self, original: Callable[..., Any], call: Optional[ModelCall]) -> Any:
         if call is None:
-            return kwargs
+            return original(*self._args, **self._kwargs)
+        args, kwargs = self._args, dict(self._kwargs)
+        if call.model != self.model:
+            self.model = call.model
+            args, kwargs = ((call.model, *args[1:]), kwargs) if args else (args, {**kwargs, "model": call.model})
         if call.max_tokens is not None:
             name = "max_completion_tokens" if kwargs.get("max_completion_tokens") else "max_tokens"
             kwargs[name] = max(call.max_tokens // (kwargs.get("n") or 1), 1)
         if kwargs.get("stream"):
             kwargs["stream_options"] = {**(kwargs.get("stream_options") or {}), "include_usage": True}
-        return kwargs
+        return original(*args, **kwargs)
 
     def answered(self, call: ModelCall, answer: Any) -> Any:
         call._is_sent = True
