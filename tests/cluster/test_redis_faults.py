@@ -119,7 +119,8 @@ def test_a_replica_is_lost(cluster):
     sound = [answer for answer in during if not answer.degraded]
     assert during and not sound, f"{len(sound)} of {len(during)} not marked: {sound[:2]}"
     slowest = max(answer.answered - answer.asked for answer in load.answers)
-    assert slowest < 3, f"an answer took {slowest:.1f} s"
+    # Nobody waits for it to come back.
+    assert slowest < back - gone, f"an answer took {slowest:.1f} s"
     load.check(cluster.database)
 
 
