@@ -174,8 +174,9 @@ impl ModelCalls {
     fn measure(&mut self, bound: Cost, paid: Cost) {
         self.is_measured = true;
         let amounts = |cost: Cost| [nanos(cost.usd), cost.tokens];
-        for (bound, paid) in amounts(bound).into_iter().zip(amounts(paid)) {
-            let times = (u128::from(paid) * u128::from(AS_IT_IS)).div_ceil(u128::from(bound.max(1)));
+        // Of what had no bound nothing can be said: it has no limit, or no price.
+        for (bound, paid) in amounts(bound).into_iter().zip(amounts(paid)).filter(|(bound, _)| *bound > 0) {
+            let times = (u128::from(paid) * u128::from(AS_IT_IS)).div_ceil(u128::from(bound));
             self.raised_by = self.raised_by.max(u64::try_from(times).unwrap_or(u64::MAX));
         }
     }
@@ -439,7 +440,9 @@ mod tests {
         let (budget, mut run) = limited(0.01);
         let call = started(run.begin_model(asked(4_096), &price, NOW));
         assert_eq!((call.max_output(), budget.remaining().usd), (Some(709), Some(NanoDollars::ZERO)), "a cent is 1,000 tokens");
+        assert_eq!(run.model_calls_made.raised_by, AS_IT_IS);
         let over = run.finish_model(call, counted(&Usage::new(300, 800)), &price);
+        assert_eq!(run.model_calls_made.raised_by, 1_100, "by its dollars: its tokens had no bound");
         assert!(matches!(&over, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "budget_exceeded"), "{over:?}");
 
         let (_, mut run) = limited(0.003);

@@ -769,7 +769,7 @@ impl ServiceBudget {
     }
 
     /// The same for a call that was made and paid: its answer is worth having, so nothing is raised when nobody answers. It is told
-    /// with the next question, and by its id counts once.
+    /// with the next question, and by its reservation counts once; one that never had a reservation may count twice, if only its answer was lost.
     pub(super) fn commit_for_good(self: &Arc<Self>, reservation: Option<&str>, paid: Spent<'_>) -> Question {
         let mut question = self.commit(reservation, paid);
         if let Some(id) = reservation {

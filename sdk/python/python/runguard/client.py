@@ -161,8 +161,9 @@ class Client(GuardRoutes):
     def exchange(self, method: str, path: str, body: Optional[str]) -> tuple[str, Optional[ServiceError]]:
         """The text of an answer, or why there is none and asking later may help. What asking again does not mend is raised."""
         headers = dict(self._headers)
-        if body is not None:
-            # A connection that was kept alive may be dead by now: with this key the second try counts nothing twice.
+        if body is not None and '"request_id":' not in body:
+            # A connection that was kept alive may be dead by now: with this key the second try counts nothing twice. What has a name of its own
+            # may be sent again later, and is then the same request.
             headers["idempotency-key"] = uuid.uuid4().hex
         try:
             response, data = self._exchange(method, self._base + path, None if body is None else body.encode(), headers)

@@ -36,11 +36,11 @@ export async function settle(call: ModelCall | null, usage: Usage | null, model:
   }
 }
 
-/** A request that ended with an error. Only one that timed out may have been answered, and billed. */
+/** A request that ended with an error. Only one that timed out, or was given up, may have been answered, and billed. */
 export async function failed(call: ModelCall | null, error: unknown): Promise<void> {
   if (call === null) return
-  const isTimeout = error instanceof Error && (/Timeout/.test(error.name) || /Timeout/.test(error.constructor.name))
-  await (isTimeout ? settle(call, null, '') : call.release())
+  const wasLeft = error instanceof Error && /Timeout|Abort/.test(`${error.name} ${error.constructor.name}`)
+  await (wasLeft ? settle(call, null, '') : call.release())
 }
 
 export class Exchange {

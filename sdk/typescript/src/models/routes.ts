@@ -345,7 +345,8 @@ function messageCall(block: Json): ToolCall[] {
 
 /** Later reports replace earlier ones: the counts of a stream are totals so far. */
 function messageUsage(before: Usage, told: Json): Usage {
-  const forAnHour = number(told.cache_creation?.ephemeral_1h_input_tokens)
+  // Only the first report of a stream tells them apart; the others repeat the sum.
+  const forAnHour = number(told.cache_creation?.ephemeral_1h_input_tokens) || (before.cacheWrite1hTokens ?? 0)
   const written = told.cache_creation_input_tokens
   const latest = (value: unknown, earlier: number | undefined): number => (typeof value === 'number' ? number(value) : (earlier ?? 0))
   return {
@@ -353,8 +354,8 @@ function messageUsage(before: Usage, told: Json): Usage {
     inputTokens: latest(told.input_tokens, before.inputTokens),
     outputTokens: latest(told.output_tokens, before.outputTokens),
     cachedTokens: latest(told.cache_read_input_tokens, before.cachedTokens),
-    cacheWriteTokens: forAnHour > 0 ? Math.max(0, number(written) - forAnHour) : latest(written, before.cacheWriteTokens),
-    cacheWrite1hTokens: forAnHour || (before.cacheWrite1hTokens ?? 0),
+    cacheWriteTokens: typeof written === 'number' ? Math.max(0, number(written) - forAnHour) : (before.cacheWriteTokens ?? 0),
+    cacheWrite1hTokens: forAnHour,
   }
 }
 

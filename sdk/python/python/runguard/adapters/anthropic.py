@@ -119,8 +119,9 @@ class _Counter:
             "cached": _field(usage, "cache_read_input_tokens"),
             "cache_write": _field(usage, "cache_creation_input_tokens"),
         }
-        for_an_hour = _field(_field(usage, "cache_creation"), "ephemeral_1h_input_tokens")
-        if for_an_hour:
+        # Only the first report of a stream tells them apart; the others repeat the sum.
+        for_an_hour = _field(_field(usage, "cache_creation"), "ephemeral_1h_input_tokens") or self._latest.cache_write_1h
+        if for_an_hour and told["cache_write"] is not None:
             told["cache_write_1h"], told["cache_write"] = for_an_hour, max((told["cache_write"] or 0) - for_an_hour, 0)
         self._latest = self._latest._replace(**{name: count for name, count in told.items() if count is not None})
         return self._latest

@@ -105,12 +105,15 @@ class _Chat(Route):
 class _ChatReader(Reader):
     def __init__(self, usage_was_asked_for: bool) -> None:
         self._usage_was_asked_for = usage_was_asked_for
+        self._tier: Optional[str] = None
         self._parts: Dict[Any, Dict[str, str]] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
         self.model = event.model or self.model
+        # The chunk with the usage need not say it.
+        self._tier = getattr(event, "service_tier", None) or self._tier
         if getattr(event, "usage", None):
-            self.tokens, self.is_counted = _chat_tokens(event), True
+            self.tokens, self.is_counted = _chat_tokens(event, self._tier), True
         finished: List[ToolCall] = []
         for choice in event.choices:
             for delta in (choice.delta.tool_calls if choice.delta else None) or ():
@@ -234,9 +237,9 @@ def _chat_calls(message: Any) -> List[ToolCall]:
     return calls
 
 
-def _chat_tokens(answer: Any) -> Optional[Tokens]:
+def _chat_tokens(answer: Any, tier: Optional[str] = None) -> Optional[Tokens]:
     """Of an answer, or of the chunk of a stream that has the usage."""
-    usage, tier = answer.usage, getattr(answer, "service_tier", None)
+    usage, tier = answer.usage, getattr(answer, "service_tier", None) or tier
     if not usage:
         return None
     return _split(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details, usage.completion_tokens_details, tier)
