@@ -294,7 +294,11 @@ class Run:
                 warning = BudgetWarning(*told, self.run_id)
                 log.warning("%s: %s", self.run_id, warning.message)
                 if self._on_warning is not None:
-                    self._on_warning(warning)
+                    try:
+                        self._on_warning(warning)
+                    except Exception:
+                        # An answer that is paid for is not lost to it.
+                        log.exception("on_warning failed")
 
     def _heed(self, step: Any) -> Any:
         """Asks the services that have to be asked. Raises the trip, or gives what the question gave."""

@@ -19,7 +19,14 @@ def _begin():
             open(os.path.join(os.environ["RUNGUARD_RUN_FOLDER"], "python.missing"), "w").close()
             os._exit(2)
         return
-    program.begin()
+    try:
+        program.begin()
+    except BaseException as problem:
+        # Python goes on without a sitecustomize that fails, and then nothing would be counted.
+        sys.stderr.write("runguard run: the run could not be opened, so the program is not started: %s: %s\n" % (type(problem).__name__, problem))
+        sys.stderr.flush()
+        open(os.path.join(os.environ["RUNGUARD_RUN_FOLDER"], "python.missing"), "w").close()
+        os._exit(2)
 
 
 def _give_way():
@@ -33,6 +40,7 @@ def _give_way():
         sys.modules["sitecustomize"] = own
 
 
-_give_way()
 if os.environ.get("RUNGUARD_RUN"):
     _begin()
+# Last: one that fails must not stand before the run.
+_give_way()

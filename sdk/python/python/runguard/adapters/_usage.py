@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
-from runguard.errors import TripError
+from runguard.errors import InvalidInputError, TripError
 
 if TYPE_CHECKING:
     from runguard import Run
     from runguard.run import ModelCall, Told
+
+log = logging.getLogger("runguard")
 
 
 class Tokens(NamedTuple):
@@ -69,6 +73,11 @@ def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tok
             call.used(model, *tokens)
     except TripError:
         pass
+    except (InvalidInputError, OverflowError, TypeError) as problem:
+        # Counts that are none: the answer is paid for all the same, and its caller's to keep.
+        log.warning("a usage report cannot be read (%s): its cost is an estimate, by its size", problem)
+        with contextlib.suppress(TripError):
+            call._came(came)
 
 
 def failed(call: Optional[ModelCall], error: BaseException, told: Optional[Told] = None) -> None:
