@@ -212,6 +212,7 @@ impl Run {
             Some(Money::Service(budget)) => {
                 let (calls, at_most) = (&self.model_calls_made, asked.at_most());
                 let raised = Usage::new(calls.raise(at_most.input_tokens), calls.raise(at_most.output_tokens));
+                self.model_calls_made.under_way += 1;
                 ask(
                     budget.reserve(Spent::Usage { model: asked.model, usage: &raised }),
                     Purpose::Begin(Box::new(Pending::of(asked, price))),
@@ -264,6 +265,8 @@ impl Run {
 
     /// What a service said of setting a call's bound aside.
     pub(super) fn begun(&mut self, told: Told, mut pending: Box<Pending>) -> Progress {
+        // It was under way from the question on, so that none beside it is the first too.
+        self.model_calls_made.under_way = self.model_calls_made.under_way.saturating_sub(1);
         match told {
             Told::Reserved(id) => {
                 self.model_calls += 1;
@@ -276,6 +279,7 @@ impl Run {
                 let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
                 match &self.budget {
                     Some(Money::Service(budget)) if pending.take_the_rest(left) => {
+                        self.model_calls_made.under_way += 1;
                         ask(budget.reserve(Spent::Cost(rest)), Purpose::Begin(pending))
                     }
                     Some(Money::Service(_) | Money::InProcess(_)) | None => Progress::Refused(Refusal::NotNow(trip)),
@@ -560,6 +564,7 @@ mod tests {
         let mut run = over_service();
         let reserve = json!({"max_usd": 1.0, "model": "small", "input_tokens": 500, "output_tokens": 2_500});
         let ask = sent(run.begin_model(asked(2_500), &price, NOW), "/guard/budget/reserve", reserve);
+        assert!(matches!(run.begin_model(asked(2_500), &price, NOW), Progress::Busy), "from the question on");
         let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
         assert!(matches!(run.begin_model(asked(2_500), &price, NOW), Progress::Busy), "the first goes alone");
         let commit = json!({"reservation_id": "r1", "model": "small", "input_tokens": 300, "output_tokens": 40});
