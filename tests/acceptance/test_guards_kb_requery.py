@@ -247,6 +247,21 @@ def test_voiceflow_topics_of_another_session_do_not_match(flow):
     }
 
 
+def test_voiceflow_a_corrected_slip_of_the_keyboard_is_asked_once(serve):
+    server = serve(config="[guards.kb_requery.voiceflow]\nmax_queries = 5\n")
+    flow = server.client()
+    mistyped, corrected = "how do I reset the thremostat", "how do I reset the thermostat"
+    record(flow, mistyped, 0.2)
+    flow.refused(KB_CHECK, "low_confidence_re_query_blocked", session_id="s", query=mistyped)
+    fair = flow.allowed(KB_CHECK, session_id="s", query=corrected)
+    assert subset(fair, "topic_hash", "query_number", "corrects_spelling") == {
+        "topic_hash": topic_hash(mistyped), "query_number": 2, "corrects_spelling": True,
+    }
+    record(flow, corrected, 0.2)
+    for query in (mistyped, corrected, "how do I reset the themostat", "how do I reset the thermosatt"):
+        flow.refused(KB_CHECK, "low_confidence_re_query_blocked", session_id="s", query=query)
+
+
 def test_voiceflow_exact_topics_on_request(serve):
     flow = serve(config='[guards.kb_requery.voiceflow]\ntopic_match = "exact"\n').client()
     record(flow, "how do I reset my password", 0.8)

@@ -212,6 +212,12 @@ impl Gist {
         self.is_similar_by(other, THRESHOLD, Junk::Keep)
     }
 
+    /// Whether the two ask for the same, and one of them with a slip of the keyboard that the other does not have: "thremostat" and
+    /// "thermostat". Which of them is the right one is not known.
+    pub fn is_respelling_of(&self, other: &Self) -> bool {
+        self.fixed == other.fixed && self.words != other.words && content::is_respelled(&self.text, &other.text)
+    }
+
     /// With a threshold of the caller's for the letters where the words do not tell, and always if it is above
     /// [`THRESHOLD`]; with Python's junk heuristic if wanted.
     pub fn is_similar_by(&self, other: &Self, threshold: f64, junk: Junk) -> bool {

@@ -144,31 +144,44 @@ fn offset(text: &str, part: &str) -> usize {
 
 /// Of two normalised texts.
 pub(super) fn compare(left: &str, right: &str) -> Verdict {
+    compare_counting_slips(left, right).0
+}
+
+/// Whether two normalised texts say the same, and one of them with a slip of the keyboard that the other does not have.
+pub(super) fn is_respelled(left: &str, right: &str) -> bool {
+    matches!(compare_counting_slips(left, right), (Verdict::Same, 1..))
+}
+
+/// The verdict, and how many words are one slip away from each other.
+fn compare_counting_slips(left: &str, right: &str) -> (Verdict, usize) {
     if !has_spaced_words(left) || !has_spaced_words(right) {
-        return Verdict::Open;
+        return (Verdict::Open, 0);
     }
     let meanings = &*MEANINGS;
-    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return Verdict::Open };
-    let (Some(mut rest), Some(mut other_rest)) = (one.beyond(&two), two.beyond(&one)) else { return Verdict::Different };
+    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return (Verdict::Open, 0) };
+    let (Some(mut rest), Some(mut other_rest)) = (one.beyond(&two), two.beyond(&one)) else { return (Verdict::Different, 0) };
+    let mut slips = 0;
     if !rest.is_empty() || !other_rest.is_empty() {
         pair_joined(&mut rest, left, &mut other_rest, right);
         pair_joined(&mut other_rest, right, &mut rest, left);
         rest.retain(|word| match other_rest.iter().position(|other| is_slip(word, other)) {
             Some(position) => {
                 other_rest.swap_remove(position);
+                slips += 1;
                 false
             }
             None => true,
         });
     }
     let one_word_more = rest.len() + other_rest.len() == 1;
-    if rest.is_empty() && other_rest.is_empty() {
+    let verdict = if rest.is_empty() && other_rest.is_empty() {
         if one.is_turned(&two) || is_swapped(left, right) { Verdict::Different } else { Verdict::Same }
     } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(&two) {
         Verdict::Open
     } else {
         Verdict::Different
-    }
+    };
+    (verdict, slips)
 }
 
 /// Chinese, Japanese and their neighbours do not write spaces between words.
@@ -268,6 +281,26 @@ mod tests {
             ("personal", "personnel"),
         ] {
             assert!(!is_slip(left, right) && !is_slip(right, left), "{left} / {right}");
+        }
+    }
+
+    #[test]
+    fn a_respelled_question_is_told_from_a_reworded_one() {
+        for (left, right) in [
+            ("thremostat does not heat", "thermostat does not heat"),
+            ("warrenty for headphones", "warranty for my headphones"),
+            ("seperate billing acount", "separate billing account"),
+        ] {
+            assert!(is_respelled(left, right) && is_respelled(right, left), "{left} / {right}");
+        }
+        for (left, right) in [
+            ("thermostat does not heat", "thermostat does not heat"),
+            ("price of the plan", "plan cost"),
+            ("log in page", "login page"),
+            ("warrenty for headphones", "warranty for speakers"),
+            ("contract of the supplier", "contact of the supplier"),
+        ] {
+            assert!(!is_respelled(left, right) && !is_respelled(right, left), "{left} / {right}");
         }
     }
 

@@ -3,10 +3,14 @@
 //! One guard, two doors. Botpress flows name the topic and tell the last confidence with the question, so the check
 //! counts. Voiceflow flows learn confidence and chunks only afterwards, so the record counts, and the topic is found
 //! from the query's words: a rephrased question is the same question. The doors share no counters.
+//!
+//! A poor answer ends a topic at the Voiceflow door, but for two fair second tries: nothing was retrieved, or the question was mistyped
+//! and is asked again as it should be written. The other spelling is kept with the topic, so it is fair once, and whoever goes on from
+//! one spelling to the next stays in one topic.
 
 use super::{
     AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, NamedBy, Place, Probe, Route, RouteKind, Ruling,
-    RulingOf, Slot, falls_below, forget_earliest, says, stored_in_one_part, times,
+    RulingOf, Slot, Stored, decode, encode, falls_below, forget_earliest, says, stored_in_one_part, times,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Kind};
@@ -316,6 +320,8 @@ pub struct Pass {
     number: u32,
     remaining: u32,
     topic: Option<Matched>,
+    /// It passes for no other reason.
+    corrects_spelling: bool,
 }
 
 impl Decide for BotpressRequest {
@@ -372,7 +378,12 @@ impl Decide for BotpressRequest {
         }
         Ruling {
             findings,
-            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic: None },
+            pass: Pass {
+                number: queries + 1,
+                remaining: settings.max_queries.saturating_sub(queries + 1),
+                topic: None,
+                corrects_spelling: false,
+            },
             events: vec![BotpressEvent::Queried { confidence: self.last_confidence, keep: settings.max_queries }],
         }
     }
@@ -430,6 +441,11 @@ pub static CHECK_ROUTE: Route = Route {
         says("matched_query", AnswerKind::Text, "The earlier query of that topic, as it is kept in the log."),
         says("query_number", AnswerKind::Whole, "Allowed: which query on the topic this is."),
         says("remaining_queries", AnswerKind::Whole, "Allowed: queries left after it."),
+        says(
+            "corrects_spelling",
+            AnswerKind::Flag,
+            "Allowed after a poor answer: the question was mistyped, and this is its first other spelling.",
+        ),
         says("queries_in_window", AnswerKind::Whole, "Cap: queries recorded."),
         says("cap", AnswerKind::Whole, "Cap: queries allowed."),
         says("best_confidence_seen", AnswerKind::Number, "Cap: the highest confidence seen for the topic."),
@@ -556,14 +572,34 @@ impl Topic {
     }
 }
 
+/// How else a topic's question was spelled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Spelling {
+    topic: String,
+    gist: Gist,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VoiceflowState {
     topics: Vec<Topic>,
+    /// One a topic at most.
+    spellings: Vec<Spelling>,
 }
-stored_in_one_part!(VoiceflowState);
+
+impl Stored for VoiceflowState {
+    fn load(parts: &[Option<&[u8]>]) -> Self {
+        let part = parts.first().copied().flatten();
+        // States that were written before spellings were kept end after the topics.
+        part.and_then(|bytes| postcard::from_bytes(bytes).ok()).unwrap_or_else(|| Self { topics: decode(part), spellings: Vec::new() })
+    }
+
+    fn save(&self, _part: usize) -> Vec<u8> {
+        encode(self)
+    }
+}
 
 impl VoiceflowState {
-    /// The topic a query belongs to: the same words first, then the same question in other words.
+    /// The topic a query belongs to: the same words first, then the same question in other words, or in another spelling.
     fn topic_of(&self, hash: &str, query: &str, settings: &VoiceflowSettings, now: Timestamp) -> Option<&Topic> {
         let is_live = |topic: &&Topic| topic.queries.iter().any(|query| now.still_counts(query.at, settings.window));
         if let Some(exact) = self.topics.iter().filter(is_live).find(|topic| topic.hash == hash) {
@@ -573,7 +609,20 @@ impl VoiceflowState {
             return None;
         }
         let gist = Gist::of(query);
-        self.topics.iter().filter(is_live).find(|topic| topic.gist.is_similar(&gist))
+        let is_known_spelling = |topic: &Topic| self.spelling_of(topic).is_some_and(|spelling| spelling.gist.is_similar(&gist));
+        self.topics.iter().filter(is_live).find(|topic| topic.gist.is_similar(&gist) || is_known_spelling(topic))
+    }
+
+    fn spelling_of(&self, topic: &Topic) -> Option<&Spelling> {
+        self.spellings.iter().find(|spelling| spelling.topic == topic.hash)
+    }
+
+    /// The gist of a query that asks a topic's question in another spelling, the first to do so.
+    fn first_respelling(&self, topic: &Topic, hash: &str, query: &str) -> Option<Gist> {
+        if topic.hash == hash || self.spelling_of(topic).is_some() {
+            return None;
+        }
+        Some(Gist::of(query)).filter(|gist| gist.is_respelling_of(&topic.gist))
     }
 }
 
@@ -590,6 +639,11 @@ pub enum VoiceflowEvent {
         topic: String,
         gist: Gist,
         query: String,
+    },
+    /// The first query on a topic that spells it otherwise.
+    Respelled {
+        topic: String,
+        gist: Gist,
     },
 }
 
@@ -609,8 +663,11 @@ impl Guard for Voiceflow {
         match event {
             VoiceflowEvent::Opened { topic, gist, query } => {
                 state.topics.retain(|known| known.hash != *topic);
+                state.spellings.retain(|spelling| spelling.topic != *topic);
                 if state.topics.len() >= MAX_TOPICS {
                     forget_earliest(&mut state.topics, |topic| topic.queries.iter().map(|query| query.at).max().unwrap_or_default());
+                    let VoiceflowState { topics, spellings } = state;
+                    spellings.retain(|spelling| topics.iter().any(|topic| topic.hash == spelling.topic));
                 }
                 state.topics.push(Topic { hash: topic.clone(), gist: gist.clone(), query: query.clone(), queries: Vec::new() });
             }
@@ -619,6 +676,11 @@ impl Guard for Voiceflow {
                 topic.queries.push(Query { at, confidence: *confidence, chunks: *chunks });
                 while topic.queries.len() > (*keep).max(1) as usize {
                     forget_earliest(&mut topic.queries, |query| query.at);
+                }
+            }
+            VoiceflowEvent::Respelled { topic, gist } => {
+                if state.topics.iter().any(|known| known.hash == *topic) {
+                    state.spellings.push(Spelling { topic: topic.clone(), gist: gist.clone() });
                 }
             }
         }
@@ -709,10 +771,14 @@ impl Decide for CheckRequest {
                 clears_at,
             ));
         }
+        let mut corrects_spelling = false;
         if let Some(last) = recorded.last() {
             let prior = self.prior_confidence.unwrap_or(last.confidence);
             let retrieval_failed = last.chunks == Some(0);
             if prior < settings.low_confidence && !retrieval_failed {
+                corrects_spelling = found.is_some_and(|topic| state.first_respelling(topic, &self.topic_hash, &self.query).is_some());
+            }
+            if prior < settings.low_confidence && !retrieval_failed && !corrects_spelling {
                 let clears_at = recorded.iter().map(|query| query.at).max().map(|at| at.plus(settings.window));
                 findings.push(Finding::new(
                     Reason::LowConfidenceReQueryBlocked,
@@ -723,7 +789,7 @@ impl Decide for CheckRequest {
         }
         Ruling {
             findings,
-            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic },
+            pass: Pass { number: queries + 1, remaining: settings.max_queries.saturating_sub(queries + 1), topic, corrects_spelling },
             events: Vec::new(),
         }
     }
@@ -758,7 +824,8 @@ impl Decide for CheckRequest {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        self.topic_facts(pass.topic).with("query_number", pass.number).with("remaining_queries", pass.remaining)
+        let facts = self.topic_facts(pass.topic).with("query_number", pass.number).with("remaining_queries", pass.remaining);
+        if pass.corrects_spelling { facts.with("corrects_spelling", true) } else { facts }
     }
 }
 
@@ -803,6 +870,9 @@ impl Decide for RecordRequest {
     fn decide(&self, settings: &VoiceflowSettings, state: &VoiceflowState, moment: Moment<'_>) -> RulingOf<Self> {
         let mut events = Vec::with_capacity(2);
         let topic = if let Some(topic) = state.topic_of(&self.topic_hash, &self.query, settings, moment.now) {
+            if let Some(gist) = state.first_respelling(topic, &self.topic_hash, &self.query) {
+                events.push(VoiceflowEvent::Respelled { topic: topic.hash.clone(), gist });
+            }
             topic.hash.clone()
         } else {
             let mut gist = Gist::of(&self.query);
@@ -903,6 +973,47 @@ mod tests {
         story.at(1_000).tells(&record("store hours", 0.2, Some(3)));
         assert_eq!(story.at(2_000).refuses(&check("store hours", None)), Reason::KbQueryCapReached, "the cap comes first");
         assert!(story.message().contains("not documented"));
+    }
+
+    #[test]
+    fn a_mistyped_question_may_be_asked_once_as_it_should_be_written() {
+        let (mistyped, corrected) = ("thremostat does not heat", "thermostat does not heat");
+        for max_queries in [2, 5] {
+            let mut story = Story::with_settings_of(&["kb_requery", "voiceflow"], json!({"max_queries": max_queries}));
+            assert!(story.at(0).allows(&check(mistyped, None)));
+            story.at(0).tells(&record(mistyped, 0.2, Some(3)));
+            assert_eq!(story.at(1_000).refuses(&check("the thremostat does not heat!", None)), Reason::LowConfidenceReQueryBlocked);
+            assert!(story.at(1_000).allows(&check(corrected, None)), "a slip of the keyboard");
+            assert_eq!(story.fact("corrects_spelling"), Some(Value::Bool(true)));
+            assert_eq!(story.fact("topic_hash"), Some(Value::from(topic_hash(mistyped))), "it stays the same topic");
+            assert!(story.at(1_000).allows(&check(corrected, Some(0.1))), "also when the caller says the confidence");
+            story.at(1_000).tells(&record(corrected, 0.2, Some(3)));
+
+            let expected = if max_queries == 2 { Reason::KbQueryCapReached } else { Reason::LowConfidenceReQueryBlocked };
+            for again in [mistyped, corrected, "themostat does not heat", "thermsotat does not heat", "thermostatt does not heat"] {
+                assert_eq!(story.at(2_000).refuses(&check(again, None)), expected, "{again}");
+            }
+            assert_eq!(story.retry_after_seconds(), Some(3599), "when the newest of its spellings is forgotten");
+            assert!(story.at(2_000).allows(&check("thermostat battery size", None)), "another topic");
+        }
+    }
+
+    #[test]
+    fn spellings_go_with_their_topic_and_older_states_are_read() {
+        let mut state = VoiceflowState::default();
+        let at = Timestamp::from_millis(0);
+        let open =
+            |number: usize| VoiceflowEvent::Opened { topic: format!("t{number}"), gist: Gist::of("thremostat"), query: String::new() };
+        Voiceflow::apply(&mut state, &open(0), at);
+        Voiceflow::apply(&mut state, &VoiceflowEvent::Respelled { topic: "t0".into(), gist: Gist::of("thermostat") }, at);
+        assert_eq!(VoiceflowState::load(&[Some(&state.save(0))]), state);
+        let older = VoiceflowState { spellings: Vec::new(), ..state.clone() };
+        assert_eq!(VoiceflowState::load(&[Some(&encode(&state.topics))]), older);
+        assert_eq!(decode::<Vec<Topic>>(Some(&state.save(0))), state.topics, "by a version that knows no spellings too");
+        for number in 1..=MAX_TOPICS {
+            Voiceflow::apply(&mut state, &open(number), at);
+        }
+        assert!(state.topics.len() == MAX_TOPICS && state.spellings.is_empty(), "{state:?}");
     }
 
     #[test]

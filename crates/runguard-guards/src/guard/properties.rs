@@ -216,6 +216,9 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
         body["tool"] = "search_knowledge".into();
         body["args"] = json!({ "query": body["query"] });
     }
+    if path.starts_with("/guard/kb-requery/") && number > 0 {
+        body["query"] = if number == 1 { "thremostat" } else { "thermostat" }.into();
+    }
     if path.starts_with("/guard/action-group") {
         body["action_group"] = "orders".into();
         body["parameters"] = 7.into();
