@@ -556,7 +556,7 @@ impl Run<'_> {
             message = format!("{message} Its end could not be written down: {}", halt.message);
         }
         let counters = self.timed();
-        let text = if self.partial.is_empty() { self.session.last_text() } else { std::mem::take(&mut self.partial) };
+        let text = if self.partial.is_empty() { self.session.last_text() } else { self.session.text_so_far() + &self.partial };
         let report = Report {
             session: self.session.id().to_owned(),
             state,

@@ -43,7 +43,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// The model's name, as the price table knows it.
     fn model(&self) -> &str;
 
-    /// Asks once, without retrying, and puts what comes into `reply`. `Ok` only when the reply is whole: its end was seen.
+    /// Asks once, without retrying, and puts what comes into `reply`. `Ok` only when the reply is whole: its end was seen, or it counts
+    /// as whole without one ([`Reply::end_unmarked`]).
     fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>>;
 }
 
@@ -63,7 +64,7 @@ pub enum ErrorKind {
     Unreachable,
     /// No answer, or no further byte, in time.
     Timeout,
-    /// The stream ended before its end mark.
+    /// The stream broke off, or closed before there was an answer.
     Cut,
     /// An answer that is not what the provider documents.
     Malformed,
@@ -142,6 +143,7 @@ pub struct Reply<'a> {
     most_bytes: usize,
     usage: Option<Usage>,
     finish: Option<Finish>,
+    is_unmarked: bool,
 }
 
 impl<'a> Reply<'a> {
@@ -154,6 +156,7 @@ impl<'a> Reply<'a> {
             most_bytes: (max_tokens as usize).saturating_mul(MOST_BYTES_A_TOKEN).saturating_add(REPLY_ALLOWANCE),
             usage: None,
             finish: None,
+            is_unmarked: false,
         }
     }
 
@@ -243,6 +246,24 @@ impl<'a> Reply<'a> {
         self.finish = Some(finish);
     }
 
+    /// The stream was closed properly and without an end mark. What came is the answer, if it can be one: it says something, and the
+    /// arguments of every call are whole. Asking again would be paid again, and a server that leaves the mark out once does so always.
+    /// Otherwise `cut` says what happened.
+    pub fn end_unmarked(&mut self, cut: ProviderError) -> Result<(), ProviderError> {
+        let mut finish = None;
+        for block in &self.blocks {
+            match block {
+                Block::ToolCall(call) if call.arguments.trim().is_empty() || call.parsed().is_err() => return Err(cut),
+                Block::ToolCall(_) => finish = Some(Finish::ToolUse),
+                Block::Text { text } if !text.trim().is_empty() => finish = finish.or(Some(Finish::EndTurn)),
+                Block::Text { .. } | Block::Thinking { .. } | Block::ToolResult(_) | Block::Opaque { .. } => {}
+            }
+        }
+        self.finish = Some(finish.ok_or(cut)?);
+        self.is_unmarked = true;
+        Ok(())
+    }
+
     /// Bytes of output that have come.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -255,6 +276,7 @@ impl<'a> Reply<'a> {
             message: Message { role: Role::Assistant, content: blocks, reason: None },
             usage: self.usage,
             finish: self.finish,
+            is_unmarked: self.is_unmarked,
             bytes: self.bytes,
         }
     }
@@ -275,5 +297,7 @@ pub struct Parts {
     pub message: Message,
     pub usage: Option<Usage>,
     pub finish: Option<Finish>,
+    /// It ended without an end mark.
+    pub is_unmarked: bool,
     pub bytes: usize,
 }

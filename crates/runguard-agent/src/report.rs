@@ -78,7 +78,7 @@ pub struct Report {
     pub message: String,
     /// What to do to go on; empty when there is nothing to do.
     pub how_to_resume: String,
-    /// The model's last words, whole or not.
+    /// The model's answer, whole or not, with all pieces of one that was continued.
     pub text: String,
     pub steps: u32,
     pub input_tokens: u64,

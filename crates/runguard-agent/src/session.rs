@@ -7,7 +7,7 @@ pub mod disk;
 
 use crate::event::Event;
 use crate::guardrails::Detectors;
-use crate::message::{Message, Role, ToolResult};
+use crate::message::{Message, Role, Tag, ToolResult};
 use crate::report::Stop;
 use crate::spend::Counters;
 use crate::state::AgentState;
@@ -250,10 +250,28 @@ impl Session {
         &self.open_tools
     }
 
-    /// The model's last words.
+    /// The model's last words: all of them, where an answer was cut at its output limit and continued.
     pub fn last_text(&self) -> String {
-        let spoken = self.messages.iter().rev().filter(|message| message.role == Role::Assistant);
-        spoken.map(Message::text).find(|text| !text.is_empty()).unwrap_or_default()
+        let is_spoken = |message: &Message| message.role == Role::Assistant && !message.text().is_empty();
+        let last = self.messages.iter().rposition(is_spoken);
+        last.map_or_else(String::new, |last| self.text_before(last) + &self.messages[last].text())
+    }
+
+    /// What the model had said of the answer that it was asked to go on with; empty if it was not.
+    pub(crate) fn text_so_far(&self) -> String {
+        self.text_before(self.messages.len())
+    }
+
+    /// The pieces of an answer that goes on at this message: each but the first follows a word of the loop.
+    fn text_before(&self, mut at: usize) -> String {
+        let is_continued =
+            |at: usize| self.messages[at].reason == Some(Tag::MaxTokensRecovery) && self.messages[at - 1].role == Role::Assistant;
+        let mut pieces = Vec::new();
+        while at >= 2 && is_continued(at - 1) {
+            at -= 2;
+            pieces.push(self.messages[at].text());
+        }
+        pieces.into_iter().rev().collect()
     }
 
     /// Everything that goes on counting, as it is shown: `guardrails` holds every counter.

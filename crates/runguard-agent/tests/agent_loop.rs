@@ -292,7 +292,7 @@ async fn an_answer_that_was_cut_is_continued_twice_and_nobody_sees_how() {
     let mut session = Session::in_memory("s");
     let outcome = run(&agent, &mut session, prompt()).await;
     assert_eq!((outcome.report.state, model.asked()), (AgentState::Completed, 3));
-    assert_eq!(outcome.report.text, "three ");
+    assert_eq!(outcome.report.text, "one two three ", "the whole answer, not its last piece");
     assert!(outcome.report.message.contains("cut"));
     let internal: Vec<&Message> = session.messages().iter().filter(|message| message.reason.is_some()).collect();
     assert_eq!(internal.len(), 2);
@@ -312,7 +312,7 @@ async fn half_a_call_is_no_call() {
         std::slice::from_ref(&look),
     );
     let outcome = run(&agent, &mut Session::in_memory("s"), prompt()).await;
-    assert_eq!((outcome.report.state, look.runs(), outcome.report.text.as_str()), (AgentState::Completed, 0, "Done."));
+    assert_eq!((outcome.report.state, look.runs(), outcome.report.text.as_str()), (AgentState::Completed, 0, "Let me see. Done."));
 }
 
 #[tokio::test(start_paused = true)]

@@ -414,11 +414,9 @@ proptest! {
 async fn a_stream_that_ends_early_is_cut_and_what_came_is_kept() {
     let half = text("and then");
     for (pieces, then) in [
-        (vec![text("First ")], Then::End),
         (vec![text("First ")], Then::Drop),
         (vec![text("First "), half[..half.len() / 2].to_vec()], Then::End),
         (vec![text("First "), half[..7].to_vec()], Then::End),
-        (vec![text("First "), block_stop(0)], Then::End),
     ] {
         let outcome = ask_stream(pieces, then).await;
         assert_eq!(outcome.kind(), ErrorKind::Cut);
@@ -426,6 +424,16 @@ async fn a_stream_that_ends_early_is_cut_and_what_came_is_kept() {
         assert_eq!(outcome.parts.finish, None);
     }
     assert_eq!(ask_stream(vec![], Then::End).await.kind(), ErrorKind::Cut);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_closed_without_an_end_mark_is_an_answer() {
+    for pieces in [vec![text("First ")], vec![text("First "), block_stop(0)]] {
+        let outcome = ask_stream(pieces, Then::End).await;
+        assert_eq!(outcome.result, Ok(()));
+        assert!(outcome.parts.is_unmarked && outcome.parts.finish == Some(Finish::EndTurn));
+        assert_eq!(outcome.parts.message.text(), "First ");
+    }
 }
 
 #[tokio::test]

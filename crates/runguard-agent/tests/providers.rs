@@ -11,13 +11,15 @@ use runguard_agent::message::{Block, Message, Role, Tag, ToolCall, ToolResult};
 use runguard_agent::provider::anthropic::Anthropic;
 use runguard_agent::provider::openai::OpenAi;
 use runguard_agent::provider::{ErrorKind, Finish, Parts, Provider, ProviderError, Reply, Request};
-use runguard_agent::settings::{ProviderKind, ProviderSettings};
-use runguard_agent::tool::{Effect, ToolSpec};
+use runguard_agent::settings::{ProviderKind, ProviderSettings, Settings};
+use runguard_agent::tool::{Effect, ToolSet, ToolSpec};
+use runguard_agent::{Agent, AgentState, Input, RunOptions, Session};
 use runguard_core::prices::Usage;
 use runguard_core::time::Span;
 use serde_json::{Value, json};
 use server::{Server, Step, in_pieces, serve, unended, until_close};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 const OPENAI: &str = include_str!("wire/openai_tools.sse");
@@ -216,7 +218,7 @@ proptest! {
     }
 
     /// Wherever a stream is cut, with or without a proper end of the body: either the whole answer was there, or it is said
-    /// to be cut and what came is kept.
+    /// to be cut, or to have no end mark where the body was closed between two events; and what came is kept.
     #[test]
     fn a_cut_is_seen_wherever_it_is(which in 0..5_usize, place in any::<prop::sample::Index>(), is_framed in any::<bool>()) {
         let recording = &recordings()[which];
@@ -235,7 +237,12 @@ proptest! {
             prop_assert_eq!(&outcome.result, &Ok(()));
             prop_assert_eq!(&outcome.parts.message.content, &recording.content);
         } else {
-            prop_assert_eq!(outcome.kind(), Some(ErrorKind::Cut), "{:?}", outcome.result);
+            if outcome.parts.is_unmarked {
+                prop_assert!(is_framed && outcome.result == Ok(()) && outcome.parts.finish.is_some());
+                prop_assert!(outcome.parts.message.tool_calls().all(|call| call.parsed().is_ok_and(|arguments| arguments.is_object())));
+            } else {
+                prop_assert_eq!(outcome.kind(), Some(ErrorKind::Cut), "{:?}", outcome.result);
+            }
             prop_assert!(whole.starts_with(&outcome.text()));
             if recording.kind == ProviderKind::Anthropic && seen.contains("message_start") {
                 prop_assert_eq!(outcome.parts.usage.map(|usage| usage.prompt_tokens()), Some(2330));
@@ -664,7 +671,6 @@ async fn a_stream_that_breaks_keeps_what_came_and_says_how_it_broke() {
         let cases: Vec<(&str, Vec<Step>, ErrorKind)> = vec![
             ("closed in mid-event", vec![Step::Send(with("data: {\"ch"))], ErrorKind::Cut),
             ("ended in mid-event", vec![Step::Send(ended("data: {\"ch"))], ErrorKind::Cut),
-            ("ended before the end mark", vec![Step::Send(ended(""))], ErrorKind::Cut),
             ("reset", vec![Step::Send(with("")), Step::Reset], ErrorKind::Cut),
             ("malformed event", vec![Step::Send(ended("data: {\"choices\": [}\n\n"))], ErrorKind::Malformed),
             ("not JSON", vec![Step::Send(ended("data: upstream timed out\n\n"))], ErrorKind::Malformed),
@@ -689,6 +695,55 @@ async fn a_stream_that_breaks_keeps_what_came_and_says_how_it_broke() {
             }
         }
     }
+}
+
+/// Some servers close the stream where others write an end mark. Asked again they would do the same, and be paid again.
+#[tokio::test]
+async fn a_stream_that_is_closed_without_an_end_mark_is_an_answer() {
+    for kind in BOTH {
+        let outcome = exchange(|base| hurried(kind, base), vec![Step::Send(in_pieces(EVENTS, [beginning(kind).as_bytes()]))]).await;
+        assert_eq!((&outcome.result, outcome.text().as_str()), (&Ok(()), "Half an ans"));
+        assert!(outcome.parts.is_unmarked && outcome.parts.finish == Some(Finish::EndTurn));
+
+        let nothing = exchange(|base| hurried(kind, base), vec![Step::Send(in_pieces(EVENTS, [b": ping\n\n".as_slice()]))]).await;
+        assert_eq!(nothing.kind(), Some(ErrorKind::Cut), "nothing came: that is no answer");
+    }
+    let call = |arguments: &str| {
+        let call = json!([{ "index": 0, "id": "c1", "type": "function", "function": { "name": "look", "arguments": arguments } }]);
+        format!("data: {}\n\n", delta(json!({ "tool_calls": call })))
+    };
+    let asked = async |arguments: &str| {
+        let stream = call(arguments);
+        exchange(|base| hurried(ProviderKind::Openai, base), vec![Step::Send(in_pieces(EVENTS, [stream.as_bytes()]))]).await
+    };
+    let whole = asked(r#"{"at": 1}"#).await;
+    assert!(whole.parts.is_unmarked && whole.parts.finish == Some(Finish::ToolUse), "{:?}", whole.result);
+    for half in [r#"{"at": "#, ""] {
+        assert_eq!(asked(half).await.kind(), Some(ErrorKind::Cut), "half a call is not run: {half:?}");
+    }
+}
+
+/// The run ends with what came, one request and a word about it.
+#[tokio::test]
+async fn a_run_does_not_pay_again_for_a_missing_end_mark() {
+    let stream = format!(
+        "{}data: {}\n\n",
+        beginning(ProviderKind::Openai),
+        json!({ "choices": [], "usage": { "prompt_tokens": 40, "completion_tokens": 1 } })
+    );
+    let mut server = serve(vec![Step::Send(in_pieces(EVENTS, [stream.as_bytes()]))]).await;
+    let mut settings = Settings::new(hurried(ProviderKind::Openai, &server.base));
+    settings.limits.cost_limit = 0.0;
+    let agent = Agent::with_parts(settings.clone(), provider(&settings.provider).into(), ToolSet::new()).unwrap();
+    let (mut session, mut events) = (Session::in_memory("s"), Vec::new());
+    let cancel = CancellationToken::new();
+    let report = agent.run(&mut session, Input::Prompt("Well?".into()), RunOptions::default(), &cancel, &mut events).await;
+    assert_eq!((report.state, report.text.as_str()), (AgentState::Completed, "Half an ans"), "{}", report.message);
+    let notices = events.iter().filter(|event| matches!(event, Event::Notice { message } if message.contains("without an end mark")));
+    assert_eq!(notices.count(), 1);
+    assert!(report.estimated && report.output_tokens > 1, "what was said in between counts for less than what came");
+    server.requests.recv().await.unwrap();
+    assert!(server.requests.try_recv().is_err(), "asked once");
 }
 
 #[tokio::test]

@@ -24,7 +24,10 @@ fn samples() -> Vec<(String, Settings)> {
 #[test]
 fn there_is_a_sample_for_every_provider() {
     let names: Vec<String> = samples().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["anthropic", "bedrock", "deepseek", "everything", "ollama", "openai", "scripted", "vllm"]);
+    assert_eq!(
+        names,
+        ["anthropic", "autonomous", "bedrock", "deepseek", "everything", "ollama", "openai", "scripted", "tight_budget", "vllm"]
+    );
     for kind in [ProviderKind::Openai, ProviderKind::Anthropic, ProviderKind::Bedrock, ProviderKind::Scripted] {
         assert!(samples().iter().any(|(_, settings)| settings.provider.kind == kind), "{kind:?}");
     }
@@ -45,7 +48,20 @@ fn every_sample_with_a_cost_limit_is_priced() {
             priced += 1;
         }
     }
-    assert_eq!(priced, 6);
+    assert_eq!(priced, 8);
+}
+
+/// What the samples are for: a run that warns early and costs little, and one that goes on for long and is held by its guards.
+#[test]
+fn the_samples_of_a_use_differ_from_the_defaults_where_it_matters() {
+    let of = |wanted: &str| samples().into_iter().find(|(name, _)| name == wanted).unwrap().1;
+    let usual = Settings::new(ProviderSettings::new(ProviderKind::Openai, "gpt-4o-mini"));
+    let tight = of("tight_budget");
+    assert!((0.15..=0.2).contains(&tight.guardrails.reserve_cost_fraction) && tight.limits.cost() < usual.limits.cost());
+    assert!(tight.limits.token_budget < usual.limits.token_budget && tight.provider.max_tokens < usual.provider.max_tokens);
+    let long = of("autonomous");
+    assert!(long.limits.max_steps > usual.limits.max_steps && long.limits.timeout > usual.limits.timeout && long.limits.cost().is_some());
+    assert_eq!(long.guardrails.max_repeated_tool_steps, 3, "nobody watches");
 }
 
 #[test]

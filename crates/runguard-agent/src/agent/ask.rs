@@ -49,6 +49,9 @@ impl Run<'_> {
             self.count(step, granted, &outcome, &parts, bytes)?;
             let problem = match outcome {
                 Attempt::Whole => {
+                    if parts.is_unmarked {
+                        self.say_unmarked();
+                    }
                     let finish = parts.finish.unwrap_or(Finish::EndTurn);
                     return Ok(Answered { message: parts.message, finish });
                 }
@@ -104,6 +107,7 @@ impl Run<'_> {
             }
         };
         let is_whole = matches!(outcome, Attempt::Whole);
+        let is_marked = is_whole && !parts.is_unmarked;
         if !reached_the_model {
             granted.reservation.release();
             let counters = self.timed();
@@ -111,8 +115,8 @@ impl Run<'_> {
             return Ok(());
         }
         let mut charge = self.allowance.charge(&granted, parts.usage, bytes, parts.bytes as u64);
-        if !is_whole && parts.usage.is_some() {
-            // A stream that was cut has not said how much it gave: count what came, unless it has said more.
+        if !is_marked && parts.usage.is_some() {
+            // A stream that did not get to its end has not said how much it gave: count what came, unless it has said more.
             let came = self.allowance.charge(&granted, None, bytes, parts.bytes as u64);
             if came.usage.output_tokens > charge.usage.output_tokens {
                 charge.usage.output_tokens = came.usage.output_tokens;
@@ -148,6 +152,14 @@ impl Run<'_> {
             self.session.record(Record::CallFailed { counters })?;
         }
         Ok(())
+    }
+
+    /// What came may be less than the model had to say, and nobody would see it.
+    fn say_unmarked(&mut self) {
+        let message =
+            "The provider closed the stream without an end mark. What came is taken as the whole answer, and not asked for again.";
+        tracing::warn!(run = self.session.id(), "{message}");
+        self.observer.event(Event::Notice { message: message.to_owned() });
     }
 
     /// The provider's window is smaller than ours: half of the conversation goes, once a step.

@@ -212,7 +212,9 @@ impl Provider for Anthropic {
 async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
     let mut parser = Parser::default();
     while !answer.is_done {
-        let Some(bytes) = body.chunk().await? else { return Err(body.cut()) };
+        let Some(bytes) = body.chunk().await? else {
+            return if parser.is_between_events() { reply.end_unmarked(body.cut()) } else { Err(body.cut()) };
+        };
         parser.push(&bytes, |event| {
             if answer.is_done || event.data.is_empty() {
                 return Ok(());

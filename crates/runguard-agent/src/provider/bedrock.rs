@@ -176,9 +176,7 @@ impl Bedrock {
                 match (turn.end, read) {
                     (Some(end), _) => end.map(|finish| reply.finish(finish)),
                     (None, Err(problem)) => Err(problem),
-                    (None, Ok(())) => {
-                        Err(ProviderError::new(ErrorKind::Cut, "Bedrock's stream ended before the answer did (no messageStop)"))
-                    }
+                    (None, Ok(())) => reply.end_unmarked(cut()),
                 }
             }
         }
@@ -384,6 +382,10 @@ impl Frames {
     }
 }
 
+fn cut() -> ProviderError {
+    ProviderError::new(ErrorKind::Cut, "Bedrock's stream ended before the answer did (no messageStop)")
+}
+
 /// Puts what comes into the turn and the reply until the stream is over or nothing more is to come.
 async fn read_stream(body: &mut Body, max_tokens: u32, turn: &mut Turn, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
     if let Some(kind) = body.header("content-type").filter(|kind| !kind.contains("eventstream")) {
@@ -399,7 +401,8 @@ async fn read_stream(body: &mut Body, max_tokens: u32, turn: &mut Turn, reply: &
             }
         }
     }
-    Ok(())
+    // Half a frame was broken off; between two of them the stream was closed.
+    if frames.buffer.is_empty() { Ok(()) } else { Err(cut()) }
 }
 
 /// Redacted thoughts of one block; more is no thought.

@@ -1,7 +1,8 @@
 //! Chat completions: `OpenAI`, and the many servers that speak like it, each a little otherwise.
 //!
 //! What a server adds is ignored, what it leaves out is not missed, and a thing said in any of the known ways is understood.
-//! Only the end is asked for strictly: an answer counts as whole when a reason for its end or the end mark was seen.
+//! Only the end is asked for strictly: an answer counts as whole when a reason for its end or the end mark was seen, or when the stream
+//! was closed properly behind something that can be one.
 
 use super::http::{Body, Http, below, told_error};
 use super::json::{JsonWriter, object_or_empty};
@@ -258,7 +259,12 @@ async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> 
             body.chunk().await?
         };
         let Some(bytes) = next else {
-            return if answer.reason.is_some() { Ok(()) } else { Err(body.cut()) };
+            let is_open = !parser.is_between_events() || answer.calls.iter().any(|call| !call.begun);
+            return match answer.reason {
+                Some(_) => Ok(()),
+                None if is_open => Err(body.cut()),
+                None => reply.end_unmarked(body.cut()),
+            };
         };
         parser.push(&bytes, |event| {
             if answer.is_done || event.data.is_empty() {

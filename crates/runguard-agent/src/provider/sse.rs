@@ -33,6 +33,11 @@ pub(super) struct Parser {
 }
 
 impl Parser {
+    /// Whether nothing is left over: the last event that began has ended.
+    pub(super) fn is_between_events(&self) -> bool {
+        self.line.is_empty() && self.data.is_empty() && self.event.is_empty()
+    }
+
     /// Takes the next bytes and gives every event they complete.
     pub(super) fn push(
         &mut self,
