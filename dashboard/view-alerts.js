@@ -14,6 +14,7 @@ function condition(rule) {
   const window = duration(rule.window_seconds ?? 0);
   const words = {
     circuit_trip: 'a circuit opens',
+    degrading: `an endpoint has more than ${count(rule.share ?? 0)} % of the failures that open its circuit`,
     blocks: `${times(rule.count ?? 0, 'block')} within ${window}`,
     block_rate: `more than ${count(rule.share ?? 0)} % of at least ${times(rule.count ?? 0, 'decision')} within ${window} are blocks`,
     budget: `a budget reaches ${(rule.at ?? []).join(', ')} %`,

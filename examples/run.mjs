@@ -14,7 +14,10 @@ if (platform === 'voiceflow') {
   console.log(await runVoiceflow(await voiceflowSnippet(name), { runguard_url: PUBLIC_URL, ...given }, service))
 } else if (platform === 'botpress') {
   const { conversationId = 'conversation-1', preview = '', ...own } = given
-  const workflow = { guardAllow: true, guardReason: '', guardMessage: '', validationError: '', targetBot: '', ...own }
+  const texts = { guardReason: '', guardMessage: '', validationError: '', targetBot: '', handoffChain: '', permitId: '' }
+  const left = { remainingRetries: 0, handoffsRemaining: 0, queriesRemaining: 0, bestConfidenceSeen: 0, actionsRemaining: 0 }
+  const upstream = { attempt: 1, startedMs: 0, recentFailures: 0, upstreamFailed: false, upstreamStatus: 0 }
+  const workflow = { guardAllow: true, ...texts, ...left, ...upstream, ...own }
   const variables = { event: { conversationId, preview }, env: { RUNGUARD_URL: service }, turn: {}, input: own, workflow }
   const returned = await runBotpress(await botpressSnippet(name), variables)
   console.log({ workflow, ...(returned === undefined ? {} : { returned }) })

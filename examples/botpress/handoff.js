@@ -2,13 +2,17 @@
 //
 // Where  Execute Code card in front of the transfer
 // In     workflow.targetBot (String): the bot that was chosen
-// Out    workflow.guardAllow (Boolean), workflow.guardReason, workflow.guardMessage (String)
+// Out    workflow.guardAllow (Boolean), workflow.guardReason, workflow.guardMessage (String),
+//        workflow.handoffChain (String): where the conversation has been, for the person who takes over;
+//        workflow.handoffsRemaining (Number)
 // Then   guardAllow: transfer; otherwise hand over to a person
 const sourceBot = 'orchestrator'
 
 workflow.guardAllow = true
 workflow.guardReason = ''
 workflow.guardMessage = ''
+workflow.handoffChain = ''
+workflow.handoffsRemaining = 1
 try {
   const { status, data } = await axios.post(
     `${env.RUNGUARD_URL}/guard/handoff`,
@@ -28,6 +32,8 @@ try {
   workflow.guardAllow = data.allow
   workflow.guardReason = data.reason || ''
   workflow.guardMessage = data.message || ''
+  workflow.handoffChain = (data.handoff_chain || []).join(' → ')
+  workflow.handoffsRemaining = data.handoffs_remaining ?? 0
 } catch (error) {
   // Fails open: a guard that is away must not stop the conversation.
   workflow.guardReason = 'guard_unavailable'

@@ -1,7 +1,9 @@
 // Asks RunGuard before the knowledge base is searched (again) for the user's question.
 //
 // Where  Execute Code card in front of the search, inside the loop
-// Out    workflow.guardAllow (Boolean), workflow.guardReason, workflow.guardMessage (String)
+// Out    workflow.guardAllow (Boolean), workflow.guardReason, workflow.guardMessage (String),
+//        workflow.queriesRemaining (Number): at 0 this search is the last, prepare the fallback;
+//        workflow.bestConfidenceSeen (Number): of a refused search, for the caveat
 // Then   guardAllow: search; otherwise use the answer there is, or the fallback
 
 // One topic is the same words in any order. Their hash is the topic's name in the log.
@@ -15,6 +17,8 @@ const answered = typeof turn !== 'undefined' && turn.KnowledgeAgent?.responded
 workflow.guardAllow = true
 workflow.guardReason = ''
 workflow.guardMessage = ''
+workflow.queriesRemaining = 1
+workflow.bestConfidenceSeen = 0
 try {
   const { status, data } = await axios.post(
     `${env.RUNGUARD_URL}/guard/kb-requery`,
@@ -35,6 +39,8 @@ try {
   workflow.guardAllow = data.allow
   workflow.guardReason = data.reason || ''
   workflow.guardMessage = data.message || ''
+  workflow.queriesRemaining = data.queries_remaining ?? 0
+  workflow.bestConfidenceSeen = data.best_confidence_seen ?? 0
 } catch (error) {
   // Fails open: a guard that is away must not stop the conversation.
   workflow.guardReason = 'guard_unavailable'

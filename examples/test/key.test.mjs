@@ -11,7 +11,7 @@ before(async () => (service = await startService({ locked: true })))
 after(() => service.stop())
 
 async function botpress(key) {
-  const workflow = { guardAllow: false, guardReason: '', guardMessage: '', targetBot: 'billing' }
+  const workflow = { guardAllow: false, guardReason: '', guardMessage: '', targetBot: 'billing', handoffChain: '', handoffsRemaining: 0 }
   const event = { conversationId: 'c-1', preview: '' }
   await runBotpress(await botpressSnippet('handoff'), { env: { RUNGUARD_URL: service.url, RUNGUARD_KEY: key }, event, workflow })
   return { allow: workflow.guardAllow, reason: workflow.guardReason }

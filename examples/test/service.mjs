@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url'
 
 const target = fileURLToPath(new URL('../../target', import.meta.url))
 
-function binary() {
+export function binary() {
   const candidates = [process.env.RUNGUARD_BIN, join(target, 'release/runguard'), join(target, 'debug/runguard')]
   const found = candidates.find((path) => path && existsSync(path))
   if (!found) throw new Error('no runguard binary: run `cargo build --release`, or set RUNGUARD_BIN')

@@ -36,7 +36,7 @@ test('no-match-reprompt: an utterance without an address, and a No Reply, are no
 test('capture-slot-fill: a spoken address gets a hint, not an AI prompt', async () => {
   const user = { user_id: 'slot-1', capture_step: 'email', entity_type: 'email' }
   const spoken = await step('capture-slot-fill', { ...user, last_utterance: 'john at example dot com' })
-  assert.equal(spoken.path, 'block')
+  assert.equal(spoken.path, 'hint')
   assert.equal(spoken.reason, 'colloquial_format_detected')
   assert.notEqual(spoken.format_hint, '')
 })
@@ -48,7 +48,9 @@ test('capture-slot-fill: four attempts, then the ceiling', async () => {
     assert.equal(answer.path, 'allow')
     assert.equal(answer.remaining_attempts, remaining)
   }
-  assert.equal((await step('capture-slot-fill', user)).reason, 'attempt_ceiling_reached')
+  const fifth = await step('capture-slot-fill', user)
+  assert.equal(fifth.reason, 'attempt_ceiling_reached')
+  assert.equal(fifth.path, 'block')
 })
 
 test('kb-requery: a low score is not asked again, and the cap holds', async () => {
@@ -69,13 +71,23 @@ test('kb-requery: a low score is not asked again, and the cap holds', async () =
   assert.equal(third.best_confidence_seen, 0.7)
 })
 
+test('kb-requery: a corrected slip of the keyboard is asked once', async () => {
+  const mistyped = { user_id: 'kb-3', query: 'How do I reset the thremostat?' }
+  const corrected = { user_id: 'kb-3', query: 'How do I reset the thermostat?' }
+  await step('kb-requery-record', { ...mistyped, confidence_score: 0.2, retrieved_chunks: 3 })
+  assert.equal((await step('kb-requery-check', mistyped)).reason, 'low_confidence_re_query_blocked')
+  assert.equal((await step('kb-requery-check', corrected)).path, 'allow')
+  await step('kb-requery-record', { ...corrected, confidence_score: 0.2, retrieved_chunks: 3 })
+  assert.equal((await step('kb-requery-check', { ...corrected, query: 'How do I reset the themostat?' })).path, 'block')
+})
+
 test('api-circuit: three failures end a session, ten open the circuit for all', async () => {
   const endpoint_key = 'orders-api'
   const call = async (user_id, status_code) => {
     const check = await step('api-circuit-check', { user_id, endpoint_key })
     if (check.path === 'allow') {
-      const { permit_id, attempt } = check
-      const record = await step('api-circuit-record', { user_id, endpoint_key, status_code, permit_id, attempt })
+      const { permit_id, attempt, started_ms } = check
+      const record = await step('api-circuit-record', { user_id, endpoint_key, status_code, permit_id, attempt, started_ms })
       assert.deepEqual(record, { recorded: true, path: 'next' })
     }
     return check
@@ -87,12 +99,17 @@ test('api-circuit: three failures end a session, ten open the circuit for all', 
   }
   assert.equal((await call('circuit-1', 503)).reason, 'session_retry_ceiling')
 
-  for (let session = 2; session <= 8; session += 1) assert.equal((await call(`circuit-${session}`, 0)).path, 'allow')
+  for (let session = 2; session <= 8; session += 1) {
+    const check = await call(`circuit-${session}`, 0)
+    assert.equal(check.path, 'allow')
+    assert.equal(check.recent_failures_in_window, session + 1, 'the upstream degrades before the trip')
+  }
   const tripped = await call('circuit-9', 200)
   assert.equal(tripped.path, 'block')
   assert.equal(tripped.reason, 'circuit_just_tripped')
   assert.ok(tripped.retry_after_seconds > 0)
   assert.equal((await call('circuit-9', 200)).reason, 'circuit_open')
+  assert.match(await (await fetch(`${service.url}/v1/sessions/circuit-2`)).text(), /"latency_ms":\d/)
 })
 
 test('api-circuit: good calls never lock a session out', async () => {

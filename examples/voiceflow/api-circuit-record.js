@@ -1,13 +1,13 @@
 // Tells RunGuard how the API step went: this is what opens and closes the circuit.
 //
 // Where  Function step behind the API step, on its success and its failure port. status_code takes
-//        VF_STATUS_CODE, attempt and permit_id what api-circuit-check.js returned
+//        VF_STATUS_CODE; attempt, permit_id and started_ms what api-circuit-check.js returned
 //
-// inputs:  runguard_url, runguard_key, user_id, endpoint_key, status_code, attempt, permit_id
+// inputs:  runguard_url, runguard_key, user_id, endpoint_key, status_code, attempt, permit_id, started_ms
 // outputs: recorded
 // paths:   next
 export default async function main(args) {
-  const { runguard_url, runguard_key, user_id, endpoint_key, status_code, attempt, permit_id } = args.inputVars
+  const { runguard_url, runguard_key, user_id, endpoint_key, status_code, attempt, permit_id, started_ms } = args.inputVars
   const status = Number(status_code) || 0
   // No status is a timeout. A 404 is an answer: only these say that the upstream is in trouble.
   const failed = status === 0 || status === 408 || status === 429 || status >= 500
@@ -24,6 +24,8 @@ export default async function main(args) {
         attempt: Number(attempt) || 1,
         outcome: failed ? 'failure' : 'success',
         ...(status ? { status_code: status } : {}),
+        // Of an upstream that answers late and later a circuit can open too (slow_call_ms).
+        ...(Number(started_ms) ? { latency_ms: Math.max(0, Date.now() - Number(started_ms)) } : {}),
         ...(permit_id ? { permit_id: String(permit_id) } : {}),
       }),
     })

@@ -2,11 +2,13 @@
 //
 // Where  Function step at the top of the Capture step's No Match path. user_id and last_utterance
 //        take the variables of the same names; entity_type is email, phone, date, order_id or your own
-// Then   allow: the AI step; block: format_hint (as a static message) if there is one, or a person
+// Then   allow: the AI step, plainer the fewer remaining_attempts there are
+//        hint:  format_hint as a static message, then back to the Capture step: no AI step is needed
+//        block: a person
 //
 // inputs:  runguard_url, runguard_key, user_id, capture_step, entity_type, last_utterance
 // outputs: allow, reason, message, format_hint, remaining_attempts
-// paths:   allow, block
+// paths:   allow, hint, block
 export default async function main(args) {
   const { runguard_url, runguard_key, user_id, capture_step, entity_type, last_utterance } = args.inputVars
   try {
@@ -33,7 +35,7 @@ export default async function main(args) {
         format_hint: answer.format_hint || '',
         remaining_attempts: answer.remaining_attempts ?? 0,
       },
-      next: { path: answer.allow ? 'allow' : 'block' },
+      next: { path: answer.allow ? 'allow' : answer.format_hint ? 'hint' : 'block' },
       trace: [],
     }
   } catch (error) {

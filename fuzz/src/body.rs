@@ -51,6 +51,10 @@ fn fitting(field: &Field, bytes: &mut Unstructured<'_>) -> Result<Value> {
         Kind::Flag => json!(bytes.arbitrary::<bool>()?),
         Kind::OneOf(choices) => json!(*bytes.choose(choices)?),
         Kind::Any => anything(bytes, 4)?,
+        Kind::Names => {
+            let length = bytes.int_in_range(0..=3_u8)?;
+            Value::Array((0..length).map(|_| Ok(json!(*bytes.choose(&NAMES)?))).collect::<Result<_>>()?)
+        }
         Kind::Scopes => {
             let length = bytes.int_in_range(0..=3_u8)?;
             Value::Array((0..length).map(|_| scope(bytes)).collect::<Result<_>>()?)

@@ -62,8 +62,8 @@ class Route:
         return tuple(text for text in self.texts if text not in self.body)
 
 
-CONFIDENCE = (-0.01, 1.01, "0.5", True, [0.5])
-COUNT = (-1, 1.5, "3", True)
+CONFIDENCE = (-0.01, 1.01, "half", "1.01", "0,5", True, [0.5])
+COUNT = (-1, 1.5, "three", "-1", "1.5", True)
 DOLLARS = (-0.01, "five", "-1", True, [1], "1e400", 1e300)
 
 ROUTES = (
@@ -78,7 +78,7 @@ ROUTES = (
     Route(KB_RECORD, "kb_requery",
           {"session_id": "s", "query": "how do refunds work", "confidence_score": 0.8, "retrieved_chunks": 3},
           ids=("session_id",), texts=("query",),
-          numbers={"confidence_score": CONFIDENCE, "retrieved_chunks": (-1, 1.5, "3", True)}),
+          numbers={"confidence_score": CONFIDENCE, "retrieved_chunks": (-1, 1.5, "three", True)}),
     Route(AGENT_ACTION, "agent_action", {"session_id": "s", "action_name": "get_profile"},
           ids=("session_id", "action_name")),
     Route(AGENT_RESULT, "agent_action", {"session_id": "s", "action_name": "get_profile"},
@@ -91,7 +91,7 @@ ROUTES = (
           ids=("endpoint_key", "session_id")),
     Route(CIRCUIT_RECORD, "api_circuit",
           {"endpoint_key": "orders", "session_id": "s", "attempt": 1, "outcome": "success"},
-          ids=("endpoint_key", "session_id"), numbers={"attempt": (0, -1, 1.5, "1")}),
+          ids=("endpoint_key", "session_id"), numbers={"attempt": (0, -1, 1.5, "one")}),
     Route(LOOP, "loop", {"session_id": "s", "tool": "search"}, ids=("session_id", "tool"),
           numbers={"repeats": (1, *COUNT), "max_cycle_len": (0, *COUNT), "window_seconds": COUNT, "max_calls": COUNT}),
     Route(LOOP_CHECK, "loop", {"session_id": "s", "tool": "search"}, ids=("session_id", "tool")),

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from runguard_process import binary, free_port, run_cli
 
 COMMANDS = [
     ["serve"], ["decisions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
-    ["agent"], ["agent", "serve"], ["agent", "sessions"], ["demo"], ["estimate"], ["insights"], ["report"], ["alerts"], ["preview"], ["replay"], ["tune"], ["explain"],
+    ["agent"], ["agent", "serve"], ["agent", "sessions"], ["demo"], ["estimate"], ["check-flow"], ["insights"], ["report"], ["alerts"], ["preview"], ["replay"], ["tune"], ["explain"],
     ["settings"], ["settings", "example"], ["settings", "check"], ["settings", "show"],
 ]
 
@@ -193,3 +194,56 @@ def test_no_circuit_in_a_phase_is_not_no_endpoint(busy, serve):
 
 def test_settings_show_says_what_it_reads():
     assert "GET /v1/settings" in run_cli("settings", "show", "--help").stdout
+
+
+# -- check-flow -------------------------------------------------------------------------------------
+
+FLOWS = Path(__file__).parents[2] / "examples" / "flows"
+
+
+def test_a_plan_without_gaps_is_clean():
+    shown = run_cli("check-flow", str(FLOWS / "support.yaml"))
+    assert shown.returncode == 0 and shown.stdout.startswith("Nothing found in 3 bots"), shown
+
+
+def test_circles_and_gaps_of_a_plan_end_with_1():
+    shown = run_cli("check-flow", str(FLOWS / "circle.yaml"), "--json")
+    assert shown.returncode == 1, shown
+    report = json.loads(shown.stdout)
+    assert [(finding["kind"], finding["subject"], finding["names"]) for finding in report["findings"]] == [
+        ("cycle", "billing", ["billing", "orchestrator"]),
+        ("cycle", "orchestrator", ["orchestrator", "subscriptions"]),
+        ("unknown_target", "subscriptions", ["biling"]),
+        ("unreachable_bot", "returns", []),
+        ("no_way_out", "billing", []),
+        ("no_way_out", "orchestrator", []),
+        ("no_way_out", "subscriptions", []),
+        ("missing_action", "tell the order status", ["lookup_order"]),
+        ("missing_action", "tell the tier and the discount", ["get_subscription"]),
+    ]
+    people = run_cli("check-flow", str(FLOWS / "circle.yaml"))
+    assert people.returncode == 1 and "billing → orchestrator → billing" in people.stdout, people
+    assert "did you mean 'billing'?" in people.stdout and "panicked" not in people.stderr
+
+
+@pytest.mark.parametrize("name, text", [
+    ("plan.yaml", "start: desk\nbots: {desk: [person]}\nends: person\n"),
+    ("plan.json", '{"start": ["desk"], "bots": {"desk": ["person"]}, "ends": ["person"]}'),
+    ("plan.yml", "start: desk\nbots:\n  desk: [billing]\n  billing: [desk]\naccepted_cycles: [[desk, billing]]\n"),
+], ids=lambda value: value[:9])
+def test_a_plan_is_yaml_or_json(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    shown = run_cli("check-flow", name, cwd=tmp_path)
+    assert shown.returncode == 0, shown
+
+
+@pytest.mark.parametrize("text", [
+    "", "bots: [", "bots: {desk: 7}", "bots: {a: []}", "actions: [a]", "botts: {}", "- a", "[" * 100_000,
+    "a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]",
+], ids=lambda text: text[:20] or "empty")
+def test_a_plan_that_cannot_be_read_ends_with_2(tmp_path, text):
+    for name in ("plan.yaml", "plan.json"):
+        (tmp_path / name).write_text(text)
+        shown = run_cli("check-flow", name, cwd=tmp_path)
+        assert shown.returncode == 2 and name in shown.stderr and "panicked" not in shown.stderr, shown
+    assert run_cli("check-flow", "no-such-file.yaml", cwd=tmp_path).returncode == 2

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from catalogue import AI_TASK_RETRY, CAPTURE, CIRCUIT_CHECK, CIRCUIT_RECORD, HANDOFF, KB_CHECK, KB_RECORD, NO_MATCH
+from catalogue import AGENT_ACTION, AI_TASK_RETRY, CAPTURE, CIRCUIT_CHECK, CIRCUIT_RECORD, HANDOFF, KB_CHECK, KB_RECORD, NO_MATCH
 from runguard_http import T0_MS
 from runguard_process import run_cli
 
@@ -157,6 +157,37 @@ def test_an_upstream_that_gets_worse_is_told_before_it_trips(flow):
     worse = only(insights(flow.at(10 * HOUR - 1), f"?since={T0_MS}"), "upstream_degrades")
     assert worse["subject"] == "orders" and worse["severity"] == "high"
     assert worse["evidence"]["failures_late"] == 8 and worse["evidence"]["failures_before"] == 0
+
+
+def spiralling(flow, sessions=6, **more):
+    """An agent whose actions do not give what the goal needs, and which at last asks for one that it does not have."""
+    goal = {"goal": "tell jane@example.com the tier", "available_actions": ["get_profile", "get_orders"], **more}
+    for number in range(sessions):
+        for _ in range(3):
+            flow.at(400 + number).allowed(AGENT_ACTION, session_id=f"g{number}", action_name="get_profile", **goal)
+        flow.refused(AGENT_ACTION, "consecutive_same_action_spiral", session_id=f"g{number}", action_name="get_profile", **goal)
+        flow.allowed(AGENT_ACTION, session_id=f"g{number}", action_name="get_tier", **goal)
+
+
+def test_goals_are_told_with_what_spirals_on_them_and_what_they_lack(flow):
+    spiralling(flow)
+    advice = insights(flow)
+    spiral = only(advice, "goal_spiral")
+    assert spiral["subject"] == "get_profile" and spiral["evidence"]["actions"] == {"get_profile": 6}, spiral
+    assert "the tier" in spiral["title"] and "jane" not in json.dumps(advice), spiral
+    lacking = only(advice, "goal_lacks_action")
+    assert lacking["evidence"]["missing"] == ["get_tier"] and lacking["evidence"]["asked_for_missing"] == 6, lacking
+    assert lacking["evidence"]["available_actions"] == ["get_profile", "get_orders"], lacking
+    row = flow.get("/v1/decisions?limit=1").json["decisions"][0]
+    assert row["input"]["available_actions"] == ["get_profile", "get_orders"] and "jane" not in json.dumps(row), row
+
+
+def test_goals_are_not_kept_where_texts_are_not(serve):
+    flow = serve(config='[log]\nstore_text = "none"\n').client()
+    spiralling(flow, available_actions="get_profile, get_orders")
+    assert not of_kind(insights(flow), "goal_spiral") and not of_kind(insights(flow), "goal_lacks_action")
+    for row in flow.get("/v1/decisions").json["decisions"]:
+        assert "goal" not in row["input"] and "available_actions" not in row["input"], row
 
 
 def test_the_range_is_the_last_seven_days(flow):

@@ -6,6 +6,7 @@ pub(crate) mod agent;
 #[path = "commands/agent_left_out.rs"]
 pub(crate) mod agent;
 pub(crate) mod alerts;
+pub(crate) mod check_flow;
 pub(crate) mod circuits;
 pub(crate) mod decisions;
 pub(crate) mod demo;

@@ -44,6 +44,8 @@ enum Command {
     Demo(commands::demo::Demo),
     /// Work out what loops cost you, and what the guards would leave of it
     Estimate(commands::estimate::Estimate),
+    /// Find circles and gaps in a planned routing before it goes live
+    CheckFlow(commands::check_flow::CheckFlow),
     /// Run a program of yours, Python or Node, with a cap on what its model calls cost
     Run(commands::run::Run),
     /// Run an agent that cannot run away: in the terminal, or behind HTTP
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Demo(demo) => demo.run(),
         Command::Estimate(estimate) => estimate.run(),
+        Command::CheckFlow(check) => check.run(),
         Command::Run(run) => run.run(),
         Command::Agent(agent) => agent.run(),
         Command::Decisions(decisions) => decisions.run(),

@@ -2,6 +2,9 @@
 //!
 //! The table of a route is written once and serves four times: it validates, it names unknown fields, it is the
 //! OpenAPI schema, and it is the documentation. All problems are collected, so a caller mends them in one go.
+//!
+//! A template of a low-code tool puts quotes around everything, or around nothing. So a number that comes as text is taken, and a name
+//! that comes as a number, as long as there is one way to read it; the answer's warnings say which field it was.
 
 use runguard_core::calendar::Period;
 use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
@@ -17,6 +20,8 @@ use std::fmt;
 pub const MAX_ID_CHARS: usize = 256;
 /// Deepest nesting of a JSON value.
 pub const MAX_DEPTH: usize = 64;
+/// Longest list of names.
+pub const MAX_NAMES: usize = 256;
 /// Unknown fields named one by one; the rest are only counted.
 const MAX_WARNINGS: usize = 20;
 
@@ -42,6 +47,8 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// Any JSON value, nested at most 64 deep.
     Any,
+    /// Names as [`Kind::Id`]: a list, or a text with commas between them.
+    Names,
     /// What a budget draws on: a list of objects.
     Scopes,
 }
@@ -93,7 +100,7 @@ impl Kind {
             Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) | Self::Scopes => {
                 Keeping::AsItIs
             }
-            Self::Text => Keeping::AsStoreTextSays,
+            Self::Text | Self::Names => Keeping::AsStoreTextSays,
             Self::Label | Self::Hash => Keeping::AsNameOrDigest,
             Self::Any => Keeping::AsDigest,
         }
@@ -149,6 +156,7 @@ enum Parsed<'a> {
     Dollars(NanoDollars),
     Flag(bool),
     Json(&'a RawValue),
+    Names(Vec<String>),
     Scopes(Vec<Scope>),
 }
 
@@ -167,6 +175,7 @@ impl<'a> Input<'a> {
         let Object(members) = serde_json::from_str(text).map_err(|error| InputError::NotAnObject(not_an_object(text, &error)))?;
         let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new(), asked_with: None };
         let mut problems = Vec::new();
+        let mut misquoted: Vec<(&'static str, Misquoted)> = Vec::new();
         let mut unknown = 0_usize;
         for (name, raw) in members {
             let Some(field) = fields.iter().chain([&REQUEST_ID]).find(|field| field.name == name) else {
@@ -179,12 +188,16 @@ impl<'a> Input<'a> {
             // The last of several members with one name wins, as in every common JSON reader.
             input.values.retain(|(known, _)| *known != field.name);
             problems.retain(|problem: &Problem| problem.field != field.name);
+            misquoted.retain(|(known, _)| *known != field.name);
             match read_value(field, raw) {
-                Ok(Some(value)) => input.values.push((field.name, value)),
-                Ok(None) => {}
+                Ok((value, how)) => {
+                    input.values.extend(value.map(|value| (field.name, value)));
+                    misquoted.extend(how.map(|how| (field.name, how)));
+                }
                 Err(problem) => problems.push(Problem { field: field.name.into(), problem }),
             }
         }
+        input.warnings.extend(misquoted.into_iter().map(|(name, how)| format!("'{name}' {}", how.advice())));
         if unknown > MAX_WARNINGS {
             input.warnings.push(format!("and {} more unknown fields", unknown - MAX_WARNINGS));
         }
@@ -236,6 +249,14 @@ impl<'a> Input<'a> {
 
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.find(name), Some(Parsed::Flag(true)))
+    }
+
+    /// Empty when absent.
+    pub fn names(&self, name: &str) -> Vec<String> {
+        match self.find(name) {
+            Some(Parsed::Names(names)) => names.clone(),
+            _ => Vec::new(),
+        }
     }
 
     /// Empty when absent.
@@ -335,64 +356,116 @@ pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&
     (distance <= 2 || distance * 3 <= best.len()).then_some(best)
 }
 
-fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<Option<Parsed<'a>>, String> {
+/// How a value was written that is taken all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Misquoted {
+    NumberAsText,
+    TextAsNumber,
+    TextAsFlag,
+    NothingAsText,
+}
+
+impl Misquoted {
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::NumberAsText => "is a number and was taken as text: put it in quotes",
+            Self::TextAsNumber => "is text and was taken as the number in it: leave out the quotes",
+            Self::TextAsFlag => "is text and was taken as the true or false in it: leave out the quotes",
+            Self::NothingAsText => "is an empty text and was taken as not given: leave it out, or send null",
+        }
+    }
+}
+
+/// A value, `None` when it is not given, and how it was written if otherwise than it should be.
+fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>>, Option<Misquoted>), String> {
     let text = raw.get();
     if text == "null" {
         // An optional value that is null is absent: low-code tools send what they have not set as null.
-        return if field.required { Err("is required and must not be null".into()) } else { Ok(None) };
+        return if field.required { Err("is required and must not be null".into()) } else { Ok((None, None)) };
     }
-    let value = match field.kind {
-        Kind::Id | Kind::Label => {
-            let id = string(text)?;
-            if id.trim().is_empty() {
-                return Err("must not be empty".into());
-            }
-            let chars = if id.len() > MAX_ID_CHARS { id.chars().count() } else { 0 };
-            if chars > MAX_ID_CHARS {
-                return Err(format!("is {chars} characters long; at most {MAX_ID_CHARS} are taken"));
-            }
-            Parsed::Text(id)
+    match field.kind {
+        Kind::Id | Kind::Label | Kind::Text | Kind::Name | Kind::Hash if number(text).is_some() => {
+            Ok((Some(read_text(field, Cow::Borrowed(text))?), Some(Misquoted::NumberAsText)))
         }
-        Kind::Text | Kind::Name | Kind::Hash => {
-            let value = string(text)?;
-            if value.len() > MAX_TEXT_BYTES {
-                return Err(format!("is {} bytes long; at most {MAX_TEXT_BYTES} are taken", value.len()));
+        Kind::Id | Kind::Label | Kind::Text | Kind::Name | Kind::Hash => Ok((Some(read_text(field, string(text)?)?), None)),
+        Kind::Fraction | Kind::Whole(_) | Kind::Flag if text.starts_with('"') => {
+            let inside = string(text)?;
+            let inside = inside.trim();
+            if inside.is_empty() {
+                return if field.required { Err("must not be empty".into()) } else { Ok((None, Some(Misquoted::NothingAsText))) };
             }
-            if field.required && value.trim().is_empty() {
-                return Err("must not be empty".into());
-            }
-            Parsed::Text(value)
+            let how = if field.kind == Kind::Flag { Misquoted::TextAsFlag } else { Misquoted::TextAsNumber };
+            Ok((Some(read_bare(field, inside)?), Some(how)))
         }
-        Kind::Fraction => {
-            let number = number(text).ok_or("must be a number from 0 to 1")?;
-            if !(0.0..=1.0).contains(&number) {
-                return Err("must be from 0 to 1".into());
-            }
-            Parsed::Number(number)
-        }
-        Kind::Whole(at_least) => Parsed::Whole(whole(text, at_least)?),
-        Kind::Dollars => Parsed::Dollars(dollars(text)?),
-        Kind::Flag => match text {
-            "true" => Parsed::Flag(true),
-            "false" => Parsed::Flag(false),
-            _ => return Err("must be true or false".into()),
-        },
+        Kind::Fraction | Kind::Whole(_) | Kind::Flag => Ok((Some(read_bare(field, text)?), None)),
+        Kind::Dollars => Ok((Some(Parsed::Dollars(dollars(text)?)), None)),
         Kind::OneOf(choices) => {
             let value = string(text)?;
             if !choices.contains(&value.as_ref()) {
                 return Err(format!("must be one of {}", choices.join(", ")));
             }
-            Parsed::Text(value)
+            Ok((Some(Parsed::Text(value)), None))
         }
         Kind::Any => {
             if depth(text) > MAX_DEPTH {
                 return Err(format!("is nested deeper than {MAX_DEPTH} levels"));
             }
-            Parsed::Json(raw)
+            Ok((Some(Parsed::Json(raw)), None))
         }
-        Kind::Scopes => Parsed::Scopes(scopes(text)?),
+        Kind::Names => Ok((Some(Parsed::Names(names(text)?)), None)),
+        Kind::Scopes => Ok((Some(Parsed::Scopes(scopes(text)?)), None)),
+    }
+}
+
+/// A name or a text, without its quotes.
+fn read_text<'a>(field: &Field, value: Cow<'a, str>) -> Result<Parsed<'a>, String> {
+    let is_name = matches!(field.kind, Kind::Id | Kind::Label);
+    if (is_name || field.required) && value.trim().is_empty() {
+        return Err("must not be empty".into());
+    }
+    if is_name {
+        let chars = if value.len() > MAX_ID_CHARS { value.chars().count() } else { 0 };
+        if chars > MAX_ID_CHARS {
+            return Err(format!("is {chars} characters long; at most {MAX_ID_CHARS} are taken"));
+        }
+    } else if value.len() > MAX_TEXT_BYTES {
+        return Err(format!("is {} bytes long; at most {MAX_TEXT_BYTES} are taken", value.len()));
+    }
+    Ok(Parsed::Text(value))
+}
+
+/// What is written without quotes.
+fn read_bare<'a>(field: &Field, text: &str) -> Result<Parsed<'a>, String> {
+    if let Kind::Whole(at_least) = field.kind {
+        return Ok(Parsed::Whole(whole(text, at_least)?));
+    }
+    if field.kind == Kind::Flag {
+        return match text {
+            "true" | "True" => Ok(Parsed::Flag(true)),
+            "false" | "False" => Ok(Parsed::Flag(false)),
+            _ => Err("must be true or false".into()),
+        };
+    }
+    let number = number(text).ok_or("must be a number from 0 to 1")?;
+    if !(0.0..=1.0).contains(&number) {
+        return Err("must be from 0 to 1".into());
+    }
+    Ok(Parsed::Number(number))
+}
+
+fn names(text: &str) -> Result<Vec<String>, String> {
+    let names: Vec<String> = if text.starts_with('"') {
+        string(text)?.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    } else {
+        serde_json::from_str(text).map_err(|_| "must be a list of names, or a text with commas between them")?
     };
-    Ok(Some(value))
+    if names.len() > MAX_NAMES {
+        return Err(format!("has {} names; at most {MAX_NAMES} are taken", names.len()));
+    }
+    match names.iter().find(|name| name.trim().is_empty() || name.chars().count() > MAX_ID_CHARS) {
+        Some(_) => Err(format!("has a name that is empty or longer than {MAX_ID_CHARS} characters")),
+        None => Ok(names),
+    }
 }
 
 /// A scope as it is sent.
@@ -516,6 +589,7 @@ mod tests {
         Field::optional("error", Kind::Flag, "a flag", "true"),
         Field::optional("outcome", Kind::OneOf(&["success", "failure"]), "an outcome", "\"success\""),
         Field::optional("params", Kind::Any, "anything", "{}"),
+        Field::optional("tools", Kind::Names, "names", "[]"),
     ];
 
     fn problem(body: &str) -> Vec<(String, String)> {
@@ -541,18 +615,73 @@ mod tests {
 
     #[test]
     fn every_problem_is_named_at_once() {
-        let problems = problem(r#"{"note":5,"share":1.5,"count":0,"error":"true","outcome":"maybe"}"#);
+        let problems = problem(r#"{"note":[5],"share":1.5,"count":0,"error":"yes","outcome":"maybe"}"#);
         let fields: Vec<&str> = problems.iter().map(|(field, _)| field.as_str()).collect();
         assert_eq!(fields, ["note", "share", "count", "error", "outcome", "session_id"]);
     }
 
     #[test]
     fn required_ids_are_strings_of_1_to_256_characters() {
-        for bad in ["null", "\"\"", "\"  \"", "7", "[\"a\"]", "{}", "true", &format!("\"{}\"", "ä".repeat(257)), "\"\\ud800\""] {
+        for bad in ["null", "\"\"", "\"  \"", &"7".repeat(257), "[\"a\"]", "{}", "true", &format!("\"{}\"", "ä".repeat(257)), "\"\\ud800\""]
+        {
             assert_eq!(problem(&format!("{{\"session_id\":{bad}}}"))[0].0, "session_id", "{bad}");
         }
         let longest = format!("{{\"session_id\":\"{}\"}}", "ä".repeat(256));
         assert!(Input::read(longest.as_bytes(), FIELDS).is_ok());
+    }
+
+    #[test]
+    fn what_a_template_quotes_too_much_or_too_little_is_taken_and_named() {
+        let body = br#"{"session_id":12345678901234567890,"note":0.50,"share":"0.4","count":" 2 ","error":"true","params":"7"}"#;
+        let input = Input::read(body, FIELDS).unwrap();
+        assert_eq!(input.text("session_id"), "12345678901234567890", "the digits as they stand");
+        assert_eq!(input.text("note"), "0.50");
+        assert_eq!((input.fraction("share"), input.whole("count"), input.flag("error")), (Some(0.4), Some(2), true));
+        assert_eq!(input.json("params").map(RawValue::get), Some("\"7\""));
+        let named =
+            |warnings: &[String]| warnings.iter().filter_map(|warning| Some(warning.split('\'').nth(1)?.to_owned())).collect::<Vec<_>>();
+        assert_eq!(named(&input.warnings), ["session_id", "note", "share", "count", "error"]);
+        assert!(!input.warnings.iter().any(|warning| warning.contains("0.4")), "the value is nobody's business: {:?}", input.warnings);
+
+        let input = Input::read(br#"{"session_id":"a","share":"","count":" ","error":"","note":""}"#, FIELDS).unwrap();
+        assert_eq!((input.fraction("share"), input.whole("count"), input.flag("error")), (None, None, false), "not set in the flow");
+        assert_eq!(named(&input.warnings), ["share", "count", "error"]);
+
+        let input = Input::read(br#"{"session_id":7,"share":"0.4","session_id":"a","share":0.5}"#, FIELDS).unwrap();
+        assert!(input.warnings.is_empty(), "the last of several counts: {:?}", input.warnings);
+
+        for bad in [
+            r#""share":"0,4""#,
+            r#""share":"1.5""#,
+            r#""share":"40%""#,
+            r#""share":"NaN""#,
+            r#""share":"true""#,
+            r#""share":true"#,
+            r#""count":"2.5""#,
+            r#""count":"0""#,
+            r#""count":"two""#,
+            r#""count":[2]"#,
+            r#""error":"1""#,
+            r#""error":1"#,
+            r#""note":true"#,
+            r#""outcome":1"#,
+        ] {
+            assert_eq!(problem(&format!("{{\"session_id\":\"a\",{bad}}}")).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_come_as_a_list_or_with_commas() {
+        let names =
+            |tools: &str| Input::read(format!("{{\"session_id\":\"a\",\"tools\":{tools}}}").as_bytes(), FIELDS).unwrap().names("tools");
+        assert_eq!(names(r#"["get_orders", "get profile"]"#), ["get_orders", "get profile"]);
+        assert_eq!(names(r#"" get_orders, get profile,, ""#), ["get_orders", "get profile"]);
+        assert!(names("[]").is_empty() && names("\"\"").is_empty() && names("null").is_empty());
+        let many = format!("{:?}", vec!["a"; MAX_NAMES + 1]);
+        let long = format!("[\"{}\"]", "a".repeat(MAX_ID_CHARS + 1));
+        for bad in ["7", "{}", "[7]", "[\"\"]", "[[\"a\"]]", &many, &long] {
+            assert_eq!(problem(&format!("{{\"session_id\":\"a\",\"tools\":{bad}}}"))[0].0, "tools", "{bad}");
+        }
     }
 
     #[test]

@@ -33,8 +33,10 @@ pub struct Shows<'a> {
     pub topic: Option<Topic<'a>>,
     pub handover: Option<Handover<'a>>,
     pub entity: Option<Entity<'a>>,
+    pub goal: Option<Goal<'a>>,
     pub call: Option<CallEnd>,
     pub circuit: Option<Turned>,
+    pub failing: Option<Failing>,
     pub spending: Option<Spending<'a>>,
 }
 
@@ -67,6 +69,19 @@ pub struct Entity<'a> {
     pub is_hint: bool,
 }
 
+/// What an agent is to reach with the subject.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Goal<'a> {
+    /// What it is counted under: a digest, the same for the same words.
+    pub name: String,
+    /// The words, as far as they are kept.
+    pub text: Cow<'a, str>,
+    /// What the agent may call, as far as it is kept.
+    pub offered: Vec<String>,
+    /// Whether the subject is among them; where that cannot be told, it is.
+    pub is_offered: bool,
+}
+
 /// How a call to the subject ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallEnd {
@@ -79,6 +94,13 @@ pub struct CallEnd {
 pub enum Turned {
     Open,
     Closed,
+}
+
+/// How near the subject's circuit is to its trip while calls still pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failing {
+    pub failures: u64,
+    pub threshold: u64,
 }
 
 /// Whose figures they are.

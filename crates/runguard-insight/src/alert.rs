@@ -15,7 +15,7 @@ use runguard_core::row::{Kind, Outcome, RowRef};
 use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_core::time::{Span, Timestamp};
-use runguard_guards::logged::{self, Account, Shows, Turned};
+use runguard_guards::logged::{self, Account, Failing, Shows, Turned};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
@@ -38,6 +38,8 @@ const MAX_SHOWN_CHARS: usize = 80;
 pub enum When {
     /// A circuit opens; resolved when it closes.
     CircuitTrip,
+    /// An endpoint's failures reach more than `share` percent of those that open its circuit; resolved when they are fewer.
+    Degrading,
     /// `count` blocks within `window`; resolved when a window passes without one.
     Blocks,
     /// More than `share` percent of at least `count` decisions within `window` are blocks.
@@ -52,6 +54,7 @@ impl When {
     pub const fn code(self) -> &'static str {
         match self {
             Self::CircuitTrip => "circuit_trip",
+            Self::Degrading => "degrading",
             Self::Blocks => "blocks",
             Self::BlockRate => "block_rate",
             Self::Budget => "budget",
@@ -339,13 +342,14 @@ impl Rule {
         let mut alerts = Vec::new();
         match self.when {
             When::CircuitTrip => alerts.extend(self.judge_circuit(state, row, shows)),
+            When::Degrading => alerts.extend(self.judge_degrading(state, row, shows)),
             When::Budget => alerts = self.judge_budget(state, row, shows),
             When::Blocks | When::BlockRate | When::Fallback => {
                 self.sweep(state, row, &mut alerts);
                 alerts.extend(match self.when {
                     When::Blocks => self.judge_blocks(state, row),
                     When::BlockRate => self.judge_rate(state, row),
-                    When::Fallback | When::CircuitTrip | When::Budget => self.judge_fallback(state, row),
+                    When::Fallback | When::CircuitTrip | When::Degrading | When::Budget => self.judge_fallback(state, row),
                 });
             }
         }
@@ -449,6 +453,31 @@ impl Rule {
             AlertState::Resolved => (format!("The circuit of '{name}' is closed again"), "Calls pass again.".to_owned()),
         };
         Some(self.tell(key, entry, row, turned, Severity::Error, (title, text)))
+    }
+
+    fn judge_degrading(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Option<Alert> {
+        let failing = shows.failing.filter(|_| self.concerns(row))?;
+        let Failing { failures, threshold } = failing;
+        let is_near = failures as f64 * 100.0 > self.share * threshold as f64;
+        let key = dedup_key(&self.name, &[row.tenant, row.subject]);
+        // Most endpoints are well: nothing is known of them.
+        if !is_near && !state.entries.contains_key(&key) {
+            return None;
+        }
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
+        (entry.tenant, entry.guard, entry.subject) = (row.tenant.to_owned(), row.guard.to_string(), row.subject.to_owned());
+        let turned = if is_near { entry.latch().turn_on(row.time(), self.cooldown) } else { entry.latch().turn_off() }?;
+        let name = shown(row.subject);
+        let (title, text) = match turned {
+            AlertState::Firing => (
+                format!("'{name}' fails: {failures} of the {threshold} failures that open its circuit"),
+                "Calls still pass. Look at the upstream now; `runguard circuits` shows where it stands.".to_owned(),
+            ),
+            AlertState::Resolved => {
+                (format!("'{name}' fails less: {failures} of {threshold} failures"), "Its circuit is not about to open.".to_owned())
+            }
+        };
+        Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
     }
 
     fn judge_blocks(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {

@@ -32,6 +32,7 @@ pub struct Overview {
     pub actions: Vec<Action>,
     /// 0: all actions run as often; towards 1: one of them runs nearly alone (Gini).
     pub action_skew: f64,
+    pub goals: Vec<Goal>,
     pub endpoints: Vec<Endpoint>,
     pub entities: Vec<Entity>,
     pub budgets: Vec<BudgetSeen>,
@@ -151,6 +152,35 @@ pub struct Action {
     pub runs: u64,
     pub blocked: u64,
     pub share: f64,
+}
+
+/// What agents were to reach, as far as they say.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Goal {
+    /// A digest of its words.
+    pub goal: String,
+    /// The words, as far as texts are kept.
+    pub label: String,
+    pub runs: u64,
+    /// Calls that were stopped, or would have been.
+    pub spirals: u64,
+    /// Of them those at the ceiling of all actions.
+    pub ceilings: u64,
+    pub actions: Vec<GoalAction>,
+    /// What the agent may call, by the newest that said so.
+    pub offered: Vec<String>,
+    pub sessions: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GoalAction {
+    pub action: String,
+    pub runs: u64,
+    pub spirals: u64,
+    /// Asked for although it is not among what the agent may call.
+    pub not_offered: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

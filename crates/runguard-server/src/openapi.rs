@@ -10,7 +10,7 @@ use runguard_core::shown::html;
 use runguard_core::{GuardName, Reason};
 use runguard_engine::watch::Watched;
 use runguard_guards::guard::{AnswerKind, GuardEntry, ROUTES, Route, RouteKind};
-use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_TEXT_BYTES, REQUEST_ID};
+use runguard_guards::input::{Field, KNOWN_PER, Kind, MAX_ID_CHARS, MAX_NAMES, MAX_TEXT_BYTES, REQUEST_ID};
 use runguard_guards::policy::default_rule_mode;
 use serde_json::{Map, Value, json};
 
@@ -233,26 +233,51 @@ fn scope_schema() -> Value {
     })
 }
 
+/// A number, or true or false, also as text: what templates send.
+fn bare_or_quoted(bare: &str, pattern: &str, field: &Field) -> Value {
+    let pattern = if field.required { format!("^{pattern}$") } else { format!("^({pattern})?$") };
+    json!({"type": [bare, "string"], "pattern": pattern})
+}
+
 fn field_schema(field: &Field) -> Value {
+    let name_or_number = json!(["string", "number"]);
     let mut schema = match field.kind {
-        Kind::Id | Kind::Label => json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
+        Kind::Id | Kind::Label => json!({"type": name_or_number, "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"}),
         Kind::Text | Kind::Name | Kind::Hash if field.required => {
-            json!({"type": "string", "minLength": 1, "maxLength": MAX_TEXT_BYTES / 4, "pattern": "[^\\s]"})
+            json!({"type": name_or_number, "minLength": 1, "maxLength": MAX_TEXT_BYTES / 4, "pattern": "[^\\s]"})
         }
         // In characters here and in bytes in fact: four bytes are the most a character takes.
-        Kind::Text | Kind::Name | Kind::Hash => json!({"type": "string", "maxLength": MAX_TEXT_BYTES / 4}),
-        Kind::Fraction => json!({"type": "number", "minimum": 0, "maximum": 1}),
-        Kind::Whole(at_least) => json!({"type": "integer", "minimum": at_least, "maximum": 9_007_199_254_740_991_u64}),
+        Kind::Text | Kind::Name | Kind::Hash => json!({"type": name_or_number, "maxLength": MAX_TEXT_BYTES / 4}),
+        Kind::Fraction => {
+            let mut schema = bare_or_quoted("number", r"(0(\.[0-9]+)?|1(\.0+)?)", field);
+            (schema["minimum"], schema["maximum"]) = (json!(0), json!(1));
+            schema
+        }
+        Kind::Whole(at_least) => {
+            let pattern = if at_least == 0 { "[0-9]{1,15}".to_owned() } else { format!("([{at_least}-9]|[1-9][0-9]{{1,14}})") };
+            let mut schema = bare_or_quoted("integer", &pattern, field);
+            (schema["minimum"], schema["maximum"]) = (json!(at_least), json!(9_007_199_254_740_991_u64));
+            schema
+        }
         Kind::Dollars => json!({"type": "number", "minimum": 0, "maximum": 9_000_000_000_u64}),
-        Kind::Flag => json!({"type": "boolean"}),
+        Kind::Flag => bare_or_quoted("boolean", "(true|false)", field),
         Kind::OneOf(choices) => json!({"type": "string", "enum": choices}),
         Kind::Any => json!({}),
+        Kind::Names => {
+            let name = json!({"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS, "pattern": "[^\\s]"});
+            json!({"type": ["array", "string"], "maxItems": MAX_NAMES, "items": name, "maxLength": MAX_ID_CHARS})
+        }
         Kind::Scopes => json!({"type": "array", "maxItems": MOST_SCOPES, "items": scope_schema()}),
     };
     if let Value::Object(schema) = &mut schema {
         if !field.required && field.kind != Kind::Any {
-            let kind = schema.remove("type").unwrap_or(Value::Null);
-            schema.insert("type".into(), json!([kind, "null"]));
+            let mut kinds = match schema.remove("type") {
+                Some(Value::Array(kinds)) => kinds,
+                Some(kind) => vec![kind],
+                None => Vec::new(),
+            };
+            kinds.push(json!("null"));
+            schema.insert("type".into(), kinds.into());
             if let Some(Value::Array(choices)) = schema.get_mut("enum") {
                 choices.push(Value::Null);
             }
@@ -282,7 +307,7 @@ fn answer_schema(route: &Route) -> Value {
         ("session_id".to_owned(), text.clone()),
         (
             "warnings".to_owned(),
-            json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known."}),
+            json!({"type": ["array", "string"], "items": {"type": "string"}, "description": "Fields that were not known, and values that were quoted too much or too little and taken all the same."}),
         ),
     ]);
     properties.insert(
@@ -466,6 +491,19 @@ fn overview_schema() -> Value {
         ),
         ("actions", &few(&[("action", &text), ("runs", &whole), ("blocked", &whole), ("share", &number)])),
         ("action_skew", &number),
+        (
+            "goals",
+            &few(&[
+                ("goal", &text),
+                ("label", &text),
+                ("runs", &whole),
+                ("spirals", &whole),
+                ("ceilings", &whole),
+                ("actions", &list(&object(&[("action", &text), ("runs", &whole), ("spirals", &whole), ("not_offered", &whole)]))),
+                ("offered", &texts),
+                ("sessions", &texts),
+            ]),
+        ),
         (
             "endpoints",
             &few(&[
@@ -726,7 +764,7 @@ fn alerts_schema() -> Value {
     let firing = [("dedup_key", &text), ("tenant", &text), ("title", &text), ("since", &text), ("since_ms", &time_ms)];
     let rule = object(&[
         ("name", &text),
-        ("when", &json!({"enum": ["circuit_trip", "blocks", "block_rate", "budget", "fallback"]})),
+        ("when", &json!({"enum": ["circuit_trip", "degrading", "blocks", "block_rate", "budget", "fallback"]})),
         ("guard", &name),
         ("reason", &name),
         ("tenant", &name),

@@ -77,6 +77,10 @@ export interface AgentActionRequest {
   action_params_hash?: string | null
   /** The parameters themselves: RunGuard hashes them, whatever their order and form. */
   action_params?: unknown
+  /** What the agent is to reach; 200 characters are kept. */
+  goal?: string | null
+  /** What it may call: a list, or a text with commas; 100 names are kept. */
+  available_actions?: string[] | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }

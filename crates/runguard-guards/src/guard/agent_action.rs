@@ -2,6 +2,8 @@
 //!
 //! Counting is a budget, not a proof: the same action six times may be right. So a caller that tells results gets
 //! better answers: an action named under `polling` may go on in a row as long as its result changes.
+//!
+//! What the agent is to reach and what it may call decides nothing here. It is kept, so that a spiral can be told from its goal.
 
 use super::{
     AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Notice, Place, Probe, Route, RouteKind, Ruling,
@@ -9,15 +11,15 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
-use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
+use crate::logged::{self, Doubts, EachByItself, Goal, Logged, Retold, Shows, Terms, Traced, Traces};
 use crate::names::Names;
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::limits::{InvalidSetting, lasting, within};
 use runguard_core::reason::{GuardName, Reason};
-use runguard_core::row;
 use runguard_core::row::Kind as RowKind;
+use runguard_core::row::{self, RowRef};
 use runguard_core::text::{StoreText, cut};
 use runguard_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,7 @@ pub(super) const ENTRY: GuardEntry = GuardEntry {
     slots: &[&SLOT],
     step: GuardedStep::ToolCall,
     holds: Holds::Flow,
-    shows: logged::shows_nothing,
+    shows,
     retelling: || Box::new(EachByItself(again)),
     traces: Some(Traces { rank: 2, read: traced }),
 };
@@ -55,6 +57,13 @@ pub static ROUTE: Route = Route {
             Kind::Any,
             "The parameters themselves: RunGuard hashes them, whatever their order and form.",
             "{\"id\":7}",
+        ),
+        Field::optional("goal", Kind::Text, "What the agent is to reach; 200 characters are kept.", "\"find the subscription tier\""),
+        Field::optional(
+            "available_actions",
+            Kind::Names,
+            "What it may call: a list, or a text with commas; 100 names are kept.",
+            "[\"get_customer_profile\",\"get_recent_orders\"]",
         ),
     ],
     answers: &[
@@ -252,7 +261,7 @@ impl Guard for AgentAction {
         let probe = |(index, name): (u16, &str)| {
             let settings = &section.for_subject(name).settings;
             Probe {
-                request: Box::new(Request { session_id: String::new(), action_name: name.to_owned(), params_hash: String::new() }),
+                request: Box::new(Request { action_name: name.to_owned(), ..Request::default() }),
                 used: state.in_window(now, settings.window).iter().filter(|call| call.action == index).count() as u32,
                 ceiling: settings.max_same,
                 window: settings.window,
@@ -262,12 +271,19 @@ impl Guard for AgentAction {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Request {
     pub session_id: String,
     pub action_name: String,
     pub params_hash: String,
+    pub goal: String,
+    pub available_actions: Vec<String>,
 }
+
+/// What is kept of a goal: characters, actions, and characters of their names.
+const MOST_GOAL_CHARS: usize = 200;
+const MOST_OFFERED: usize = 100;
+const MOST_OFFERED_CHARS: usize = 64;
 
 /// What is kept of a call, or of its result.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -281,10 +297,30 @@ struct Kept<'a> {
     result_hash: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<bool>,
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    goal: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    available_actions: Vec<String>,
+}
+
+fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    // Most calls tell no goal: nothing is read of them.
+    if row.kind != RowKind::Check || !row.input.contains("\"goal\":") {
+        return Shows::default();
+    }
+    let Kept { goal, available_actions, .. }: Kept<'a> = logged::read(row.input);
+    if goal.is_empty() {
+        return Shows::default();
+    }
+    let is_listed = || available_actions.iter().any(|name| *name == cut(row.subject, MOST_OFFERED_CHARS));
+    let is_offered = available_actions.is_empty() || available_actions.len() == MOST_OFFERED || is_listed();
+    let folded = goal.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    let goal = Goal { name: fingerprint::hex16(folded.as_bytes()), text: goal, offered: available_actions, is_offered };
+    Shows { goal: Some(goal), ..Shows::default() }
 }
 
 fn traced(logged: &Logged<'_>) -> Traced {
-    let Kept { action_params_hash, result_summary, result_hash, error }: Kept<'_> = logged::read(&logged.row.input);
+    let Kept { action_params_hash, result_summary, result_hash, error, .. }: Kept<'_> = logged::read(&logged.row.input);
     if logged.row.kind == RowKind::Check {
         return Traced::call(Some(xxh3_64(action_params_hash.as_bytes())));
     }
@@ -300,7 +336,7 @@ pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubt
     let kept: Kept<'_> = logged::read(&row.input);
     let (session_id, action_name) = (row.session.clone(), row.subject.clone());
     if row.kind == row::Kind::Check {
-        return Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned() });
+        return Retold::of(Request { session_id, action_name, params_hash: kept.action_params_hash.into_owned(), ..Request::default() });
     }
     // The number of the result tells it from others; the text may be cut.
     let told = logged.events().unwrap_or_default().into_iter().find_map(|event| match event {
@@ -332,7 +368,13 @@ impl Request {
         let own_hash = input.text("action_params_hash");
         let params_hash =
             if own_hash.is_empty() { input.json("action_params").map(fingerprint::of_json).unwrap_or_default() } else { own_hash };
-        Self { session_id: input.text("session_id"), action_name: input.text("action_name"), params_hash }
+        Self {
+            session_id: input.text("session_id"),
+            action_name: input.text("action_name"),
+            params_hash,
+            goal: input.text("goal"),
+            available_actions: input.names("available_actions"),
+        }
     }
 
     fn params(&self) -> u32 {
@@ -434,7 +476,13 @@ impl Decide for Request {
     }
 
     fn input(&self, store_text: StoreText) -> String {
-        logged::write(&Kept { action_params_hash: kept_hash(&self.params_hash, store_text), ..Kept::default() })
+        let offered = self.available_actions.iter().take(MOST_OFFERED).map(|name| store_text.keep(name, MOST_OFFERED_CHARS));
+        logged::write(&Kept {
+            action_params_hash: kept_hash(&self.params_hash, store_text),
+            goal: store_text.keep(&self.goal, MOST_GOAL_CHARS).into(),
+            available_actions: offered.filter(|name| !name.is_empty()).collect(),
+            ..Kept::default()
+        })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
@@ -605,7 +653,7 @@ mod tests {
     use serde_json::json;
 
     fn run(action: &str) -> Request {
-        Request { session_id: "s".into(), action_name: action.into(), params_hash: String::new() }
+        Request { session_id: "s".into(), action_name: action.into(), ..Request::default() }
     }
 
     fn result(action: &str, summary: &str) -> ResultRequest {
@@ -616,6 +664,38 @@ mod tests {
             result_hash: String::new(),
             error: false,
         }
+    }
+
+    #[test]
+    fn the_goal_and_what_is_on_offer_are_kept_as_texts_may_be() {
+        let goal = "Tell jane@example.com  her tier";
+        let request = Request { goal: goal.into(), available_actions: vec!["profile".into(), "orders".into()], ..run("lookup_tier") };
+        let input = request.input(StoreText::Redacted);
+        let row = RowRef {
+            seq: 0,
+            at: 0,
+            id: "",
+            tenant: "",
+            guard: GuardName::AgentAction.into(),
+            kind: RowKind::Check.into(),
+            session: "s",
+            subject: "lookup_tier",
+            outcome: row::Outcome::Allowed.into(),
+            reason: None,
+            answer: "{}",
+            input: &input,
+        };
+        let seen = shows(&row).goal.unwrap();
+        assert!(seen.text.starts_with("Tell [") && !input.contains("jane"), "{input}");
+        assert_eq!((seen.offered.as_slice(), seen.is_offered), (["profile".to_owned(), "orders".to_owned()].as_slice(), false));
+        let listed = shows(&RowRef { subject: "orders", ..row.clone() }).goal.unwrap();
+        assert!(listed.is_offered && listed.name == seen.name);
+        assert_eq!(request.input(StoreText::None), run("lookup_tier").input(StoreText::None), "nothing is kept");
+        assert_eq!(shows(&RowRef { input: &run("orders").input(StoreText::Full), ..row }), Shows::default());
+
+        let long = Request { goal: "g".repeat(900), available_actions: vec!["a".repeat(200); 200], ..run("orders") };
+        let kept: Kept<'_> = serde_json::from_str(&long.input(StoreText::Full).leak()[..]).unwrap();
+        assert_eq!((kept.goal.len(), kept.available_actions.len(), kept.available_actions[0].len()), (200, 100, 64));
     }
 
     #[test]
@@ -658,7 +738,7 @@ mod tests {
     #[test]
     fn identical_calls_and_cycles_are_only_noted_until_enforced() {
         let mut story = Story::default();
-        let call = || Request { session_id: "s".into(), action_name: "get".into(), params_hash: "p".into() };
+        let call = || Request { params_hash: "p".into(), ..run("get") };
         for (second, other) in ["a", "b", "c"].into_iter().enumerate() {
             assert!(story.at(second as i64).allows(&call()));
             assert!(story.at(second as i64).allows(&run(other)));

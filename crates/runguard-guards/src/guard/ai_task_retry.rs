@@ -50,6 +50,7 @@ pub static ROUTE: Route = Route {
         says("task_name", AnswerKind::Text, "The task asked about."),
         says("attempt_number", AnswerKind::Whole, "Allowed: which retry this is."),
         says("remaining_retries", AnswerKind::Whole, "Allowed: how many are left after it."),
+        says("input_pre_check", AnswerKind::Text, "Allowed: passed, missed (the rule only watches, or is off) or no_pattern_configured."),
         says("validation_error", AnswerKind::Text, "Signal missing: the error, as it is kept in the log."),
         says("retries_in_window", AnswerKind::Whole, "Cap reached: retries counted."),
         says("cap", AnswerKind::Whole, "Cap reached: retries allowed."),
@@ -239,6 +240,7 @@ impl Decide for Request {
             .with("task_name", self.task_name.clone())
             .with("attempt_number", pass.attempt)
             .with("remaining_retries", pass.remaining)
+            .with("input_pre_check", pass.pre_check.code())
     }
 }
 
@@ -262,6 +264,7 @@ mod tests {
         let mut story = Story::default();
         let retry = request("it is #12345678");
         assert!(story.at(0).allows(&retry));
+        assert_eq!(story.fact("input_pre_check"), Some(crate::answer::Value::from("passed")));
         assert!(story.at(1_000).allows(&retry));
         assert_eq!(story.at(2_000).refuses(&retry), Reason::RetryCapReached);
         assert_eq!(story.retry_after_seconds(), Some(3598));

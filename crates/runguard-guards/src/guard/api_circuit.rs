@@ -52,6 +52,7 @@ pub static CHECK_ROUTE: Route = Route {
         says("endpoint_key", AnswerKind::Text, "The endpoint asked about."),
         says("session_attempt_number", AnswerKind::Whole, "Allowed: which attempt since the session's last success this is."),
         says("recent_failures_in_window", AnswerKind::Whole, "Allowed: failures of all sessions in the window."),
+        says("failure_threshold", AnswerKind::Whole, "Allowed: so many of them open the circuit."),
         says("permit_id", AnswerKind::Text, "Allowed: give it back with the result."),
         says("probe", AnswerKind::Flag, "Allowed: this call tests whether the endpoint has recovered."),
         says("phase", AnswerKind::Text, "Refused: open or half_open."),
@@ -224,6 +225,7 @@ pub struct CheckRequest {
 pub struct Pass {
     attempt: u32,
     recent_failures: u32,
+    threshold: u32,
     permit: String,
     probe: bool,
 }
@@ -264,7 +266,13 @@ impl Decide for CheckRequest {
         };
         Ruling {
             findings: ruling.refusals.into_iter().map(finding).collect(),
-            pass: Pass { attempt: ruling.attempt, recent_failures: ruling.recent_failures, permit: ruling.permit, probe: ruling.is_probe },
+            pass: Pass {
+                attempt: ruling.attempt,
+                recent_failures: ruling.recent_failures,
+                threshold: settings.circuit.failure_threshold,
+                permit: ruling.permit,
+                probe: ruling.is_probe,
+            },
             events: ruling.events,
         }
     }
@@ -298,6 +306,7 @@ impl Decide for CheckRequest {
             .with("endpoint_key", self.endpoint_key.clone())
             .with("session_attempt_number", pass.attempt)
             .with("recent_failures_in_window", pass.recent_failures)
+            .with("failure_threshold", pass.threshold)
             .with("permit_id", pass.permit)
             .with("probe", pass.probe)
     }
@@ -416,6 +425,8 @@ struct Said<'a> {
     phase: Cow<'a, str>,
     probe: Option<bool>,
     watched: Option<bool>,
+    recent_failures_in_window: Option<u64>,
+    failure_threshold: Option<u64>,
 }
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
@@ -429,7 +440,9 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     };
     let kept: Kept<'_> = logged::read(row.input);
     let call = kept.outcome.map(|outcome| logged::CallEnd { is_failure: outcome == CallOutcome::Failure, latency_ms: kept.latency_ms });
-    Shows { call, circuit, ..Shows::default() }
+    let failing = said.recent_failures_in_window.zip(said.failure_threshold).filter(|_| said.probe == Some(false));
+    let failing = failing.map(|(failures, threshold)| logged::Failing { failures, threshold });
+    Shows { call, circuit, failing, ..Shows::default() }
 }
 
 /// A permit carries the generation of the circuit that gave it, so a result is told with the permit that was given this time. One

@@ -59,10 +59,30 @@ pub(crate) enum Block {
     CeilingReached { asked: u32 },
 }
 
+/// What looking for the signal gave. It is told with what passes too: a pattern that never fails is one that nobody needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PreCheck {
+    Passed,
+    /// It passes all the same: the rule only watches, or is off.
+    Missed,
+    NoPattern,
+}
+
+impl PreCheck {
+    pub(super) const fn code(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Missed => "missed",
+            Self::NoPattern => "no_pattern_configured",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Pass {
     pub(super) attempt: u32,
     pub(super) remaining: u32,
+    pub(super) pre_check: PreCheck,
 }
 
 /// The rule as a guard's settings have it.
@@ -78,7 +98,12 @@ pub(super) struct Rule<'a> {
 impl Rule<'_> {
     pub(super) fn decide(&self, subject: &str, text: Option<&str>, state: &State, now: Timestamp) -> Ruling<Block, Pass, Event> {
         let mut findings = Vec::new();
-        if self.patterns.get(subject).is_some_and(|pattern| pattern.is_set() && text.is_some_and(|text| !pattern.is_in(text))) {
+        let pre_check = match self.patterns.get(subject).filter(|pattern| pattern.is_set()) {
+            None => PreCheck::NoPattern,
+            Some(pattern) if text.is_some_and(|text| !pattern.is_in(text)) => PreCheck::Missed,
+            Some(_) => PreCheck::Passed,
+        };
+        if pre_check == PreCheck::Missed {
             findings.push(Finding::new(self.signal_missing, Block::SignalMissing, None));
         }
         let asked = state.asked.count(now, self.window);
@@ -89,7 +114,7 @@ impl Rule<'_> {
         let attempt = asked + 1;
         Ruling {
             findings,
-            pass: Pass { attempt, remaining: self.ceiling.saturating_sub(attempt) },
+            pass: Pass { attempt, remaining: self.ceiling.saturating_sub(attempt), pre_check },
             events: vec![Event::Asked { keep: self.ceiling }],
         }
     }

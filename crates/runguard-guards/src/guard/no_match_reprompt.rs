@@ -49,6 +49,7 @@ pub static ROUTE: Route = Route {
         says("step_id", AnswerKind::Text, "The step asked about."),
         says("attempt_number", AnswerKind::Whole, "Allowed: which reprompt this is."),
         says("remaining_reprompts", AnswerKind::Whole, "Allowed: how many are left after it."),
+        says("pre_check_result", AnswerKind::Text, "Allowed: passed, missed (the rule only watches, or is off) or no_pattern_configured."),
         says("user_utterance", AnswerKind::Text, "Signal absent: the utterance, as it is kept in the log."),
         says("attempts_in_window", AnswerKind::Whole, "Ceiling reached: reprompts counted."),
         says("ceiling", AnswerKind::Whole, "Ceiling reached: reprompts allowed."),
@@ -232,14 +233,20 @@ impl Decide for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        Facts::new().with("step_id", self.step_id.clone()).with("attempt_number", pass.attempt).with("remaining_reprompts", pass.remaining)
+        Facts::new()
+            .with("step_id", self.step_id.clone())
+            .with("attempt_number", pass.attempt)
+            .with("remaining_reprompts", pass.remaining)
+            .with("pre_check_result", pass.pre_check.code())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::Value;
     use crate::guard::properties::Story;
+    use serde_json::json;
 
     fn request(step: &str, utterance: &str) -> Request {
         Request { session_id: "s".into(), step_id: step.into(), user_utterance: Some(utterance.into()) }
@@ -265,6 +272,19 @@ mod tests {
         }
         assert_eq!(story.at(0).refuses(&request("capture_email", "")), Reason::EntitySignalAbsent, "a No Reply has no utterance");
         assert!(story.at(0).allows(&request("capture_email", "john at example dot com")));
+    }
+
+    #[test]
+    fn what_passes_says_what_was_looked_for() {
+        let said = |story: &Story| story.fact("pre_check_result");
+        let mut story = Story::default();
+        assert!(story.at(0).allows(&request("choose_plan", "hm")));
+        assert_eq!(said(&story), Some(Value::from("no_pattern_configured")));
+        assert!(story.at(0).allows(&request("capture_email", "a@b.org")));
+        assert_eq!(said(&story), Some(Value::from("passed")));
+        let mut story = Story::with_settings_of(&["no_match_reprompt"], json!({"rules": {"entity_signal_absent": "observe"}}));
+        assert!(story.at(0).allows(&request("capture_email", "none")));
+        assert_eq!(said(&story), Some(Value::from("missed")));
     }
 
     #[test]

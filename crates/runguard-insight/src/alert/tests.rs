@@ -55,6 +55,23 @@ fn a_trip_is_told_once_and_resolved_when_the_circuit_closes() {
 }
 
 #[test]
+fn an_endpoint_that_degrades_is_told_before_its_circuit_opens() {
+    let check = |second: i64, failures: u32, probe: bool| {
+        let answer = format!(r#"{{"recent_failures_in_window":{failures},"failure_threshold":10,"probe":{probe}}}"#);
+        row(second, "api_circuit", "check", "allowed", None, answer.leak())
+    };
+    let rows = [check(0, 3, false), check(1, 4, false), check(2, 9, false), record(3, TRIP), check(50, 9, true), check(60, 0, false)];
+    assert_eq!(told(&rule(When::Degrading), &rows), ["firing 1", "resolved 60"], "once, and not for the probe");
+    assert_eq!(told(&Rule { share: 80.0, ..rule(When::Degrading) }, &rows), ["firing 2", "resolved 60"]);
+    assert_eq!(told(&rule(When::CircuitTrip), &rows)[0], "firing 3", "which is later");
+    let other = RowRef { subject: "payments", ..check(2, 5, false) };
+    assert_eq!(told(&rule(When::Degrading), &[check(1, 4, false), other]), ["firing 1", "firing 2"], "each endpoint for itself");
+    let mut state = State::default();
+    let alert = judge(&rule(When::Degrading), &mut state, &check(1, 4, false)).remove(0);
+    assert_eq!(alert.title, "'orders' fails: 4 of the 10 failures that open its circuit");
+}
+
+#[test]
 fn a_trip_within_the_cool_down_is_told_when_it_outlasts_it() {
     let rows = [record(0, TRIP), record(10, CLOSED), record(20, TRIP), record(899, OPEN), record(900, OPEN), record(950, CLOSED)];
     assert_eq!(told(&rule(When::CircuitTrip), &rows), ["firing 0", "resolved 10", "firing 900", "resolved 950"]);
@@ -283,7 +300,7 @@ fn made(any: &AnyRow) -> RowRef<'static> {
 }
 
 fn any_rules() -> Vec<Rule> {
-    [When::CircuitTrip, When::Blocks, When::BlockRate, When::Budget, When::Fallback]
+    [When::CircuitTrip, When::Degrading, When::Blocks, When::BlockRate, When::Budget, When::Fallback]
         .map(|when| Rule { count: 4, cooldown: Span::from_seconds(120), window: Span::from_seconds(90), ..rule(when) })
         .to_vec()
 }

@@ -43,6 +43,8 @@ const RULES: &[Rule] = &[
     documentation_gap,
     asked_after_good_answer,
     missing_action,
+    goal_lacks_action,
+    goal_spiral,
     colloquial_format,
     upstream_degrades,
     retries_never_succeed,
@@ -448,6 +450,115 @@ fn missing_action(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
             "Sessions reached the action ceiling {ceilings} times and spiralled {spirals} times.{most} Look at what these sessions wanted, and add the missing action or take the goal out."
         ),
     )]
+}
+
+const GOAL_SPIRALS_MIN: u64 = 5;
+const GOAL_CEILINGS_MIN: u64 = 3;
+/// Calls of an action that is not there.
+const NOT_OFFERED_MIN: u64 = 3;
+/// Actions named in a sentence.
+const ACTIONS_NAMED: usize = 3;
+
+/// The words of a goal, or what stands for them.
+fn goal_label(goal: &super::Goal) -> &str {
+    if goal.label.trim().is_empty() { &goal.goal } else { &goal.label }
+}
+
+/// "a" 3 times, "b" twice: the most first, those that never are left out.
+fn most_of(goal: &super::Goal, count: impl Fn(&super::GoalAction) -> u64) -> Vec<(&str, u64)> {
+    let mut most: Vec<(&str, u64)> =
+        goal.actions.iter().filter(|action| !is_rest(&action.action)).map(|action| (action.action.as_str(), count(action))).collect();
+    most.retain(|(_, times)| *times > 0);
+    most.sort_by(|left, right| (right.1, left.0).cmp(&(left.1, right.0)));
+    most.truncate(ACTIONS_NAMED);
+    most
+}
+
+fn said(actions: &[(&str, u64)]) -> String {
+    actions.iter().map(|(action, count)| format!("{} ({count}×)", named(action))).collect::<Vec<_>>().join(", ")
+}
+
+/// Which actions turn round and round on which goal.
+fn goal_spiral(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
+    let guard = GuardName::AgentAction;
+    let say = |goal: &super::Goal| {
+        let actions = most_of(goal, |action| action.spirals);
+        let (worst, _) = *actions.first()?;
+        let draft = Draft {
+            id: "goal_spiral",
+            guard,
+            subject: Some(worst),
+            about: goal.spirals,
+            sureness: 0.8,
+            saves: facts.saves(guard, goal.spirals),
+            setting: None,
+            evidence: vec![
+                ("goal", json!(goal_label(goal))),
+                ("runs", json!(goal.runs)),
+                ("spirals", json!(goal.spirals)),
+                ("actions", actions.iter().map(|(action, count)| ((*action).to_owned(), json!(count))).collect()),
+            ],
+            sessions: &goal.sessions,
+        };
+        Some(draft.say(
+            overview,
+            format!("The agent spirals on the goal {}", named(goal_label(goal))),
+            format!(
+                "Stopped on this goal: {}. What they return does not lead to it. Let them return what the goal needs, or say in the goal when to give up.",
+                said(&actions)
+            ),
+        ))
+    };
+    overview.goals.iter().filter(|goal| goal.spirals >= GOAL_SPIRALS_MIN).filter_map(say).collect()
+}
+
+/// A goal that what is on offer does not reach: the agent asks for what is not there, or tries everything until it is stopped.
+fn goal_lacks_action(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
+    let guard = GuardName::AgentAction;
+    let say = |goal: &super::Goal| {
+        let missing = most_of(goal, |action| action.not_offered);
+        let asked = missing.iter().fold(0, |total: u64, (_, count)| total.saturating_add(*count));
+        let found = if asked >= NOT_OFFERED_MIN {
+            format!("The agent asked for {}, which it does not have. Add the action, or take the goal out.", said(&missing))
+        } else if goal.ceilings >= GOAL_CEILINGS_MIN {
+            let offered = if goal.offered.is_empty() { String::new() } else { format!(" It has: {}.", cut_list(&goal.offered)) };
+            format!(
+                "On this goal the agent used up all its actions {} times.{offered} None of them leads there: add the one that does, or take the goal out.",
+                goal.ceilings
+            )
+        } else {
+            return None;
+        };
+        let draft = Draft {
+            id: "goal_lacks_action",
+            guard,
+            subject: missing.first().map(|(action, _)| *action),
+            about: asked.max(goal.ceilings),
+            sureness: if asked >= NOT_OFFERED_MIN { 0.95 } else { 0.75 },
+            saves: facts.saves(guard, goal.runs),
+            setting: None,
+            evidence: vec![
+                ("goal", json!(goal_label(goal))),
+                ("missing", json!(missing.iter().map(|(action, _)| *action).collect::<Vec<_>>())),
+                ("asked_for_missing", json!(asked)),
+                ("ceilings_reached", json!(goal.ceilings)),
+                ("available_actions", json!(goal.offered)),
+            ],
+            sessions: &goal.sessions,
+        };
+        Some(draft.say(overview, format!("The goal {} needs an action that is missing", named(goal_label(goal))), found))
+    };
+    overview.goals.iter().filter_map(say).collect()
+}
+
+/// The first names of a list.
+fn cut_list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut shown = names.iter().take(SHOWN).map(|name| cut(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN {
+        shown.push_str(", …");
+    }
+    shown
 }
 
 const HINTS_MIN: u64 = 10;

@@ -8,7 +8,8 @@
 //! first; that nothing is lost from the sums does not: the rest is counted under [`OTHER`].
 
 use super::{
-    Action, BudgetSeen, Chain, Counted, Edge, Endpoint, Entity, Filters, Hours, Outcomes, Overview, ReasonCount, SubjectCount, Topic,
+    Action, BudgetSeen, Chain, Counted, Edge, Endpoint, Entity, Filters, Goal, GoalAction, Hours, Outcomes, Overview, ReasonCount,
+    SubjectCount, Topic,
 };
 use runguard_core::hashed::HashedMap;
 use runguard_core::reason::{GuardName, Reason};
@@ -34,6 +35,10 @@ const MOST_SUBJECTS: usize = 5;
 const MOST_BOTS: usize = 16;
 /// Characters of a label.
 const LABEL_CHARACTERS: usize = 200;
+/// Between the names of a label that is a list.
+const BETWEEN_NAMES: &str = ", ";
+/// Actions shown for a goal.
+const MOST_ACTIONS: usize = 10;
 pub const HOUR_MILLIS: i64 = 3_600_000;
 const MINUTE_MILLIS: i64 = 60_000;
 const PARTS: i64 = 10;
@@ -64,10 +69,26 @@ pub enum Dimension {
     Entity,
     /// Budget: `blocked` are refusals; the newest figures.
     Budget,
+    /// Goal, action: decisions; `count` are those of actions that are not on offer, `sum` those at the ceiling of all actions; the label
+    /// is the goal's.
+    Goal,
+    /// Goal: the label is what is on offer.
+    Offer,
 }
 
 impl Dimension {
-    pub const ALL: [Self; 8] = [Self::Subject, Self::Reason, Self::Edge, Self::Chain, Self::Topic, Self::Call, Self::Entity, Self::Budget];
+    pub const ALL: [Self; 10] = [
+        Self::Subject,
+        Self::Reason,
+        Self::Edge,
+        Self::Chain,
+        Self::Topic,
+        Self::Call,
+        Self::Entity,
+        Self::Budget,
+        Self::Goal,
+        Self::Offer,
+    ];
 
     /// Kept on disk: numbers are added, never changed.
     pub const fn number(self) -> u8 {
@@ -80,6 +101,8 @@ impl Dimension {
             Self::Call => 6,
             Self::Entity => 7,
             Self::Budget => 8,
+            Self::Goal => 21,
+            Self::Offer => 22,
         }
     }
 
@@ -92,7 +115,7 @@ impl Dimension {
     pub const fn is_bounded_by_first_name(self) -> bool {
         match self {
             Self::Subject | Self::Reason => true,
-            Self::Edge | Self::Chain | Self::Topic | Self::Call | Self::Entity | Self::Budget => false,
+            Self::Edge | Self::Chain | Self::Topic | Self::Call | Self::Entity | Self::Budget | Self::Goal | Self::Offer => false,
         }
     }
 
@@ -279,6 +302,9 @@ impl Digest {
         if let Some(entity) = &shows.entity {
             self.entity(row, outcome, entity);
         }
+        if let Some(goal) = &shows.goal {
+            self.goal(row, outcome, goal);
+        }
         if let Some(call) = shows.call {
             self.call(row, call);
         }
@@ -351,6 +377,20 @@ impl Digest {
         if entity.is_hint {
             cell.count += 1;
             cell.example(row.at, row.session);
+        }
+    }
+
+    fn goal(&mut self, row: &RowRef<'_>, outcome: Outcome, goal: &logged::Goal<'_>) {
+        let cell = self.of(row, Dimension::Goal, &goal.name, row.subject);
+        cell.outcome(outcome);
+        cell.count += u64::from(!goal.is_offered);
+        cell.sum += u64::from(row.reason_code() == Some(Reason::TotalActionCeiling.code()));
+        cell.describe(row.at, row.session, &goal.text);
+        if outcome != Outcome::Allowed || !goal.is_offered {
+            cell.example(row.at, row.session);
+        }
+        if !goal.offered.is_empty() {
+            self.of(row, Dimension::Offer, &goal.name, "").describe(row.at, row.session, &goal.offered.join(BETWEEN_NAMES));
         }
     }
 
@@ -584,7 +624,14 @@ impl Gathered {
             match place.dimension {
                 Dimension::Subject => gathered.hour_of_day(&place, &cell),
                 Dimension::Call => gathered.failures(range, &place, &cell),
-                Dimension::Reason | Dimension::Edge | Dimension::Chain | Dimension::Topic | Dimension::Entity | Dimension::Budget => {}
+                Dimension::Reason
+                | Dimension::Edge
+                | Dimension::Chain
+                | Dimension::Topic
+                | Dimension::Entity
+                | Dimension::Budget
+                | Dimension::Goal
+                | Dimension::Offer => {}
             }
             let hash = scratch.hash(0, "", place.dimension, &[&place.first, &place.second]);
             by_hash
@@ -678,6 +725,7 @@ impl Gathered {
         }
         if range.wants(GuardName::AgentAction) {
             self.actions(shown);
+            self.goals(shown);
         }
         if range.wants(GuardName::ApiCircuit) {
             self.endpoints(shown, range);
@@ -752,6 +800,43 @@ impl Gathered {
         }
     }
 
+    fn goals(&self, shown: &mut Overview) {
+        let mut goals: BTreeMap<&str, (Cell, Vec<GoalAction>)> = BTreeMap::new();
+        for (goal, action, cell) in self.each(Dimension::Goal).filter(|(goal, ..)| *goal != OTHER) {
+            let (sum, actions) = goals.entry(goal).or_default();
+            sum.add(cell);
+            actions.push(GoalAction {
+                action: action.to_owned(),
+                runs: cell.allowed + cell.would_block,
+                spirals: cell.blocked + cell.would_block,
+                not_offered: cell.count,
+            });
+        }
+        let offers: BTreeMap<&str, &Cell> = self.each(Dimension::Offer).map(|(goal, _, cell)| (goal, cell)).collect();
+        let goals = goals.into_iter().map(|(goal, (sum, mut actions))| {
+            actions.sort_by(|left, right| {
+                (right.spirals, right.not_offered, right.runs, &left.action).cmp(&(
+                    left.spirals,
+                    left.not_offered,
+                    left.runs,
+                    &right.action,
+                ))
+            });
+            actions.truncate(MOST_ACTIONS);
+            Goal {
+                goal: goal.to_owned(),
+                label: sum.label.as_ref().map(|label| label.text.to_string()).unwrap_or_default(),
+                runs: sum.allowed + sum.would_block,
+                spirals: sum.blocked + sum.would_block,
+                ceilings: sum.sum,
+                actions,
+                offered: offers.get(goal).and_then(|offer| offer.label.as_ref()).map(|label| names_of(&label.text)).unwrap_or_default(),
+                sessions: sessions(&sum),
+            }
+        });
+        shown.goals = heaviest(goals, |goal| (goal.spirals, goal.runs, Reverse(goal.goal.clone())));
+    }
+
     fn endpoints(&self, shown: &mut Overview, range: &Range) {
         let mut endpoints: BTreeMap<&str, Endpoint> = BTreeMap::new();
         for (endpoint, _, cell) in self.each(Dimension::Call) {
@@ -797,6 +882,13 @@ fn topic_shown(topic: &str, cell: &Cell) -> Topic {
         is_gap: topic != OTHER && cell.count > 0 && cell.allowed + cell.blocked >= GAP_ASKED && best < GAP_CONFIDENCE,
         sessions: sessions(cell),
     }
+}
+
+/// The names of a label that is a list. The last one of a label that was cut is not whole.
+fn names_of(label: &str) -> Vec<String> {
+    let is_cut = label.chars().count() == LABEL_CHARACTERS;
+    let whole = if is_cut { label.rsplit_once(BETWEEN_NAMES).map_or("", |(whole, _)| whole) } else { label };
+    whole.split(BETWEEN_NAMES).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 fn budget_shown(budget: &str, cell: &Cell) -> BudgetSeen {

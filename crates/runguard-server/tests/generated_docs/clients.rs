@@ -33,6 +33,7 @@ fn python_type(kind: Kind) -> &'static str {
         Kind::Whole(_) => "int",
         Kind::Flag => "bool",
         Kind::Any => "Any",
+        Kind::Names => "List[str]",
         Kind::Scopes => "List[Dict[str, Any]]",
     }
 }
@@ -86,6 +87,7 @@ fn typescript_type(kind: Kind) -> String {
         Kind::Fraction | Kind::Dollars | Kind::Whole(_) => "number".to_owned(),
         Kind::Flag => "boolean".to_owned(),
         Kind::Any => "unknown".to_owned(),
+        Kind::Names => "string[]".to_owned(),
         Kind::Scopes => "BudgetScope[]".to_owned(),
     }
 }

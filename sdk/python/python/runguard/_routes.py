@@ -122,6 +122,8 @@ class GuardRoutes:
         action_params_hash: Optional[str] = None,
         *,
         action_params: Any = None,
+        goal: Optional[str] = None,
+        available_actions: Optional[List[str]] = None,
         request_id: Optional[str] = None,
         **fields: Any,
     ) -> Answer:
@@ -132,6 +134,8 @@ class GuardRoutes:
             action_name=action_name,
             action_params_hash=action_params_hash,
             action_params=action_params,
+            goal=goal,
+            available_actions=available_actions,
             request_id=request_id,
             **fields,
         )

@@ -1,5 +1,5 @@
 use super::*;
-use crate::insight::{Action, BudgetSeen, Chain, Edge, Entity, Handoffs, Series, Topic, Totals};
+use crate::insight::{Action, BudgetSeen, Chain, Edge, Entity, Goal, GoalAction, Handoffs, Series, Topic, Totals};
 use proptest::prelude::*;
 use runguard_guards::policy::{Tree, sections};
 use std::collections::BTreeMap;
@@ -209,6 +209,41 @@ fn an_agent_without_the_action_it_needs() {
     assert_eq!(only(told(&overview), "missing_action").evidence["ceilings_reached"], json!(5));
     overview.reasons[0].blocked = 4;
     silent(&told(&overview), "missing_action");
+}
+
+#[test]
+fn goals_that_spiral_and_goals_that_lack_an_action() {
+    let action = |name: &str, spirals, not_offered| GoalAction { action: name.into(), runs: 9, spirals, not_offered };
+    let goal = Goal {
+        goal: "9f".into(),
+        label: "find the tier".into(),
+        runs: 20,
+        spirals: 5,
+        ceilings: 0,
+        actions: vec![action("profile", 4, 0), action("orders", 1, 0), action("mail", 0, 0)],
+        offered: names(&["profile", "orders", "mail"]),
+        sessions: names(&["g1"]),
+    };
+    let mut overview = week();
+    overview.goals = vec![goal.clone()];
+    let insight = only(told(&overview), "goal_spiral");
+    assert_eq!((insight.subject.as_deref(), &insight.evidence["actions"]), (Some("profile"), &json!({"profile": 4, "orders": 1})));
+    assert!(insight.title.contains("find the tier") && insight.advice.contains("\"profile\" (4×), \"orders\" (1×)"), "{insight:?}");
+    silent(&told(&overview), "goal_lacks_action");
+    overview.goals = vec![Goal { spirals: 4, ..goal.clone() }];
+    silent(&told(&overview), "goal_spiral");
+
+    overview.goals = vec![Goal { spirals: 0, actions: vec![action("lookup_tier", 0, 3), action("profile", 0, 0)], ..goal.clone() }];
+    let insight = only(told(&overview), "goal_lacks_action");
+    assert_eq!((insight.subject.as_deref(), &insight.evidence["missing"]), (Some("lookup_tier"), &json!(["lookup_tier"])));
+    assert!(insight.advice.contains("asked for \"lookup_tier\" (3×)"), "{}", insight.advice);
+    overview.goals[0].actions[0].not_offered = 2;
+    silent(&told(&overview), "goal_lacks_action");
+    // Or everything was tried.
+    overview.goals = vec![Goal { ceilings: 3, label: String::new(), ..goal }];
+    let insight = only(told(&overview), "goal_lacks_action");
+    assert!(insight.subject.is_none() && insight.advice.contains("It has: profile, orders, mail."), "{}", insight.advice);
+    assert!(insight.title.contains("\"9f\""), "{}", insight.title);
 }
 
 #[test]

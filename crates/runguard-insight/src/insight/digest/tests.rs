@@ -212,6 +212,38 @@ fn entities_budgets_actions_and_hours() {
 }
 
 #[test]
+fn goals_tell_what_spirals_on_them_and_what_is_missing() {
+    let tier = r#"{"goal":"Find the tier","available_actions":["profile","orders"]}"#;
+    let again = r#"{"goal":"find  the TIER","available_actions":["profile"]}"#;
+    let call = |action, session, outcome, reason, input| RowRef { input, ..row("agent_action", action, session, outcome, reason) };
+    let rows = [
+        call("profile", "s1", "allowed", None, tier),
+        call("profile", "s1", "blocked", Some("consecutive_same_action_spiral"), tier),
+        call("orders", "s1", "would_block", Some("action_cycle"), tier),
+        call("orders", "s2", "blocked", Some("total_action_ceiling"), tier),
+        RowRef { at: NOON + 1, ..call("lookup_tier", "s3", "allowed", None, again) },
+        call("mail", "s4", "allowed", None, r#"{"goal":"write a mail"}"#),
+        call("mail", "s5", "allowed", None, "{}"),
+    ];
+    let shown = show(&day(), &rows);
+    assert_eq!(shown.goals.len(), 2);
+    let goal = &shown.goals[0];
+    assert_eq!((goal.label.as_str(), goal.runs, goal.spirals, goal.ceilings), ("find  the TIER", 3, 3, 1));
+    let actions: Vec<_> =
+        goal.actions.iter().map(|action| (action.action.as_str(), action.runs, action.spirals, action.not_offered)).collect();
+    assert_eq!(actions, [("orders", 1, 2, 0), ("profile", 1, 1, 0), ("lookup_tier", 1, 0, 1)]);
+    assert_eq!((goal.offered.as_slice(), goal.sessions.len()), (["profile".to_owned()].as_slice(), 3));
+    assert_eq!((shown.goals[1].spirals, shown.goals[1].offered.len()), (0, 0));
+    // What a goal says goes with the session that said it; the numbers stay.
+    for (place, mut cell) in fold(&rows) {
+        cell.forget(|_| true);
+        assert!(cell.label.is_none() && !place.first.to_lowercase().contains("tier"), "{place:?}");
+    }
+    let long = vec!["action_with_a_name"; 30].join(", ");
+    assert_eq!(names_of(runguard_core::text::cut(&long, LABEL_CHARACTERS)).len(), 10);
+}
+
+#[test]
 fn only_the_hours_and_the_tenant_asked_for_are_shown() {
     let rows = [
         row("handoff", "here", "s", "allowed", None),
