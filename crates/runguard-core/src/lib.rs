@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+pub mod bedrock;
 pub mod breaker;
 pub mod budget;
 pub mod calendar;

@@ -347,6 +347,11 @@ impl Run {
         self.proceed(question.told(answer), purpose)
     }
 
+    /// Somebody who sees more than the run does has found a loop: one round of calls, how often it was made, and the sentences that say so.
+    pub fn stop_loop(&mut self, cycle: Vec<String>, repeats: u32, message: String) -> Progress {
+        self.stop(Trip::looped(cycle, repeats, message))
+    }
+
     /// A person has spoken: what follows may repeat what was before. Money and trip stay.
     pub fn new_turn(&mut self) {
         self.forget(&self.id.clone());

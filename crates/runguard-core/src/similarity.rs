@@ -218,6 +218,20 @@ impl Gist {
         self.fixed == other.fixed && self.words != other.words && content::is_respelled(&self.text, &other.text)
     }
 
+    /// By the ratio of their letters alone. Without letters, by their words.
+    pub fn is_spelt_like(&self, other: &Self, threshold: f64, junk: Junk) -> bool {
+        if self.text.is_empty() || other.text.is_empty() {
+            return self.has_words_of(other);
+        }
+        could_reach(&self.text, &other.text, threshold) && reaches(&self.text, &other.text, threshold, junk)
+    }
+
+    /// Whether the two are about the same thing, though they may not ask the same of it: most of the words of the shorter one, and all
+    /// that must not differ. One word put for another in the same question ("red shoes", "blue shoes") is another thing.
+    pub fn is_akin(&self, other: &Self) -> bool {
+        self.fixed == other.fixed && content::is_akin(&self.text, &other.text)
+    }
+
     /// With a threshold of the caller's for the letters where the words do not tell, and always if it is above
     /// [`THRESHOLD`]; with Python's junk heuristic if wanted.
     pub fn is_similar_by(&self, other: &Self, threshold: f64, junk: Junk) -> bool {

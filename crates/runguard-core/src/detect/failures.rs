@@ -3,6 +3,12 @@
 //! In a row are calls, not results: a result that comes after another call has begun is old news and changes nothing, neither the
 //! count of its own call nor that of the newest one. Failures are counted, so asking a healthy action for news is fine.
 
+mod history;
+mod told;
+
+pub use history::{CallHistory, REMEMBERED_CALLS};
+pub use told::failure_in;
+
 use crate::text::times;
 use serde::{Deserialize, Serialize};
 

@@ -68,7 +68,12 @@ impl Trip {
         let message = format!(
             "'{tool}' gave the same {times} times in a row. Stop the run, or wait longer between two calls: what it waits for does not happen."
         );
-        Self { reason: Reason::LoopDetected.code().into(), message, what: What::Loop { cycle: vec![tool.to_owned()], repeats: times } }
+        Self::looped(vec![tool.to_owned()], times, message)
+    }
+
+    /// A loop that somebody else has put into words.
+    pub(super) fn looped(cycle: Vec<String>, repeats: u32, message: String) -> Self {
+        Self { reason: Reason::LoopDetected.code().into(), message, what: What::Loop { cycle, repeats } }
     }
 
     pub(super) fn model_calls(limit: u64) -> Self {

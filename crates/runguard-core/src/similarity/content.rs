@@ -184,6 +184,27 @@ fn compare_counting_slips(left: &str, right: &str) -> (Verdict, usize) {
     (verdict, slips)
 }
 
+/// Words that two texts must share to be about the same thing.
+const SHARED_WORDS: usize = 2;
+
+/// Whether two normalised texts are about the same thing.
+pub(super) fn is_akin(left: &str, right: &str) -> bool {
+    if !has_spaced_words(left) || !has_spaced_words(right) {
+        return false;
+    }
+    let meanings = &*MEANINGS;
+    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return false };
+    let shared_with = |one: &Content<'_>, two: &Content<'_>| one.words.iter().filter(|(form, _)| two.has(*form)).count();
+    let shared = shared_with(&one, &two).min(shared_with(&two, &one));
+    let (rest, other_rest) = (one.words.len() - shared_with(&one, &two), two.words.len() - shared_with(&two, &one));
+    let is_put_for_another = rest == 1 && other_rest == 1;
+    shared >= SHARED_WORDS
+        && 2 * shared >= one.words.len().min(two.words.len())
+        && !is_put_for_another
+        && !one.is_turned(&two)
+        && !is_swapped(left, right)
+}
+
 /// Chinese, Japanese and their neighbours do not write spaces between words.
 fn has_spaced_words(text: &str) -> bool {
     text.is_ascii() || !text.chars().any(|c| c >= '\u{2e80}')
@@ -329,6 +350,22 @@ mod tests {
         ] {
             assert_eq!(compare(left, right), verdict, "{left} / {right}");
             assert_eq!(compare(right, left), verdict, "{right} / {left}");
+        }
+    }
+
+    #[test]
+    fn most_words_of_the_shorter_make_it_about_the_same_thing() {
+        for (left, right, akin) in [
+            ("apac q3 revenue", "asia pacific q3 revenue breakdown", true),
+            ("apac q3 revenue", "q3 apac quarterly financial results", true),
+            ("q3 revenue", "q3 costs", false),
+            ("q3 operating costs", "q3 operating margin", false),
+            ("red shoes", "blue shoes", false),
+            ("refunds", "refund policy for damaged items", false),
+            ("train from vienna to graz", "cheap train from graz to vienna", false),
+            ("退款政策是什么", "退款政策是", false),
+        ] {
+            assert_eq!((is_akin(left, right), is_akin(right, left)), (akin, akin), "{left} / {right}");
         }
     }
 
