@@ -4,6 +4,7 @@
 //! no other thread can hold one when a process forks, and a lock is never waited for. Work that takes long (reading big
 //! arguments, comparing texts) is done without the interpreter, on values of its own.
 
+mod bedrock;
 mod breakers;
 mod budgets;
 mod clock;
@@ -24,6 +25,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<bedrock::BedrockTurn>()?;
     module.add_class::<breakers::CircuitBreaker>()?;
     module.add_class::<breakers::Permit>()?;
     module.add_class::<budgets::BudgetTracker>()?;
@@ -44,10 +46,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tool_calls::RecipeCache>()?;
     module.add_class::<tool_calls::Skip>()?;
     module.add_class::<tool_calls::ToolExecutionTracker>()?;
+    module.add_function(wrap_pyfunction!(bedrock::bedrock_preset, module)?)?;
+    module.add_function(wrap_pyfunction!(failures::action_call, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_begun, module)?)?;
     module.add_function(wrap_pyfunction!(failures::call_finished, module)?)?;
-    module.add_function(wrap_pyfunction!(failures::action_call, module)?)?;
-    module.add_function(wrap_pyfunction!(failures::call_refusal, module)?)?;
+    module.add_function(wrap_pyfunction!(failures::failure_in, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_pagerduty, module)?)?;
     module.add_function(wrap_pyfunction!(notices::trip_to_slack, module)?)?;
     module.add_function(wrap_pyfunction!(prices::cost_usd, module)?)?;

@@ -70,6 +70,12 @@ impl LoopDetector {
         Ok(found.map(|found| errors::trip(py, &Trip::from(&found)).into_value(py).into_bound(py).into_any()))
     }
 
+    /// Copies of a pattern that make a loop.
+    #[getter]
+    fn repeats(&self) -> PyResult<u32> {
+        locked(&self.detector, |detector| detector.settings().repeats)
+    }
+
     /// Forgets the order of one session's calls, or without an id everything of all sessions.
     #[pyo3(signature = (session_id = None))]
     fn reset(&self, session_id: Option<&str>) -> PyResult<()> {

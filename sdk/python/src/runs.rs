@@ -225,6 +225,12 @@ impl Run {
         Ok(trip.map(|trip| errors::trip(this.py(), &trip).into_value(this.py()).into_bound(this.py()).into_any()))
     }
 
+    /// Whoever sees more than the run does has found a loop.
+    fn stop_loop<'py>(this: &Bound<'py, Self>, cycle: Vec<String>, repeats: u32, message: String) -> Step<'py> {
+        let progress = locked(&this.get().inner, |run| run.stop_loop(cycle, repeats, message))?;
+        Self::step(this, progress)
+    }
+
     fn new_turn(&self) -> PyResult<()> {
         locked(&self.inner, run::Run::new_turn)
     }

@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Nam
 from . import _core
 from ._arguments import comparable, reader_of
 from .alerts import Alerts, AlertsLike
-from .detectors import BudgetTracker, LoopDetector, StallDetector
-from .errors import InvalidInputError, TripError
+from .detectors import BudgetTracker, LoopDetector, StallDetector, ToolExecutionTracker
+from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, TripError
 from .tool_rules import ToolRule, rules_as_json
 
 log = logging.getLogger("runguard")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# The highest limit of a tool that there is.
+_NO_LIMIT = 1000
 
 
 if TYPE_CHECKING:
@@ -105,6 +108,8 @@ class Run:
             *_warning(warn_at, fallback_model),
         )
         self._on_warning = on_warning
+        # For adapters that tell the model what it has already (`on_repeat="tell"`).
+        self._repeated: Optional[ToolExecutionTracker] = None
         # The adapter that made it for an invocation.
         self._made_by: Any = None
         # The agent itself tells of its model calls. Then hooked clients do not.
@@ -132,6 +137,10 @@ class Run:
 
     def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None, agent: Optional[str] = None) -> Optional[str]:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
+        if self._repeated is not None:
+            # The tool has run: what cannot be compared is no reason to lose its result.
+            with contextlib.suppress(InvalidInputError):
+                self._repeated.record(tool, args, result, error)
         step = self._run.after_tool(tool, args, result, error, agent)
         nudge = None if step is None else cast(Optional[str], self._heed(step))
         trip = self._run.trip
@@ -231,6 +240,18 @@ class Run:
         call = next((call for call in unmet if call._model == model), unmet[0] if unmet else None)
         return None if call is None else Told(call)
 
+    def _instead(self, tool: str, args: Any = None) -> Optional[str]:
+        """What to give the model in place of a result that it has already, or None. The call is counted before."""
+        if self._repeated is None:
+            # Tools that the design names keep its limits; of all others only repeats are told.
+            self._repeated = ToolExecutionTracker(default_limit=_NO_LIMIT)
+        skip = self._repeated.should_skip(tool, args)
+        return None if skip is None else skip.message
+
+    def _stop_loop(self, cycle: List[str], repeats: int, message: str) -> None:
+        """An adapter has found a loop that the calls alone do not show: raises it, and the run stays tripped."""
+        self._heed(self._run.stop_loop(cycle, repeats, message))
+
     async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls it without holding up the event loop when a service may have to be asked."""
         if not self._asks_service:
@@ -277,6 +298,7 @@ class Run:
     def new_turn(self) -> None:
         """A user message: what follows may repeat what was before. Budget and trip stay."""
         self._run.new_turn()
+        self._repeated = None
 
     def reset(self) -> None:
         """Forgets the trip and all counts but the money. For an operator, not for the agent."""
@@ -337,6 +359,11 @@ class Run:
                 tracing.get_current_span().add_event("runguard.trip", facts)
         if self.alerts is not None:
             self.alerts.send(copy.copy(trip))
+        # A part with alerts of its own tells of its trips also when the run asks it.
+        part = self.loop if isinstance(trip, LoopDetectedError) else self.budget if isinstance(trip, BudgetExceededError) else None
+        told = getattr(part, "_told", None)
+        if told is not None and told.alerts is not self.alerts:
+            told.alerts.send(copy.copy(trip))
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r}, {'tripped: ' + self.message if self.tripped else 'running'})"

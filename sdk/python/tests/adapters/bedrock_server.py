@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Mapping, Optional
 from urllib.parse import unquote
+from uuid import NAMESPACE_OID, uuid5
 
 SONNET = "anthropic.claude-3-7-sonnet-20250219-v1:0"
 HAIKU = "anthropic.claude-3-5-haiku-20241022-v1:0"
@@ -168,6 +169,23 @@ REPHRASED = [
     "What is the refund policy for a damaged item?",
     "refund policy for damaged items: what is the",
 ]
+# One question as an agent asks it that got half an answer, and what the knowledge base has on it.
+APAC = ["APAC Q3 revenue", "Asia Pacific Q3 revenue breakdown", "Q3 APAC quarterly financial results"]
+GLOBAL_REVENUE = "Revenue in the third quarter reached 4.2 billion dollars worldwide, six percent above the year before."
+DAMAGED = [
+    "refund policy for damaged items",
+    "money back when goods arrive broken",
+    "what happens if the parcel is crushed",
+    "reimbursement rules",
+    "return a cracked vase",
+    "can customers be compensated",
+    "warranty on shipping accidents",
+    "claims after transport",
+    "exchange of faulty merchandise",
+    "who pays for breakage",
+    "credit notes",
+    "consumer rights on arrival",
+]
 QUESTIONS = ["Q3 revenue by region", "Q3 operating costs", "headcount plan for next year", "Q3 profit margin", "churn among enterprise customers"]
 
 
@@ -178,10 +196,37 @@ def knowledge_base_loop(_: dict[str, Any]) -> list[Round]:
     return rounds + [agent.finishes("I gave up.")]
 
 
+def three_phrasings(_: dict[str, Any]) -> list[Round]:
+    """One question in three phrasings, each of which brings the same chunk, a little other framing included; and so on."""
+    agent = Tracer("phrasings")
+    framings = [GLOBAL_REVENUE, f"{GLOBAL_REVENUE} See the annex.", GLOBAL_REVENUE]
+    rounds = [agent.thinks((10_000, 200)) + agent.asks_knowledge_base(APAC[i % 3], framings[i % 3]) for i in range(30)]
+    return rounds + [agent.finishes("I gave up.")]
+
+
+def twelve_phrasings(_: dict[str, Any]) -> list[Round]:
+    """Twelve questions without a word in common, and one chunk."""
+    agent = Tracer("twelve")
+    rounds = [agent.thinks((10_000, 200)) + agent.asks_knowledge_base(words, "Damaged items are refunded within 30 days.") for words in DAMAGED]
+    return rounds + [agent.finishes("I gave up.")]
+
+
+def going_through_a_topic(_: dict[str, Any]) -> list[Round]:
+    """A healthy run: one topic, aspect by aspect. An overview comes each time, and beside it something new."""
+    agent = Tracer("topic")
+    rounds: list[Round] = []
+    for aspect in ("scope", "deadlines", "exceptions", "fees", "contacts", "forms", "appeals", "history"):
+        asked, seen = agent.asks_knowledge_base(f"travel policy employees {aspect}", "Overview of the travel policy for all employees.")
+        page = {"content": {"text": f"The {aspect} of the travel policy: {aspect} are set by the {aspect} board, and {aspect} change each spring."}}
+        seen.body["trace"]["orchestrationTrace"]["observation"]["knowledgeBaseLookupOutput"]["retrievedReferences"].append(page)
+        rounds.append([*agent.thinks((3_000, 100)), asked, seen])
+    return rounds + [agent.finishes("Here is the policy.", usage=(4_000, 400))]
+
+
 def research(_: dict[str, Any]) -> list[Round]:
     """A healthy run: five different questions to one knowledge base, then the answer."""
     agent = Tracer("research")
-    rounds = [agent.thinks((5_000, 100)) + agent.asks_knowledge_base(question) for question in QUESTIONS]
+    rounds = [agent.thinks((5_000, 100)) + agent.asks_knowledge_base(question, f"What there is on {question}.") for question in QUESTIONS]
     return rounds + [agent.finishes("Margins held at 31 %.", usage=(9_000, 400))]
 
 
@@ -203,6 +248,22 @@ def action_errors_rephrased(_: dict[str, Any]) -> list[Round]:
     return [agent.thinks((8_000, 150)) + agent.calls_action(function_call("orders", "find", what=w), ERROR) for w in words]
 
 
+def plain_errors(_: dict[str, Any]) -> list[Round]:
+    """Other parameters and the same error in plain words, with another request id each time."""
+    agent = Tracer("plain")
+    denied = "User: arn:aws:sts::123456789012:assumed-role/agent is not authorized to perform: dynamodb:GetItem (request id {})"
+    calls = [agent.thinks((8_000, 150)) + agent.calls_action(function_call("orders", "find", what=f"order {i}"), denied.format(uuid5(NAMESPACE_OID, str(i)))) for i in range(20)]
+    return calls + [agent.finishes("It failed.")]
+
+
+def batch(_: dict[str, Any]) -> list[Round]:
+    """A healthy automation: records one by one, some of which fail for the same reason, with successes between."""
+    agent = Tracer("batch")
+    answers = [ERROR if i % 3 else f'{{"ok": true, "record": {i}}}' for i in range(20)]
+    calls = [agent.thinks((1_000, 20)) + agent.calls_action(function_call("crm", "update", id=str(i)), answer) for i, answer in enumerate(answers)]
+    return calls + [agent.finishes("Done.", usage=(1_000, 20))]
+
+
 def many_functions(_: dict[str, Any]) -> list[Round]:
     """A healthy automation: five functions of one function-details group, and one of them for three customers."""
     agent = Tracer("functions")
@@ -219,6 +280,28 @@ def storm(_: dict[str, Any]) -> list[Round]:
         rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(REPHRASED[i % len(REPHRASED)]))
         rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("orders", "refund", order="7"), ERROR))
     return rounds + [agent.finishes("I gave up.")]
+
+
+def storm_in_other_words(_: dict[str, Any]) -> list[Round]:
+    """Knowledge base, action, error, with other words, other chunks and other parameters in each round."""
+    agent = Tracer("storms")
+    rounds: list[Round] = []
+    for i, question in enumerate(DAMAGED):
+        chunk_text = f"Chapter {i} of the handbook explains {question} in the annex, on page {i} and nowhere else."
+        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(question, chunk_text))
+        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("orders", "refund", order=f"order {i}"), ERROR))
+    return rounds + [agent.finishes("I gave up.")]
+
+
+def finding_out(_: dict[str, Any]) -> list[Round]:
+    """A healthy run: two errors that name different things, each looked up, and then it works."""
+    agent = Tracer("finding")
+    rounds: list[Round] = []
+    for topic, answer in (("field names", "Error: unknown field 'sum'"), ("currencies", "Error: no such currency"), ("accounts", '{"booked": true}')):
+        chunk_text = f"The list of {topic} is kept in the {topic} register, which is printed every spring."
+        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(topic, chunk_text))
+        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("ledger", "book", what=topic), answer))
+    return rounds + [agent.finishes("Booked.", usage=(5_000, 100))]
 
 
 def storm_of_three(_: dict[str, Any]) -> list[Round]:
@@ -327,11 +410,18 @@ def unpriced(_: dict[str, Any]) -> list[Round]:
 
 PLAYS: dict[str, Play] = {
     "KBLOOP": knowledge_base_loop,
+    "PHRASINGS": three_phrasings,
+    "TWELVE": twelve_phrasings,
+    "TOPIC": going_through_a_topic,
     "RESEARCH": research,
     "AGERROR": action_errors,
     "AGVARIED": action_errors_rephrased,
+    "PLAINERROR": plain_errors,
+    "BATCH": batch,
     "FUNCTIONS": many_functions,
     "STORM": storm,
+    "STORMWORDS": storm_in_other_words,
+    "FINDINGOUT": finding_out,
     "STORM3": storm_of_three,
     "COST": cost_amplification,
     "USAGE": every_usage,

@@ -16,6 +16,7 @@ from guard_service import free_port, running_service, wait_for
 from runguard.adapters.aws_lambda import (
     ActionCall,
     AgentCoreGuard,
+    DynamoDBStore,
     MemoryStore,
     RedisStore,
     agentcore_before_tool_call,
@@ -143,16 +144,27 @@ def test_polling_a_healthy_action_is_fine() -> None:
     assert action.runs == 20
 
 
-def test_a_success_and_another_call_start_the_count_anew() -> None:
+def test_a_success_starts_the_count_anew() -> None:
     outcomes = iter([500, 200, 500, 500])
     action = Action(lambda event: reply(event, next(outcomes)))
     handler = wrapped(action)
     assert [is_refused(handler(api_event(), None)) for _ in range(5)] == [False, False, False, False, True]
 
+    mended = Action(lambda event: reply(event, 200 if event["apiPath"] == "/mend" else 500))
+    handler = wrapped(mended)
+    events = [api_event(), api_event(path="/mend")] * 6
+    assert not any(is_refused(handler(event, None)) for event in events), "another call that succeeds may have changed the cause"
+
+
+def test_calls_that_fail_in_turns_are_seen(place: dict[str, Any]) -> None:
     action = Action(failing)
-    handler = wrapped(action)
-    orders = ["7", "8", "7", "8", "7", "7", "7"]
-    assert [is_refused(handler(api_event(order=order), None)) for order in orders] == [False] * 6 + [True]
+    copies = [wrapped(action, **place) for _ in range(2)]
+    orders = ["7", "8", "7", "8", "7", "8"]
+    answers = [copies[number % 2](api_event(order=order), None) for number, order in enumerate(orders)]
+    assert [is_refused(answer) for answer in answers] == [False] * 4 + [True] * 2
+    three = ["1", "2", "3"] * 3
+    answers = [copies[number % 2](api_event("s-3", order=order), None) for number, order in enumerate(three)]
+    assert [is_refused(answer) for answer in answers] == [False] * 6 + [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -195,6 +207,8 @@ def test_the_order_and_the_form_of_the_arguments_do_not_matter() -> None:
         ({"response": {"functionResponse": {"responseBody": {"TEXT": {"body": '"Error: LookupError: no order 7"'}}}}}, True),
         ({"response": {"functionResponse": {"responseBody": {"TEXT": {"body": "Error: LookupError: no order 7"}}}}}, True),
         ({"response": {"functionResponse": {"responseBody": {"TEXT": {"body": "Errors: none"}}}}}, False),
+        ({"response": {"functionResponse": {"responseBody": {"TEXT": {"body": "The role is not authorized to perform: dynamodb:GetItem"}}}}}, True),
+        ({"response": {"httpStatusCode": 200, "responseBody": {"application/json": {"body": '{"status": "failed"}'}}}}, True),
         (None, False),
     ],
 )
@@ -286,6 +300,96 @@ def test_a_powertools_api_resolver_inside() -> None:
 # --- where it is remembered ----------------------------------------------------------------------------------------------
 
 
+def failures_at_once(stores: list[Any], call: ActionCall) -> str:
+    """What is counted after each store was told of two failures, all at the same time."""
+    threads = [threading.Thread(target=lambda store=store: [store.record(call, True) for _ in range(2)]) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    refusal = stores[0].refusal(call) or ""
+    return refusal[refusal.index("failed") : refusal.index(" in a row")]
+
+
+TABLE = "bedrock-agent-call-history"
+
+
+@pytest.fixture(scope="module")
+def dynamodb() -> Iterator[Any]:
+    """A table as an operator makes it, on a server that speaks DynamoDB's protocol."""
+    boto3 = pytest.importorskip("boto3")
+    server_of = pytest.importorskip("moto.server")
+    server = server_of.ThreadedMotoServer(port=free_port())
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**keys, "AWS_ENDPOINT_URL_DYNAMODB": f"http://{host}:{port}"}.items():
+            patch.setenv(name, value)
+        resource = boto3.resource("dynamodb")
+        key = {"AttributeName": "sessionId"}
+        table = resource.create_table(
+            TableName=TABLE, KeySchema=[{**key, "KeyType": "HASH"}], AttributeDefinitions=[{**key, "AttributeType": "S"}], BillingMode="PAY_PER_REQUEST"
+        )
+        expires = {"Enabled": True, "AttributeName": "expiresAt"}
+        resource.meta.client.update_time_to_live(TableName=TABLE, TimeToLiveSpecification=expires)
+        yield table
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "redis", "dynamodb"])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where copies of a function remember what they share."""
+    if request.param == "memory":
+        return {"store": MemoryStore()}
+    if request.param == "redis":
+        return {"redis_url": request.getfixturevalue("redis_url")}
+    request.getfixturevalue("dynamodb")
+    return {"dynamodb_table": TABLE}
+
+
+def test_dynamodb_is_shared_by_all_copies_of_the_function(dynamodb: Any) -> None:
+    action = Action(failing)
+    copies = [wrapped(action, dynamodb_table=TABLE) for _ in range(4)]
+    answers = [copies[number % 4](api_event("d-1"), None) for number in range(6)]
+    assert [is_refused(answer) for answer in answers] == [False, False, True, True, True, True]
+    assert action.runs == 2
+    item = dynamodb.get_item(Key={"sessionId": "d-1"})["Item"]
+    assert item.keys() == {"sessionId", "callHistory", "version", "expiresAt"}
+    assert [entry.partition(":")[2] for entry in item["callHistory"]] == ["failed", "failed"]
+    assert 3500 < int(item["expiresAt"]) - time.time() <= 3600
+
+
+def test_the_last_twelve_calls_are_kept_in_dynamodb(dynamodb: Any) -> None:
+    handler = wrapped(Action(reply), dynamodb_table=dynamodb)
+    for order in range(20):
+        handler(api_event("d-2", order=str(order)), None)
+    item = dynamodb.get_item(Key={"sessionId": "d-2"})["Item"]
+    assert len(item["callHistory"]) == 12
+
+
+def test_writers_at_once_do_not_undo_each_other_in_dynamodb(dynamodb: Any) -> None:
+    call = ActionCall.of(api_event("d-3"))
+    assert failures_at_once([DynamoDBStore(TABLE, timeout_seconds=10) for _ in range(6)], call) == "failed 12 times"
+
+
+def test_what_has_expired_in_dynamodb_does_not_count_though_it_is_still_there(dynamodb: Any) -> None:
+    handler = wrapped(Action(failing), store=DynamoDBStore(dynamodb, kept_seconds=1))
+    assert [is_refused(handler(api_event("d-4"), None)) for _ in range(3)] == [False, False, True]
+    time.sleep(2)
+    assert not is_refused(handler(api_event("d-4"), None))
+    dynamodb.put_item(Item={"sessionId": "d-5", "callHistory": [7, "orders::/orders::9f2c"]})
+    assert not is_refused(handler(api_event("d-5"), None)), "an item of another program's"
+
+
+def test_a_table_that_is_not_there_lets_the_handler_run_and_warns(dynamodb: Any, caplog: pytest.LogCaptureFixture) -> None:
+    action = Action(failing)
+    handler = wrapped(action, dynamodb_table="no-such-table")
+    with caplog.at_level(logging.WARNING, "runguard.aws_lambda"):
+        assert not any(is_refused(handler(api_event(), None)) for _ in range(3))
+    assert "runs unguarded" in caplog.text
+
+
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
     pytest.importorskip("redis")
@@ -313,14 +417,8 @@ def test_redis_is_shared_by_all_copies_of_the_function(redis_url: str) -> None:
 
 def test_failures_reported_to_redis_at_once_are_all_counted(redis_url: str) -> None:
     call = ActionCall.of(api_event())
-    stores = [RedisStore(redis_url, timeout_seconds=10) for _ in range(8)]
-    stores[0].refusal(call)
-    threads = [threading.Thread(target=lambda store=store: [store.record(call, True) for _ in range(25)]) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert "failed 200 times" in (stores[0].refusal(call) or "")
+    stores = [RedisStore(redis_url, timeout_seconds=10) for _ in range(6)]
+    assert failures_at_once(stores, call) == "failed 12 times"
 
 
 def test_redis_forgets_by_itself(redis_url: str) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
+import subprocess
+import sys
 import threading
+import weakref
 from base64 import b64encode
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -15,13 +19,15 @@ import pytest
 
 boto3 = pytest.importorskip("boto3")
 
-from bedrock_server import HAIKU, NANODOLLARS, SONNET, BedrockServer, Tracer, chunk, function_call, metadata  # noqa: E402
+from bedrock_server import APAC, HAIKU, NANODOLLARS, SONNET, BedrockServer, Tracer, chunk, function_call, metadata  # noqa: E402
 from botocore.exceptions import ClientError, EventStreamError  # noqa: E402
 from guard_service import running_service  # noqa: E402
 from runguard import (  # noqa: E402
     BudgetExceededError,
+    BudgetTracker,
     InvalidInputError,
     LoopDetectedError,
+    LoopDetector,
     Run,
     StallDetectedError,
     ToolLimitError,
@@ -29,6 +35,7 @@ from runguard import (  # noqa: E402
     UnknownModelError,
 )
 from runguard.adapters.bedrock import (  # noqa: E402
+    Attempts,
     GuardedCompletion,
     Sessions,
     guard_invoke_agent,
@@ -36,6 +43,7 @@ from runguard.adapters.bedrock import (  # noqa: E402
     guard_stream,
     guard_stream_async,
     instrument,
+    process_trace_event,
 )
 
 os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1", AWS_EC2_METADATA_DISABLED="true")
@@ -120,21 +128,88 @@ def test_the_same_failure_of_ever_other_words_is_a_stall(client: Any, server: Be
     assert spent(answer.run) == dollars(*[(SONNET, 8_000, 150)] * answer.steps)
 
 
+# Within five steps, whichever way the client is guarded; and what is work stays work.
+IN_VAIN = [("PHRASINGS", 3), ("TWELVE", 6), ("AGVARIED", 4), ("PLAINERROR", 4), ("STORM", 5), ("STORMWORDS", 5)]
+HEALTHY = ["TOPIC", "RESEARCH", "FUNCTIONS", "BATCH", "FINDINGOUT"]
+
+
+@pytest.mark.parametrize(("agent", "steps"), IN_VAIN)
+def test_attempts_in_vain_are_loops(client: Any, server: BedrockServer, agent: str, steps: int) -> None:
+    error, answer = trips(client, server, agent, LoopDetectedError)
+    assert (answer.steps, error.reason) == (steps, "loop_detected")
+    assert error.cycle[0].startswith("knowledge base" if agent in ("PHRASINGS", "TWELVE", "STORM", "STORMWORDS") else "orders::find")
+
+
+@pytest.mark.parametrize("agent", HEALTHY)
+def test_work_is_no_attempt_in_vain(client: Any, server: BedrockServer, agent: str) -> None:
+    answer = guard_invoke_agent(client, **request(agent))
+    assert answer.text()
+    assert not answer.run.tripped
+
+
+def test_an_instrumented_client_sees_attempts_in_vain(client: Any, server: BedrockServer) -> None:
+    guarded = instrument(client)
+    for agent, _ in IN_VAIN:
+        with pytest.raises(LoopDetectedError):
+            read(client.invoke_agent(**request(agent, f"in-vain-{agent}")))
+        assert guarded.run(f"in-vain-{agent}", agent).tripped
+    for agent in HEALTHY:
+        assert read(client.invoke_agent(**request(agent)))
+
+
+def test_attempts_are_counted_as_they_are_asked_for(client: Any, server: BedrockServer) -> None:
+    _, answer = trips(client, server, "PHRASINGS", LoopDetectedError, attempts=Attempts(same_lookups=5))
+    assert answer.steps == 5
+    off = Attempts(same_lookups=0, barren_lookups=0, same_errors=0, failing_rounds=0)
+    assert guard_invoke_agent(client, attempts=off, **request("TWELVE")).text() == "I gave up."
+    with pytest.raises(InvalidInputError, match="same_errors"):
+        guard_invoke_agent(client, attempts=Attempts(same_errors=1), **request("TWELVE"))
+
+
+def test_presets_set_everything_for_a_kind_of_agent(client: Any, server: BedrockServer) -> None:
+    for preset, limit, steps in (("research", 5.00, 9), ("automation", 20.00, 5), ("interactive", 2.00, 5)):
+        answer = guard_invoke_agent(client, preset=preset, **request("TWELVE"))
+        with pytest.raises(LoopDetectedError):
+            answer.text()
+        assert (answer.steps, answer.run.budget.limit) == (steps, limit)
+    with pytest.raises(LoopDetectedError):
+        guard_invoke_agent(client, preset="automation", **request("AGERROR")).text()
+    answer = guard_invoke_agent(client, preset="interactive", max_usd=0.50, **request("RESEARCH", "preset-own"))
+    assert (answer.text(), answer.run.budget.limit) == ("Margins held at 31 %.", 0.50)
+    with pytest.raises(InvalidInputError, match="research, automation, interactive"):
+        guard_invoke_agent(client, preset="coding", **request("RESEARCH"))
+    with pytest.raises(InvalidInputError, match="preset"):
+        guard_invoke_agent(client, run=Run(), preset="research", **request("RESEARCH"))
+    guarded = instrument(client, preset="interactive")
+    read(client.invoke_agent(**request("RESEARCH", "preset-hooked")))
+    assert guarded.run("preset-hooked", "RESEARCH").budget.limit == 2.00
+
+
+def test_a_turn_of_the_user_starts_the_attempts_anew(client: Any, server: BedrockServer) -> None:
+    agent = Tracer("twice")
+    server.plays["TWICE"] = lambda _: [agent.thinks((100, 1)) + agent.asks_knowledge_base(words, "the same") for words in APAC[:2]] + [[chunk("Ok.")]]
+    for _ in range(5):
+        assert guard_invoke_agent(client, **request("TWICE", "turns-2")).text() == "Ok."
+
+
 def test_different_functions_of_one_group_are_no_loop(client: Any, server: BedrockServer) -> None:
     answer = guard_invoke_agent(client, **request("FUNCTIONS"))
     assert answer.text() == "Done."
     assert answer.steps == 8
 
 
+NO_ATTEMPTS = Attempts(same_lookups=0, barren_lookups=0, same_errors=0, failing_rounds=0)
+
+
 def test_a_circle_of_two_is_a_loop(client: Any, server: BedrockServer) -> None:
-    error, answer = trips(client, server, "STORM", LoopDetectedError)
+    error, answer = trips(client, server, "STORM", LoopDetectedError, attempts=NO_ATTEMPTS)
     assert error.cycle == ("knowledge base KB12345678", "orders::refund")
     assert (error.repeats, error.cycle_len, answer.steps) == (3, 2, 6)
     assert spent(answer.run) == dollars(*[(SONNET, 4_000, 100), (SONNET, 5_000, 100)] * 3)
 
 
 def test_a_circle_of_three_is_a_loop(client: Any, server: BedrockServer) -> None:
-    error, answer = trips(client, server, "STORM3", LoopDetectedError)
+    error, answer = trips(client, server, "STORM3", LoopDetectedError, attempts=NO_ATTEMPTS)
     assert (error.repeats, error.cycle_len, answer.steps) == (3, 3, 9)
     assert spent(answer.run) == dollars(*[(SONNET, tokens, 100) for tokens in (4_000, 5_000, 6_000)] * 3)
 
@@ -236,6 +311,56 @@ def test_the_same_question_to_different_knowledge_bases_is_no_loop() -> None:
     agent = Tracer("bases")
     events = [event for number in range(5) for event in agent.asks_knowledge_base("refund policy", base=f"KB{number}")]
     guard_stream(Stream([{event.kind: event.body} for event in events]), Run()).text()
+
+
+# --- detectors of one's own --------------------------------------------------------------------------------------------
+
+
+def read_with(client: Any, agent: str, loop_detector: LoopDetector, budget_tracker: Optional[BudgetTracker]) -> int:
+    """A loop over the stream as people write it who bring their own detectors. How many events it took."""
+    response = client.invoke_agent(**request(agent, enableTrace=True))
+    try:
+        for number, event in enumerate(response["completion"]):
+            if "trace" in event:
+                process_trace_event(event["trace"], loop_detector, budget_tracker)
+        return number
+    finally:
+        response["completion"].close()
+
+
+@pytest.mark.parametrize("agent", ["KBLOOP", *(agent for agent, _ in IN_VAIN)])
+def test_detectors_of_ones_own_are_fed_from_a_trace(client: Any, agent: str) -> None:
+    with pytest.raises(LoopDetectedError):
+        read_with(client, agent, LoopDetector(repeats=3, max_cycle_len=4), BudgetTracker(max_usd=5.00))
+
+
+def test_a_budget_of_ones_own_is_the_session_s(client: Any) -> None:
+    budget_tracker = BudgetTracker(max_usd=0.20)
+    one_turn = dollars(*[(SONNET, 5_000, 100)] * 5, (SONNET, 9_000, 400))
+    read_with(client, "RESEARCH", LoopDetector(), budget_tracker)
+    assert budget_tracker.spent == one_turn
+    with pytest.raises(BudgetExceededError) as caught:
+        read_with(client, "RESEARCH", LoopDetector(), budget_tracker)
+    assert caught.value.limit == 0.20
+    read_with(client, "RESEARCH", LoopDetector(), None)
+
+
+def test_any_form_of_a_trace_is_read() -> None:
+    whole = {"trace": Tracer("forms").asks_knowledge_base("refunds")[0].body}
+    for form in (whole, whole["trace"], whole["trace"]["trace"]):
+        loop_detector = LoopDetector(repeats=2)
+        process_trace_event(form, loop_detector)
+        with pytest.raises(LoopDetectedError):
+            process_trace_event(form, loop_detector)
+
+
+def test_a_detector_that_is_gone_leaves_nothing_behind() -> None:
+    loop_detector = LoopDetector()
+    process_trace_event(Tracer("gone").asks_knowledge_base("refunds")[0].body, loop_detector)
+    left = weakref.ref(loop_detector)
+    del loop_detector
+    gc.collect()
+    assert left() is None
 
 
 # --- return of control ---------------------------------------------------------------------------------------------------
@@ -537,7 +662,8 @@ def service_url(tmp_path: Path) -> Iterator[str]:
 
 def test_a_service_counts_as_this_process_does(client: Any, server: BedrockServer, service_url: str) -> None:
     for agent, options, kind, steps in (
-        ("STORM", {}, LoopDetectedError, 6),
+        ("STORM", {}, LoopDetectedError, 5),
+        ("STORM", {"attempts": NO_ATTEMPTS}, LoopDetectedError, 6),
         ("COLLAB", {}, LoopDetectedError, 13),
         ("COST", {"max_usd": 1.00}, BudgetExceededError, 10),
     ):
@@ -548,6 +674,34 @@ def test_a_service_counts_as_this_process_does(client: Any, server: BedrockServe
         assert server.served[-1].wait().hung_up
     answer = guard_invoke_agent(client, url=service_url, max_usd=1.00, **request("RESEARCH"))
     assert answer.text() == "Margins held at 31 %."
+
+
+SPENDS = """
+import sys
+import boto3
+from runguard import BudgetExceededError
+from runguard.adapters.bedrock import guard_invoke_agent
+
+client = boto3.client("bedrock-agent-runtime", endpoint_url=sys.argv[1])
+try:
+    call = {"agentId": "RESEARCH", "agentAliasId": "ALIAS", "sessionId": "shared-session", "inputText": "Go."}
+    guard_invoke_agent(client, url=sys.argv[2], max_usd=0.25, **call).text()
+    print("answered")
+except BudgetExceededError as error:
+    print(f"{error.spent:.4f} of {error.limit:.2f}")
+"""
+
+
+def test_a_session_s_budget_holds_across_turns_and_processes(server: BedrockServer, service_url: str) -> None:
+    def turn() -> str:
+        return subprocess.run([sys.executable, "-c", SPENDS, server.url, service_url], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    # A turn costs 0.1155: the third passes the limit on its way, and a fourth is not sent.
+    assert [turn() for _ in range(2)] == ["answered"] * 2
+    passed = turn()
+    assert passed.endswith(" of 0.25") and float(passed.split()[0]) > 0.25
+    assert turn() == passed
+    assert len(server.served) == 3
 
 
 def test_aioboto3_asks_a_service_without_holding_up_the_loop(server: BedrockServer, service_url: str) -> None:
@@ -566,7 +720,7 @@ def test_aioboto3_asks_a_service_without_holding_up_the_loop(server: BedrockServ
         return answer, asked_from
 
     answer, asked_from = with_async_client(server, work)
-    assert answer.steps == 6
+    assert answer.steps == 5
     assert threading.main_thread() not in asked_from
     assert asked_from
 
@@ -584,7 +738,7 @@ def with_async_client(server: BedrockServer, work: Any) -> Any:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(("agent", "steps"), [("KBLOOP", 3), ("AGERROR", 3), ("STORM", 6), ("COLLAB", 13), ("CODE", 3)])
+@pytest.mark.parametrize(("agent", "steps"), [("KBLOOP", 3), ("AGERROR", 3), ("COLLAB", 13), ("CODE", 3), *IN_VAIN])
 def test_aioboto3_trips_as_boto3_does(server: BedrockServer, agent: str, steps: int) -> None:
     session = f"async-{agent}"
 

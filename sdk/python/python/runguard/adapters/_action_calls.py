@@ -1,4 +1,4 @@
-"""Calls of actions, and where it is remembered how they ended: in this process, in Redis, or in a RunGuard service.
+"""Calls of actions, and where it is remembered how they ended: in this process, in Redis, in DynamoDB, or in a RunGuard service.
 
 The rule is the core's, as two pure steps; the stores only keep their outcome.
 """
@@ -11,13 +11,11 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from runguard import InvalidInputError, fingerprint
-from runguard._core import call_begun, call_finished, call_refusal
+from runguard._core import action_call, call_begun, call_finished
 from runguard.client import Client
-
-from ._bedrock_trace import action_call
 
 _log = logging.getLogger("runguard.aws_lambda")
 
@@ -63,7 +61,7 @@ class ActionCall:
 
     def read(self) -> Tuple[str, Dict[str, Any]]:
         """Name and arguments in the form in which equal calls are equal."""
-        return action_call(
+        name, arguments = action_call(
             {
                 "actionGroup": self.action_group,
                 "apiPath": self.api_path,
@@ -73,10 +71,11 @@ class ActionCall:
                 "requestBody": self.request_body,
             }
         )
+        return name, json.loads(arguments)
 
 
 class Store(Protocol):
-    """Remembers the last call of each session and how often it failed in a row. Raises when it cannot be reached."""
+    """Remembers the latest calls of each session and how they ended. Raises when it cannot be reached."""
 
     def refusal(self, call: ActionCall) -> Optional[str]:
         """Takes note that the call is about to run. Why it must not, or None."""
@@ -85,48 +84,52 @@ class Store(Protocol):
         """Takes note of what came of it."""
 
 
-# The signature of a session's newest call, and its failures in a row.
-_Last = Tuple[str, int]
-_NOTHING: _Last = ("", 0)
+# The latest calls of a session, oldest first, as the core writes them: a signature, and how the call ended.
+_Calls = List[str]
 
 
-class _KeepsLast:
-    """A store that keeps the last call of each session and changes it in one step."""
+class _KeepsCalls:
+    """A store that keeps the latest calls of each session and changes them in one step."""
 
     def refusal(self, call: ActionCall) -> Optional[str]:
-        signature = call.signature
-        _, failures = self._change(call.session_id, lambda last: call_begun(last, signature))
-        return call_refusal(call.name, failures)
+        name, signature = call.name, call.signature
+        refused: Optional[str] = None
+
+        def begin(calls: _Calls) -> _Calls:
+            nonlocal refused
+            changed, refused = call_begun(calls, name, signature)
+            return changed
+
+        self._change(call.session_id, begin)
+        return refused
 
     def record(self, call: ActionCall, failed: bool) -> None:
         signature = call.signature
-        self._change(call.session_id, lambda last: call_finished(last, signature, failed))
+        self._change(call.session_id, lambda calls: call_finished(calls, signature, failed))
 
-    def _change(self, session_id: str, step: Callable[[_Last], _Last]) -> _Last:
+    def _change(self, session_id: str, step: Callable[[_Calls], _Calls]) -> None:
         raise NotImplementedError
 
 
-class MemoryStore(_KeepsLast):
+class MemoryStore(_KeepsCalls):
     """Remembers in this process."""
 
     def __init__(self, kept_seconds: float = KEPT_SECONDS, kept_sessions: int = KEPT_SESSIONS) -> None:
         self._kept_seconds = kept_seconds
         self._kept_sessions = kept_sessions
         self._lock = threading.Lock()
-        self._sessions: "OrderedDict[str, Tuple[_Last, float]]" = OrderedDict()
+        self._sessions: "OrderedDict[str, Tuple[_Calls, float]]" = OrderedDict()
 
-    def _change(self, session_id: str, step: Callable[[_Last], _Last]) -> _Last:
+    def _change(self, session_id: str, step: Callable[[_Calls], _Calls]) -> None:
         with self._lock:
             now = time.monotonic()
-            last, since = self._sessions.pop(session_id, (_NOTHING, now))
-            changed = step(last if now - since < self._kept_seconds else _NOTHING)
-            self._sessions[session_id] = (changed, now)
+            calls, since = self._sessions.pop(session_id, ([], now))
+            self._sessions[session_id] = (step(calls if now - since < self._kept_seconds else []), now)
             if len(self._sessions) > self._kept_sessions:
                 self._sessions.popitem(last=False)
-            return changed
 
 
-class RedisStore(_KeepsLast):
+class RedisStore(_KeepsCalls):
     """Remembers in Redis or Valkey, through redis-py. Each change is one transaction, so copies of the function do not race."""
 
     def __init__(self, redis: Any, kept_seconds: int = KEPT_SECONDS, timeout_seconds: float = 1.0) -> None:
@@ -137,19 +140,63 @@ class RedisStore(_KeepsLast):
         self._redis = redis
         self._kept_seconds = kept_seconds
 
-    def _change(self, session_id: str, step: Callable[[_Last], _Last]) -> _Last:
+    def _change(self, session_id: str, step: Callable[[_Calls], _Calls]) -> None:
         key = f"runguard:action-group:{session_id}"
 
-        def swap(pipe: Any) -> _Last:
+        def swap(pipe: Any) -> None:
             # `pipe` watches the key: when another writer is faster, redis-py runs this again.
             kept = pipe.get(key)
-            changed = step(tuple(json.loads(kept)) if kept else _NOTHING)
+            changed = step(_texts(json.loads(kept)) if kept else [])
             pipe.multi()
             pipe.set(key, json.dumps(changed), ex=self._kept_seconds)
-            return changed
 
-        changed: _Last = self._redis.transaction(swap, key, value_from_callable=True)
-        return changed
+        self._redis.transaction(swap, key)
+
+
+class DynamoDBStore(_KeepsCalls):
+    """Remembers in a DynamoDB table with the partition key `sessionId` (a string), through boto3.
+
+    An item has `callHistory` (the latest calls), `version` (each write is conditional on it, so copies of the function do not race) and
+    `expiresAt` (seconds since 1970; switch the table's time to live on for it). The function's role needs `dynamodb:GetItem` and
+    `dynamodb:PutItem` on the table.
+    """
+
+    # Copies of one session's function that write at the same moment are few: Bedrock waits for each answer.
+    _ATTEMPTS = 20
+
+    def __init__(self, table: Any = "bedrock-agent-call-history", kept_seconds: int = KEPT_SECONDS, timeout_seconds: float = 1.0) -> None:
+        if isinstance(table, str):
+            import boto3  # type: ignore[import-untyped,import-not-found,unused-ignore]
+            from botocore.config import Config  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+            patience = Config(connect_timeout=timeout_seconds, read_timeout=timeout_seconds, retries={"total_max_attempts": 2})
+            table = boto3.resource("dynamodb", config=patience).Table(table)
+        self._table = table
+        self._kept_seconds = kept_seconds
+
+    def _change(self, session_id: str, step: Callable[[_Calls], _Calls]) -> None:
+        for attempt in range(self._ATTEMPTS):
+            item = self._table.get_item(Key={"sessionId": session_id}, ConsistentRead=True).get("Item") or {}
+            now, version = int(time.time()), item.get("version")
+            # DynamoDB deletes what has expired within days, not at once.
+            is_current = int(item.get("expiresAt") or 0) > now
+            calls = step(_texts(item.get("callHistory")) if is_current else [])
+            changed = {"sessionId": session_id, "callHistory": calls, "version": int(version or 0) + 1, "expiresAt": now + self._kept_seconds}
+            unchanged: Dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#version)", "ExpressionAttributeNames": {"#version": "version"}}
+            if version is not None:
+                unchanged.update(ConditionExpression="#version = :version", ExpressionAttributeValues={":version": version})
+            try:
+                self._table.put_item(Item=changed, **unchanged)
+                return
+            except self._table.meta.client.exceptions.ConditionalCheckFailedException:
+                # Another copy was faster: what it wrote is read, and the step taken again.
+                time.sleep(0.005 * attempt)
+        raise TimeoutError(f"the calls of session {session_id} were changed by others {self._ATTEMPTS} times in a row")
+
+
+def _texts(kept: Any) -> _Calls:
+    """What was kept, as far as it can be read: an item of another program's may hold anything."""
+    return [text for text in kept if isinstance(text, str)] if isinstance(kept, list) else []
 
 
 class ServiceStore:
@@ -172,8 +219,11 @@ class ServiceStore:
         return {**vars(call), **arguments}
 
 
-def store_of(store: Optional[Store], url: Optional[str], api_key: Optional[str], redis_url: Optional[str], timeout_seconds: float) -> Store:
-    given = [name for name, value in (("store", store), ("url", url), ("redis_url", redis_url)) if value is not None]
+def store_of(
+    store: Optional[Store], url: Optional[str], api_key: Optional[str], redis_url: Optional[str], dynamodb_table: Any, timeout_seconds: float
+) -> Store:
+    places = (("store", store), ("url", url), ("redis_url", redis_url), ("dynamodb_table", dynamodb_table))
+    given = [name for name, value in places if value is not None]
     if len(given) > 1:
         raise InvalidInputError(f"Give one place to remember calls in, not {' and '.join(given)}.")
     if store is not None:
@@ -182,6 +232,8 @@ def store_of(store: Optional[Store], url: Optional[str], api_key: Optional[str],
         return ServiceStore(url, api_key, timeout_seconds)
     if redis_url is not None:
         return RedisStore(redis_url, timeout_seconds=timeout_seconds)
+    if dynamodb_table is not None:
+        return DynamoDBStore(dynamodb_table, timeout_seconds=timeout_seconds)
     return MemoryStore()
 
 

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import OrderedDict
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
 from weakref import WeakKeyDictionary
 
-from runguard import BudgetTracker, InvalidInputError, Run, ToolExecutionTracker
-
-from ._bedrock_trace import Agent, CallAnnounced, CallObserved, Fact, ModelCalled, TokensUsed, facts, returned_calls
+from runguard import BudgetTracker, InvalidInputError, Run, _core
 
 _log = logging.getLogger("runguard.bedrock")
 
-# Questions of one turn that a new one is compared with. A turn with more different ones is not asking in a circle of a few.
-_REMEMBERED_QUESTIONS = 64
+
+@dataclass(frozen=True)
+class Attempts:
+    """After how many attempts in vain a run is stopped. 0 turns a rule off."""
+
+    same_lookups: int = 3
+    """Lookups about the same thing in one knowledge base, all but the first of which brought nothing new."""
+    barren_lookups: int = 5
+    """Lookups in a row in one knowledge base that brought nothing new, whatever they asked."""
+    same_errors: int = 4
+    """Actions in a row that failed with the same error, whatever their parameters."""
+    failing_rounds: int = 2
+    """Rounds of looking up and failing as before, after which another lookup is one too many."""
+
+
+def with_preset(options: Mapping[str, Any], preset: Optional[str], attempts: Optional[Attempts]) -> Tuple[Dict[str, Any], Optional[Attempts]]:
+    """The options of a run, with those of a kind of agent for what is not given; and its thresholds."""
+    if preset is None:
+        return dict(options), attempts
+    usual = json.loads(_core.bedrock_preset(preset))
+    own = Attempts(**usual.pop("attempts"))
+    if "budget" in options:
+        usual.pop("max_usd")
+    if "loop" in options:
+        usual = {name: value for name, value in usual.items() if name == "max_usd"}
+    return {**usual, **options}, attempts if attempts is not None else own
+
+
+def _thresholds(run: Run, attempts: Optional[Attempts]) -> str:
+    if attempts is None:
+        usual = Attempts()
+        # Whoever lets calls repeat more often lets lookups; a stall detector has thresholds of its own for errors.
+        same_errors = usual.same_errors if run.stall is None else 0
+        attempts = Attempts(max(usual.same_lookups, run.loop.repeats), usual.barren_lookups, same_errors, usual.failing_rounds)
+    return json.dumps(asdict(attempts))
 
 
 class Sessions:
@@ -61,139 +94,72 @@ shared_sessions = Sessions()
 """What every guarded call of this process uses that is given none."""
 
 
-class _Questions:
-    """Gives a rephrased question the words it was first asked in, so that near-equal lookups are equal calls."""
-
-    def __init__(self) -> None:
-        self._asked: "OrderedDict[Tuple[str, str], ToolExecutionTracker]" = OrderedDict()
-
-    def first_words(self, tool: str, query: str) -> str:
-        for (asked_of, words), tracker in self._asked.items():
-            if asked_of == tool and tracker.should_skip(tool, {"query": query}) is not None:
-                return words
-        # The tracker knows what similar means, numbers, negations and dangerous words included; it is told one question each.
-        tracker = self._asked[(tool, query)] = ToolExecutionTracker(search_tools=[tool])
-        tracker.record(tool, {"query": query})
-        if len(self._asked) > _REMEMBERED_QUESTIONS:
-            self._asked.popitem(last=False)
-        return query
-
-
-class _Turn:
-    """What is remembered during one user turn, which returns of control may spread over several streams."""
-
-    def __init__(self) -> None:
-        self.questions = _Questions()
-        self.models: Dict[Tuple[Tuple[str, ...], str], str] = {}
-        self.counted: Set[Tuple[Tuple[str, ...], str, str]] = set()
-        self.reported: Dict[str, Tuple[Tuple[int, int], Tuple[str, ...]]] = {}
-        self.open_calls: Dict[Tuple[Tuple[str, ...], str], Tuple[Optional[str], str, Dict[str, Any]]] = {}
-
-
-_turns: "WeakKeyDictionary[Run, _Turn]" = WeakKeyDictionary()
+_turns: "WeakKeyDictionary[Run, _core.BedrockTurn]" = WeakKeyDictionary()
 _turns_lock = threading.Lock()
 
 
-def _turn_of(run: Run, same_turn: bool) -> _Turn:
+def _turn_of(run: Run, same_turn: bool, attempts: Optional[Attempts]) -> _core.BedrockTurn:
+    """What is remembered during one user turn, which returns of control may spread over several streams."""
     with _turns_lock:
         turn = _turns.get(run)
         if turn is None or not same_turn:
+            fresh = _core.BedrockTurn(_thresholds(run, attempts))
             run.new_turn()
-            turn = _turns[run] = _Turn()
+            turn = _turns[run] = fresh
         return turn
 
 
 class Listener:
-    """Tells the run what the events of one stream say."""
+    """Tells the run what the events of one stream say. What they say is read by the core; here it is carried out."""
 
-    def __init__(self, run: Run, *, same_turn: bool, models: Optional[Mapping[str, str]], default_model: Optional[str]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        same_turn: bool,
+        models: Optional[Mapping[str, str]] = None,
+        default_model: Optional[str] = None,
+        attempts: Optional[Attempts] = None,
+    ) -> None:
         run.check()
         self.run = run
         self.steps = 0
         self.saw_trace = False
-        self._turn = _turn_of(run, same_turn)
+        self._turn = _turn_of(run, same_turn, attempts)
         self._models = dict(models or {})
         self._default_model = default_model
-        self._handed_out: List[Tuple[str, str, Dict[str, Any]]] = []
 
     def hear(self, event: Mapping[str, Any]) -> None:
         """Raises the trip when this event is the one too many."""
-        if "trace" in event:
-            self.saw_trace = True
-            for fact in facts(event["trace"]):
-                self._take(fact)
-        if "returnControl" in event:
-            self._hand_out(event["returnControl"])
-
-    def _take(self, fact: Fact) -> None:
-        if isinstance(fact, ModelCalled):
-            if fact.model:
-                for trace_id in (fact.trace_id, ""):
-                    self._turn.models[(fact.agent.chain, trace_id)] = fact.model
-            self.run._model_asked()
-        elif isinstance(fact, TokensUsed):
-            self._pay(fact)
-        elif isinstance(fact, CallAnnounced):
-            self._announce(fact)
-        else:
-            self._observe(fact)
-
-    def _pay(self, used: TokensUsed) -> None:
-        turn, key = self._turn, (used.agent.chain, used.trace_id, used.part)
-        if used.trace_id and key in turn.counted:
+        told = {name: event[name] for name in ("trace", "returnControl") if name in event}
+        if not told:
             return
-        turn.counted.add(key)
-        tokens, payer = (used.input_tokens, used.output_tokens), used.agent.chain
-        if used.sums_up is not None:
-            # Only what the collaborator's own steps did not report, at the price of its model.
-            before, payer = turn.reported.pop(used.sums_up, ((0, 0), payer))
-            tokens = (max(0, tokens[0] - before[0]), max(0, tokens[1] - before[1]))
-        elif used.agent.collaborator:
-            before, _ = turn.reported.get(used.agent.collaborator, ((0, 0), payer))
-            turn.reported[used.agent.collaborator] = ((before[0] + tokens[0], before[1] + tokens[1]), payer)
-        named = turn.models.get((payer, used.trace_id)) or turn.models.get((payer, "")) or self._default_model
-        model = self._models.get(named, named) if named else "a model the trace does not name"
-        self.run.record_usage(model, input_tokens=tokens[0], output_tokens=tokens[1])
+        self.saw_trace = self.saw_trace or "trace" in told
+        # Calls that are handed out to be made: refusing them here means that they are never made.
+        self.run.check()
+        # Times and bytes are of no interest here, and half a character is no UTF-8.
+        text = json.dumps(told, default=str, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+        for step in json.loads(self._turn.hear(text)):
+            self._carry_out(step)
 
-    def _announce(self, call: CallAnnounced) -> None:
-        self.steps += 1
-        turn, args = self._turn, call.args
-        if call.query is not None:
-            args = {"query": turn.questions.first_words(call.tool, call.query)}
-        if call.collaborator is not None:
-            turn.reported.pop(call.collaborator, None)
-        agent = _history_of(call.agent)
-        self.run.before_tool(call.tool, args, agent=agent)
-        turn.open_calls[(call.agent.chain, call.trace_id)] = (agent, call.tool, args)
-        if call.invocation_id is not None:
-            self._handed_out.append((call.invocation_id, call.tool, args))
-
-    def _observe(self, seen: CallObserved) -> None:
-        opened = self._turn.open_calls.pop((seen.agent.chain, seen.trace_id), None)
-        if opened is not None:
-            agent, tool, args = opened
-            self.run.after_tool(tool, args, seen.result, error=seen.error, agent=agent)
+    def _carry_out(self, step: Dict[str, Any]) -> None:
+        kind = step.pop("step")
+        if kind == "model":
+            self.run._model_asked()
+        elif kind == "usage":
+            named = step["model"] or self._default_model
+            model = self._models.get(named, named) if named else "a model the trace does not name"
+            self.run.record_usage(model, input_tokens=step["input_tokens"], output_tokens=step["output_tokens"])
+        elif kind == "before":
+            self.steps += 1
+            self.run.before_tool(step["tool"], step["args"], agent=step["agent"])
+        elif kind == "after":
+            self.run.after_tool(step["tool"], step["args"], step["result"], error=step["error"], agent=step["agent"])
             # A stall is seen in results. The next model call is on its way by now, so the trip is raised here.
             self.run.check()
-
-    def _hand_out(self, payload: Mapping[str, Any]) -> None:
-        """Calls the caller is asked to run. Refusing them here means that they never run."""
-        self.run.check()
-        for tool, args in returned_calls(payload):
-            announced = (str(payload.get("invocationId")), tool, args)
-            if announced in self._handed_out:
-                self._handed_out.remove(announced)
-            else:
-                self.steps += 1
-                self.run.before_tool(tool, args)
+        else:
+            self.run._stop_loop(step["cycle"], step["repeats"], step["message"])
 
     def end(self) -> None:
         if not self.saw_trace:
             _log.warning("The stream of %s carried no trace, so nothing of it was guarded. Invoke the agent with enableTrace=True.", self.run.run_id)
-
-
-def _history_of(agent: Agent) -> Optional[str]:
-    """The name a collaborator has in the run; None is the run itself."""
-    if not agent.is_collaborator:
-        return None
-    return agent.collaborator or "\n".join(agent.chain[1:])

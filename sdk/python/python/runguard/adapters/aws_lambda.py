@@ -5,11 +5,12 @@
     @guard_action_group(redis_url="redis://cache:6379/0")
     def lambda_handler(event, context): …
 
-An agent that gets an error tries again, often in the same words. After two failures of the same call in a row the third is not run:
-the agent is told for good. Calls that succeed are never counted, so polling a healthy action is fine. What is remembered must be
-kept outside of the function, which lives in many short-lived copies: in a RunGuard service (`url=`) or in Redis (`redis_url=`).
-Without either it is kept in this process, which is enough for tests and for one warm copy. When the memory cannot be reached the
-handler runs, and a warning is logged.
+An agent that gets an error tries again, often in the same words, or in turns with another action that fails. A call that failed twice
+among the session's last twelve, with no success of any call since, is not run a third time: the agent is told for good. Calls that
+succeed are never counted, so polling a healthy action is fine. What is remembered must be kept outside of the function, which lives in
+many short-lived copies: in a DynamoDB table (`dynamodb_table=`), in Redis (`redis_url=`) or in a RunGuard service (`url=`, which counts
+failures of one call in a row). Without any it is kept in this process, which is enough for tests and for one warm copy. When the memory
+cannot be reached the handler runs, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from runguard import LoopDetectedError, LoopDetector, RunGuardError
 
-from ._action_calls import KEPT_SESSIONS, ActionCall, Memory, MemoryStore, RedisStore, ServiceStore, Store, store_of
-from ._bedrock_trace import says_error
+from runguard._core import failure_in
 
-__all__ = ["ActionCall", "AgentCoreGuard", "MemoryStore", "RedisStore", "ServiceStore", "Store", "agentcore_before_tool_call", "guard_action_group"]
+from ._action_calls import KEPT_SESSIONS, ActionCall, DynamoDBStore, Memory, MemoryStore, RedisStore, ServiceStore, Store, store_of
+
+__all__ = ["ActionCall", "AgentCoreGuard", "DynamoDBStore", "MemoryStore", "RedisStore", "ServiceStore", "Store", "agentcore_before_tool_call", "guard_action_group"]
 
 _log = logging.getLogger("runguard.aws_lambda")
 
@@ -46,16 +48,16 @@ def guard_action_group(
     url: Optional[str] = None,
     api_key: Optional[str] = None,
     redis_url: Optional[str] = None,
+    dynamodb_table: Any = None,
     timeout_seconds: float = 1.0,
 ) -> Any:
     """Decorates the handler of an action-group Lambda function.
 
-    Put it outermost: resolvers that turn exceptions into texts must be inside. The third call in a row of one session with the
-    same action group, path and method or function, parameters and request body, after two that failed, is answered with a
-    permanent failure. Failed means: an exception, an HTTP status from 400 up, a body with a top-level `error`, a response state
-    FAILURE or REPROMPT, or the text `Error: …` that Powertools makes of an exception.
+    Put it outermost: resolvers that turn exceptions into texts must be inside. The third call of one session with the same action group,
+    path and method or function, parameters and request body, after two that failed, is answered with a permanent failure. Failed means:
+    an exception, an HTTP status from 400 up, a response state FAILURE or REPROMPT, or a body that tells of an error, in JSON or plainly.
     """
-    memory = Memory(store_of(store, url, api_key, redis_url, timeout_seconds))
+    memory = Memory(store_of(store, url, api_key, redis_url, dynamodb_table, timeout_seconds))
 
     def decorate(inner: Handler) -> Handler:
         @functools.wraps(inner)
@@ -89,25 +91,18 @@ def has_failed(response: Any) -> bool:
         return False
     function = reply.get("functionResponse")
     if isinstance(function, Mapping):
-        return function.get("responseState") in ("FAILURE", "REPROMPT") or any(
-            says_error(body) or _is_powertools_error(body) for body in _bodies(function)
-        )
+        return function.get("responseState") in ("FAILURE", "REPROMPT") or any(failure_in(body) for body in _bodies(function))
     try:
         if int(reply.get("httpStatusCode") or 0) >= 400:
             return True
     except (TypeError, ValueError):
         return False
-    return any(says_error(body) for body in _bodies(reply))
+    return any(failure_in(body) for body in _bodies(reply))
 
 
 def _bodies(reply: Mapping[str, Any]) -> Tuple[str, ...]:
     contents = (reply.get("responseBody") or {}).values()
     return tuple(str(content.get("body") or "") for content in contents if isinstance(content, Mapping))
-
-
-def _is_powertools_error(body: str) -> bool:
-    # Its serializer writes the text as JSON, in quotes, unless another one is set.
-    return body.lstrip('"').startswith("Error: ")
 
 
 def permanent_failure(event: Mapping[str, Any], message: str) -> Dict[str, Any]:
@@ -156,9 +151,10 @@ class AgentCoreGuard:
         url: Optional[str] = None,
         api_key: Optional[str] = None,
         redis_url: Optional[str] = None,
+        dynamodb_table: Any = None,
         timeout_seconds: float = 1.0,
     ) -> None:
-        self._memory = Memory(store_of(store, url, api_key, redis_url, timeout_seconds))
+        self._memory = Memory(store_of(store, url, api_key, redis_url, dynamodb_table, timeout_seconds))
         self._loops = LoopDetector(repeats, max_cycle_len, url=url, api_key=api_key)
         self._lock = threading.Lock()
         self._stopped: "OrderedDict[str, str]" = OrderedDict()

@@ -12,6 +12,9 @@ on the first sign of a loop, hand out no further call to run, and send nothing m
 - one `Run` per session holds the budget and the trip; the loop history starts anew with each user message, and an invocation that
   only brings back the results of returned calls is no new message
 - each agent of a multi-agent session has a loop history of its own: the steps of a collaborator do not hide its caller's loop
+- the same question to a knowledge base in other words, lookups that bring what is known, actions that fail as before whatever their
+  parameters are, and rounds of both are loops too (`Attempts`); `preset="research"`, `"automation"` or `"interactive"` sets everything
+  for a kind of agent
 - on a trip the stream is closed at once, before the error is raised. Raising alone would leave it open as long as the error lives
 """
 
@@ -20,12 +23,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from runguard import InvalidInputError, Run
+from runguard import BudgetTracker, InvalidInputError, LoopDetector, Run
 
-from ._bedrock_run import Listener, Sessions, shared_sessions
+from ._bedrock_run import Attempts, Listener, Sessions, shared_sessions, with_preset
 
 __all__ = [
     "AsyncGuardedCompletion",
+    "Attempts",
     "GuardedCompletion",
     "Instrumented",
     "Sessions",
@@ -34,6 +38,7 @@ __all__ = [
     "guard_stream",
     "guard_stream_async",
     "instrument",
+    "process_trace_event",
 ]
 
 _SERVICE = "bedrock-agent-runtime"
@@ -167,8 +172,11 @@ class AsyncGuardedCompletion(_Completion):
 class _Invocation:
     """One call of InvokeAgent or InvokeInlineAgent: whose run it belongs to, and whether it begins a turn."""
 
-    def __init__(self, request: Mapping[str, Any], *, run: Optional[Run], sessions: Sessions, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, request: Mapping[str, Any], *, run: Optional[Run], sessions: Sessions, options: Mapping[str, Any], attempts: Optional[Attempts]
+    ) -> None:
         self._sessions = sessions
+        self._attempts = attempts
         self._session = (str(request.get("sessionId", "")), str(request.get("agentId", "")))
         self._is_last = bool(request.get("endSession"))
         # An inline agent says itself which model it runs on.
@@ -178,9 +186,14 @@ class _Invocation:
         state = request.get("sessionState") or request.get("inlineSessionState") or {}
         self._same_turn = bool(state.get("returnControlInvocationResults"))
         self.run.check()
+        # Another process may have spent what the session may: nothing is sent then.
+        exceeded = None if self.run.budget is None else self.run.budget.exhausted()
+        if exceeded is not None:
+            raise exceeded
 
     def listener(self, models: Optional[Mapping[str, str]], default_model: Optional[str]) -> Listener:
-        return Listener(self.run, same_turn=self._same_turn, models=models, default_model=default_model or self._own_model)
+        model = default_model or self._own_model
+        return Listener(self.run, same_turn=self._same_turn, models=models, default_model=model, attempts=self._attempts)
 
     def ended(self) -> None:
         # A session that was asked to end and did is over; its id may be used again for another one.
@@ -188,18 +201,24 @@ class _Invocation:
             self._sessions.forget(*self._session)
 
 
-def _prepared(client: Any, run: Optional[Run], sessions: Optional[Sessions], arguments: Dict[str, Any]) -> Tuple[_Invocation, Dict[str, Any]]:
+def _prepared(
+    client: Any, run: Optional[Run], sessions: Optional[Sessions], preset: Optional[str], attempts: Optional[Attempts], arguments: Dict[str, Any]
+) -> Tuple[_Invocation, Dict[str, Any]]:
     if getattr(client, "_runguard", None) is not None:
         raise InvalidInputError("This client is instrumented already: call its invoke_agent, the answer's completion is guarded.")
-    options = {name: arguments.pop(name) for name in _RUN_OPTIONS & arguments.keys()}
-    _no_options_with_run(run, options)
+    given = {name: arguments.pop(name) for name in _RUN_OPTIONS & arguments.keys()}
+    options, attempts = _options(run, given, preset, attempts)
     request = {**arguments, "enableTrace": True}
-    return _Invocation(request, run=run, sessions=sessions or shared_sessions, options=options), request
+    return _Invocation(request, run=run, sessions=sessions or shared_sessions, options=options, attempts=attempts), request
 
 
-def _no_options_with_run(run: Optional[Run], options: Mapping[str, Any]) -> None:
-    if run is not None and options:
-        raise InvalidInputError(f"Give a run or options, not both: {', '.join(sorted(options))} belong to the Run you pass.")
+def _options(
+    run: Optional[Run], options: Mapping[str, Any], preset: Optional[str], attempts: Optional[Attempts]
+) -> Tuple[Dict[str, Any], Optional[Attempts]]:
+    if run is not None and (options or preset is not None):
+        named = sorted([*options, *(["preset"] if preset is not None else [])])
+        raise InvalidInputError(f"Give a run or options, not both: {', '.join(named)} belong to the Run you pass.")
+    return with_preset(options, preset, attempts)
 
 
 def guard_invoke_agent(
@@ -207,15 +226,19 @@ def guard_invoke_agent(
     *,
     run: Optional[Run] = None,
     sessions: Optional[Sessions] = None,
+    preset: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
     models: Optional[Mapping[str, str]] = None,
     default_model: Optional[str] = None,
     **arguments: Any,
 ) -> GuardedCompletion:
     """`client.invoke_agent(**arguments)`, guarded. The options of `Run` (`max_usd`, `repeats`, …) may be among the arguments.
 
-    `models` says under which model an id without a price is paid, for example an application inference profile.
+    `preset` sets what is not given for a kind of agent: "research", "automation" or "interactive". `attempts` says after how many lookups
+    and actions in vain the run is stopped. `models` says under which model an id without a price is paid, for example an application
+    inference profile.
     """
-    invocation, request = _prepared(client, run, sessions, arguments)
+    invocation, request = _prepared(client, run, sessions, preset, attempts, arguments)
     response = client.invoke_agent(**request)
     return GuardedCompletion(response["completion"], invocation.listener(models, default_model), response, invocation.ended)
 
@@ -225,12 +248,15 @@ async def guard_invoke_agent_async(
     *,
     run: Optional[Run] = None,
     sessions: Optional[Sessions] = None,
+    preset: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
     models: Optional[Mapping[str, str]] = None,
     default_model: Optional[str] = None,
     **arguments: Any,
 ) -> AsyncGuardedCompletion:
     """`guard_invoke_agent` for a client of aioboto3."""
-    invocation, request = _prepared(client, run, sessions, arguments)
+    # A service may have to be asked whether anything is left, which must not hold up the event loop.
+    invocation, request = await asyncio.to_thread(_prepared, client, run, sessions, preset, attempts, arguments)
     response = await client.invoke_agent(**request)
     return AsyncGuardedCompletion(response["completion"], invocation.listener(models, default_model), response, invocation.ended)
 
@@ -240,6 +266,8 @@ def guard_stream(
     run: Optional[Run] = None,
     *,
     same_turn: bool = False,
+    preset: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
     models: Optional[Mapping[str, str]] = None,
     default_model: Optional[str] = None,
     **options: Any,
@@ -248,7 +276,7 @@ def guard_stream(
 
     `same_turn` says that the invocation brought back results of returned calls, and was no new user message.
     """
-    return GuardedCompletion(stream, _stream_listener(run, options, same_turn, models, default_model))
+    return GuardedCompletion(stream, _stream_listener(run, options, same_turn, preset, attempts, models, default_model))
 
 
 def guard_stream_async(
@@ -256,19 +284,58 @@ def guard_stream_async(
     run: Optional[Run] = None,
     *,
     same_turn: bool = False,
+    preset: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
     models: Optional[Mapping[str, str]] = None,
     default_model: Optional[str] = None,
     **options: Any,
 ) -> AsyncGuardedCompletion:
     """`guard_stream` for a stream of aioboto3."""
-    return AsyncGuardedCompletion(stream, _stream_listener(run, options, same_turn, models, default_model))
+    return AsyncGuardedCompletion(stream, _stream_listener(run, options, same_turn, preset, attempts, models, default_model))
 
 
 def _stream_listener(
-    run: Optional[Run], options: Dict[str, Any], same_turn: bool, models: Optional[Mapping[str, str]], default_model: Optional[str]
+    run: Optional[Run],
+    given: Dict[str, Any],
+    same_turn: bool,
+    preset: Optional[str],
+    attempts: Optional[Attempts],
+    models: Optional[Mapping[str, str]],
+    default_model: Optional[str],
 ) -> Listener:
-    _no_options_with_run(run, options)
-    return Listener(run if run is not None else Run(**options), same_turn=same_turn, models=models, default_model=default_model)
+    options, attempts = _options(run, given, preset, attempts)
+    run = run if run is not None else Run(**options)
+    return Listener(run, same_turn=same_turn, models=models, default_model=default_model, attempts=attempts)
+
+
+def process_trace_event(
+    trace: Mapping[str, Any],
+    loop_detector: LoopDetector,
+    budget_tracker: Optional[BudgetTracker] = None,
+    *,
+    models: Optional[Mapping[str, str]] = None,
+    default_model: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
+) -> None:
+    """Feeds detectors of your own with one trace event, `event["trace"]`. Raises the trip; closing the stream is yours.
+
+    Make a `LoopDetector` for each invocation, and a `BudgetTracker` for each session.
+    """
+    listener: Optional[Listener] = loop_detector.__dict__.get("_bedrock_listener")
+    if listener is None or listener.run.budget is not budget_tracker:
+        run = Run(loop=loop_detector, budget=budget_tracker)
+        listener = Listener(run, same_turn=False, models=models, default_model=default_model, attempts=attempts)
+        loop_detector.__dict__["_bedrock_listener"] = listener
+    listener.run.check()
+    listener.hear(_as_event(trace))
+
+
+def _as_event(trace: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event of a stream, from what is one, from its `trace`, or from the trace in that."""
+    inner = trace.get("trace")
+    if "returnControl" in trace or (isinstance(inner, Mapping) and "trace" in inner):
+        return trace
+    return {"trace": trace if isinstance(inner, Mapping) else {"trace": trace}}
 
 
 # --- an unmodified client -----------------------------------------------------------------------------------------------
@@ -285,6 +352,7 @@ class Instrumented:
         models: Optional[Mapping[str, str]],
         default_model: Optional[str],
         options: Dict[str, Any],
+        attempts: Optional[Attempts],
     ) -> None:
         self._client = client
         self._run = run
@@ -292,6 +360,7 @@ class Instrumented:
         self._models = models
         self._default_model = default_model
         self._options = options
+        self._attempts = attempts
         # `before-parameter-build` comes after every `provide-client-params` handler, one of which may replace the parameters.
         self._hooks = [
             (f"{event}.{_SERVICE}.{operation}", handler)
@@ -316,7 +385,7 @@ class Instrumented:
 
     def _before_build(self, params: Dict[str, Any], context: Dict[str, Any], **_: Any) -> None:
         params["enableTrace"] = True
-        context["runguard"] = _Invocation(params, run=self._run, sessions=self._sessions, options=self._options)
+        context["runguard"] = _Invocation(params, run=self._run, sessions=self._sessions, options=self._options, attempts=self._attempts)
 
     def _before_call(self, context: Dict[str, Any], **_: Any) -> None:
         context["runguard"].run.check()
@@ -335,16 +404,18 @@ def instrument(
     *,
     run: Optional[Run] = None,
     sessions: Optional[Sessions] = None,
+    preset: Optional[str] = None,
+    attempts: Optional[Attempts] = None,
     models: Optional[Mapping[str, str]] = None,
     default_model: Optional[str] = None,
     **options: Any,
 ) -> Instrumented:
     """Guards every `invoke_agent` and `invoke_inline_agent` of a client, of boto3 or aioboto3, without a change to the calling code."""
-    _no_options_with_run(run, options)
     if getattr(client, "_runguard", None) is not None:
         raise InvalidInputError("This client is instrumented already. Call remove() on what instrument() returned first.")
     unknown = options.keys() - _RUN_OPTIONS
     if unknown:
         known = ", ".join(sorted(_RUN_OPTIONS))
         raise InvalidInputError(f"instrument() knows no option {', '.join(sorted(unknown))}. It takes those of Run: {known}.")
-    return Instrumented(client, run, sessions or shared_sessions, models, default_model, options)
+    given, attempts = _options(run, options, preset, attempts)
+    return Instrumented(client, run, sessions or shared_sessions, models, default_model, given, attempts)
