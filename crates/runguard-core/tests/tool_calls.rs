@@ -316,3 +316,25 @@ proptest! {
         prop_assert!(ran[0] <= 2 && ran[1] <= 3 && ran[2] <= 2 && ran[3] <= 3);
     }
 }
+
+#[test]
+fn the_plain_ratio_is_there_for_who_wants_it() {
+    let searched = |settings: TrackerSettings, first: &str, second: &str| {
+        let mut tracker = ToolExecutionTracker::new(settings).unwrap();
+        tracker.record("search_knowledge", &json!({ "query": first }), CallOutcome::Completed).unwrap();
+        tracker.should_skip("search_knowledge", &json!({ "query": second })).unwrap().map(|skip| skip.reason)
+    };
+    let plain = || TrackerSettings::default().plain_ratio(true);
+    for (first, second, by_words, by_letters) in [
+        ("refund order 1234", "refund order 1235", false, true),
+        ("weather in Austria", "weather in Australia", false, true),
+        ("price of the plan", "how much does the plan cost", true, false),
+        ("fix bug", "fix the bug", true, true),
+        ("fix bug", "deploy the app", false, false),
+    ] {
+        let alike = |is_alike: bool| is_alike.then_some(SkipReason::SimilarQuery);
+        assert_eq!(searched(TrackerSettings::default(), first, second), alike(by_words), "{first} / {second}");
+        assert_eq!(searched(plain(), first, second), alike(by_letters), "{first} / {second}");
+    }
+    assert_eq!(searched(plain().threshold(0.99), "refund order 1234", "refund order 1235"), None);
+}

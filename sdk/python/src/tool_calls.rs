@@ -48,17 +48,19 @@ pub(crate) struct ToolExecutionTracker {
 #[pymethods]
 impl ToolExecutionTracker {
     #[new]
-    #[pyo3(signature = (limits = None, default_limit = None, search_tools = None, threshold = None))]
+    #[pyo3(signature = (limits = None, default_limit = None, search_tools = None, threshold = None, plain_ratio = false))]
     fn new(
         py: Python<'_>,
         limits: Option<BTreeMap<String, u32>>,
         default_limit: Option<u32>,
         search_tools: Option<Vec<String>>,
         threshold: Option<f64>,
+        plain_ratio: bool,
     ) -> PyResult<Self> {
         let mut settings = TrackerSettings::default();
         settings.default_limit = default_limit.unwrap_or(settings.default_limit);
         settings.threshold = threshold.unwrap_or(settings.threshold);
+        settings.plain_ratio = plain_ratio;
         settings.limits.extend(limits.into_iter().flatten());
         if let Some(tools) = search_tools {
             settings.search_tools = tools.into_iter().collect();

@@ -13,7 +13,19 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 import runguard
-from runguard import Alerts, BudgetExceededError, InvalidInputError, LoopDetectedError, Run, TripError, flush_alerts
+from runguard import (
+    Alerts,
+    BudgetExceededError,
+    BudgetTracker,
+    CircuitBreaker,
+    CircuitOpenError,
+    InvalidInputError,
+    LoopDetectedError,
+    LoopDetector,
+    Run,
+    TripError,
+    flush_alerts,
+)
 
 
 class Receiver:
@@ -180,3 +192,67 @@ while True:
 def test_impossible_channels_are_refused(options: Any) -> None:
     with pytest.raises(InvalidInputError):
         Alerts(**options)
+
+
+def test_detectors_of_ones_own_tell_people_once() -> None:
+    told: List[TripError] = []
+    loop = LoopDetector(repeats=2, alerts=told.append)
+    assert isinstance(loop, LoopDetector) and type(loop).__name__ == "LoopDetector"
+    for session in ("a", "b"):
+        loop.record(session_id=session, tool="search")
+        for _ in range(3):
+            with pytest.raises(LoopDetectedError):
+                loop.record(session_id=session, tool="search")
+    assert flush_alerts(10) and [type(trip) for trip in told] == [LoopDetectedError] * 2
+    loop.record(session_id="a", tool="other")
+    loop.record(session_id="a", tool="search")
+    with pytest.raises(LoopDetectedError):
+        loop.record(session_id="a", tool="search")
+    assert flush_alerts(10) and len(told) == 3, "it had passed again"
+
+    told.clear()
+    budget = BudgetTracker(max_usd=1.00, alerts={"call": told.append})
+    for _ in range(3):
+        with pytest.raises(BudgetExceededError):
+            budget.record(2.00)
+    with pytest.raises(BudgetExceededError):
+        budget.record_usage("gpt-4o", 10, 10)
+    assert flush_alerts(10) and len(told) == 1
+
+    told.clear()
+    breaker = CircuitBreaker("orders", failure_threshold=1, recovery_seconds=60, alerts=Alerts(call=told.append))
+    breaker.record(False)
+    for _ in range(3):
+        with pytest.raises(CircuitOpenError):
+            breaker.call(lambda: None)
+    assert flush_alerts(10) and [type(trip) for trip in told] == [CircuitOpenError]
+    breaker.force_close()
+    assert breaker.call(lambda: 7) == 7
+    with pytest.raises(InvalidInputError):
+        LoopDetector(alerts=7)  # type: ignore[arg-type]
+
+
+def test_a_part_with_alerts_tells_also_when_a_run_asks_it() -> None:
+    told: List[TripError] = []
+    run = Run("run-2", loop=LoopDetector(alerts=told.append), budget=BudgetTracker(max_usd=1.00, alerts=told.append))
+    trip(run)
+    trip(run)
+    assert flush_alerts(10) and [told_of.run_id for told_of in told] == ["run-2"]
+    told.clear()
+    alerts = Alerts(call=told.append)
+    run = Run("run-3", budget=BudgetTracker(max_usd=1.00, alerts=alerts), alerts=alerts)
+    with pytest.raises(BudgetExceededError):
+        run.record_usd(2.00)
+    assert flush_alerts(10) and len(told) == 1, "the same target is told once"
+
+
+def test_a_detector_that_asks_a_service_tells_people_too(url: str) -> None:
+    told: List[TripError] = []
+    loop = LoopDetector(repeats=2, alerts=told.append, url=url)
+    loop.record("alerts-1", "search")
+    with pytest.raises(LoopDetectedError):
+        loop.record("alerts-1", "search")
+    budget = BudgetTracker(max_usd=1.00, session_id="alerts-2", alerts=told.append, url=url)
+    with pytest.raises(BudgetExceededError):
+        budget.record(2.00)
+    assert flush_alerts(10) and [type(trip) for trip in told] == [LoopDetectedError, BudgetExceededError]

@@ -79,3 +79,19 @@ def test_a_recipe_forgets_the_oldest_and_lets_its_result_go() -> None:
     assert len(cache) == 1000 and sorted(alive) == list(range(5, 1005))
     found: Any = cache.get(1004, "ACTION", {})
     assert found.number == 1004 and cache.get(4, "ACTION", {}) is None
+
+
+def test_the_design_s_own_names_and_its_plain_ratio() -> None:
+    tracker = ToolExecutionTracker()
+    assert tracker.should_skip_execution("search_knowledge", {"query": "fix bug"}) is None
+    tracker.record_execution("search_knowledge", {"query": "fix bug"}, ["hit"])
+    skip = tracker.should_skip_execution("search_knowledge", {"query": "fix the bug"})
+    assert skip is not None and skip.reason_code == "similar_query"
+    for plain_ratio, orders, prices in ((False, False, True), (True, True, False)):
+        for (first, second), is_skipped in (
+            (("refund order 1234", "refund order 1235"), orders),
+            (("price of the plan", "how much does the plan cost"), prices),
+        ):
+            tracker = ToolExecutionTracker(plain_ratio=plain_ratio)
+            tracker.record("search_knowledge", {"query": first})
+            assert (tracker.should_skip("search_knowledge", {"query": second}) is not None) is is_skipped, (plain_ratio, first)

@@ -171,7 +171,13 @@ impl Query {
     }
 
     fn is_similar(&self, other: &Self, settings: &TrackerSettings) -> bool {
-        self.place == other.place && self.gist.is_similar_by(&other.gist, settings.threshold, settings.junk)
+        let (gist, other_gist) = (&self.gist, &other.gist);
+        self.place == other.place
+            && if settings.plain_ratio {
+                gist.is_spelt_like(other_gist, settings.threshold, settings.junk)
+            } else {
+                gist.is_similar_by(other_gist, settings.threshold, settings.junk)
+            }
     }
 }
 

@@ -97,6 +97,10 @@ impl GuardSettings for Settings {
             key: "threshold",
             about: "How alike the letters of two queries must be where their words do not tell (above 0.75: always), above 0 and up to 1.",
         },
+        Setting {
+            key: "plain_ratio",
+            about: "Queries are alike when the ratio of their letters reaches the threshold, and nothing else is looked at.",
+        },
         Setting { key: "junk", about: "Python's heuristic for texts of 200 characters and more." },
         Setting { key: "wording", about: "Word forms and synonyms." },
         Setting { key: "volatile", about: "Fields that are left out of the arguments, by tool; \"*\" is every tool." },

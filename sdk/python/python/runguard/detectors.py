@@ -6,13 +6,15 @@ in this process pay nothing for the choice.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import time
 from decimal import Decimal
-from typing import Any, Awaitable, Callable, Iterable, Mapping, Optional, TypeVar, Union, cast
+from typing import Any, Awaitable, Callable, Dict, Iterable, Mapping, Optional, Set, Tuple, Type, TypeVar, Union, cast
 
 from . import _core
+from .alerts import Alerts, AlertsLike
 from .errors import InvalidInputError, TripError
 
 __all__ = ["BudgetTracker", "CircuitBreaker", "LoopDetector", "RecipeCache", "StallDetector", "ToolExecutionTracker"]
@@ -22,11 +24,66 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
+class _Told:
+    """Trips that were told, by what they are about: a session, a step, a circuit. What passes again may be told again."""
+
+    # Beyond these all are forgotten, and the next trip of each is told once more.
+    _MOST = 10_000
+
+    def __init__(self, alerts: Alerts) -> None:
+        self.alerts = alerts
+        self._told: Set[Any] = set()
+
+    def watch(self, about: Any, call: Callable[[], Result]) -> Result:
+        try:
+            result = call()
+        except TripError as trip:
+            if about not in self._told:
+                if len(self._told) >= self._MOST:
+                    self._told.clear()
+                self._told.add(about)
+                self.alerts.send(copy.copy(trip))
+            raise
+        self._told.discard(about)
+        return result
+
+
+_telling_kinds: Dict[Type[Any], Type[Any]] = {}
+
+
+def _telling(kind: Type[Any], methods: Tuple[str, ...]) -> Type[Any]:
+    """The same kind of object, whose trips are told to people. A class of its own, so that others pay nothing for it."""
+    made = _telling_kinds.get(kind)
+    if made is not None:
+        return made
+
+    def told(name: str) -> Callable[..., Any]:
+        method = getattr(kind, name)
+
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            about = (kwargs.get("session_id"), kwargs.get("step_id")) if kwargs else args[:-1] if name == "record" else ()
+            return self._told.watch(about, lambda: method(self, *args, **kwargs))
+
+        return call
+
+    members = {"__module__": kind.__module__, **{name: told(name) for name in methods}}
+    return _telling_kinds.setdefault(kind, type(kind.__name__, (kind,), members))
+
+
+def _with_alerts(made: Any, alerts: Optional[AlertsLike], *methods: str) -> Any:
+    target = Alerts.of(alerts)
+    if target is not None:
+        made.__class__ = _telling(type(made), methods)
+        made._told = _Told(target)
+    return made
+
+
 class LoopDetector(_core.LoopDetector):
     """Raises `LoopDetectedError` when the newest calls are `repeats` (3) copies of one pattern of up to `max_cycle_len` (4) calls.
 
     `max_calls` within `window_seconds` is a plain ceiling per key. With `url` a service counts, and what is not given is as set there;
-    if it cannot be asked, calls pass unless `fail_open=False`.
+    if it cannot be asked, calls pass unless `fail_open=False`. `alerts` tells people of a loop, once (see `Alerts`).
     """
 
     def __new__(
@@ -36,18 +93,20 @@ class LoopDetector(_core.LoopDetector):
         window_seconds: Optional[float] = None,
         max_calls: Optional[int] = None,
         *,
+        alerts: Optional[AlertsLike] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
         timeout: float = 2.0,
         fail_open: bool = True,
     ) -> LoopDetector:
         if url is None:
-            return super().__new__(cls, repeats, max_cycle_len, window_seconds, max_calls)
+            return cast(LoopDetector, _with_alerts(super().__new__(cls, repeats, max_cycle_len, window_seconds, max_calls), alerts, "record"))
         from .remote import RemoteLoopDetector
 
-        return RemoteLoopDetector(
+        made = RemoteLoopDetector(
             repeats, max_cycle_len, window_seconds, max_calls, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
         )
+        return cast(LoopDetector, _with_alerts(made, alerts, "record"))
 
 
 class StallDetector(_core.StallDetector):
@@ -78,7 +137,7 @@ class BudgetTracker(_core.BudgetTracker):
 
     Money is counted in whole billionths of a dollar. `prices` are your own, in dollars for a million tokens: `{"my-model": {"input": 3,
     "output": 15}}`. `unknown_model` says what a model without a price costs: "error" (default), "free", or a price. With `url` a service keeps the books under `session_id`; if it cannot be asked,
-    a `ServiceError` is raised unless `fail_open=True`.
+    a `ServiceError` is raised unless `fail_open=True`. `alerts` tells people that it is used up, once.
     """
 
     def __new__(
@@ -91,20 +150,24 @@ class BudgetTracker(_core.BudgetTracker):
         prices: Optional[Mapping[str, Any]] = None,
         unknown_model: Union[str, Mapping[str, Any], None] = None,
         session_id: Optional[str] = None,
+        alerts: Optional[AlertsLike] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
         timeout: float = 2.0,
         fail_open: bool = False,
     ) -> BudgetTracker:
+        telling = ("record", "record_tokens", "record_usage", "reserve")
         if url is None:
-            return super().__new__(cls, max_usd, max_tokens, cap, parent=parent, prices=prices, unknown_model=unknown_model)
+            own = super().__new__(cls, max_usd, max_tokens, cap, parent=parent, prices=prices, unknown_model=unknown_model)
+            return cast(BudgetTracker, _with_alerts(own, alerts, *telling))
         if prices is not None or unknown_model is not None:
             raise InvalidInputError("With a url the service's prices hold; set prices and unknown_models there.")
         from .remote import RemoteBudgetTracker
 
-        return RemoteBudgetTracker(
+        made = RemoteBudgetTracker(
             max_usd, max_tokens, cap, session_id=session_id, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open
         )
+        return cast(BudgetTracker, _with_alerts(made, alerts, *telling))
 
     def child(self, max_usd: Optional[Dollars] = None, max_tokens: Optional[int] = None, cap: Optional[int] = None) -> BudgetTracker:
         """A budget that draws on what remains of this one."""
@@ -118,7 +181,8 @@ class CircuitBreaker(_core.CircuitBreaker):
     """Refuses calls to something that fails: `failure_threshold` (10) failures in the window of `failure_window_seconds` (60) open it, after `recovery_seconds` (45) one call tests it.
 
     Use `call(fn, …)`, `await acall(fn, …)`, or the object as a decorator; or `check()` before and `record(ok)` after. With `url` one
-    circuit is shared by all who use the same name, and the service's thresholds hold.
+    circuit is shared by all who use the same name, and the service's thresholds hold. `alerts` tells people that it is open, once until
+    a call passes again.
     """
 
     def __new__(
@@ -128,6 +192,7 @@ class CircuitBreaker(_core.CircuitBreaker):
         failure_window_seconds: Optional[float] = None,
         recovery_seconds: Optional[float] = None,
         *,
+        alerts: Optional[AlertsLike] = None,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
         timeout: float = 2.0,
@@ -135,10 +200,12 @@ class CircuitBreaker(_core.CircuitBreaker):
         **more: Any,
     ) -> CircuitBreaker:
         if url is None:
-            return super().__new__(cls, name, failure_threshold, failure_window_seconds, recovery_seconds, **more)
+            own = super().__new__(cls, name, failure_threshold, failure_window_seconds, recovery_seconds, **more)
+            return cast(CircuitBreaker, _with_alerts(own, alerts, "check"))
         from .remote import RemoteCircuitBreaker
 
-        return RemoteCircuitBreaker(name, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open)
+        made = RemoteCircuitBreaker(name, url=url, api_key=api_key, timeout=timeout, fail_open=fail_open)
+        return cast(CircuitBreaker, _with_alerts(made, alerts, "check"))
 
     def call(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
         """Calls `fn` unless the circuit is open. An exception counts as a failure and is passed on."""
@@ -191,7 +258,8 @@ class ToolExecutionTracker(_core.ToolExecutionTracker):
     """Tool calls of one turn: says when a tool ran often enough, or ran with the same arguments, or was asked nearly the same.
 
     `limits` add to the built-in ones, `default_limit` (3) is that of all others; `search_tools` replace the built-in ones, and `threshold`
-    (0.75) says how alike two queries must be.
+    (0.75) says how alike two queries must be. `plain_ratio` compares their letters alone, as the design does: numbers and names may then
+    differ.
     """
 
     def __new__(
@@ -201,6 +269,7 @@ class ToolExecutionTracker(_core.ToolExecutionTracker):
         search_tools: Optional[Iterable[str]] = None,
         threshold: Optional[float] = None,
         *,
+        plain_ratio: bool = False,
         url: Optional[str] = None,
         api_key: Optional[str] = None,
         timeout: float = 2.0,
@@ -209,10 +278,18 @@ class ToolExecutionTracker(_core.ToolExecutionTracker):
         given = None if limits is None else dict(limits)
         tools = None if search_tools is None else list(search_tools)
         if url is None:
-            return super().__new__(cls, given, default_limit, tools, threshold)
+            return super().__new__(cls, given, default_limit, tools, threshold, plain_ratio)
         from .remote import RemoteToolExecutionTracker
 
         return RemoteToolExecutionTracker(url=url, api_key=api_key, timeout=timeout, fail_open=fail_open)
+
+    def should_skip_execution(self, tool: str, args: Any = None) -> Optional[_core.Skip]:
+        """Another name of `should_skip`."""
+        return self.should_skip(tool, args)
+
+    def record_execution(self, tool: str, args: Any = None, result: Any = None, error: Any = None) -> None:
+        """Another name of `record`."""
+        self.record(tool, args, result, error)
 
 
 class RecipeCache(_core.RecipeCache):

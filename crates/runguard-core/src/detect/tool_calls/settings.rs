@@ -85,6 +85,9 @@ pub struct TrackerSettings {
     /// How alike the letters of two queries must be where their words do not tell, above 0 and up to 1. A threshold above
     /// the usual is asked of those too whose words say the same.
     pub threshold: f64,
+    /// Queries are alike when the ratio of their letters reaches the threshold, and nothing else is looked at: the rule of the design,
+    /// which calls "order 1234" and "order 1235" the same.
+    pub plain_ratio: bool,
     /// Python's heuristic for texts of 200 characters and more.
     pub junk: Junk,
     /// Word forms and synonyms.
@@ -103,6 +106,7 @@ impl Default for TrackerSettings {
             query_arguments: texts(QUERY_ARGUMENTS),
             place_arguments: texts(PLACE_ARGUMENTS),
             threshold: THRESHOLD,
+            plain_ratio: false,
             junk: Junk::Keep,
             wording: Wording::default(),
             volatile: BTreeMap::new(),
@@ -117,6 +121,7 @@ setters!(TrackerSettings {
     query_arguments: Vec<String>,
     place_arguments: Vec<String>,
     threshold: f64,
+    plain_ratio: bool,
     junk: Junk,
     wording: Wording,
     volatile: BTreeMap<String, Volatile>,
