@@ -1,7 +1,8 @@
 """An action-group Lambda function whose table is gone, and an AgentCore hook: RunGuard ends the retries of both.
 
 Needs no AWS account: the events are built here, in the shape in which Bedrock sends them. Install first: the runguard wheel.
-In production give `guard_action_group` a place that all copies of the function share: `redis_url=` or the `url=` of a RunGuard service.
+In production give `guard_action_group` a place that all copies of the function share: `dynamodb_table=`, `redis_url=` or the `url=` of a
+RunGuard service.
 """
 
 from __future__ import annotations
