@@ -247,14 +247,36 @@ def test_the_documents_examples(name, period, without, with_guard):
 
 def test_where_the_documents_have_miscounted():
     examples = estimate("--examples")["examples"]
-    assert {example["example"]["name"] for example in examples} == {name for name, *_ in WORKED} | {"voiceflow-threshold"}
+    assert {example["example"]["name"] for example in examples} == {name for name, *_ in WORKED} | {"voiceflow-threshold"} | BEDROCK
     wrong = [
         (example["example"]["name"], figure["document"], figure["right"])
         for example in examples for figure in example["example"]["figures"] if not figure["agrees"]
     ]
     assert wrong == [
         ("botpress-retries", 75_000, 15_000), ("botpress-spiral", 3, 4), ("botpress-spiral", 6, 13), ("voiceflow-kb-chain", 1, 2),
+        ("bedrock-sonnet", 750, 900),
     ]
+
+
+# Those that count tokens.
+BEDROCK = {"bedrock-sonnet", "bedrock-llama", "bedrock-haiku", "bedrock-lookups", "bedrock-growth"}
+
+
+@pytest.mark.parametrize(("arguments", "tokens", "nanos"), [
+    (["--example", "bedrock-sonnet"], 1_000_000, 4_500_000_000),
+    (["--example", "bedrock-sonnet", "--steps", "200"], 2_000_000, 9_000_000_000),
+    (["--example", "bedrock-llama"], 4_000_000, 2_880_000_000),
+    (["--example", "bedrock-llama", "--usd-per-million-input", "2.65", "--usd-per-million-output", "2.65"], 4_000_000, 10_600_000_000),
+    (["--example", "bedrock-haiku"], 5_000_000, 4_000_000_000),
+    (["--example", "bedrock-haiku", "--model", "gpt-4o-mini"], 5_000_000, 750_000_000),
+    (["--model", "gpt-4o", "--steps", "10", "--input-tokens", "1000", "--output-tokens", "100", "--growth", "500", "--runs", "2"], 65_000, 182_500_000),
+], ids=str)
+def test_a_loop_in_tokens(arguments, tokens, nanos):
+    result = estimate(*arguments)["estimate"]["once"]
+    assert (result["without"]["input_tokens"], result["without"]["usd_nanos"]) == (tokens, nanos)
+    assert result["without"]["usd_nanos"] == result["with"]["usd_nanos"] + result["saved"]["usd_nanos"]
+    shown = run_cli("estimate", *arguments).stdout
+    assert "tokens read" in shown and f"{nanos / 1e9:.2f}" in shown
 
 
 def test_own_numbers_exactly():
@@ -284,6 +306,10 @@ def test_estimate_for_people():
     (["--attempts", "x"], "--attempts"),
     (["--conversations", "2e3"], "--conversations"),
     (["--conversations", "9999999999999"], "--conversations"),
+    (["--model", "gpt-4o-mni"], "gpt-4o-mini"),
+    (["--steps", "100001"], "--steps"),
+    (["--steps", "100", "--conversations", "5"], "ask for one of them"),
+    (["--example", "bedrock-sonet"], "bedrock-sonnet"),
 ], ids=str)
 def test_wrong_numbers(arguments, says):
     shown = run_cli("estimate", *arguments)

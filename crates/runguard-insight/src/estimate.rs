@@ -5,6 +5,10 @@
 //! nano-dollars; each result is rounded once, at its end, so an example comes out to the digit, and where a design has
 //! miscounted, [`Figure::document`] and [`Figure::right`] say so.
 
+mod tokens;
+
+pub use tokens::{TOKEN_EXAMPLES, TokenLine, TokenLoop, Tokens, estimate_tokens};
+
 use runguard_core::breaker::CircuitSettings;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;

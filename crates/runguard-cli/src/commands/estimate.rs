@@ -7,8 +7,12 @@ use comfy_table::{Cell, CellAlignment};
 use runguard_core::GuardName;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::money::NanoDollars;
+use runguard_core::prices::{PerMillion, Price};
 use runguard_core::text::grouped;
-use runguard_insight::estimate::{Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, estimate};
+use runguard_insight::estimate::{
+    Amount, EXAMPLES, Example, Figure, Inputs, Line, Millionths, Period, TOKEN_EXAMPLES, TokenLine, TokenLoop, Tokens, estimate,
+    estimate_tokens,
+};
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -25,6 +29,7 @@ enum Per {
 Examples:
   runguard estimate --conversations 10000 --affected 30 --attempts 5 --hopeless 100 --usd-per-operation 0.01
   runguard estimate --guard kb_requery --conversations 5000 --per once --affected 100
+  runguard estimate --model us.anthropic.claude-3-7-sonnet-20250219-v1:0 --steps 100 --input-tokens 10000 --output-tokens 1000 --growth 2000
   runguard estimate --example botpress-launch
   runguard estimate --examples")]
 pub(crate) struct Estimate {
@@ -63,6 +68,30 @@ pub(crate) struct Estimate {
     usd_per_operation: Option<String>,
     #[arg(long, value_name = "DAYS")]
     days_per_month: Option<u64>,
+    /// A loop of model calls, counted in tokens: any model of the price list
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Model calls of the loop, with nobody to stop it; --allowed is how many of them the guard lets pass
+    #[arg(long, value_name = "NUMBER")]
+    steps: Option<u64>,
+    /// Tokens that the first step reads
+    #[arg(long, value_name = "TOKENS")]
+    input_tokens: Option<u64>,
+    /// Tokens that each step writes
+    #[arg(long, value_name = "TOKENS")]
+    output_tokens: Option<u64>,
+    /// Tokens that each step reads more than the one before
+    #[arg(long, value_name = "TOKENS")]
+    growth: Option<u64>,
+    /// Runs that get into the loop
+    #[arg(long, value_name = "NUMBER")]
+    runs: Option<u64>,
+    /// Dollars for a million tokens read, in place of the price list's
+    #[arg(long, value_name = "DOLLARS", requires = "usd_per_million_output")]
+    usd_per_million_input: Option<String>,
+    /// Dollars for a million tokens written
+    #[arg(long, value_name = "DOLLARS", requires = "usd_per_million_input")]
+    usd_per_million_output: Option<String>,
     /// A worked example of the documents; other options change its numbers
     #[arg(long, value_name = "NAME")]
     example: Option<String>,
@@ -78,6 +107,9 @@ impl Estimate {
     pub(crate) fn run(self) -> Result<(), Failure> {
         if self.examples {
             return self.all_examples();
+        }
+        if let Some((example, given)) = self.token_loop()? {
+            return self.tokens(example, given);
         }
         let example = self.example()?;
         let inputs = match example {
@@ -103,6 +135,78 @@ impl Estimate {
         example.map_or(Ok(()), figures)
     }
 
+    /// The loop of model calls that is asked about, and the example it comes from.
+    fn token_loop(&self) -> Result<Option<(Option<&'static Example>, TokenLoop)>, Failure> {
+        let numbers = [self.steps, self.input_tokens, self.output_tokens, self.growth, self.runs];
+        let counts_tokens = self.model.is_some() || self.usd_per_million_input.is_some() || numbers.iter().any(Option::is_some);
+        let example = self.example.as_deref().and_then(|name| TOKEN_EXAMPLES.iter().find(|(example, _)| example.name == name));
+        if !counts_tokens && example.is_none() {
+            return Ok(None);
+        }
+        let conversations = [
+            ("guard", self.guard.is_some()),
+            ("conversations", self.conversations.is_some()),
+            ("affected", self.affected.is_some()),
+            ("attempts", self.attempts.is_some()),
+            ("hopeless", self.hopeless.is_some()),
+            ("per", self.per.is_some()),
+            ("operations-per-attempt", self.operations_per_attempt.is_some()),
+            ("base-operations", self.base_operations.is_some()),
+            ("credits-per-operation", self.credits_per_operation.is_some()),
+            ("usd-per-operation", self.usd_per_operation.is_some()),
+            ("days-per-month", self.days_per_month.is_some()),
+            ("example", self.example.is_some() && example.is_none()),
+        ];
+        if let Some((name, _)) = conversations.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Failure::Usage(format!(
+                "--{name} counts operations of conversations, and --model and --steps count tokens of model calls: ask for one of them"
+            )));
+        }
+        let usual = example.map_or_else(TokenLoop::default, |(_, given)| given());
+        let per_million = |name: &str, text: &Option<String>| {
+            text.as_deref().map(PerMillion::parse).transpose().map_err(|error| Failure::Usage(format!("--{name}: {error}")))
+        };
+        let input = per_million("usd-per-million-input", &self.usd_per_million_input)?;
+        let output = per_million("usd-per-million-output", &self.usd_per_million_output)?;
+        let own = input.zip(output).map(|(input, output)| Price::new(input, output));
+        Ok(Some((
+            example.map(|(example, _)| example),
+            TokenLoop {
+                price: own.or_else(|| usual.price.clone().filter(|_| self.model.is_none())),
+                model: self.model.clone().unwrap_or(usual.model),
+                runs: self.runs.unwrap_or(usual.runs),
+                steps: self.steps.unwrap_or(usual.steps),
+                input_tokens: self.input_tokens.unwrap_or(usual.input_tokens),
+                output_tokens: self.output_tokens.unwrap_or(usual.output_tokens),
+                growth: self.growth.unwrap_or(usual.growth),
+                allowed: self.allowed.unwrap_or(usual.allowed),
+            },
+        )))
+    }
+
+    fn tokens(&self, example: Option<&'static Example>, given: TokenLoop) -> Result<(), Failure> {
+        let line = estimate_tokens(&given).map_err(|InvalidSetting { name, problem }| Failure::Usage(format!("--{name} {problem}")))?;
+        if self.json {
+            return output::json(&match example {
+                Some(example) => with_example(tokens_json(&given, &line), example),
+                None => tokens_json(&given, &line),
+            });
+        }
+        let mut table = output::table(&["", "without a guard", "with it", "saved"]);
+        let amounts = [line.without, line.with, line.saved];
+        let mut row = |what: &str, text: &dyn Fn(&Tokens) -> String| {
+            let cells = amounts.iter().map(|amount| Cell::new(text(amount)).set_alignment(CellAlignment::Right));
+            table.add_row(std::iter::once(Cell::new(what)).chain(cells));
+        };
+        row("model calls", &|amount| grouped(amount.steps));
+        row("tokens read", &|amount| grouped(amount.input));
+        row("tokens written", &|amount| grouped(amount.output));
+        row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
+        output::line(&table.to_string())?;
+        output::line(&if given.price.is_some() { "At your own prices.".to_owned() } else { format!("At the price of {}.", given.model) })?;
+        example.map_or(Ok(()), figures)
+    }
+
     fn is_silent(&self) -> bool {
         let texts = [
             &self.guard,
@@ -119,7 +223,7 @@ impl Estimate {
 
     fn example(&self) -> Result<Option<&'static Example>, Failure> {
         let Some(name) = &self.example else { return Ok(None) };
-        let names = || EXAMPLES.iter().map(|example| example.name);
+        let names = || all_examples().map(|example| example.name);
         EXAMPLES.iter().find(|example| example.name == name).map(Some).ok_or_else(|| {
             let hint = runguard_guards::input::closest(name, names())
                 .map_or_else(|| format!("known are {}", names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean `{near}`?"));
@@ -177,11 +281,16 @@ impl Estimate {
                     let lines = inputs.and_then(|inputs| estimate(&inputs).ok()).unwrap_or_default();
                     example_json(example, inputs.as_ref().map(|inputs| (inputs, lines.as_slice())))
                 })
+                .chain(TOKEN_EXAMPLES.iter().map(|(example, given)| {
+                    let given = given();
+                    let worked = estimate_tokens(&given).map_or_else(|_| json!({}), |line| tokens_json(&given, &line));
+                    with_example(worked, example)
+                }))
                 .collect();
             return output::json(&json!({ "examples": all }));
         }
         let mut table = output::table(&["example", "what", "the page says", "right"]);
-        for example in EXAMPLES {
+        for example in all_examples() {
             for figure in (example.figures)() {
                 let said = figure.document.map(grouped).unwrap_or_default();
                 let right = if figure.agrees() { grouped(figure.right) } else { format!("{} (!)", grouped(figure.right)) };
@@ -191,6 +300,10 @@ impl Estimate {
         output::line(&table.to_string())?;
         output::line("(!) the page has miscounted; `runguard estimate --example NAME` says where")
     }
+}
+
+fn all_examples() -> impl Iterator<Item = &'static Example> {
+    EXAMPLES.iter().chain(TOKEN_EXAMPLES.iter().map(|(example, _)| example))
 }
 
 fn whole(text: &str) -> Result<u64, String> {
@@ -309,14 +422,34 @@ fn estimate_json(inputs: &Inputs, lines: &[Line]) -> Value {
     })
 }
 
+fn tokens_json(given: &TokenLoop, line: &TokenLine) -> Value {
+    let amount = |amount: &Tokens| json!({"steps": amount.steps, "input_tokens": amount.input, "output_tokens": amount.output, "usd": amount.usd.as_dollars(), "usd_nanos": amount.usd.as_nanos()});
+    json!({
+        "inputs": {
+            "model": given.model,
+            "price": given.price,
+            "runs": given.runs,
+            "steps": given.steps,
+            "input_tokens": given.input_tokens,
+            "output_tokens": given.output_tokens,
+            "growth": given.growth,
+            "allowed": given.allowed,
+        },
+        "estimate": {"once": {"without": amount(&line.without), "with": amount(&line.with), "saved": amount(&line.saved)}},
+    })
+}
+
 fn example_json(example: &Example, worked: Option<(&Inputs, &[Line])>) -> Value {
+    with_example(worked.map_or_else(|| json!({}), |(inputs, lines)| estimate_json(inputs, lines)), example)
+}
+
+fn with_example(mut value: Value, example: &Example) -> Value {
     let figures: Vec<Value> = (example.figures)()
         .iter()
         .map(|figure| {
             json!({"what": figure.what, "document": figure.document, "right": figure.right, "agrees": figure.agrees(), "note": figure.note})
         })
         .collect();
-    let mut value = worked.map_or_else(|| json!({}), |(inputs, lines)| estimate_json(inputs, lines));
     value["example"] = json!({"name": example.name, "page": example.page, "about": example.about, "figures": figures});
     value
 }
