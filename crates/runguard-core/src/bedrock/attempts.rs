@@ -19,6 +19,12 @@ const REMEMBERED_LOOKUPS: usize = 64;
 const PASSAGE_WORDS: usize = 4;
 /// Passages of one knowledge base that are remembered in a turn. Beyond them everything is taken for new.
 const MOST_PASSAGES: usize = 100_000;
+/// Texts of one knowledge base whose words are remembered.
+const REMEMBERED_TEXTS: usize = 256;
+/// Words of a text that are compared with those of others, its first ones.
+const MOST_WORDS: usize = 400;
+/// A shorter word says little of what a text is about, unless it is a number.
+const SHORTEST_WORD: usize = 4;
 /// Successes that are remembered, to tell a new one from the same again.
 const REMEMBERED_SUCCESSES: usize = 64;
 /// Threshold that means never, and the highest that makes sense.
@@ -90,6 +96,8 @@ struct Agent {
 #[derive(Debug, Default)]
 struct Base {
     passages: BTreeSet<u64>,
+    /// The words of each text that came.
+    texts: VecDeque<BTreeSet<u64>>,
     /// Since the latest progress, oldest first.
     lookups: VecDeque<Lookup>,
     asked: usize,
@@ -143,10 +151,11 @@ impl Attempts {
     pub(super) fn found(&mut self, agent: &str, base: &str, lookup: usize, texts: &[String]) -> Option<InVain> {
         let Agent { bases, failures, .. } = self.agents.entry(agent.to_owned()).or_default();
         let known = bases.entry(base.to_owned()).or_default();
-        let is_news = known.is_news(texts);
+        let (is_news, is_reworded) = (known.is_news(texts), known.is_reworded(texts));
         failures.learned |= is_news;
         known.barren = if is_news { 0 } else { known.barren.saturating_add(1) };
-        let same = known.same_lookups(lookup, is_news, self.settings.same_lookups);
+        // To the same question, other words for the same are nothing new.
+        let same = known.same_lookups(lookup, is_news && !is_reworded, self.settings.same_lookups);
         if let Some(repeats) = same {
             let message = format!(
                 "'{base}' was asked about the same thing {repeats} times in other words, and brought nothing new after the first. Answer with what there is: it has no more on it."
@@ -277,6 +286,38 @@ impl Base {
         }
         unknown * 4 > all
     }
+
+    /// Whether each of these texts says, for the most part, in other words what one before it said: two thirds of its words, and all of
+    /// its numbers. Remembers them.
+    fn is_reworded(&mut self, texts: &[String]) -> bool {
+        let mut is_reworded = !texts.is_empty();
+        for text in texts {
+            let words = telling_words(text);
+            is_reworded &= self.texts.iter().any(|earlier| is_told_by(earlier, &words));
+            if self.texts.len() == REMEMBERED_TEXTS {
+                self.texts.pop_front();
+            }
+            self.texts.push_back(words.into_iter().map(|(word, _)| word).collect());
+        }
+        is_reworded
+    }
+}
+
+/// The hashes of the words that say something, and whether each is a number.
+fn telling_words(text: &str) -> BTreeSet<(u64, bool)> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric()).map(str::to_lowercase);
+    let hashed = |word: String| (xxh3_64(word.as_bytes()), word.contains(|letter: char| letter.is_numeric()));
+    words
+        .map(|word| (word.chars().count(), hashed(word)))
+        .filter(|(length, (_, is_number))| *length >= SHORTEST_WORD || *is_number)
+        .map(|(_, word)| word)
+        .take(MOST_WORDS)
+        .collect()
+}
+
+fn is_told_by(earlier: &BTreeSet<u64>, words: &BTreeSet<(u64, bool)>) -> bool {
+    let known = words.iter().filter(|(word, _)| earlier.contains(word)).count();
+    known > 0 && 3 * known >= 2 * words.len() && words.iter().all(|(word, is_number)| !is_number || earlier.contains(word))
 }
 
 /// An error without what it says back of the call: values of its arguments, and whatever stands in quotes.

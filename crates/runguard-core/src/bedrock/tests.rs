@@ -55,6 +55,28 @@ fn one_question_in_three_phrasings_trips_at_the_third_lookup() {
 }
 
 #[test]
+fn the_same_in_another_frame_is_nothing_new_to_the_same_question() {
+    let frames = [
+        "Q3 global revenue was $1.2B (no regional breakdown).",
+        "Global revenue in Q3: $1.2B. A regional breakdown is not available.",
+        "Revenue, global, for Q3 came to $1.2B; there is no breakdown by region.",
+    ];
+    let questions = ["APAC Q3 revenue", "Asia Pacific Q3 revenue breakdown", "Q3 APAC quarterly financial results"];
+    let mut play = Play::new();
+    let tripped = questions.iter().zip(frames).position(|(question, frame)| play.asks(question, &[frame]).is_some());
+    assert_eq!(tripped, Some(2));
+    let mut other_numbers = Play::new();
+    for (question, quarter) in questions.iter().zip(["$1.2B", "$1.3B", "$1.4B"]) {
+        assert_eq!(other_numbers.asks(question, &[&format!("Global revenue came to {quarter} (no regional breakdown).")]), None);
+    }
+    let mut countries = Play::new();
+    for country in ["France", "Germany", "Spain", "Italy", "Poland", "Norway", "Greece", "Chile"] {
+        let chunk = format!("The refund policy for {country}: thirty days with a receipt, by the billing office of {country}.");
+        assert_eq!(countries.asks(&format!("refund policy {country}"), &[&chunk]), None, "{country}");
+    }
+}
+
+#[test]
 fn phrasings_that_bring_the_same_chunk_trip_whatever_they_ask() {
     let phrasings = [
         "refund policy for damaged items",
