@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import json
 import logging
 from typing import Any, Awaitable, Callable, Iterator, Union
 
@@ -199,3 +200,9 @@ def invocations_are_forgotten(make: Make, search: Search, runs: Callable[[], int
         for _ in range(count):
             once(ask)
     assert runs() <= 70
+
+
+def assert_told(server: ModelServer, runs: int = 1) -> None:
+    """From the second equal call on the model reads that it has the result already."""
+    told = [json.dumps(body).count("was already executed with identical parameters") for body in server.bodies]
+    assert told[: runs + 1] == [0] * (runs + 1) and told[runs + 1] == 1, told

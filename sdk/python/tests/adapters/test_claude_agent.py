@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, Callable
 
@@ -163,6 +164,19 @@ def test_users_have_runs_of_their_own(options_for: OptionsFor, search: Search) -
     with ModelServer(LOOP) as server, pytest.raises(LoopDetectedError):
         ask(new_run, options_for(server))
     assert len(search.runs) == 2
+
+
+def test_a_repeated_call_is_told_before_the_run_is_stopped(options_for: OptionsFor, search: Search) -> None:
+    run = Run(repeats=4)
+
+    async def read(options: ClaudeAgentOptions) -> None:
+        async for _ in guarded_query(run, prompt="find rust", options=options, on_trip="end", on_repeat="tell"):
+            pass
+
+    with ModelServer(LOOP) as server:
+        asyncio.run(read(options_for(server)))
+        assert isinstance(run.trip, LoopDetectedError) and len(search.runs) == 1
+        assert any("was already executed with identical parameters" in json.dumps(body) for body in server.bodies)
 
 
 def test_a_query_can_end_quietly(options_for: OptionsFor, search: Search) -> None:

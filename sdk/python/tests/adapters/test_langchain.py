@@ -139,6 +139,25 @@ def test_a_run_can_end_cleanly_instead(way: Way, looping_model: ModelServer, sea
     assert (len(search.runs), looping_model.model_calls) == (3, 4)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_repeated_call_is_told_before_the_run_is_stopped(way: Way, looping_model: ModelServer, search: Search) -> None:
+    middleware = RunGuardMiddleware(lambda: Run(repeats=4), on_repeat="tell")
+    with pytest.raises(LoopDetectedError):
+        way(create_agent(openai_model(looping_model), [tool(search.tool)], middleware=[middleware]), {"recursion_limit": 60})
+    assert (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_different_calls_are_never_told_of(way: Way, healthy_model: ModelServer, search: Search) -> None:
+    middleware = RunGuardMiddleware(lambda: Run(repeats=4), on_repeat="tell")
+    agent = create_agent(openai_model(healthy_model), [tool(search.tool)], middleware=[middleware])
+    assert way(agent, {"recursion_limit": 60}).text == FINAL_ANSWER
+    assert len(search.runs) == 5
+    with pytest.raises(ValueError, match="on_repeat"):
+        RunGuardMiddleware(on_repeat="skip")  # type: ignore[arg-type]
+
+
 def test_the_other_answer_to_a_trip_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="on_trip"):
         RunGuardMiddleware(Run(), on_trip="block")  # type: ignore[arg-type]

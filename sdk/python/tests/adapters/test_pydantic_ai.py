@@ -228,6 +228,19 @@ def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
     assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(looping_model: ModelServer, search: Search) -> None:
+    guarded = Run(repeats=4)
+    agent = agent_on(looping_model, "chat", [search.tool])
+
+    async def ask() -> Any:
+        return (await agent.run("find it", capabilities=[RunGuard(guarded, on_trip="end", on_repeat="tell")])).output
+
+    assert checks.once(ask) == guarded.message != ""
+    assert (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_run_can_end_politely(looping_model: ModelServer, search: Search, is_streamed: bool) -> None:
     guarded = Run(repeats=3)

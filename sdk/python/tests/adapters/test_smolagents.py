@@ -212,6 +212,13 @@ def test_a_run_can_end_politely(looping_model: ModelServer, search: Search, stre
         assert (len(search.runs), looping_model.model_calls) == (2, 3)
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(looping_model: ModelServer, search: Search) -> None:
+    run = Run(repeats=4)
+    guard_agent(agent_for(looping_model, search, run), run, on_trip="end", on_repeat="tell").run("find rust")
+    assert run.tripped and (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
 def test_an_abandoned_run_leaves_nothing(search: Search) -> None:
     with ModelServer([Reply(text="more " * 2_000)], usage=checks.QUARTER) as server:
         run = Run(max_usd=1)

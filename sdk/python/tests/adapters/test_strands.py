@@ -57,6 +57,13 @@ def test_a_loop_can_end_with_the_message_as_answer(looping_model: ModelServer, s
     assert (len(search.runs), looping_model.model_calls) == (3, 4)
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(looping_model: ModelServer, search: Search) -> None:
+    run = Run(repeats=4)
+    agent_for(looping_model, search, run, on_trip="end", on_repeat="tell")("find rust")
+    assert run.tripped and (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
 def test_parallel_calls_after_the_trip_do_not_run(search: Search) -> None:
     call = Call("search", {"query": "rust"})
     with ModelServer([Reply(calls=(call,) * 5), Reply(text="never found")]) as server:

@@ -11,7 +11,7 @@ from runguard.errors import InvalidInputError, TripError
 from runguard.run import ModelCall, Run
 
 from ._langchain_calls import Paused, is_pause, longest, longest_of, name_of, said, settle_messages, shortened
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import begin, begin_async, failed
 
 if TYPE_CHECKING:
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 
 class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Puts a run around the model calls and tool calls of each invocation of an agent."""
+    """Puts a run around the model calls and tool calls of each invocation of an agent.
 
-    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise") -> None:
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
+
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> None:
         super().__init__()
         self.on_trip = checked(on_trip)
+        self._tells = tells(on_repeat)
         self.run = run if isinstance(run, Run) else None
         self._runs = Runs(run)
         self._paused = Paused()
@@ -118,7 +122,8 @@ class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
                 raise
             # Every call needs its answer in the transcript; the run itself ends at the next model call.
             return ToolMessage(content=trip.message, tool_call_id=call["id"], name=call["name"], status="error")
-        return None
+        instead = run._instead(call["name"], call["args"]) if self._tells else None
+        return None if instead is None else ToolMessage(content=instead, tool_call_id=call["id"], name=call["name"])
 
     def _not_done(self, run: Run, request: ToolCallRequest, error: Exception) -> None:
         call = request.tool_call

@@ -17,6 +17,8 @@ from runguard.run import Run, _current, _let_run, _lets_run, current_run
 
 RunLike = Union[Run, Callable[[], Run], None]
 OnTrip = Literal["raise", "end"]
+# What becomes of a tool call whose result the model has already: it runs until the run is stopped, or the model is told so instead.
+OnRepeat = Literal["run", "tell"]
 
 # Invocations that never said that they ended are forgotten beyond these, the oldest first.
 CAPACITY = 10_000
@@ -120,3 +122,10 @@ def checked(on_trip: Any) -> OnTrip:
     if on_trip not in ("raise", "end"):
         raise InvalidInputError(f'on_trip must be "raise" or "end", not {on_trip!r}.')
     return on_trip  # type: ignore[no-any-return]
+
+
+def tells(on_repeat: Any) -> bool:
+    """Whether the model is told."""
+    if on_repeat not in ("run", "tell"):
+        raise InvalidInputError(f'on_repeat must be "run" or "tell", not {on_repeat!r}.')
+    return on_repeat == "tell"  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookMatcher, 
 from runguard import RunGuardError, TripError
 from runguard.run import Run
 
-from ._runs import OnTrip, RunLike, Runs, checked
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells
 from ._usage import Tokens, note_usage
 
 
@@ -41,10 +41,14 @@ async def guarded_query(
     prompt: Union[str, AsyncIterable[dict[str, Any]]],
     options: Optional[ClaudeAgentOptions] = None,
     on_trip: OnTrip = "raise",
+    on_repeat: OnRepeat = "run",
     **others: Any,
 ) -> AsyncIterator[Message]:
-    """`claude_agent_sdk.query` under a run."""
-    guard = ClaudeGuard(run, on_trip=on_trip)
+    """`claude_agent_sdk.query` under a run.
+
+    With `on_repeat="tell"` a call whose result the model has already is denied with a sentence that says so, and the query goes on.
+    """
+    guard = ClaudeGuard(run, on_trip=on_trip, on_repeat=on_repeat)
     if guard.ends_quietly(guard.run.trip):
         return
     guard.run.check()
@@ -55,9 +59,10 @@ async def guarded_query(
 class ClaudeGuard:
     """One run's hooks and its view of the messages."""
 
-    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise") -> None:
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> None:
         self.run: Run = Runs(run).new()
         self.on_trip = checked(on_trip)
+        self._tells = tells(on_repeat)
         self._refused: Optional[RunGuardError] = None
         self._answers: set[str] = set()
         self._model: Optional[str] = None
@@ -132,9 +137,9 @@ class ClaudeGuard:
             await self.run._aside(self.run.before_tool, given["tool_name"], given["tool_input"])
         except RunGuardError as error:
             # Denying alone lets the model go on asking; stopping alone lets the tool run.
-            denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": str(error)}
-            return {**self._stop(error), "hookSpecificOutput": denied}
-        return {}
+            return {**self._stop(error), **_denied(str(error))}
+        instead = self.run._instead(given["tool_name"], given["tool_input"]) if self._tells else None
+        return {} if instead is None else _denied(instead)
 
     async def _after_tool(self, given: Any, tool_use_id: Optional[str], context: Any) -> Any:
         nudge = await self.run._aside(self._seen, given)
@@ -151,6 +156,10 @@ class ClaudeGuard:
     def _stop(self, error: RunGuardError) -> dict[str, Any]:
         self._refused = error
         return {"continue_": False, "stopReason": str(error)}
+
+
+def _denied(reason: str) -> dict[str, Any]:
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}}
 
 
 def _tokens(usage: Optional[dict[str, Any]]) -> Tokens:

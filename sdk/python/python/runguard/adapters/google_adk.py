@@ -29,8 +29,12 @@ from google.genai import types
 from runguard import TripError, _core
 from runguard.run import ModelCall, Run
 
-from ._runs import OnTrip, RunLike, Runs, checked, starts
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, starts, tells
 from ._usage import Tokens, begin_async, failed, settle
+
+
+# Under this name is what the model is told in place of a result that it has already.
+_INSTEAD = "already_executed"
 
 
 class _Asked:
@@ -45,12 +49,16 @@ class _Asked:
 
 
 class RunGuardPlugin(BasePlugin):
-    """Asks a run before each model and tool call of an invocation and tells it what they brought."""
+    """Asks a run before each model and tool call of an invocation and tells it what they brought.
 
-    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", name: str = "runguard") -> None:
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
+
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run", name: str = "runguard") -> None:
         super().__init__(name=name)
         self.run = run if isinstance(run, Run) else None
         self.on_trip = checked(on_trip)
+        self._tells = tells(on_repeat)
         self._runs = Runs(run)
         # By invocation, and then by who asks: agents of one invocation may ask side by side.
         self._asked: Dict[str, Dict[Tuple[Any, ...], _Asked]] = {}
@@ -120,6 +128,9 @@ class RunGuardPlugin(BasePlugin):
             # Raising here would leave a call without its response in the session. The run is tripped now, so the next model call is
             # refused and that ends the invocation.
             return {"error": str(trip)}
+        instead = run._instead(tool.name, tool_args) if self._tells else None
+        if instead is not None:
+            return {_INSTEAD: instead}
         # A tool runs in a task of its own: what it starts belongs to the run, and nothing else.
         starts(run, tool.name)
         return None
@@ -128,8 +139,8 @@ class RunGuardPlugin(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
     ) -> Optional[dict[str, Any]]:
         run = self._runs.of(tool_context.invocation_id)
-        # ADK calls this for a refused tool too.
-        if run.tripped:
+        # ADK calls this for a refused tool too, and for one that was not run.
+        if run.tripped or (isinstance(result, dict) and _INSTEAD in result):
             return None
         error = result.get("error") if isinstance(result, dict) else None
         nudge = await run._aside(_after_tool, run, tool.name, tool_args, result, error)

@@ -33,7 +33,7 @@ from runguard.errors import TripError
 from runguard.run import ModelCall, Run
 
 from ._client import parse_arguments
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import Tokens, begin_async, failed, settle
 
 if TYPE_CHECKING:
@@ -44,16 +44,21 @@ __all__ = ["RunGuard"]
 
 @dataclass
 class RunGuard(AbstractCapability[Any]):
-    """Puts a run around the model requests and tool calls of each run of an agent."""
+    """Puts a run around the model requests and tool calls of each run of an agent.
+
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
 
     run: RunLike = None
     on_trip: OnTrip = "raise"
+    on_repeat: OnRepeat = "run"
     _runs: Runs = field(init=False, repr=False)
     _own: Optional[Run] = field(init=False, repr=False, default=None)
     _call: Optional[ModelCall] = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         checked(self.on_trip)
+        tells(self.on_repeat)
         self._runs = Runs(self.run)
 
     async def for_run(self, ctx: RunContext[Any]) -> RunGuard:
@@ -124,6 +129,9 @@ class RunGuard(AbstractCapability[Any]):
         # Counted already; this is for a run that another agent sharing it has tripped meanwhile.
         run = self._run
         run.check()
+        instead = run._instead(call.tool_name, _arguments(call)) if tells(self.on_repeat) else None
+        if instead is not None:
+            return instead
         try:
             with within(run, call.tool_name):
                 result = await handler(args)

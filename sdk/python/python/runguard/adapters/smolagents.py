@@ -26,7 +26,7 @@ from smolagents.models import ChatMessage, ChatMessageStreamDelta
 from runguard import TripError, _core
 from runguard.run import ModelCall, Run
 
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import Tokens, begin, failed, settle
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
@@ -37,21 +37,24 @@ _LONGEST = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 _active: ContextVar[Optional[Run]] = ContextVar("runguard_smolagents_run", default=None)
 
 
-def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise") -> Agent:
-    """Makes `agent` ask a run before each model and tool call; returns the same agent."""
-    _attach(agent, Runs(run), checked(on_trip))
+def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> Agent:
+    """Makes `agent` ask a run before each model and tool call; returns the same agent.
+
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
+    _attach(agent, Runs(run), checked(on_trip), tells(on_repeat))
     return agent
 
 
-def _attach(agent: Any, runs: Runs, on_trip: OnTrip) -> None:
+def _attach(agent: Any, runs: Runs, on_trip: OnTrip, tells_repeats: bool) -> None:
     for member in getattr(agent, "managed_agents", {}).values():
         # Its manager is to hear of a trip.
-        _attach(member, runs, "raise")
+        _attach(member, runs, "raise", tells_repeats)
     guard = getattr(agent, "_runguard", None)
     if guard is None:
         guard = _Guard()
         guard.attach(agent)
-    guard.runs, guard.on_trip = runs, on_trip
+    guard.runs, guard.on_trip, guard.tells_repeats = runs, on_trip, tells_repeats
 
 
 class _Guard:
@@ -59,6 +62,7 @@ class _Guard:
 
     runs: Runs
     on_trip: OnTrip
+    tells_repeats: bool
     # For code in threads that know nothing of where they were started.
     _last: Optional[Run] = None
 
@@ -178,6 +182,9 @@ class _Guard:
     def guarded_call(self, name: str, arguments: Any, call: Callable[[], Any]) -> Any:
         run = self.run
         run.before_tool(name, arguments)
+        instead = run._instead(name, arguments) if self.tells_repeats and name != "final_answer" else None
+        if instead is not None:
+            return instead
         try:
             with within(run, name):
                 result = call()

@@ -30,16 +30,20 @@ from strands.types.event_loop import Usage
 from runguard import TripError, _core
 from runguard.run import ModelCall, Run
 
-from ._runs import OnTrip, RunLike, Runs, checked, starts
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, starts, tells
 from ._usage import Tokens, begin_async, failed, settle
 
 
 class RunGuardHooks(HookProvider):
-    """Asks a run before each model and tool call of an invocation and tells it what they brought."""
+    """Asks a run before each model and tool call of an invocation and tells it what they brought.
 
-    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise") -> None:
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
+
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> None:
         self.run = run if isinstance(run, Run) else None
         self.on_trip = checked(on_trip)
+        self._tells = tells(on_repeat)
         self._runs = Runs(run)
         # By the state of their invocation, which is kept with them.
         self._calls: Dict[int, Tuple[Any, ModelCall]] = {}
@@ -93,6 +97,10 @@ class RunGuardHooks(HookProvider):
             # Raising here would cancel parallel tools half-way and leave a tool call without its result in the conversation. The
             # run is tripped now, so the next model call is refused and that ends the loop.
             event.cancel_tool = str(trip)
+            return
+        instead = run._instead(event.tool_use["name"], event.tool_use["input"]) if self._tells else None
+        if instead is not None:
+            event.cancel_tool = instead
             return
         # Tools run in tasks of their own: what one starts belongs to the run, and nothing else.
         starts(run, event.tool_use["name"])
