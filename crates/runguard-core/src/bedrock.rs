@@ -106,8 +106,17 @@ pub struct Turn {
     /// What a collaborator's own steps used since it was called, and who it is.
     reported: BTreeMap<String, (Tokens, Chain)>,
     open: BTreeMap<(Chain, String), Open>,
-    /// Calls that the caller is to make and that were announced.
-    handed_out: Vec<(String, String, Value)>,
+    /// Calls that the caller is to make, by the invocation: those that were announced, and those that were handed out.
+    announced: Vec<(String, Returned)>,
+    handed_out: Vec<(String, Returned)>,
+}
+
+/// A call that the caller is to make.
+#[derive(Debug, Clone)]
+struct Returned {
+    agent: Option<String>,
+    tool: String,
+    args: Value,
 }
 
 /// A call whose result is awaited.
@@ -125,7 +134,8 @@ impl Turn {
         Self { attempts: Attempts::new(settings), ..Self::default() }
     }
 
-    /// One event of the stream: `{"trace": …}` or `{"returnControl": …}`. Others say nothing.
+    /// One event of the stream: `{"trace": …}` or `{"returnControl": …}`. Others say nothing. The results of returned calls, which are sent
+    /// with the next invocation, are told as `{"invocationId": …, "returnControlInvocationResults": […]}`, as the session's state has them.
     pub fn hear(&mut self, event: &Value) -> Vec<Step> {
         let mut steps = Vec::new();
         for fact in event.get("trace").map(trace::facts).unwrap_or_default() {
@@ -145,6 +155,9 @@ impl Turn {
         }
         if let Some(payload) = event.get("returnControl") {
             self.hand_out(payload, &mut steps);
+        }
+        if event.get("returnControlInvocationResults").is_some() {
+            self.take_results(event, &mut steps);
         }
         steps
     }
@@ -187,17 +200,22 @@ impl Turn {
         steps.push(Step::Before { agent: agent.clone(), tool: tool.clone(), args: args.clone() });
         steps.extend(in_vain.map(stop));
         if let Some(invocation_id) = invocation_id {
-            self.handed_out.push((invocation_id, tool.clone(), args.clone()));
+            self.announced.push((invocation_id, Returned { agent: agent.clone(), tool: tool.clone(), args: args.clone() }));
         }
         self.open.insert((speaker.chain, trace_id), Open { agent, tool, args, lookup });
     }
 
     fn observe(&mut self, seen: Observed, steps: &mut Vec<Step>) {
         let Observed { speaker, trace_id, result, error, found } = seen;
-        let Some(Open { agent, tool, args, lookup }) = self.open.remove(&(speaker.chain, trace_id)) else { return };
+        let Some(open) = self.open.remove(&(speaker.chain, trace_id)) else { return };
+        self.finish(open, result, error, &found, steps);
+    }
+
+    fn finish(&mut self, open: Open, result: Option<String>, error: Option<String>, found: &[String], steps: &mut Vec<Step>) {
+        let Open { agent, tool, args, lookup } = open;
         let history = agent.clone().unwrap_or_default();
         let in_vain = match (lookup, &error) {
-            (Some(lookup), None) => self.attempts.found(&history, &tool, lookup, &found),
+            (Some(lookup), None) => self.attempts.found(&history, &tool, lookup, found),
             // A knowledge base that cannot be asked is no action that fails: the same question again is a loop of its own.
             (Some(_), Some(_)) => None,
             (None, Some(error)) => self.attempts.failed(&history, &tool, &args, error),
@@ -215,11 +233,26 @@ impl Turn {
     fn hand_out(&mut self, payload: &Value, steps: &mut Vec<Step>) {
         let invocation = payload.get("invocationId").and_then(Value::as_str).unwrap_or_default();
         for (tool, args) in trace::returned_calls(payload) {
-            let announced = self.handed_out.iter().position(|(id, name, given)| id == invocation && *name == tool && *given == args);
-            match announced {
-                Some(place) => drop(self.handed_out.remove(place)),
-                None => steps.push(Step::Before { agent: None, tool, args }),
-            }
+            let is_announced = |(id, call): &(String, Returned)| id == invocation && call.tool == tool && call.args == args;
+            let call = if let Some(place) = self.announced.iter().position(is_announced) {
+                self.announced.remove(place).1
+            } else {
+                steps.push(Step::Before { agent: None, tool: tool.clone(), args: args.clone() });
+                Returned { agent: None, tool, args }
+            };
+            self.handed_out.push((invocation.to_owned(), call));
+        }
+    }
+
+    /// What came of the calls that the caller made.
+    fn take_results(&mut self, state: &Value, steps: &mut Vec<Step>) {
+        let invocation = state.get("invocationId").and_then(Value::as_str).unwrap_or_default();
+        for (tool, result, error) in trace::returned_results(state) {
+            let Some(place) = self.handed_out.iter().position(|(id, call)| id == invocation && call.tool == tool) else { continue };
+            let (_, Returned { agent, tool, args }) = self.handed_out.remove(place);
+            // Should the trace tell of it too, it is told once.
+            self.open.retain(|_, open| open.tool != tool || open.args != args);
+            self.finish(Open { agent, tool, args, lookup: None }, Some(result), error, &[], steps);
         }
     }
 

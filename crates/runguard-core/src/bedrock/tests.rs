@@ -309,3 +309,23 @@ fn a_returned_call_that_was_announced_is_one_call() {
         assert_eq!(turn.hear(&nothing), []);
     }
 }
+
+#[test]
+fn returned_calls_that_fail_as_before_are_attempts_in_vain() {
+    let mut turn = Turn::new(AttemptSettings::default());
+    let mut tripped = None;
+    for number in 0..9 {
+        let id = number.to_string();
+        let call =
+            json!({"actionGroup": "pay", "apiPath": "/refunds", "httpMethod": "POST", "parameters": [{"name": "order", "value": id}]});
+        turn.hear(&json!({"returnControl": {"invocationId": id, "invocationInputs": [{ "apiInvocationInput": call }]}}));
+        let result = json!({"actionGroup": "pay", "apiPath": "/refunds", "httpMethod": "POST", "httpStatusCode": 502,
+            "responseBody": {"application/json": {"body": "upstream said no"}}});
+        let told = turn.hear(&json!({"invocationId": id, "returnControlInvocationResults": [{ "apiResult": result }]}));
+        if told.iter().any(|step| matches!(step, Step::Stop { .. })) {
+            tripped = Some(number);
+            break;
+        }
+    }
+    assert_eq!(tripped, Some(3), "the fourth failure");
+}

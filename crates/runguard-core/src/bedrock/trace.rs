@@ -203,3 +203,23 @@ pub(super) fn returned_calls(payload: &Value) -> Vec<(String, Value)> {
         })
         .collect()
 }
+
+/// What came of returned calls: the name of each, what it gave, and why it failed, if it did.
+pub(super) fn returned_results(state: &Value) -> Vec<(String, String, Option<String>)> {
+    let results = state.get("returnControlInvocationResults").and_then(Value::as_array);
+    results
+        .into_iter()
+        .flatten()
+        .flat_map(|member| ["functionResult", "apiResult"].into_iter().filter_map(|kind| given(member, kind)))
+        .map(|result| {
+            let bodies = result.get("responseBody").and_then(Value::as_object);
+            let bodies: Vec<String> = bodies.into_iter().flatten().map(|(_, content)| text(content, "body")).collect();
+            let body = bodies.join("\n");
+            let state = result.get("responseState").and_then(Value::as_str).unwrap_or_default();
+            let status = result.get("httpStatusCode").and_then(Value::as_u64).unwrap_or_default();
+            let has_failed = matches!(state, "FAILURE" | "REPROMPT") || status >= 400;
+            let error = failure_in(&body).or_else(|| has_failed.then(|| format!("{state} {status} {body}")));
+            (Action::read(result).name, body, error)
+        })
+        .collect()
+}

@@ -395,6 +395,20 @@ def return_of_control(request: dict[str, Any]) -> list[Round]:
     ]
 
 
+def return_of_ever_other_calls(request: dict[str, Any]) -> list[Round]:
+    """Asks the caller to run a refund in other words each time, until one is done."""
+    state = request.get("sessionState") or {}
+    number = int(state.get("invocationId", "-1")) + 1
+    agent = Tracer("controls", step=100 * number)
+    call = function_call("payments", "refund", order=f"order no. {number}")
+    asked = {"actionGroup": "payments", "function": "refund", "parameters": call["parameters"], "actionInvocationType": "RESULT"}
+    announced = {**call, "executionType": "RETURN_CONTROL", "invocationId": str(number)}
+    return [
+        [*agent.thinks((1_000, 10)), agent.calls("ACTION_GROUP", actionGroupInvocationInput=announced)],
+        [Event("returnControl", {"invocationId": str(number), "invocationInputs": [{"functionInvocationInput": asked}]})],
+    ]
+
+
 def throttled(_: dict[str, Any]) -> list[Round]:
     """Two good steps, then the service throttles inside the stream."""
     agent = Tracer("throttled")
@@ -428,6 +442,7 @@ PLAYS: dict[str, Play] = {
     "COLLAB": collaborator_loop,
     "CODE": code_loop,
     "CONTROL": return_of_control,
+    "CONTROLS": return_of_ever_other_calls,
     "THROTTLED": throttled,
     "UNPRICED": unpriced,
 }

@@ -389,6 +389,19 @@ def test_a_returned_call_is_refused_before_it_runs(client: Any, server: BedrockS
     assert len(server.served) == 3
 
 
+def test_returned_calls_that_fail_as_before_end_before_anything_is_sent(client: Any, server: BedrockServer) -> None:
+    runs, more = 0, {}
+    with pytest.raises(LoopDetectedError) as caught:
+        for _ in range(10):
+            answer = guard_invoke_agent(client, **request("CONTROLS", "control-3", **more))
+            answer.text()
+            assert answer.return_control is not None
+            runs += 1
+            more = {"sessionState": results(answer.return_control)}
+    assert (caught.value.pattern, caught.value.repeats) == ("payments::refund", 4)
+    assert runs == len(server.served) == 4
+
+
 def test_a_new_message_may_ask_for_the_same_call(client: Any, server: BedrockServer) -> None:
     for _ in range(5):
         answer = guard_invoke_agent(client, **request("CONTROL", "control-2"))

@@ -109,6 +109,10 @@ def _turn_of(run: Run, same_turn: bool, attempts: Optional[Attempts]) -> _core.B
         return turn
 
 
+# What of an event, or of the state that is sent with results of returned calls, says something.
+_SAID = ("trace", "returnControl", "invocationId", "returnControlInvocationResults")
+
+
 class Listener:
     """Tells the run what the events of one stream say. What they say is read by the core; here it is carried out."""
 
@@ -131,7 +135,7 @@ class Listener:
 
     def hear(self, event: Mapping[str, Any]) -> None:
         """Raises the trip when this event is the one too many."""
-        told = {name: event[name] for name in ("trace", "returnControl") if name in event}
+        told = {name: event[name] for name in _SAID if name in event}
         if not told:
             return
         self.saw_trace = self.saw_trace or "trace" in told

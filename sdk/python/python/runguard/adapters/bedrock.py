@@ -190,6 +190,9 @@ class _Invocation:
         exceeded = None if self.run.budget is None else self.run.budget.exhausted()
         if exceeded is not None:
             raise exceeded
+        if self._same_turn:
+            # What the caller's own calls gave may be the failure too many; then nothing is sent.
+            self.listener(None, None).hear(state)
 
     def listener(self, models: Optional[Mapping[str, str]], default_model: Optional[str]) -> Listener:
         model = default_model or self._own_model
