@@ -342,7 +342,9 @@ impl Engine {
         let moment = Moment { now, decision_id: &decision_id, store_text };
         let mut outcome = operation.run(settings.policies.for_tenant(asked.tenant), &states, moment);
         match view.store_health() {
-            StoreHealth::Sound => {}
+            StoreHealth::Behind if when_away(asked, settings).0 == WhenAway::Memory => mark_degraded(&mut outcome),
+            // Whoever refuses while the state is away has decided nothing that is missing from it.
+            StoreHealth::Sound | StoreHealth::Behind => {}
             StoreHealth::Away => degrade(&mut outcome, asked, settings),
         }
         let mut warnings = Cow::Borrowed(asked.warnings);
@@ -503,10 +505,7 @@ impl Engine {
 fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings) {
     let operation = asked.operation;
     let (name, policy) = (operation.route().guard, settings.policies.for_tenant(asked.tenant));
-    let (when_away, setting) = match GuardEntry::of(name).holds {
-        Holds::Money => (settings.store.budget_when_away, "budget_when_away"),
-        Holds::Flow => (settings.store.flow_when_away, "flow_when_away"),
-    };
+    let (when_away, setting) = when_away(asked, settings);
     let enforced = policy.mode_of(name, operation.subject(), Reason::StateUnavailable) == Mode::Enforce;
     if when_away == WhenAway::Refuse && enforced && operation.route().kind == RouteKind::Check && outcome.answer.allow == Some(true) {
         let old_name = outcome.answer.facts.get("allow_ai_response").map(|_| false);
@@ -525,6 +524,18 @@ fn degrade(outcome: &mut guard::Outcome, asked: &Asked<'_>, settings: &Settings)
             signals: Vec::new(),
         };
     }
+    mark_degraded(outcome);
+}
+
+/// What a guard does while the shared state is away, and the setting that says so.
+fn when_away(asked: &Asked<'_>, settings: &Settings) -> (WhenAway, &'static str) {
+    match GuardEntry::of(asked.operation.route().guard).holds {
+        Holds::Money => (settings.store.budget_when_away, "budget_when_away"),
+        Holds::Flow => (settings.store.flow_when_away, "flow_when_away"),
+    }
+}
+
+fn mark_degraded(outcome: &mut guard::Outcome) {
     outcome.answer.facts = std::mem::take(&mut outcome.answer.facts).with("degraded", true);
 }
 

@@ -31,7 +31,7 @@ use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
-use cells::{Cells, ProposalResult, Wanted, name_of};
+use cells::{Cells, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
 use hashbrown::HashMap;
 use link::{CellName, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
@@ -65,6 +65,8 @@ const ROWS_OF_SESSION: usize = 10_000;
 const ENDPOINTS_AT_ONCE: usize = 1000;
 /// How long a reader waits for what was decided before it asked.
 const CATCH_UP: Duration = Duration::from_millis(500);
+/// How long a cell that was taken away is marked: longer than any command is under way.
+const TOMBSTONE_MILLIS: u64 = 60_000;
 /// How long a node tries to join.
 const JOIN: Duration = Duration::from_secs(10);
 const FLUSH: Duration = Duration::from_secs(30);
@@ -195,19 +197,18 @@ impl Inner {
         cells: &[Cell<'_>],
         mut decide: impl FnMut(&View<'_>) -> (R, Option<Wanted>),
     ) -> Result<Option<R>, StoreError> {
-        self.note_endpoints(cells).await;
         let started = tokio::time::Instant::now();
         let mut aways = 0;
         for race in 0_u32.. {
-            if self.health.is_away() {
+            if !self.health.is_back(self.options.patience).await {
                 return Ok(None);
             }
             if started.elapsed() >= RACE {
                 break;
             }
-            self.note_foreign_cells(cells).await;
             let (reply, result) = self.cells.step(
                 cells,
+                self.health.of_shared_states(),
                 || self.token(),
                 |slot, state| self.keep_millis(slot, state),
                 &mut decide,
@@ -224,7 +225,7 @@ impl Inner {
                 // It may be back by the time we hear that it was away; but a stream that is full stays so.
                 ProposalResult::Away => {
                     aways += 1;
-                    if self.health.is_away() || aways > 3 {
+                    if aways > 3 {
                         return Ok(None);
                     }
                 }
@@ -233,6 +234,12 @@ impl Inner {
         Err(StoreError::Write(
             "other requests for the same state were faster for too long; it is asked for more often than it can be answered".into(),
         ))
+    }
+
+    /// Tells the database of what it must be able to list, before a step touches it.
+    async fn note(&self, cells: &[Cell<'_>]) {
+        self.note_endpoints(cells).await;
+        self.note_foreign_cells(cells).await;
     }
 
     /// Endpoints are listed, so the database keeps their names. Before the state is written: a name too many does no harm.
@@ -340,24 +347,31 @@ impl Inner {
         name_of(cell, self.partitions)
     }
 
+    /// Whether this node decided something that the shared states do not have yet.
+    fn has_rows_to_bring(&self) -> bool {
+        self.alone.waiting() > 0 || self.unconfirmed.late_count() > 0
+    }
+
     /// The cells that rows of the log touched, with the state each of them has.
     async fn load(&self, cells: &[Cell<'_>]) -> Result<Vec<Value>, StoreError> {
         let names = cells.iter().map(|cell| self.name(cell)).collect();
-        self.link.load(names).await.map_err(|error| StoreError::Read(error.to_string()))
+        let values = self.link.load(names).await.map_err(|error| StoreError::Read(error.to_string()))?;
+        Ok(values.into_iter().map(|value| value.filter(|(_, state)| !is_tombstone(state))).collect())
     }
 
-    /// Takes cells away, whatever others do to them meanwhile.
+    /// Takes cells away, whatever others do to them meanwhile, and whatever is still under way to them.
     async fn remove(&self, cells: &[Cell<'_>]) -> Result<(), StoreError> {
         let failed = |error: LinkError| StoreError::Write(error.to_string());
         for cell in cells {
             let name = self.name(cell);
-            let mut value = self.link.load(vec![name.clone()]).await.map_err(failed)?.pop().flatten();
-            while let Some((token, _)) = value {
-                let removal = SwapCell { name: name.clone(), expect: token, put: Put::Remove };
+            let mut expect = 0;
+            loop {
+                let put = Put::Set { token: self.token(), state: Vec::new(), keep_millis: TOMBSTONE_MILLIS };
+                let removal = SwapCell { name: name.clone(), expect, put };
                 let swap = Swap { partition: name.partition(), cells: vec![removal], entry: Vec::new() };
-                value = match self.link.swap(vec![swap]).await.map_err(failed)?.pop() {
-                    Some(Swapped::Raced(mut found)) => found.pop().flatten(),
-                    Some(Swapped::Done | Swapped::Full) | None => None,
+                expect = match self.link.swap(vec![swap]).await.map_err(failed)?.pop() {
+                    Some(Swapped::Raced(mut found)) => found.pop().flatten().map_or(0, |(token, _)| token),
+                    Some(Swapped::Done | Swapped::Full) | None => break,
                 };
             }
             self.cells.forget(&name);
@@ -427,6 +441,9 @@ impl Cluster {
             link,
             options,
         });
+        if let Err(error) = inner.alone.find_left_behind().await {
+            tracing::error!(%error, "what this node decided alone in an earlier life cannot be read; it stays where it is");
+        }
         // A replica that is late, a primary that just changed: worth a few tries.
         let started = tokio::time::Instant::now();
         while let Err(error) = recovery::enter(&inner).await {
@@ -484,11 +501,12 @@ impl Cluster {
     }
 
     pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        self.inner.note(cells).await;
         let shared = self
             .inner
             .share(cells, |view| match step(view) {
                 Decided::Reply(reply) => (reply, None),
-                Decided::Keep(reply, written) => (reply, Some(Wanted { row: written.row, changes: written.changes })),
+                Decided::Keep(reply, written) => (reply, Some(Wanted { rows: WantedRows::Fresh(written.row), changes: written.changes })),
             })
             .await?;
         match shared {
@@ -512,7 +530,7 @@ impl Cluster {
             let swapped = inner.link.swap(vec![Swap { partition: name.partition(), cells, entry: Vec::new() }]).await;
             expect = match swapped.map(|mut swapped| swapped.pop()) {
                 Ok(Some(Swapped::Raced(mut found))) => match found.pop().flatten() {
-                    Some((_, there)) if counts(&there) => return Ok(Some(there)),
+                    Some((_, there)) if !is_tombstone(&there) && counts(&there) => return Ok(Some(there)),
                     Some((token, _)) => token,
                     None => 0,
                 },

@@ -110,6 +110,11 @@ impl Memory {
         self.inner.lock().log_fault = fault;
     }
 
+    /// All that the log holds, whatever is wrong with it.
+    pub fn every_row(&self) -> Vec<Row> {
+        self.inner.lock().rows.iter().map(|kept| kept.row.clone()).collect()
+    }
+
     pub(crate) fn clear(&self) {
         *self.inner.lock() = Held::default();
     }
@@ -136,7 +141,11 @@ impl Memory {
         }
         held.positions.extend(upto.iter().copied());
         let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|kept| kept.row.id.clone()).collect();
-        for RowWithEffects { row, effects } in rows.into_iter().filter(|logged| known.insert(logged.row.id.clone())) {
+        let erased = held.erased.clone();
+        let is_erased = |row: &Row| erased.get(&Names::PLAIN.session_number(&row.tenant, &row.session)).is_some_and(|at| row.at <= *at);
+        for RowWithEffects { row, effects } in
+            rows.into_iter().filter(|logged| !is_erased(&logged.row) && known.insert(logged.row.id.clone()))
+        {
             let seq = held.last_seq + 1;
             held.push(RowWithEffects { row: Row { seq, ..row }, effects });
         }

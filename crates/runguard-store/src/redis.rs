@@ -9,22 +9,25 @@ mod address;
 mod nodes;
 mod server;
 
-use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Value, settle_chains};
+use crate::cluster::SharedClock;
+use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, Swapped, Value, settle_chains};
 use address::{Address, Kind};
 use futures_util::future::join_all;
 use nodes::{Home, Nodes};
 use redis::Pipeline;
 use redis::Value as Reply;
 use server::{Dialer, text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 const SWAP: &str = include_str!("redis/swap.lua");
 const ABOUT: &str = include_str!("redis/about.lua");
+const ENDS: &str = include_str!("redis/ends.lua");
 const LEASE: &str = include_str!("redis/lease.lua");
 const ERASING: &str = include_str!("redis/erasing.lua");
 
@@ -35,6 +38,8 @@ const MOST_WAIT_MILLIS: u64 = 30_000;
 const MOST_KEEP_MILLIS: u64 = 1 << 50;
 /// Between two looks for entries where the server cannot wait for us.
 const POLL: Duration = Duration::from_millis(20);
+/// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
+const LATE: Duration = Duration::from_millis(250);
 /// How often a database that is being set up by another node is looked at again.
 const MOST_ROUNDS: usize = 20;
 
@@ -116,9 +121,33 @@ pub struct RedisLink {
     /// The same servers again, for what may wait or is large.
     readers: Nodes,
     reading: tokio::sync::Mutex<()>,
-    /// The generation that [`Link::about`] told of.
-    known: Mutex<Option<u64>>,
+    /// What [`Link::about`] told of.
+    known: Mutex<Known>,
+    /// The server's clock, once it was asked.
+    clock: OnceLock<SharedClock>,
+    /// It was said that streams may not be asked where they end.
+    told_of_rights: AtomicBool,
     warning: Option<String>,
+}
+
+/// The database as this node last met it.
+#[derive(Default)]
+struct Known {
+    generation: Option<u64>,
+    /// Which set of states counts: one that came back older than it was begins another. The first has no name.
+    states: String,
+    /// The last entry of each partition's stream that this node, or the log, knows of.
+    ends: Vec<EntryId>,
+    /// Connections on which the database was seen to be this one, and not older than that.
+    lines: BTreeSet<u64>,
+}
+
+impl Known {
+    fn reached(&mut self, partition: u16, end: EntryId) {
+        if let Some(known) = self.ends.get_mut(usize::from(partition)) {
+            *known = end.max(*known);
+        }
+    }
 }
 
 impl fmt::Debug for RedisLink {
@@ -132,8 +161,8 @@ struct Keys {
 }
 
 impl Keys {
-    fn cell(&self, name: &CellName) -> String {
-        format!("{}:{{{}}}:c:{:032x}", self.prefix, name.partition(), name.hash())
+    fn cell(&self, states: &str, name: &CellName) -> String {
+        format!("{}:{{{}}}:c{states}:{:032x}", self.prefix, name.partition(), name.hash())
     }
 
     fn log(&self, partition: u16) -> String {
@@ -204,7 +233,9 @@ impl RedisLink {
             nodes,
             readers,
             reading: tokio::sync::Mutex::new(()),
-            known: Mutex::new(None),
+            known: Mutex::default(),
+            clock: OnceLock::new(),
+            told_of_rights: AtomicBool::new(false),
             warning,
         })
     }
@@ -214,7 +245,7 @@ impl RedisLink {
         self.warning.as_deref()
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<u64>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -260,12 +291,26 @@ impl RedisLink {
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
     async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
-        let call = ScriptCall::write(&self.keys, home, *self.known(), self.stream_limit, swaps);
+        let (call, generation) = {
+            let known = self.known();
+            (ScriptCall::write(&self.keys, &known.states, home, self.stream_limit, swaps), known.generation)
+        };
+        let deadline = self.clock.get().map_or_else(String::new, |clock| {
+            let waits = i64::try_from((self.timeout + LATE).as_millis()).unwrap_or(i64::MAX);
+            clock.now_millis().saturating_add(waits).to_string()
+        });
         let replicas = self.replicas;
         let wait = if replicas > 0 { self.timeout / 2 } else { Duration::ZERO };
         let answers = self.nodes.ask(home, wait, |line, commands| {
             let command = commands.cmd("EVALSHA").arg(&*line.swap_hash).arg(call.keys.len());
             command.arg(&call.keys);
+            match generation {
+                None => command.arg(""),
+                // On a connection that nobody has looked through no generation is the right one.
+                Some(_) if !self.known().lines.contains(&line.number) => command.arg("-"),
+                Some(generation) => command.arg(generation),
+            };
+            command.arg(&deadline);
             for argument in &call.arguments {
                 command.arg(&**argument);
             }
@@ -276,7 +321,16 @@ impl RedisLink {
         let mut answers = answers.await?.into_iter();
         let swapped = match answers.next() {
             Some(Reply::Nil) => return Err(LinkError::emptied()),
-            Some(Reply::Array(answers)) if answers.len() == swaps.len() => {
+            Some(Reply::Int(0)) => return Err(LinkError::Away("what was sent arrived too late, and nothing of it was done".to_owned())),
+            Some(Reply::Array(mut answers)) if answers.len() == swaps.len() + 1 => {
+                let added = array(answers.pop().unwrap_or(Reply::Nil))?;
+                let mut known = self.known();
+                for (partition, end) in call.streams.iter().zip(added) {
+                    if let Ok(end) = text(&end).parse() {
+                        known.reached(*partition, end);
+                    }
+                }
+                drop(known);
                 answers.into_iter().map(read_swapped).collect::<Option<Vec<_>>>()
             }
             Some(_) | None => None,
@@ -317,6 +371,48 @@ impl RedisLink {
             commands.cmd("HGET").arg(self.keys.mark(partitions[index])).arg("generation");
         });
         Ok(marks.await?.iter().all(|mark| text(mark) == generation.to_string()))
+    }
+
+    /// Whether the streams end where they did. If not, the database was put back to an earlier state. And the connections asked.
+    async fn came_back_older(&self) -> Result<(bool, BTreeSet<u64>), LinkError> {
+        let partitions: Vec<u16> = (0..self.partitions).collect();
+        // Before the question: what is added while it is under way is no sign of anything.
+        let expected = self.known().ends.clone();
+        let lines = Mutex::new(BTreeSet::new());
+        let ask = |home: Home, partitions: Vec<u16>| {
+            let lines = &lines;
+            let keys: Vec<String> = partitions.iter().map(|partition| self.keys.log(*partition)).collect();
+            self.nodes.ask(home, Duration::ZERO, move |line, commands| {
+                lines.lock().unwrap_or_else(PoisonError::into_inner).insert(line.number);
+                commands.cmd("EVAL").arg(ENDS).arg(keys.len()).arg(&keys);
+            })
+        };
+        let mut answers: Vec<Reply> = Vec::new();
+        match self.kind {
+            Kind::Primary => answers.extend(ask(Home::Meta, partitions.clone()).await?),
+            Kind::Cluster => {
+                // The meta keys have a home of their own, and swaps go to it as well.
+                let homes = partitions.iter().map(|partition| ask(Home::Partition(*partition), vec![*partition]));
+                for answered in join_all(homes).await {
+                    answers.extend(answered?);
+                }
+            }
+        }
+        let mut ends = Vec::with_capacity(partitions.len());
+        for answer in answers {
+            ends.extend(array(answer)?);
+        }
+        let mut is_older = false;
+        for (found, expected) in ends.iter().zip(&expected) {
+            match text(found).parse::<EntryId>() {
+                Ok(end) => is_older |= end < *expected,
+                Err(_) if self.told_of_rights.swap(true, Ordering::Relaxed) => {}
+                Err(_) => tracing::warn!(
+                    "Redis does not let us ask where its streams end, so a database that comes back older than it was is not noticed. Give its user +xinfo|stream"
+                ),
+            }
+        }
+        Ok((is_older, lines.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
     async fn read_entries(
@@ -392,11 +488,14 @@ impl RedisLink {
 /// The arguments of one call of the script.
 struct ScriptCall<'a> {
     keys: Vec<String>,
+    /// In the order of their keys.
+    streams: Vec<u16>,
+    /// After generation and deadline.
     arguments: Vec<std::borrow::Cow<'a, [u8]>>,
 }
 
 impl<'a> ScriptCall<'a> {
-    fn write(keys: &Keys, home: Home, generation: Option<u64>, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
+    fn write(keys: &Keys, states: &str, home: Home, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
         let number = |number: u64| std::borrow::Cow::Owned(number.to_string().into_bytes());
         let mut streams: BTreeMap<u16, u64> = BTreeMap::new();
         for swap in swaps {
@@ -412,18 +511,18 @@ impl<'a> ScriptCall<'a> {
         let cells: usize = swaps.iter().map(|swap| swap.cells.len()).sum();
         let mut call = ScriptCall {
             keys: Vec::with_capacity(1 + streams.len() + cells),
-            arguments: Vec::with_capacity(3 + 3 * (swaps.len() + cells)),
+            streams: streams.keys().copied().collect(),
+            arguments: Vec::with_capacity(2 + 3 * (swaps.len() + cells)),
         };
         call.keys.push(about);
         call.keys.extend(streams.keys().map(|partition| keys.log(*partition)));
-        let generation = generation.map_or_else(Vec::new, |generation| generation.to_string().into_bytes());
         // Lua counts exactly only so far.
-        call.arguments.extend([generation.into(), number(stream_limit.min(1 << 53)), number(streams.len() as u64)]);
+        call.arguments.extend([number(stream_limit.min(1 << 53)), number(streams.len() as u64)]);
         for swap in swaps {
             let stream = streams.get(&swap.partition).copied().unwrap_or(1);
             call.arguments.extend([number(stream), number(swap.cells.len() as u64), swap.entry.as_slice().into()]);
             for cell in &swap.cells {
-                call.keys.push(keys.cell(&cell.name));
+                call.keys.push(keys.cell(states, &cell.name));
                 let expect = if cell.expect == 0 { Vec::new() } else { cell.expect.to_be_bytes().to_vec() };
                 let (put, keep_millis) = match &cell.put {
                     Put::Keep => (Vec::new(), 0),
@@ -515,10 +614,11 @@ impl Link for RedisLink {
         }
         let partitions: Vec<u16> = groups.keys().copied().collect();
         let groups: Vec<Vec<usize>> = groups.into_values().collect();
+        let states = self.known().states.clone();
         let asked = self.each(&self.nodes, &partitions, |commands, group| {
             let command = commands.cmd("MGET");
             for index in &groups[group] {
-                command.arg(self.keys.cell(&names[*index]));
+                command.arg(self.keys.cell(&states, &names[*index]));
             }
         });
         let mut values = vec![None; names.len()];
@@ -531,14 +631,15 @@ impl Link for RedisLink {
     }
 
     async fn time(&self) -> Result<i64, LinkError> {
+        let asked = Instant::now();
         let answer = self.one(Home::Meta, |commands| {
             commands.cmd("TIME");
         });
         let parts: Option<Vec<i64>> = array(answer.await?)?.iter().map(|part| text(part).parse().ok()).collect();
-        match parts.as_deref() {
-            Some([seconds, micros]) => Ok(seconds * 1000 + micros / 1000),
-            Some(_) | None => Err(strange()),
-        }
+        let Some([seconds, micros]) = parts.as_deref() else { return Err(strange()) };
+        let millis = seconds * 1000 + micros / 1000;
+        self.clock.get_or_init(|| SharedClock::new(millis)).learn(millis, asked);
+        Ok(millis)
     }
 
     async fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
@@ -575,9 +676,21 @@ impl Link for RedisLink {
         asked.await.map(drop)
     }
 
-    /// `mine.generation` must be random each time: in Redis Cluster it also takes the place of one that lost a partition.
+    fn has_read(&self, positions: &[(u16, EntryId)]) {
+        let mut known = self.known();
+        for (partition, end) in positions {
+            known.reached(*partition, *end);
+        }
+    }
+
+    async fn is_older(&self) -> Result<bool, LinkError> {
+        Ok(self.came_back_older().await?.0)
+    }
+
+    /// `mine.generation` must be random each time: it also takes the place of one that lost something.
     async fn about(&self, mine: About) -> Result<About, LinkError> {
         let mut lost: Option<u64> = None;
+        let mut states_anew = String::new();
         for _ in 0..MOST_ROUNDS {
             let offered = if lost == Some(mine.generation) { mine.generation.wrapping_add(1) } else { mine.generation };
             let answer = self.one(Home::Meta, |commands| {
@@ -587,11 +700,13 @@ impl Link for RedisLink {
                     .arg(mine.partitions)
                     .arg(offered)
                     .arg(lost.map_or_else(String::new, |lost| lost.to_string()))
-                    .arg(&mine.secret);
+                    .arg(&mine.secret)
+                    .arg(&states_anew);
             });
             let mut parts = array(answer.await?)?;
             // Databases of earlier versions have none.
             let secret = parts.pop().map(|secret| text(&secret)).unwrap_or_default();
+            let states = parts.pop().map(|states| text(&states)).unwrap_or_default();
             let numbers: Option<Vec<u64>> = parts.iter().map(|part| text(part).parse().ok()).collect();
             let Some([format, partitions, generation, marked]) = numbers.as_deref() else {
                 return Err(LinkError::NotOurs(format!(
@@ -615,7 +730,17 @@ impl Link for RedisLink {
                     continue;
                 }
             }
-            *self.known() = Some(*generation);
+            let (is_older, lines) = self.came_back_older().await?;
+            let mut known = self.known();
+            if known.generation == Some(*generation) && is_older {
+                (lost, states_anew) = (Some(*generation), STATES_ANEW.to_string());
+                continue;
+            }
+            if known.generation != Some(*generation) {
+                known.ends = vec![EntryId::default(); usize::from(self.partitions)];
+            }
+            (known.generation, known.states, known.lines) = (Some(*generation), states, lines);
+            drop(known);
             return Ok(About { format: *format as u32, partitions: mine.partitions, generation: *generation, secret });
         }
         Err(LinkError::Away("the database is being set up by another node".to_owned()))

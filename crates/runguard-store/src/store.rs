@@ -101,6 +101,8 @@ pub struct Rules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreHealth {
     Sound,
+    /// It does, but what nodes decided alone may not be counted there yet.
+    Behind,
     /// The shared store is away: this node goes on from what it remembers.
     Away,
 }

@@ -26,6 +26,8 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The cells in which the store notes how far it is with building states.
 const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
+/// And which nodes have rows to bring.
+const BEHIND: u128 = 2;
 
 fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
     let mut bytes = vec![family];
@@ -102,7 +104,11 @@ fn risks(world: &World) -> Risks {
             }
         }
     }
-    risks.lost = pending.into_iter().filter(|id| record.owners.get(id).is_some_and(|life| crashed.contains(life))).collect();
+    risks.lost = pending
+        .into_iter()
+        .chain(record.lost_unnoticed.iter().cloned())
+        .filter(|id| record.owners.get(id).is_some_and(|life| crashed.contains(life)))
+        .collect();
     let rows = record.tape.iter().filter_map(|taped| match taped {
         Taped::Emptied { .. } => None,
         Taped::Swapped { rows, .. } => Some(rows),
@@ -272,6 +278,10 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
                 Put::Remove => {
                     states.remove(name);
                 }
+                // What stands for a state that was taken away.
+                Put::Set { state, .. } if state.is_empty() => {
+                    states.remove(name);
+                }
                 Put::Set { state, .. } => {
                     if !rows.is_empty() && states.get(name) != Some(state) {
                         let ids: Vec<&str> = rows.iter().map(|logged| logged.row.id.as_str()).collect();
@@ -397,12 +407,12 @@ async fn states_are_what_the_log_says(world: &World) -> Result<(), String> {
             .cells()
             .into_iter()
             .map(|(name, _, state)| (name.hash(), state))
-            .filter(|(name, _)| *name > CLOSED && !erasable(name))
+            .filter(|(name, state)| *name > BEHIND && !state.is_empty() && !erasable(name))
             .collect()
     };
     let before = states();
     world.network.go_down();
-    world.network.empty().await;
+    world.network.empty();
     world.network.come_up();
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     world.recovers(engines.len()).await?;

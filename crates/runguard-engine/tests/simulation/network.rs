@@ -5,11 +5,11 @@
 
 use crate::chance::Chance;
 use runguard_store::LogFault;
+use runguard_store::Memory;
 use runguard_store::RowWithEffects;
 use runguard_store::cluster::entry;
 use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
 use runguard_store::cluster::model::{ModelLink, Replica};
-use runguard_store::{Memory, Order, RowFilter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 pub(crate) const BEGINNING: i64 = 1_700_000_000_000;
 /// How long a node waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// What arrives so much later than it was sent does nothing: longer than its sender waits, as what clocks are apart is allowed for.
+const DEADLINE_MILLIS: i64 = 500;
 
 /// How bad the network is, in thousandths.
 #[derive(Debug, Clone, Copy)]
@@ -88,6 +90,12 @@ pub(crate) struct Record {
     /// The sessions whose rows touched a cell.
     pub(crate) sessions_of: BTreeMap<u128, BTreeSet<String>>,
     replica: Option<(Replica, usize)>,
+    /// What the server would come back with, and how long the tape was.
+    saved: Option<(Replica, usize)>,
+    /// What it lost by coming back so, until a node finds out.
+    before_restore: Vec<Taped>,
+    put_back: BTreeSet<String>,
+    pub(crate) lost_unnoticed: BTreeSet<String>,
     trace: DefaultHasher,
     pub(crate) calls: u64,
     /// Rises when connections break; what was under way on them never arrives.
@@ -124,6 +132,10 @@ impl Network {
             owners: BTreeMap::new(),
             sessions_of: BTreeMap::new(),
             replica: None,
+            saved: None,
+            before_restore: Vec::new(),
+            put_back: BTreeSet::new(),
+            lost_unnoticed: BTreeSet::new(),
             trace: DefaultHasher::new(),
             calls: 0,
             broken: 0,
@@ -173,15 +185,14 @@ impl Network {
         self.record().server = ServerState::Up;
     }
 
-    pub(crate) async fn empty(&self) {
-        self.log.set_log_fault(LogFault::Sound);
-        let rows = self.log.rows(RowFilter::default(), Order::OldestFirst, None, usize::MAX).await.unwrap();
+    pub(crate) fn empty(&self) {
+        let rows = self.log.every_row();
         let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
         self.database.empty();
         let mut record = self.record();
         let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
         record.on_tape.clear();
-        record.replica = None;
+        (record.replica, record.saved) = (None, None);
         record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
     }
 
@@ -204,6 +215,52 @@ impl Network {
                 }
             }
         }
+    }
+
+    /// What a server keeps that saves now and then: nobody who is told "done" hears that it may be lost.
+    pub(crate) fn save(&self) {
+        let replica = self.database.replica();
+        let mut record = self.record();
+        record.saved = Some((replica, record.tape.len()));
+    }
+
+    /// The server comes back with what it last saved.
+    pub(crate) fn restore(&self) {
+        let mut record = self.record();
+        let Some((replica, length)) = record.saved.take() else { return };
+        self.database.fail_over(replica);
+        record.replica = None;
+        let length = length.min(record.tape.len());
+        let lost = record.tape.split_off(length);
+        for taped in &lost {
+            if let Taped::Swapped { rows, .. } = taped {
+                for RowWithEffects { row, .. } in rows {
+                    record.on_tape.remove(&row.id);
+                    record.put_back.insert(row.id.clone());
+                }
+            }
+        }
+        record.before_restore.extend(lost);
+    }
+
+    /// A node goes on with a database that lost only what nobody knows of any more.
+    pub(crate) fn nothing_is_missed(&self) {
+        let mut record = self.record();
+        let lost = std::mem::take(&mut record.put_back);
+        record.lost_unnoticed.extend(lost);
+        record.before_restore.clear();
+    }
+
+    /// A node found that the database is older than it was.
+    pub(crate) fn states_begin_anew(&self) {
+        let rows = self.log.every_row();
+        let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
+        let mut record = self.record();
+        let at_risk = record.on_tape.iter().chain(&record.put_back).filter(|id| !logged.contains(*id)).cloned().collect();
+        let before = std::mem::take(&mut record.before_restore);
+        record.tape.extend(before);
+        record.put_back.clear();
+        record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
     }
 
     fn handling(&self) -> Handling {
@@ -278,6 +335,8 @@ pub(crate) struct Line {
     life: Arc<Life>,
     /// What a message carries of the database it is meant for.
     generation: AtomicU64,
+    /// The connection on which it was seen which database that is.
+    looked_through: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -290,7 +349,7 @@ enum Kind {
 impl Line {
     pub(crate) fn new(network: &Arc<Network>, life: &Arc<Life>) -> Self {
         let link = Arc::new(network.database.another());
-        Self { network: network.clone(), link, life: life.clone(), generation: AtomicU64::new(0) }
+        Self { network: network.clone(), link, life: life.clone(), generation: AtomicU64::new(0), looked_through: AtomicU64::new(0) }
     }
 
     async fn call<T, F>(&self, kind: Kind, most: Duration, run: impl Fn(Arc<ModelLink>) -> F + Send + 'static) -> Result<T, LinkError>
@@ -363,6 +422,8 @@ impl Link for Line {
             swaps.iter().flat_map(ids_of).filter(|id| self.network.record().in_doubt.insert(id.clone())).collect();
         let ids: Vec<Vec<String>> = swaps.iter().map(|swap| ids_of(swap).collect()).collect();
         let (network, life, sent_to) = (self.network.clone(), self.life.clone(), self.generation.load(Ordering::Relaxed));
+        let deadline = network.database.millis() + DEADLINE_MILLIS;
+        let is_looked_through = self.looked_through.load(Ordering::Relaxed) == self.network.record().broken;
         let (sent, all_ids, arrivals) = (Arc::new(swaps), ids.concat(), Arc::new(AtomicU64::new(0)));
         let answered = self
             .call(Kind::Acknowledged, Duration::ZERO, move |link| {
@@ -372,8 +433,11 @@ impl Link for Line {
                     network.record().in_doubt.extend(all_ids.iter().cloned());
                 }
                 async move {
-                    if sent_to != 0 && network.database.generation() != Some(sent_to) {
+                    if sent_to != 0 && (!is_looked_through || network.database.generation() != Some(sent_to)) {
                         return Err(LinkError::emptied());
+                    }
+                    if network.database.millis() > deadline {
+                        return Err(LinkError::Away("it arrived too late".into()));
                     }
                     let names: BTreeSet<CellName> = sent.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
                     let names: Vec<CellName> = names.into_iter().collect();
@@ -432,14 +496,33 @@ impl Link for Line {
         .await
     }
 
+    fn has_read(&self, positions: &[(u16, EntryId)]) {
+        self.link.has_read(positions);
+    }
+
+    async fn is_older(&self) -> Result<bool, LinkError> {
+        self.plain(|link| async move { link.is_older().await }).await
+    }
+
     async fn about(&self, mine: About) -> Result<About, LinkError> {
+        let (network, connection) = (self.network.clone(), self.network.record().broken);
         let about = self
             .plain(move |link| {
-                let mine = mine.clone();
-                async move { link.about(mine).await }
+                let (network, mine) = (network.clone(), mine.clone());
+                async move {
+                    let before = network.database.generation();
+                    let about = link.about(mine).await?;
+                    if before.is_some_and(|before| before != about.generation) {
+                        network.states_begin_anew();
+                    } else {
+                        network.nothing_is_missed();
+                    }
+                    Ok(about)
+                }
             })
             .await?;
         self.generation.store(about.generation, Ordering::Relaxed);
+        self.looked_through.store(connection, Ordering::Relaxed);
         Ok(about)
     }
 

@@ -135,6 +135,10 @@ enum Fault {
     Down,
     Emptied,
     FailOver,
+    /// The server comes back with what it had a while ago.
+    Older,
+    /// All connections break; the server stays up.
+    Reset,
     LogAway,
     LogAnswersLost,
 }
@@ -294,12 +298,14 @@ impl World {
             }
             let node = chance.below(self.nodes().len() as u64) as usize;
             let fault = match chance.below(100) {
-                0..30 => Fault::Crash,
-                30..50 => Fault::Cut,
-                50..65 => Fault::Down,
-                65..75 => Fault::Emptied,
-                75..85 => Fault::FailOver,
-                85..93 => Fault::LogAway,
+                0..25 => Fault::Crash,
+                25..42 => Fault::Cut,
+                42..56 => Fault::Down,
+                56..65 => Fault::Emptied,
+                65..74 => Fault::FailOver,
+                74..83 => Fault::Older,
+                83..88 => Fault::Reset,
+                88..94 => Fault::LogAway,
                 _ => Fault::LogAnswersLost,
             };
             self.network.trace(("fault", fault as u8, node));
@@ -342,7 +348,7 @@ impl World {
             Fault::Emptied => {
                 self.network.go_down();
                 tokio::time::sleep(lasts.min(lag)).await;
-                self.network.empty().await;
+                self.network.empty();
                 self.network.come_up();
             }
             Fault::FailOver => {
@@ -351,6 +357,18 @@ impl World {
                 self.network.go_down();
                 tokio::time::sleep(lasts).await;
                 self.network.fail_over();
+                self.network.come_up();
+            }
+            Fault::Older => {
+                self.network.save();
+                tokio::time::sleep(lasts).await;
+                self.network.go_down();
+                tokio::time::sleep(lag).await;
+                self.network.restore();
+                self.network.come_up();
+            }
+            Fault::Reset => {
+                self.network.go_down();
                 self.network.come_up();
             }
             Fault::LogAway | Fault::LogAnswersLost => {

@@ -79,7 +79,8 @@ struct Touch {
 pub(crate) struct Proposal {
     partition: u16,
     touches: SmallVec<[Touch; FEW]>,
-    row: Vec<u8>,
+    rows: usize,
+    bytes: Vec<u8>,
     pub(crate) id: String,
     pub(crate) done: oneshot::Sender<ProposalResult>,
     pub(crate) mailbox: Option<MailboxId>,
@@ -129,8 +130,15 @@ fn shard<'a, 'b>(locked: &'a mut Locked<'b>, name: &CellName) -> Option<&'a mut 
 
 /// What a step wants kept.
 pub(crate) struct Wanted {
-    pub(crate) row: Row,
+    pub(crate) rows: WantedRows,
     pub(crate) changes: Vec<Change>,
+}
+
+pub(crate) enum WantedRows {
+    /// Its effects are the step's changes.
+    Fresh(Row),
+    /// Decided earlier, in this order: bytes of [`encode_row`], one after the other.
+    Kept { first_id: String, count: usize, bytes: Vec<u8> },
 }
 
 impl Cells {
@@ -155,6 +163,7 @@ impl Cells {
     pub(crate) fn step<R>(
         &self,
         cells: &[Cell<'_>],
+        health: StoreHealth,
         token: impl Fn() -> Token,
         keep_millis: impl Fn(u8, &[u8]) -> u64,
         decide: impl FnOnce(&View<'_>) -> (R, Option<Wanted>),
@@ -175,31 +184,32 @@ impl Cells {
                 })
                 .collect();
             decide(&View {
-                states: known.iter().map(|known| (*known)?.state.as_deref()).collect(),
+                states: known.iter().map(|known| (*known)?.state.as_deref().filter(|state| !is_tombstone(state))).collect(),
                 safe: known.iter().map(|known| known.is_none_or(|known| known.pending == 0)).collect(),
-                health: StoreHealth::Sound,
+                health,
             })
         };
-        let (id, encoded, changes) = match wanted {
-            Some(Wanted { row, changes }) => {
+        let (id, rows, bytes, changes) = match wanted {
+            Some(Wanted { rows: WantedRows::Fresh(row), changes }) => {
                 let effects = encode_effects(cells, &changes)?;
-                (row.id.clone(), encode_row(&row, &effects)?, changes)
+                (row.id.clone(), 1, encode_row(&row, &effects)?, changes)
             }
+            Some(Wanted { rows: WantedRows::Kept { first_id, count, bytes }, changes }) => (first_id, count, bytes, changes),
             // Nothing to keep; but what the reply rests on may be old news here, so it is compared.
-            None => (String::new(), Vec::new(), Vec::new()),
+            None => (String::new(), 0, Vec::new(), Vec::new()),
         };
         let mut touches: SmallVec<[Touch; FEW]> = SmallVec::new();
         for (position, name) in names.into_iter().enumerate() {
             let Some(shard) = shard(&mut locked, &name) else { continue };
-            let Shard { cells: map, bytes } = &mut **shard;
+            let Shard { cells: map, bytes: weight } = &mut **shard;
             let known = map.entry(number_of(&name)).or_insert_with(|| {
-                *bytes += CELL_BYTES;
+                *weight += CELL_BYTES;
                 Known::default()
             });
             let mut touch = Touch { expect: known.token, chain: known.chain, before: known.state.clone(), set: None, name };
             if let Some(change) = changes.iter().find(|change| change.cell == position) {
                 let (fresh, state): (Token, Arc<[u8]>) = (token(), change.state.as_slice().into());
-                *bytes = (*bytes + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
+                *weight = (*weight + state.len()).saturating_sub(known.state.as_ref().map_or(0, |state| state.len()));
                 touch.set = Some((fresh, state.clone(), keep_millis(cells[position].slot, &state)));
                 (known.token, known.state) = (fresh, Some(state));
                 known.pending += 1;
@@ -209,7 +219,7 @@ impl Cells {
         }
         let partition = touches.first().map_or(0, |touch| touch.name.partition());
         let (done, result) = oneshot::channel();
-        queue(Proposal { partition, touches, row: encoded, id, done, mailbox: None });
+        queue(Proposal { partition, touches, rows, bytes, id, done, mailbox: None });
         drop(locked);
         self.make_room();
         Ok((reply, result))
@@ -265,14 +275,18 @@ impl Cells {
 
     pub(crate) fn knows(&self, cell: &Cell<'_>) -> bool {
         let name = name_of(cell, self.partitions);
-        self.lock(shard_of(&name)).cells.get(&number_of(&name)).is_some_and(|known| known.state.is_some())
+        let shard = self.lock(shard_of(&name));
+        let state = shard.cells.get(&number_of(&name)).and_then(|known| known.state.as_deref());
+        state.is_some_and(|state| !is_tombstone(state))
     }
 
     /// What is remembered of cells, for going on alone.
     pub(crate) fn remembered(&self, cells: &[Cell<'_>]) -> Vec<Option<Vec<u8>>> {
         let state = |cell: &Cell<'_>| {
             let name = name_of(cell, self.partitions);
-            self.lock(shard_of(&name)).cells.get(&number_of(&name))?.confirmed.as_deref().map(<[u8]>::to_vec)
+            let shard = self.lock(shard_of(&name));
+            let confirmed = shard.cells.get(&number_of(&name))?.confirmed.as_deref();
+            confirmed.filter(|state| !is_tombstone(state)).map(<[u8]>::to_vec)
         };
         cells.iter().map(state).collect()
     }
@@ -297,6 +311,12 @@ impl Cells {
     pub(crate) fn bytes(&self) -> usize {
         (0..SHARDS).map(|index| self.lock(index).bytes).sum()
     }
+}
+
+/// What stands for a cell that was taken away: to every step there is nothing. A command that was sent before finds a token it
+/// does not expect, and does nothing.
+pub(crate) fn is_tombstone(state: &[u8]) -> bool {
+    state.is_empty()
 }
 
 fn weight(cells: &HashMap<u128, Known>) -> usize {
@@ -379,8 +399,8 @@ fn merge(proposals: &[Proposal], group: Vec<usize>) -> Combined {
             None => cells.push(SwapCell { name: touch.name.clone(), expect: touch.expect, put }),
         }
     }
-    let rows: Vec<&[u8]> = group.iter().map(|index| proposals[*index].row.as_slice()).filter(|row| !row.is_empty()).collect();
-    let entry = if rows.is_empty() { Vec::new() } else { join_rows(rows.len(), rows.into_iter()) };
+    let rows: usize = group.iter().map(|index| proposals[*index].rows).sum();
+    let entry = if rows == 0 { Vec::new() } else { join_rows(rows, group.iter().map(|index| proposals[*index].bytes.as_slice())) };
     let partition = group.first().map_or(0, |index| proposals[*index].partition);
     Combined { swap: Swap { partition, cells, entry }, proposals: group }
 }

@@ -14,6 +14,8 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>>;
     fn latest(&self) -> LinkFuture<'_, Vec<EntryId>>;
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()>;
+    fn has_read(&self, positions: &[(u16, EntryId)]);
+    fn is_older(&self) -> LinkFuture<'_, bool>;
     fn about(&self, mine: About) -> LinkFuture<'_, About>;
     fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
     fn endpoints(&self) -> LinkFuture<'_, Vec<String>>;
@@ -47,6 +49,14 @@ impl<L: Link> DynamicLink for L {
 
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()> {
         Box::pin(Link::trim(self, upto))
+    }
+
+    fn has_read(&self, positions: &[(u16, EntryId)]) {
+        Link::has_read(self, positions);
+    }
+
+    fn is_older(&self) -> LinkFuture<'_, bool> {
+        Box::pin(Link::is_older(self))
     }
 
     fn about(&self, mine: About) -> LinkFuture<'_, About> {

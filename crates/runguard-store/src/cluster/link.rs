@@ -133,14 +133,16 @@ impl std::str::FromStr for EntryId {
 pub struct About {
     pub format: u32,
     pub partitions: u16,
-    /// Random, made with the database: another one means that everything in it was lost.
+    /// Random, made with the database: another one means that what was in it is lost.
     pub generation: u64,
     /// What its keys are made with, as text; empty: no secret.
     pub secret: String,
 }
 
 /// How the database's content is laid out: the second has a secret.
-const FORMATS: [u32; 2] = [1, 2];
+const FORMATS: [u32; 3] = [1, 2, STATES_ANEW];
+/// Its states began anew, under other keys than the first ones: nodes that do not know of it must not use it.
+pub(crate) const STATES_ANEW: u32 = 3;
 
 /// A database with another secret cannot be used: what is in it would be found under no name.
 pub(crate) const OTHER_SECRET: &str = "its states are filed with another secret than this node's log. Give the node an empty data folder, or use the log, or the prefix, that belongs to the database";
@@ -212,6 +214,7 @@ pub enum Said {
 /// A way to the shared database. Each swap is all or nothing; the swaps of one call are made in order, each on what the
 /// one before left. A call may cover many partitions.
 pub trait Link: Send + Sync + fmt::Debug + 'static {
+    /// What arrives when its sender waits no more does nothing.
     fn swap(&self, swaps: Vec<Swap>) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
 
     /// In the order of `names`.
@@ -235,8 +238,16 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// Entries up to and including these go.
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> impl Future<Output = Result<(), LinkError>> + Send;
 
-    /// What the database says of itself; creates it with `mine` when it is empty (once, whoever comes first). From here
-    /// on every swap checks that it is the same database: [`LinkError::is_emptied`].
+    /// The log has read the streams of the database that [`Link::about`] told of up to here.
+    fn has_read(&self, positions: &[(u16, EntryId)]);
+
+    /// Whether its streams end before what is known of them: it was put back to an earlier state. What to do about it is
+    /// [`Link::about`].
+    fn is_older(&self) -> impl Future<Output = Result<bool, LinkError>> + Send;
+
+    /// What the database says of itself; creates it with `mine` when it is empty (once, whoever comes first). One that
+    /// [is older](Link::is_older) than it was gets another generation, and has no states. From here
+    /// on every swap checks that it is the same database, on a connection on which this was seen: [`LinkError::is_emptied`].
     fn about(&self, mine: About) -> impl Future<Output = Result<About, LinkError>> + Send;
 
     fn note_endpoint(&self, label: String) -> impl Future<Output = Result<(), LinkError>> + Send;

@@ -16,6 +16,8 @@ pub struct ModelLink {
     shared: Arc<Shared>,
     /// The generation this node was told of.
     known: Mutex<Option<u64>>,
+    /// Where each stream was seen to end.
+    ends: Mutex<BTreeMap<u16, EntryId>>,
 }
 
 /// A copy of everything in the database.
@@ -76,13 +78,13 @@ impl ModelLink {
     fn with_clock(partitions: u16, stream_limit: u64, clock: Clock) -> Self {
         let model = Model { streams: vec![Stream::default(); usize::from(partitions)], ..Model::default() };
         let shared = Shared { partitions, stream_limit, clock, model: Mutex::new(model), appended: Notify::new() };
-        Self { shared: Arc::new(shared), known: Mutex::new(None) }
+        Self { shared: Arc::new(shared), known: Mutex::default(), ends: Mutex::default() }
     }
 
     /// Another node's link to the same database.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), known: Mutex::new(None) }
+        Self { shared: Arc::clone(&self.shared), known: Mutex::default(), ends: Mutex::default() }
     }
 
     pub fn millis(&self) -> i64 {
@@ -153,7 +155,10 @@ impl ModelLink {
             return Err(LinkError::emptied());
         }
         let mut answers: Vec<Swapped> = swaps.iter().map(|swap| model.swap(swap, now, self.shared.stream_limit)).collect();
+        let made = swaps.iter().zip(&answers).filter(|(swap, answer)| !swap.entry.is_empty() && **answer == Swapped::Done);
+        let ends: Vec<(u16, EntryId)> = made.map(|(swap, _)| (swap.partition, model.streams[usize::from(swap.partition)].last)).collect();
         drop(model);
+        self.has_read(&ends);
         settle_chains(swaps, &mut answers);
         self.shared.appended.notify_waiters();
         Ok(answers)
@@ -287,10 +292,34 @@ impl Link for ModelLink {
         Ok(())
     }
 
+    fn has_read(&self, positions: &[(u16, EntryId)]) {
+        let mut ends = lock(&self.ends);
+        for (partition, end) in positions {
+            let known = ends.entry(*partition).or_default();
+            *known = end.max(known).to_owned();
+        }
+    }
+
+    async fn is_older(&self) -> Result<bool, LinkError> {
+        let model = lock(&self.shared.model);
+        Ok(lock(&self.ends)
+            .iter()
+            .any(|(partition, end)| model.streams.get(usize::from(*partition)).is_some_and(|stream| stream.last < *end)))
+    }
+
     async fn about(&self, mine: About) -> Result<About, LinkError> {
+        let is_older = self.is_older().await?;
         let mut model = lock(&self.shared.model);
-        let about = model.about.get_or_insert_with(|| mine.clone()).clone();
+        let mut about = model.about.get_or_insert_with(|| mine.clone()).clone();
+        let known = *lock(&self.known);
+        if known == Some(about.generation) && is_older {
+            about.generation = mine.generation;
+            (model.about, model.cells) = (Some(about.clone()), BTreeMap::new());
+        }
         drop(model);
+        if known != Some(about.generation) {
+            lock(&self.ends).clear();
+        }
         if !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
             return Err(LinkError::NotOurs(format!(
                 "it has format {} with {} partitions, this node wants format {} with {}",

@@ -4,22 +4,21 @@
 //! Back: it learns whether anything was lost. A database that was emptied is filled again from the log, by one node, before anyone
 //! decides on it. Then what was decided alone is brought home: its events are applied to the shared states, its rows logged.
 
-use crate::cluster::cells::{Wanted, name_of};
-use crate::cluster::entry;
+use crate::cluster::cells::{Wanted, WantedRows, name_of};
+use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped};
 use crate::cluster::writer::{Progress, Sent};
-use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, from_the_start};
+use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
-use crate::key::Names;
+use crate::key::{Family, Names};
 use crate::log::{Happened, Order, RowFilter, RowWithEffects, happened};
 use crate::memory::Memory;
-use crate::store::{Cell, Change, Decided, FEW, Rules, View};
+use crate::store::{Cell, Change, Decided, FEW, Rules, StoreHealth, View};
 use crate::{Durability, OpenError};
-use runguard_core::row::Row;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,17 +33,30 @@ const BUILD_LEASE_MILLIS: u64 = 30_000;
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells written in one call.
 const CELLS_AT_ONCE: usize = 500;
-const ROWS_AT_ONCE: usize = 500;
+const ROWS_AT_ONCE: usize = 2_000;
+/// Rows in one swap.
+const ROWS_OF_SWAP: usize = 500;
 /// Where it is noted that the states were built: no state's name has this number.
 const BUILT: u128 = 0;
 /// In each partition: from here on rows that are sent again are too late for the states.
 const CLOSED: u128 = 1;
+/// The nodes that have rows to bring home, and how long each may take to say so again.
+const BEHIND: u128 = 2;
+const SAID_FOR_MILLIS: i64 = 20_000;
+/// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
+const SETTLE: Duration = Duration::from_millis(1_500);
+/// Between two looks while something is on its way home.
+const SHORT_PULSE: Duration = Duration::from_millis(50);
 pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
 
 /// Whether the shared database can be used.
 #[derive(Debug)]
 pub(crate) struct Health {
-    away: AtomicBool,
+    /// Since when it is away.
+    away: Mutex<Option<Instant>>,
+    is_away: AtomicBool,
+    /// Not a watch: whom that wakes first is left to chance, and a simulation must be able to live through it again.
+    back: Notify,
     why: Mutex<Option<String>>,
     /// Of the database we know.
     generation: AtomicU64,
@@ -54,19 +66,24 @@ pub(crate) struct Health {
     sent_again_to: AtomicU64,
     log_away: AtomicBool,
     full: AtomicBool,
+    /// What nodes decided alone may not be counted yet.
+    behind: AtomicBool,
     woken: Notify,
 }
 
 impl Default for Health {
     fn default() -> Self {
         Self {
-            away: AtomicBool::new(true),
+            away: Mutex::new(Some(Instant::now())),
+            is_away: AtomicBool::new(true),
+            back: Notify::new(),
             why: Mutex::default(),
             generation: AtomicU64::new(0),
             unbuilt: AtomicBool::new(false),
             sent_again_to: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
             woken: Notify::new(),
         }
     }
@@ -74,7 +91,29 @@ impl Default for Health {
 
 impl Health {
     pub(crate) fn is_away(&self) -> bool {
-        self.away.load(Ordering::Acquire)
+        self.is_away.load(Ordering::Acquire)
+    }
+
+    fn away_since(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a database that has just gone. `false`: it is away for longer than `patience`, and nobody waits any more.
+    pub(crate) async fn is_back(&self, patience: Duration) -> bool {
+        while self.is_away() {
+            let mut back = std::pin::pin!(self.back.notified());
+            back.as_mut().enable();
+            let Some(since) = *self.away_since() else { continue };
+            if tokio::time::timeout_at(since + patience, back).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Of a step that runs on the shared states.
+    pub(crate) fn of_shared_states(&self) -> StoreHealth {
+        if self.behind.load(Ordering::Acquire) { StoreHealth::Behind } else { StoreHealth::Sound }
     }
 
     pub(crate) fn is_unbuilt(&self) -> bool {
@@ -89,16 +128,30 @@ impl Health {
         self.why.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn away(&self, error: &LinkError) {
+    /// It did not answer what it was asked at `since`.
+    pub(crate) fn away(&self, error: &LinkError, since: Instant) {
         *self.lock() = Some(error.to_string());
-        if !self.away.swap(true, Ordering::AcqRel) {
+        let is_new = {
+            let mut away = self.away_since();
+            let is_new = away.is_none();
+            away.get_or_insert(since);
+            self.is_away.store(true, Ordering::Release);
+            is_new
+        };
+        if is_new {
             tracing::error!(%error, "the shared state is away: flow guards go on from memory, marked degraded; budgets refuse, as set");
         }
         self.woken.notify_one();
     }
 
     pub(crate) fn sound(&self) {
-        if self.away.swap(false, Ordering::AcqRel) && self.lock().take().is_some() {
+        let since = {
+            let mut away = self.away_since();
+            self.is_away.store(false, Ordering::Release);
+            away.take()
+        };
+        self.back.notify_waiters();
+        if since.is_some() && self.lock().take().is_some() {
             tracing::info!("the shared state is back");
         }
     }
@@ -212,7 +265,7 @@ impl Alone {
     }
 
     /// What an earlier life of this node left behind.
-    async fn find_left_behind(&self) -> Result<(), StoreError> {
+    pub(crate) async fn find_left_behind(&self) -> Result<(), StoreError> {
         let exists = match &self.disk {
             Some(_) => true,
             None => self.folder.join("runguard.db").exists(),
@@ -281,23 +334,32 @@ impl Local {
 
 /// Tends to the database's health.
 pub(crate) async fn run(inner: &Inner) {
-    if let Err(error) = inner.alone.find_left_behind().await {
-        tracing::error!(%error, "what this node decided alone in an earlier life cannot be read; it stays where it is");
-    }
-    // Whether some of it was sent before that life ended is not known.
-    let mut doubtful = true;
-    let mut brought = None;
+    // Whether some of what an earlier life left was sent before that life ended is not known.
+    let mut homecoming = Homecoming { doubtful: true, brought: None };
+    let mut settled_at = Instant::now();
     loop {
+        let pulse = if inner.health.behind.load(Ordering::Acquire) { SHORT_PULSE } else { PULSE };
         tokio::select! {
             // The same order always: a simulation must be able to live through it again.
             biased;
             () = inner.health.woken.notified() => {}
-            () = tokio::time::sleep(PULSE) => {}
+            () = tokio::time::sleep(pulse) => {}
         }
         let generation = inner.health.generation.load(Ordering::Acquire);
         let progress = progress(inner).await;
-        while let Err(error) = look(inner).await {
-            inner.health.away(&error);
+        if let Some(progress) = &progress {
+            inner.link.has_read(&progress.positions);
+        }
+        loop {
+            let asked = Instant::now();
+            match look(inner).await {
+                Ok(Returned::AfterLong) => {
+                    settled_at = Instant::now() + SETTLE;
+                    break;
+                }
+                Ok(Returned::AtOnce) => break,
+                Err(error) => inner.health.away(&error, asked),
+            }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         // Of another database it says nothing about what was sent to this one.
@@ -307,16 +369,62 @@ pub(crate) async fn run(inner: &Inner) {
         if let Err(error) = bring_late(inner).await {
             tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
         }
-        if inner.alone.waiting() > 0 || doubtful {
-            match bring_home(inner, &mut brought, doubtful).await {
-                Ok(()) => (doubtful, brought) = (false, None),
+        if inner.alone.waiting() > 0 || homecoming.doubtful {
+            match bring_home(inner, &mut homecoming).await {
+                Ok(()) => homecoming = Homecoming::default(),
                 Err(error) => {
                     // What was under way may have arrived.
-                    doubtful = true;
+                    homecoming.doubtful = true;
                     tracing::warn!(%error, "what was decided alone is not home yet; it is tried again");
                 }
             }
         }
+        let is_behind = match say_what_waits(inner).await {
+            Ok(others) => others || inner.has_rows_to_bring() || Instant::now() < settled_at,
+            Err(error) => {
+                inner.health.away(&error, Instant::now());
+                true
+            }
+        };
+        inner.health.behind.store(is_behind, Ordering::Release);
+    }
+}
+
+/// How far it is with what was decided alone.
+#[derive(Debug, Default)]
+struct Homecoming {
+    /// Some of it may have been sent already.
+    doubtful: bool,
+    brought: Option<u64>,
+}
+
+/// Tells the other nodes whether this one has rows to bring home, and gives whether any of them has.
+async fn say_what_waits(inner: &Inner) -> Result<bool, LinkError> {
+    let name = CellName::new(0, BEHIND);
+    let mut found = inner.link.load(vec![name.clone()]).await?.pop().flatten();
+    loop {
+        let now = inner.clock.now_millis();
+        let (expect, mut nodes): (_, BTreeMap<u64, i64>) =
+            found.map_or((0, BTreeMap::new()), |(token, state)| (token, postcard::from_bytes(&state).unwrap_or_default()));
+        let said = nodes.remove(&inner.node);
+        nodes.retain(|_, until| *until > now);
+        let others = !nodes.is_empty();
+        let until = inner.has_rows_to_bring().then_some(now + SAID_FOR_MILLIS);
+        let is_said = match (said, until) {
+            (None, None) => true,
+            (Some(said), Some(until)) => until - said < SAID_FOR_MILLIS / 2,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if is_said {
+            return Ok(others);
+        }
+        nodes.extend(until.map(|until| (inner.node, until)));
+        let put = Put::Set { token: inner.token(), state: postcard::to_stdvec(&nodes).unwrap_or_default(), keep_millis: FOREVER_MILLIS };
+        let swap = Swap { partition: 0, cells: vec![SwapCell { name: name.clone(), expect, put }], entry: Vec::new() };
+        found = match inner.link.swap(vec![swap]).await?.pop() {
+            Some(Swapped::Raced(mut found)) => found.pop().flatten(),
+            Some(Swapped::Done | Swapped::Full) | None => return Ok(others),
+        };
     }
 }
 
@@ -337,19 +445,32 @@ async fn progress(inner: &Inner) -> Option<Progress> {
     Some(Progress { positions, has_all_before })
 }
 
-async fn look(inner: &Inner) -> Result<(), LinkError> {
+/// Whether requests went on without a database that is back.
+enum Returned {
+    AtOnce,
+    AfterLong,
+}
+
+/// Makes sure that the database is there and ours.
+async fn look(inner: &Inner) -> Result<Returned, LinkError> {
     let asked = Instant::now();
     let millis = inner.link.time().await?;
     inner.clock.learn(millis, asked);
     if !inner.health.is_away() {
-        if is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? {
-            return Ok(());
+        if is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await? {
+            return Ok(Returned::AtOnce);
         }
-        inner.health.away(&LinkError::emptied());
+        inner.health.away(&LinkError::emptied(), asked);
     }
     enter(inner).await?;
+    let was_long = inner.health.away_since().is_some_and(|since| since.elapsed() >= inner.options.patience);
+    if was_long || inner.has_rows_to_bring() {
+        // Before the first answer from the shared states: what was decided alone is not in them.
+        inner.health.behind.store(true, Ordering::Release);
+        say_what_waits(inner).await?;
+    }
     inner.health.sound();
-    Ok(())
+    Ok(if was_long { Returned::AfterLong } else { Returned::AtOnce })
 }
 
 /// Learns which database it is, and makes sure that its states are built.
@@ -359,11 +480,19 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     let mine = About::offered(inner.partitions, inner.token(), inner.names);
     // From the question on the link takes what we send. Should we fail before the end, the writer must not go on nevertheless.
     inner.health.unbuilt.store(true, Ordering::Release);
-    let about = inner.link.about(mine).await?;
+    let known = inner.health.generation.load(Ordering::Acquire);
+    if known != 0 {
+        tell_what_the_log_has(inner).await;
+    }
+    let mut about = inner.link.about(mine).await?;
+    if known == 0 && is_built(inner, about.generation).await? {
+        // It is at work already. What this node has not seen of it, the log has: it may be older than that.
+        tell_what_the_log_has(inner).await;
+        about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
+    }
     if about.secret != inner.names.secret_text() {
         return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
     }
-    let known = inner.health.generation.load(Ordering::Acquire);
     if known == about.generation {
         inner.health.unbuilt.store(false, Ordering::Release);
         return Ok(());
@@ -387,6 +516,14 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     inner.health.generation.store(about.generation, Ordering::Release);
     inner.health.unbuilt.store(false, Ordering::Release);
     Ok(())
+}
+
+/// So that a database that was put back to an earlier state is known by it.
+async fn tell_what_the_log_has(inner: &Inner) {
+    // While the log is away what this node itself has seen must do; it is asked again with every pulse.
+    if let Ok(positions) = inner.log.positions(inner.partitions).await {
+        inner.link.has_read(&positions);
+    }
 }
 
 async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
@@ -452,18 +589,8 @@ async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
     if inner.unconfirmed.late_count() == 0 {
         return Ok(());
     }
-    if !inner.caught_up(FLUSH).await {
-        return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
-    }
-    let erased = Erasures::read(inner).await?;
     while let Some(entry) = inner.unconfirmed.next_late() {
-        for logged in entry::decode(&entry).unwrap_or_default() {
-            let row = &logged.row;
-            let gone = erased.took(&row.tenant, &row.session, row.at);
-            if !gone && inner.log.knows(std::slice::from_ref(&row.id)).await?.first() != Some(&true) {
-                bring(inner, row, &logged.happened()).await?;
-            }
-        }
+        bring_unknown(inner, entry::decode(&entry).unwrap_or_default(), true).await?;
         inner.unconfirmed.late_is_home();
     }
     Ok(())
@@ -496,9 +623,13 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     }
     let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
     let mut states: BTreeMap<CellName, (u8, Vec<u8>)> = BTreeMap::new();
+    let mut endpoints: BTreeSet<String> = BTreeSet::new();
     let mut replay = |at: i64, tenant: &str, effects: &[u8]| {
         let effects = happened(effects);
         for (effect, cell) in effects.iter().zip(cells_of(inner, tenant, &effects)) {
+            if cell.key.family == Family::Endpoint {
+                endpoints.insert(endpoint_note(cell.slot, cell.subject));
+            }
             let name = name_of(&cell, inner.partitions);
             let before = states.get(&name).map(|(_, state)| state.as_slice());
             if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, at) {
@@ -507,6 +638,9 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         }
     };
     inner.log.effects_since(since, &mut replay).await.map_err(unreadable)?;
+    for endpoint in endpoints {
+        inner.link.note_endpoint(endpoint).await?;
+    }
     let built = states.len();
     let mut swaps = states.into_iter().map(|(name, (slot, state))| {
         let keep_millis = inner.keep_millis(slot, &state);
@@ -538,50 +672,120 @@ fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVe
     effects.iter().map(|effect| inner.cell_of(tenant, effect.key, effect.slot, &effect.label, first)).collect()
 }
 
-/// Applies what a row did to the shared states, and logs it.
-async fn bring(inner: &Inner, row: &Row, effects: &[Happened]) -> Result<(), StoreError> {
-    let cells = cells_of(inner, &row.tenant, effects);
-    let home = |view: &View<'_>| {
-        let changes = effects.iter().enumerate().filter_map(|(cell, effect)| {
-            let state = (inner.rules.replay)(effect.slot, view.get(cell), &effect.events, row.at)?;
-            Some(Change { cell, events: effect.events.clone(), state })
-        });
-        ((), Some(Wanted { changes: changes.collect(), row: row.clone() }))
-    };
-    inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))
+/// Brings rows home that the log does not have, and that were not erased meanwhile. `doubtful`: it may have some of them.
+async fn bring_unknown(inner: &Inner, rows: Vec<RowWithEffects>, doubtful: bool) -> Result<(), StoreError> {
+    let erased = Erasures::read(inner).await?;
+    let mut rows: Vec<RowWithEffects> =
+        rows.into_iter().filter(|RowWithEffects { row, .. }| !erased.took(&row.tenant, &row.session, row.at)).collect();
+    if doubtful {
+        if !inner.caught_up(FLUSH).await {
+            return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
+        }
+        let ids: Vec<String> = rows.iter().map(|kept| kept.row.id.clone()).collect();
+        let mut known = inner.log.knows(&ids).await?.into_iter();
+        rows.retain(|_| known.next() != Some(true));
+    }
+    let groups = groups_of(inner, rows);
+    let brought = futures_util::future::join_all(groups.iter().map(|group| bring(inner, group))).await;
+    brought.into_iter().collect()
+}
+
+/// A row, and what it did.
+struct Kept {
+    logged: RowWithEffects,
+    effects: Vec<Happened>,
+}
+
+/// Rows that touch the same cells, directly or through others, in their order: each group can go without the others.
+fn groups_of(inner: &Inner, rows: Vec<RowWithEffects>) -> Vec<Vec<Kept>> {
+    fn first_of(joined: &[usize], mut row: usize) -> usize {
+        while joined[row] != row {
+            row = joined[row];
+        }
+        row
+    }
+    // Each row's group is named by one of its rows.
+    let mut joined: Vec<usize> = (0..rows.len()).collect();
+    let mut last_on: BTreeMap<CellName, usize> = BTreeMap::new();
+    let mut kept: Vec<Kept> = Vec::with_capacity(rows.len());
+    for (index, logged) in rows.into_iter().enumerate() {
+        let effects = logged.happened();
+        for cell in cells_of(inner, &logged.row.tenant, &effects) {
+            if let Some(earlier) = last_on.insert(name_of(&cell, inner.partitions), index) {
+                let (earlier, here) = (first_of(&joined, earlier), first_of(&joined, index));
+                joined[earlier.max(here)] = earlier.min(here);
+            }
+        }
+        kept.push(Kept { logged, effects });
+    }
+    let mut groups: BTreeMap<usize, Vec<Kept>> = BTreeMap::new();
+    for (index, kept) in kept.into_iter().enumerate() {
+        groups.entry(first_of(&joined, index)).or_default().push(kept);
+    }
+    groups.into_values().collect()
+}
+
+/// Applies what rows did to the shared states, one after the other, and logs them.
+async fn bring(inner: &Inner, group: &[Kept]) -> Result<(), StoreError> {
+    for some in group.chunks(ROWS_OF_SWAP) {
+        let mut cells: Vec<Cell<'_>> = Vec::new();
+        // Of each row's effects: which of the cells.
+        let mut places: Vec<Vec<usize>> = Vec::with_capacity(some.len());
+        let mut place_of: BTreeMap<CellName, usize> = BTreeMap::new();
+        for Kept { logged, effects } in some {
+            let touched = cells_of(inner, &logged.row.tenant, effects).into_iter().map(|cell| {
+                *place_of.entry(name_of(&cell, inner.partitions)).or_insert_with(|| {
+                    cells.push(cell);
+                    cells.len() - 1
+                })
+            });
+            places.push(touched.collect());
+        }
+        let mut bytes = Vec::new();
+        for (Kept { logged, .. }, places) in some.iter().zip(&places) {
+            inner.note(&places.iter().map(|place| cells[*place]).collect::<Vec<_>>()).await;
+            bytes.extend(encode_row(&logged.row, &logged.effects)?);
+        }
+        let first_id = some.first().map(|kept| kept.logged.row.id.clone()).unwrap_or_default();
+        let home = |view: &View<'_>| {
+            let mut states: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+            for (Kept { logged, effects }, places) in some.iter().zip(&places) {
+                for (effect, place) in effects.iter().zip(places) {
+                    let before = states.get(place).map(Vec::as_slice).or_else(|| view.get(*place));
+                    if let Some(state) = (inner.rules.replay)(effect.slot, before, &effect.events, logged.row.at) {
+                        states.insert(*place, state);
+                    }
+                }
+            }
+            // The rows say what happened: the events are in their effects.
+            let changes = states.into_iter().map(|(cell, state)| Change { cell, events: Vec::new(), state }).collect();
+            let rows = WantedRows::Kept { first_id: first_id.clone(), count: some.len(), bytes: bytes.clone() };
+            ((), Some(Wanted { rows, changes }))
+        };
+        inner.share(&cells, home).await?.ok_or_else(|| StoreError::Write("the shared state is away again".into()))?;
+    }
+    Ok(())
 }
 
 /// Brings what was decided alone to the others, oldest first.
-async fn bring_home(inner: &Inner, brought: &mut Option<u64>, doubtful: bool) -> Result<(), StoreError> {
+async fn bring_home(inner: &Inner, homecoming: &mut Homecoming) -> Result<(), StoreError> {
     loop {
         let local = inner.alone.open.read().await.clone();
         let Some(local) = local else { return Ok(()) };
-        let found = local.rows_with_effects(*brought).await?;
+        let found = local.rows_with_effects(homecoming.brought).await?;
         drop(local);
         let Some(last) = found.last().map(|kept| kept.row.seq) else {
-            if inner.alone.close_if_empty(*brought).await? {
+            if inner.alone.close_if_empty(homecoming.brought).await? {
                 return Ok(());
             }
             continue;
         };
-        let known = if doubtful {
-            if !inner.caught_up(Duration::from_secs(10)).await {
-                return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
-            }
-            let ids: Vec<String> = found.iter().map(|kept| kept.row.id.clone()).collect();
-            inner.log.knows(&ids).await?
-        } else {
-            vec![false; found.len()]
-        };
-        let erased = Erasures::read(inner).await?;
-        for (kept, known) in found.into_iter().zip(known) {
-            let seq = kept.row.seq;
-            if !known && !erased.took(&kept.row.tenant, &kept.row.session, kept.row.at) {
-                bring(inner, &kept.row, &kept.happened()).await?;
-            }
-            *brought = Some(seq);
-            inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).ok();
-        }
-        *brought = Some(last);
+        let count = found.len() as u64;
+        // While this is under way some may arrive and others not.
+        let doubtful = std::mem::replace(&mut homecoming.doubtful, true);
+        bring_unknown(inner, found, doubtful).await?;
+        (homecoming.doubtful, homecoming.brought) = (doubtful, Some(last));
+        inner.alone.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| Some(waiting.saturating_sub(count))).ok();
+        say_what_waits(inner).await.map_err(|error| StoreError::Write(error.to_string()))?;
     }
 }

@@ -178,23 +178,25 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut again = 0_u32;
     let answers = loop {
-        let answered = match tokio::time::timeout(GATE, inner.gate.read()).await {
-            Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
-            Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
+        let asked = async {
+            match tokio::time::timeout(GATE, inner.gate.read()).await {
+                Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
+                Ok(_) | Err(_) => Err(LinkError::Away("its states are being built".into())),
+            }
         };
-        match answered {
+        let answered = tokio::time::timeout_at(started + inner.options.patience, asked).await;
+        match answered.unwrap_or_else(|_| Err(LinkError::Away("no answer in time".into()))) {
             Ok(answers) => break answers,
             Err(error) => {
-                let may_be_done = matches!(error, LinkError::Away(_));
-                inner.health.away(&error);
+                inner.health.away(&error, started);
                 again += 1;
-                if !may_be_done || started.elapsed() >= inner.options.patience {
+                // Whoever tends to the database's health says when it is back: nothing is sent before.
+                if !inner.health.is_back(inner.options.patience).await {
                     for proposal in proposals {
                         inner.cells.settle(proposal, &SwapReply::None);
                     }
                     return results;
                 }
-                tokio::time::sleep(Duration::from_millis(u64::from(again) * 10)).await;
             }
         }
     };

@@ -39,7 +39,8 @@ pub(super) struct Line {
     /// Its eviction policy, when it is one that throws states away.
     pub(super) evicts: Option<Arc<str>>,
     primary: bool,
-    number: u64,
+    /// Random: another for every connection.
+    pub(super) number: u64,
 }
 
 #[derive(Clone)]

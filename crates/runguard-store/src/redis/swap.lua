@@ -1,18 +1,25 @@
 -- KEYS: the hash with the generation, the streams, then the cells of all swaps in order.
--- ARGV: generation ('' = do not ask), bound of a stream, number of streams; then of each swap: which stream, how many
--- cells, entry ('' = none); and of each cell: token expected ('' = not there), what to put ('' = keep, '-' = remove,
--- else token and state), how many milliseconds to keep it.
--- Answers nil when the generation is another one; else of each swap 1 (done), 2 (full), or what its cells hold.
+-- ARGV: generation ('' = do not ask), the time after which nobody waits for it ('' = never), bound of a stream, number of
+-- streams; then of each swap: which stream, how many cells, entry ('' = none); and of each cell: token expected
+-- ('' = not there), what to put ('' = keep, '-' = remove, else token and state), how many milliseconds to keep it.
+-- Answers nil when the generation is another one, and 0 when it came too late: nothing was done. Else of each swap 1 (done),
+-- 2 (full), or what its cells hold; and then of each stream the last entry that was added, or nil.
 local KEYS, ARGV, call, sub, tonumber = KEYS, ARGV, redis.call, string.sub, tonumber
 if ARGV[1] ~= '' and call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
   return false
 end
-local limit, streams = tonumber(ARGV[2]), tonumber(ARGV[3])
-local room = {}
-for i = 1, streams do
-  room[i] = limit - call('XLEN', KEYS[1 + i])
+if ARGV[2] ~= '' then
+  local time = call('TIME')
+  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[2]) then
+    return 0
+  end
 end
-local key, arg, last, answers, n = 1 + streams, 3, #ARGV, {}, 0
+local limit, streams = tonumber(ARGV[3]), tonumber(ARGV[4])
+local room, added = {}, {}
+for i = 1, streams do
+  room[i], added[i] = limit - call('XLEN', KEYS[1 + i]), false
+end
+local key, arg, last, answers, n = 1 + streams, 4, #ARGV, {}, 0
 while arg < last do
   local stream, cells, entry = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), ARGV[arg + 3]
   arg = arg + 3
@@ -54,10 +61,11 @@ while arg < last do
     end
     if entry ~= '' then
       room[stream] = room[stream] - 1
-      call('XADD', KEYS[1 + stream], '*', 'r', entry)
+      added[stream] = call('XADD', KEYS[1 + stream], '*', 'r', entry)
     end
     answers[n] = 1
   end
   key, arg = key + cells, arg + 3 * cells
 end
+answers[n + 1] = added
 return answers
