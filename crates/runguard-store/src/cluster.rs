@@ -591,6 +591,8 @@ impl Cluster {
         if let Some(why) = inner.health.why() {
             return Err(StoreError::Write(format!("{why}; what it lost may still come back to the log, so nothing is erased; try again")));
         }
+        // What was sent before and comes late would bring it back.
+        inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
         if !inner.caught_up(FLUSH).await {
             return Err(StoreError::Write("the log is behind: what it does not have yet cannot be erased; try again".into()));
         }

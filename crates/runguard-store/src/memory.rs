@@ -141,11 +141,7 @@ impl Memory {
         }
         held.positions.extend(upto.iter().copied());
         let mut known: std::collections::BTreeSet<String> = held.rows.iter().map(|kept| kept.row.id.clone()).collect();
-        let erased = held.erased.clone();
-        let is_erased = |row: &Row| erased.get(&Names::PLAIN.session_number(&row.tenant, &row.session)).is_some_and(|at| row.at <= *at);
-        for RowWithEffects { row, effects } in
-            rows.into_iter().filter(|logged| !is_erased(&logged.row) && known.insert(logged.row.id.clone()))
-        {
+        for RowWithEffects { row, effects } in rows.into_iter().filter(|logged| known.insert(logged.row.id.clone())) {
             let seq = held.last_seq + 1;
             held.push(RowWithEffects { row: Row { seq, ..row }, effects });
         }

@@ -68,7 +68,6 @@ struct Inner {
     committed: watch::Sender<u64>,
     /// Days that have their table, as far as this node knows.
     days: Mutex<BTreeSet<Day>>,
-    erased: Mutex<Arc<import::Erased>>,
     retention_days: u32,
     names: OnceLock<Names>,
     listener: AbortHandle,
@@ -99,7 +98,6 @@ impl PgLog {
             channel,
             committed,
             days: Mutex::default(),
-            erased: Mutex::default(),
             retention_days: options.retention_days,
             names: OnceLock::new(),
             listener,

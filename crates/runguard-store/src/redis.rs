@@ -40,6 +40,8 @@ const MOST_KEEP_MILLIS: u64 = 1 << 50;
 const POLL: Duration = Duration::from_millis(20);
 /// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
 const LATE: Duration = Duration::from_millis(250);
+/// How often a call follows a fence that moves under it.
+const MOST_FENCES: usize = 20;
 /// How often a database that is being set up by another node is looked at again.
 const MOST_ROUNDS: usize = 20;
 
@@ -138,6 +140,8 @@ struct Known {
     states: String,
     /// The last entry of each partition's stream that this node, or the log, knows of.
     ends: Vec<EntryId>,
+    /// By home: what a command must know to be carried out. An erasure moves it on, and what was under way before does nothing.
+    fences: BTreeMap<Option<u16>, String>,
     /// Connections on which the database was seen to be this one, and not older than that.
     lines: BTreeSet<u64>,
 }
@@ -290,10 +294,11 @@ impl RedisLink {
     }
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
-    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
-        let (call, generation) = {
+    async fn send_swaps(&self, home: Home, swaps: &[Swap]) -> Result<Sent, LinkError> {
+        let (call, generation, fence) = {
             let known = self.known();
-            (ScriptCall::write(&self.keys, &known.states, home, self.stream_limit, swaps), known.generation)
+            let call = ScriptCall::write(&self.keys, &known.states, home, self.stream_limit, swaps);
+            (call, known.generation, known.fences.get(&home.partition()).cloned().unwrap_or_default())
         };
         let deadline = self.clock.get().map_or_else(String::new, |clock| {
             let waits = i64::try_from((self.timeout + LATE).as_millis()).unwrap_or(i64::MAX);
@@ -310,7 +315,7 @@ impl RedisLink {
                 Some(_) if !self.known().lines.contains(&line.number) => command.arg("-"),
                 Some(generation) => command.arg(generation),
             };
-            command.arg(&deadline);
+            command.arg(&fence).arg(&deadline);
             for argument in &call.arguments {
                 command.arg(&**argument);
             }
@@ -321,6 +326,7 @@ impl RedisLink {
         let mut answers = answers.await?.into_iter();
         let swapped = match answers.next() {
             Some(Reply::Nil) => return Err(LinkError::emptied()),
+            Some(Reply::BulkString(fence)) => return Ok(Sent::Fenced(String::from_utf8_lossy(&fence).into_owned())),
             Some(Reply::Int(0)) => return Err(LinkError::Away("what was sent arrived too late, and nothing of it was done".to_owned())),
             Some(Reply::Array(mut answers)) if answers.len() == swaps.len() + 1 => {
                 let added = array(answers.pop().unwrap_or(Reply::Nil))?;
@@ -348,7 +354,19 @@ impl RedisLink {
             }
         }
         settle_chains(swaps, &mut swapped);
-        Ok(swapped)
+        Ok(Sent::Swapped(swapped))
+    }
+
+    /// Sends swaps until it is known what the database makes of them.
+    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
+        for _ in 0..MOST_FENCES {
+            match self.send_swaps(home, swaps).await? {
+                Sent::Swapped(swapped) => return Ok(swapped),
+                // Nothing was done, and nobody was told anything: it takes place after what moved the fence.
+                Sent::Fenced(fence) => drop(self.known().fences.insert(home.partition(), fence)),
+            }
+        }
+        Err(LinkError::Away("sessions are erased faster than it can be followed".to_owned()))
     }
 
     /// Gives every partition the generation, then says so.
@@ -485,12 +503,19 @@ impl RedisLink {
     }
 }
 
+/// What became of a call of the script.
+enum Sent {
+    Swapped(Vec<Swapped>),
+    /// Nothing was done, because the fence stands elsewhere.
+    Fenced(String),
+}
+
 /// The arguments of one call of the script.
 struct ScriptCall<'a> {
     keys: Vec<String>,
     /// In the order of their keys.
     streams: Vec<u16>,
-    /// After generation and deadline.
+    /// After generation, fence and deadline.
     arguments: Vec<std::borrow::Cow<'a, [u8]>>,
 }
 
@@ -680,6 +705,20 @@ impl Link for RedisLink {
         let mut known = self.known();
         for (partition, end) in positions {
             known.reached(*partition, *end);
+        }
+    }
+
+    async fn fence(&self) -> Result<(), LinkError> {
+        let move_on = |commands: &mut Pipeline, key: String| {
+            commands.cmd("HINCRBY").arg(key).arg("fence").arg(1);
+        };
+        match self.kind {
+            Kind::Primary => self.one(Home::Meta, |commands| move_on(commands, self.keys.about())).await.map(drop),
+            Kind::Cluster => {
+                let partitions: Vec<u16> = (0..self.partitions).collect();
+                let moved = self.each(&self.nodes, &partitions, |commands, index| move_on(commands, self.keys.mark(partitions[index])));
+                moved.await.map(drop)
+            }
         }
     }
 

@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What arrives so much later than it was sent does nothing: longer than its sender waits, as what clocks are apart is allowed for.
 const DEADLINE_MILLIS: i64 = 500;
 
+/// What a swap is told that was sent before the last erasure, or before its node knew of it.
+const FENCED: &str = "fenced";
+
 /// How bad the network is, in thousandths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weather {
@@ -337,6 +340,8 @@ pub(crate) struct Line {
     generation: AtomicU64,
     /// The connection on which it was seen which database that is.
     looked_through: AtomicU64,
+    /// How often what was under way was put out of action, as far as the node knows.
+    fence: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -349,7 +354,14 @@ enum Kind {
 impl Line {
     pub(crate) fn new(network: &Arc<Network>, life: &Arc<Life>) -> Self {
         let link = Arc::new(network.database.another());
-        Self { network: network.clone(), link, life: life.clone(), generation: AtomicU64::new(0), looked_through: AtomicU64::new(0) }
+        Self {
+            network: network.clone(),
+            link,
+            life: life.clone(),
+            generation: AtomicU64::new(0),
+            looked_through: AtomicU64::new(0),
+            fence: AtomicU64::new(0),
+        }
     }
 
     async fn call<T, F>(&self, kind: Kind, most: Duration, run: impl Fn(Arc<ModelLink>) -> F + Send + 'static) -> Result<T, LinkError>
@@ -412,10 +424,9 @@ impl Line {
     {
         self.call(Kind::Plain, Duration::ZERO, run).await
     }
-}
 
-impl Link for Line {
-    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+    /// Sends them once. [`FENCED`]: the fence had moved on, and nothing was done.
+    async fn send_swaps(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
         let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
         // In doubt until the answer says otherwise: the node may die while it waits.
         let fresh: BTreeSet<String> =
@@ -423,11 +434,13 @@ impl Link for Line {
         let ids: Vec<Vec<String>> = swaps.iter().map(|swap| ids_of(swap).collect()).collect();
         let (network, life, sent_to) = (self.network.clone(), self.life.clone(), self.generation.load(Ordering::Relaxed));
         let deadline = network.database.millis() + DEADLINE_MILLIS;
+        let (fence, learned) = (self.fence.load(Ordering::Relaxed), Arc::new(AtomicU64::new(0)));
+        let told = learned.clone();
         let is_looked_through = self.looked_through.load(Ordering::Relaxed) == self.network.record().broken;
         let (sent, all_ids, arrivals) = (Arc::new(swaps), ids.concat(), Arc::new(AtomicU64::new(0)));
         let answered = self
             .call(Kind::Acknowledged, Duration::ZERO, move |link| {
-                let (network, life, sent) = (network.clone(), life.clone(), sent.clone());
+                let (network, life, sent, told) = (network.clone(), life.clone(), sent.clone(), told.clone());
                 if arrivals.fetch_add(1, Ordering::Relaxed) > 0 {
                     // What was refused the first time may be done the second, and nobody hears of it.
                     network.record().in_doubt.extend(all_ids.iter().cloned());
@@ -435,6 +448,10 @@ impl Link for Line {
                 async move {
                     if sent_to != 0 && (!is_looked_through || network.database.generation() != Some(sent_to)) {
                         return Err(LinkError::emptied());
+                    }
+                    if network.database.fence_now() != fence {
+                        told.store(network.database.fence_now(), Ordering::Relaxed);
+                        return Err(LinkError::NotOurs(FENCED.into()));
                     }
                     if network.database.millis() > deadline {
                         return Err(LinkError::Away("it arrived too late".into()));
@@ -449,6 +466,9 @@ impl Link for Line {
                 }
             })
             .await;
+        if matches!(&answered, Err(LinkError::NotOurs(fenced)) if fenced == FENCED) {
+            self.fence.store(learned.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         let mut record = self.network.record();
         match &answered {
             Ok(answers) => {
@@ -462,6 +482,17 @@ impl Link for Line {
         }
         drop(record);
         answered
+    }
+}
+
+impl Link for Line {
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        loop {
+            match self.send_swaps(swaps.clone()).await {
+                Err(LinkError::NotOurs(fenced)) if fenced == FENCED => {}
+                answered => return answered,
+            }
+        }
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
@@ -498,6 +529,10 @@ impl Link for Line {
 
     fn has_read(&self, positions: &[(u16, EntryId)]) {
         self.link.has_read(positions);
+    }
+
+    async fn fence(&self) -> Result<(), LinkError> {
+        self.plain(|link| async move { link.fence().await }).await
     }
 
     async fn is_older(&self) -> Result<bool, LinkError> {

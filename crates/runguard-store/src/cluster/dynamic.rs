@@ -15,6 +15,7 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn latest(&self) -> LinkFuture<'_, Vec<EntryId>>;
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()>;
     fn has_read(&self, positions: &[(u16, EntryId)]);
+    fn fence(&self) -> LinkFuture<'_, ()>;
     fn is_older(&self) -> LinkFuture<'_, bool>;
     fn about(&self, mine: About) -> LinkFuture<'_, About>;
     fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
@@ -53,6 +54,10 @@ impl<L: Link> DynamicLink for L {
 
     fn has_read(&self, positions: &[(u16, EntryId)]) {
         Link::has_read(self, positions);
+    }
+
+    fn fence(&self) -> LinkFuture<'_, ()> {
+        Box::pin(Link::fence(self))
     }
 
     fn is_older(&self) -> LinkFuture<'_, bool> {

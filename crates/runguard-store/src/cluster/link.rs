@@ -241,6 +241,10 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// The log has read the streams of the database that [`Link::about`] told of up to here.
     fn has_read(&self, positions: &[(u16, EntryId)]);
 
+    /// Swaps that were sent before, and have not arrived, do nothing when they do. Those whose sender still waits are sent again:
+    /// to everybody they take place after this.
+    fn fence(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+
     /// Whether its streams end before what is known of them: it was put back to an earlier state. What to do about it is
     /// [`Link::about`].
     fn is_older(&self) -> impl Future<Output = Result<bool, LinkError>> + Send;

@@ -44,6 +44,8 @@ struct Model {
     cells: BTreeMap<CellName, Cell>,
     streams: Vec<Stream>,
     about: Option<About>,
+    /// How often what was under way was put out of action.
+    fence: u64,
     endpoints: BTreeSet<String>,
     leases: BTreeMap<String, (u64, i64)>,
     nodes: BTreeSet<u64>,
@@ -113,6 +115,11 @@ impl ModelLink {
     /// Which database it is, once a node has asked.
     pub fn generation(&self) -> Option<u64> {
         lock(&self.shared.model).about.as_ref().map(|about| about.generation)
+    }
+
+    /// What a message must know to be carried out.
+    pub fn fence_now(&self) -> u64 {
+        lock(&self.shared.model).fence
     }
 
     /// What a replica has at this moment.
@@ -298,6 +305,12 @@ impl Link for ModelLink {
             let known = ends.entry(*partition).or_default();
             *known = end.max(known).to_owned();
         }
+    }
+
+    /// Nothing is ever under way here: that is for whoever delays its calls to see to.
+    async fn fence(&self) -> Result<(), LinkError> {
+        lock(&self.shared.model).fence += 1;
+        Ok(())
     }
 
     async fn is_older(&self) -> Result<bool, LinkError> {

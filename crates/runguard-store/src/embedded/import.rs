@@ -11,7 +11,7 @@ use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
 use crate::store::{Cell, FEW, StoreHealth};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use runguard_core::row::Row;
 use rusqlite::Connection;
 use smallvec::SmallVec;
@@ -23,13 +23,11 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Ids remembered: rows are offered again within seconds, or not at all.
 const REMEMBERED: usize = 200_000;
 
-/// The ids of the latest rows, and what was erased.
+/// The ids of the latest rows.
 #[derive(Debug, Default)]
 pub(crate) struct LatestIds {
     known: HashSet<u64>,
     order: VecDeque<u64>,
-    /// Sessions by number, and when.
-    erased: HashMap<i64, i64>,
     loaded: bool,
 }
 
@@ -83,23 +81,9 @@ impl Embedded {
         upto: &[(u16, EntryId)],
     ) -> Result<Imported, StoreError> {
         self.load_latest_ids().await?;
-        let names = self.inner.names;
         let fresh: Vec<RowWithEffects> = {
             let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut fresh = Vec::with_capacity(rows.len());
-            for logged in rows {
-                let row = &logged.row;
-                if let Some(number) = entry::erases(&logged) {
-                    latest.erased.insert(number, row.at);
-                }
-                // What was under way while its session was erased must not bring it back.
-                let is_erased = !latest.erased.is_empty()
-                    && latest.erased.get(&names.session_number(&row.tenant, &row.session)).is_some_and(|at| row.at <= *at);
-                if !is_erased && latest.insert(&row.id) {
-                    fresh.push(logged);
-                }
-            }
-            fresh
+            rows.into_iter().filter(|logged| latest.insert(&logged.row.id)).collect()
         };
         let mut written = Vec::with_capacity(fresh.len());
         for logged in fresh {
@@ -182,12 +166,10 @@ impl Embedded {
                 select.query_map([REMEMBERED as i64], |row| row.get(0))?.collect()
             })
             .await?;
-        let erased = self.erasures().await?;
         let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
         for id in ids.iter().rev() {
             latest.insert(id);
         }
-        latest.erased.extend(erased);
         latest.loaded = true;
         Ok(())
     }

@@ -20,7 +20,7 @@ use hashbrown::{HashMap, HashSet};
 use runguard_core::row::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use tokio_postgres::types::Type;
 
 /// Days remembered; more than any retention that Postgres bears.
@@ -72,32 +72,18 @@ struct Batch<'a> {
     counts: HashMap<(i64, [&'a str; 4]), i64>,
 }
 
-/// Sessions that were erased, by number, and when.
-#[derive(Debug, Default)]
-pub(super) struct Erased {
-    /// How many there are, and when the last one was: whether others came.
-    stamp: (i64, i64),
-    at: HashMap<i64, i64>,
-}
-
-impl Erased {
-    fn took(&self, names: Names, RowWithEffects { row, .. }: &RowWithEffects) -> bool {
-        !self.at.is_empty() && self.at.get(&names.session_number(&row.tenant, &row.session)).is_some_and(|at| row.at <= *at)
-    }
-}
-
 impl<'a> Batch<'a> {
-    fn new(names: Names, rows: impl Iterator<Item = &'a RowWithEffects> + Clone, known: &HashSet<(String, i64)>) -> Self {
-        let bytes: usize = rows.clone().map(size).sum();
+    fn new(names: Names, rows: &'a [RowWithEffects], known: &HashSet<(String, i64)>) -> Self {
+        let bytes: usize = rows.iter().map(size).sum();
         let mut batch = Self {
             names,
             bytes: BytesMut::with_capacity(bytes + COPY_HEAD.len() + 2),
-            numbers: Vec::new(),
+            numbers: Vec::with_capacity(rows.len()),
             days: BTreeSet::new(),
             counts: HashMap::new(),
         };
         batch.bytes.put_slice(COPY_HEAD);
-        let mut seen: HashSet<(&str, i64)> = HashSet::new();
+        let mut seen: HashSet<(&str, i64)> = HashSet::with_capacity(rows.len());
         for logged in rows {
             let (id, at) = (&logged.row.id, logged.row.at);
             let is_known = !known.is_empty() && known.contains(&(id.clone(), at));
@@ -192,29 +178,24 @@ impl PgLog {
         upto: &[(u16, EntryId)],
         caution: Caution,
     ) -> Result<Imported, Failure> {
-        let erased = self.erased();
-        let prepared = (caution == Caution::Hopeful).then(|| self.batch(rows, &erased, &HashSet::new()));
+        let prepared = (caution == Caution::Hopeful).then(|| Batch::new(self.names(), rows, &HashSet::new()));
         let mut wire = self.inner.writers.begin().await?;
         let last = hold_counter(&mut wire).await?;
-        let standing = stands_at(&mut wire, from).await?;
-        if !standing.is_there {
+        if !stands_at(&mut wire, from).await? {
             wire.batch_execute("ROLLBACK").await?;
             wire.keep();
             return Ok(Imported::Overtaken);
         }
-        let is_known = standing.erased == erased.stamp;
-        let erased = if is_known { erased } else { self.learn_erased(&mut wire, standing.erased).await? };
-        let batch = match prepared.filter(|_| is_known) {
+        let batch = match prepared {
             Some(batch) => batch,
-            None if caution == Caution::Hopeful => self.batch(rows, &erased, &HashSet::new()),
-            None => self.careful_batch(&mut wire, rows, &erased).await?,
+            None => self.careful_batch(&mut wire, rows).await?,
         };
         let (appended, last_seq) = self.append(wire, last, batch, upto).await?;
         Ok(Imported::Done { rows: appended, known: rows.len() - appended, last_seq })
     }
 
     /// Without the rows that are there already.
-    async fn careful_batch<'a>(&self, wire: &mut Lease<'_>, rows: &'a [RowWithEffects], erased: &Erased) -> Result<Batch<'a>, Failure> {
+    async fn careful_batch<'a>(&self, wire: &mut Lease<'_>, rows: &'a [RowWithEffects]) -> Result<Batch<'a>, Failure> {
         self.forget_days();
         let (ids, times): (Vec<_>, Vec<i64>) = rows.iter().map(|logged| (to_kept(&logged.row.id), logged.row.at)).unzip();
         // One by one through the index; the planner must not think of reading the log instead.
@@ -226,26 +207,7 @@ impl PgLog {
             let place = row.try_get::<_, i64>(0)? as usize - 1;
             known.insert((rows[place].row.id.clone(), rows[place].row.at));
         }
-        Ok(self.batch(rows, erased, &known))
-    }
-
-    /// What is under way while its session is erased arrives after it, and must not bring it back.
-    fn batch<'a>(&self, rows: &'a [RowWithEffects], erased: &Erased, known: &HashSet<(String, i64)>) -> Batch<'a> {
-        let names = self.names();
-        Batch::new(names, rows.iter().filter(|logged| !erased.took(names, logged)), known)
-    }
-
-    /// As this node last knew them.
-    fn erased(&self) -> Arc<Erased> {
-        self.inner.erased.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    async fn learn_erased(&self, wire: &mut Lease<'_>, stamp: (i64, i64)) -> Result<Arc<Erased>, Failure> {
-        let found = wire.query_typed("SELECT session_number, at FROM runguard_erased", &[]).await?;
-        let at = found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect::<Result<_, tokio_postgres::Error>>()?;
-        let erased = Arc::new(Erased { stamp, at });
-        *self.inner.erased.lock().unwrap_or_else(PoisonError::into_inner) = erased.clone();
-        Ok(erased)
+        Ok(Batch::new(self.names(), rows, &known))
     }
 
     /// Writes the rows and commits. Gives how many there were, and the last number.
@@ -335,8 +297,8 @@ impl PgLog {
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
         wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].row.at, Type::INT8)]).await?;
         let batch = match caution {
-            Caution::Hopeful => self.batch(rows, &Erased::default(), &HashSet::new()),
-            Caution::Careful => self.careful_batch(&mut wire, rows, &Erased::default()).await?,
+            Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
+            Caution::Careful => self.careful_batch(&mut wire, rows).await?,
         };
         let (_, last_seq) = self.append(wire, last, batch, &[]).await?;
         Ok((erased as usize, last_seq))
@@ -349,29 +311,14 @@ async fn hold_counter(wire: &mut Lease<'_>) -> Result<u64, Failure> {
     Ok(wire.query_one(&hold, &[]).await?.try_get::<_, i64>(0)? as u64)
 }
 
-/// How the log stands to a batch.
-struct Standing {
-    /// It has been read up to where the batch begins.
-    is_there: bool,
-    erased: (i64, i64),
-}
-
-async fn stands_at(wire: &mut Lease<'_>, from: &[(u16, EntryId)]) -> Result<Standing, Failure> {
+async fn stands_at(wire: &mut Lease<'_>, from: &[(u16, EntryId)]) -> Result<bool, Failure> {
     // A statement of its own, after the counter is held: it sees what the one before us committed.
-    let sql = "SELECT partition, millis, number FROM runguard_positions
-        UNION ALL SELECT NULL, count(*), coalesce(max(at), 0) FROM runguard_erased";
-    let read = wire.prepared(sql).await?;
+    let read = wire.prepared("SELECT partition, millis, number FROM runguard_positions").await?;
     let mut positions: BTreeMap<u16, EntryId> = BTreeMap::new();
-    let mut erased = (0, 0);
     for row in &wire.query(&read, &[]).await? {
-        if row.try_get::<_, Option<i32>>(0)?.is_some() {
-            positions.extend([read_position(row)?]);
-        } else {
-            erased = (row.try_get(1)?, row.try_get(2)?);
-        }
+        positions.extend([read_position(row)?]);
     }
-    let is_there = from.iter().all(|(partition, id)| positions.get(partition).copied().unwrap_or_default() == *id);
-    Ok(Standing { is_there, erased })
+    Ok(from.iter().all(|(partition, id)| positions.get(partition).copied().unwrap_or_default() == *id))
 }
 
 fn read_position(row: &tokio_postgres::Row) -> Result<(u16, EntryId), tokio_postgres::Error> {

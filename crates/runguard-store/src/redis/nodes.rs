@@ -34,6 +34,15 @@ pub(super) enum Home {
     Meta,
 }
 
+impl Home {
+    pub(super) fn partition(self) -> Option<u16> {
+        match self {
+            Self::Partition(partition) => Some(partition),
+            Self::Meta => None,
+        }
+    }
+}
+
 pub(super) enum Nodes {
     One(Arc<Server>),
     Many(Cluster),

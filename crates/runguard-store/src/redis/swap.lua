@@ -1,25 +1,30 @@
 -- KEYS: the hash with the generation, the streams, then the cells of all swaps in order.
--- ARGV: generation ('' = do not ask), the time after which nobody waits for it ('' = never), bound of a stream, number of
--- streams; then of each swap: which stream, how many cells, entry ('' = none); and of each cell: token expected
+-- ARGV: generation ('' = do not ask), the fence ('' = none), the time after which nobody waits for it ('' = never), bound of a
+-- stream, number of streams; then of each swap: which stream, how many cells, entry ('' = none); and of each cell: token expected
 -- ('' = not there), what to put ('' = keep, '-' = remove, else token and state), how many milliseconds to keep it.
--- Answers nil when the generation is another one, and 0 when it came too late: nothing was done. Else of each swap 1 (done),
+-- Answers nil when the generation is another one, the fence when that is another one, and 0 when it came too late: nothing was
+-- done. Else of each swap 1 (done),
 -- 2 (full), or what its cells hold; and then of each stream the last entry that was added, or nil.
 local KEYS, ARGV, call, sub, tonumber = KEYS, ARGV, redis.call, string.sub, tonumber
-if ARGV[1] ~= '' and call('HGET', KEYS[1], 'generation') ~= ARGV[1] then
+local about = call('HMGET', KEYS[1], 'generation', 'fence')
+if ARGV[1] ~= '' and about[1] ~= ARGV[1] then
   return false
 end
-if ARGV[2] ~= '' then
+if (about[2] or '') ~= ARGV[2] then
+  return about[2] or ''
+end
+if ARGV[3] ~= '' then
   local time = call('TIME')
-  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[2]) then
+  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[3]) then
     return 0
   end
 end
-local limit, streams = tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, streams = tonumber(ARGV[4]), tonumber(ARGV[5])
 local room, added = {}, {}
 for i = 1, streams do
   room[i], added[i] = limit - call('XLEN', KEYS[1 + i]), false
 end
-local key, arg, last, answers, n = 1 + streams, 4, #ARGV, {}, 0
+local key, arg, last, answers, n = 1 + streams, 5, #ARGV, {}, 0
 while arg < last do
   local stream, cells, entry = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), ARGV[arg + 3]
   arg = arg + 3
