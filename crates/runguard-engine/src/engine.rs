@@ -28,8 +28,8 @@ use runguard_store::{
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 /// Answers for repeated requests live under this slot.
 const KEPT_ANSWER: u8 = 100;
@@ -288,7 +288,7 @@ impl Engine {
             keys: ArcSwap::from_pointee(options.keys),
             refusals: Refusals::default(),
             previews: Turns::default(),
-            alerts: std::sync::OnceLock::new(),
+            alerts: OnceLock::new(),
         }
     }
 
@@ -313,7 +313,15 @@ impl Engine {
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
         let room = self.room_for(asked.tenant, places.first(), asked.now).await;
-        let answered = self.store.apply(&cells, |view| self.step(&asked, &settings, places.len(), room.as_ref(), view)).await?;
+        // One for all tries: what is decided again, because nobody knows what became of the first time, is the same decision.
+        let decision_id = OnceLock::new();
+        let answered = self
+            .store
+            .apply(&cells, |view| {
+                let decision_id = || decision_id.get_or_init(|| self.ids.next(asked.now.as_millis())).clone();
+                Self::step(&asked, &settings, places.len(), room.as_ref(), &decision_id, view)
+            })
+            .await?;
         if room.is_some_and(|room| room.began()) {
             self.endpoints.one_more(asked.tenant);
         }
@@ -322,11 +330,11 @@ impl Engine {
 
     /// `kept_at`: the cell of a repeated request's answer, after those of the guard.
     fn step(
-        &self,
         asked: &Asked<'_>,
         settings: &Settings,
         kept_at: usize,
         room: Option<&Room>,
+        decision_id: &dyn Fn() -> String,
         view: &View<'_>,
     ) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
@@ -336,7 +344,7 @@ impl Engine {
             return Decided::Reply(earlier);
         }
         let operation = asked.operation;
-        let decision_id = self.ids.next(now.as_millis());
+        let decision_id = decision_id();
         let states: SmallVec<[Option<&[u8]>; 2]> = (0..kept_at).map(|cell| view.get(cell)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };

@@ -278,7 +278,7 @@ impl Inner {
             let keep_millis = self.keep_millis(foreign.slot, &[]) + 2 * DAY_MILLIS;
             let put = Put::Set { token: self.token(), state: postcard::to_stdvec(&known).unwrap_or_default(), keep_millis };
             let cell = SwapCell { name: name.clone(), expect, put };
-            found = match self.link.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
+            found = match self.swap(vec![Swap { partition: name.partition(), cells: vec![cell], entry: Vec::new() }]).await?.pop() {
                 Some(Swapped::Raced(mut found)) => found.pop().flatten(),
                 Some(Swapped::Done | Swapped::Full) | None => return Ok(()),
             };
@@ -304,12 +304,22 @@ impl Inner {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A swap that rests on nothing a fence could have moved.
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        loop {
+            match self.link.swap(swaps.clone()).await {
+                Err(LinkError::Fenced) => {}
+                answered => return answered,
+            }
+        }
+    }
+
     /// Waits until the log has everything that was decided before. `false`: not in time.
     async fn caught_up(&self, patience: Duration) -> bool {
         let Ok(latest) = self.link.latest().await else { return false };
         // The streams of a database that was emptied say nothing; a swap of nothing says whether it is still the one we know.
         let nothing = |partition| Swap { partition, cells: Vec::new(), entry: Vec::new() };
-        if self.link.swap((0..self.partitions).map(nothing).collect()).await.is_err() {
+        if self.swap((0..self.partitions).map(nothing).collect()).await.is_err() {
             return false;
         }
         let reached = async {
@@ -369,7 +379,7 @@ impl Inner {
                 let put = Put::Set { token: self.token(), state: Vec::new(), keep_millis: TOMBSTONE_MILLIS };
                 let removal = SwapCell { name: name.clone(), expect, put };
                 let swap = Swap { partition: name.partition(), cells: vec![removal], entry: Vec::new() };
-                expect = match self.link.swap(vec![swap]).await.map_err(failed)?.pop() {
+                expect = match self.swap(vec![swap]).await.map_err(failed)?.pop() {
                     Some(Swapped::Raced(mut found)) => found.pop().flatten().map_or(0, |(token, _)| token),
                     Some(Swapped::Done | Swapped::Full) | None => break,
                 };
@@ -464,6 +474,10 @@ impl Cluster {
             }),
             tokio::spawn({
                 let inner = inner.clone();
+                async move { recovery::run_homecoming(&inner).await }
+            }),
+            tokio::spawn({
+                let inner = inner.clone();
                 async move { importer::run(&inner).await }
             }),
         ];
@@ -527,7 +541,7 @@ impl Cluster {
             }
             let put = Put::Set { token: inner.token(), state: mine.to_vec(), keep_millis: DAY_MILLIS + 60_000 };
             let cells = vec![SwapCell { name: name.clone(), expect, put }];
-            let swapped = inner.link.swap(vec![Swap { partition: name.partition(), cells, entry: Vec::new() }]).await;
+            let swapped = inner.swap(vec![Swap { partition: name.partition(), cells, entry: Vec::new() }]).await;
             expect = match swapped.map(|mut swapped| swapped.pop()) {
                 Ok(Some(Swapped::Raced(mut found))) => match found.pop().flatten() {
                     Some((_, there)) if !is_tombstone(&there) && counts(&there) => return Ok(Some(there)),
@@ -633,7 +647,7 @@ impl Cluster {
         // Every node has a copy: the streams tell all of them, this one too.
         let erasure = RowWithEffects { row, effects: entry::erasure_of(inner.names.session_number(tenant, session)) };
         let swap = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[erasure]) };
-        inner.link.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
+        inner.swap(vec![swap]).await.map_err(|error| StoreError::Write(error.to_string()))?;
         inner.caught_up(FLUSH).await;
         Ok(Some(Erased { log_rows }))
     }

@@ -40,8 +40,6 @@ const MOST_KEEP_MILLIS: u64 = 1 << 50;
 const POLL: Duration = Duration::from_millis(20);
 /// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
 const LATE: Duration = Duration::from_millis(250);
-/// How often a call follows a fence that moves under it.
-const MOST_FENCES: usize = 20;
 /// How often a database that is being set up by another node is looked at again.
 const MOST_ROUNDS: usize = 20;
 
@@ -294,7 +292,7 @@ impl RedisLink {
     }
 
     /// One call of the script. All swaps are of one partition in Redis Cluster.
-    async fn send_swaps(&self, home: Home, swaps: &[Swap]) -> Result<Sent, LinkError> {
+    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
         let (call, generation, fence) = {
             let known = self.known();
             let call = ScriptCall::write(&self.keys, &known.states, home, self.stream_limit, swaps);
@@ -326,7 +324,10 @@ impl RedisLink {
         let mut answers = answers.await?.into_iter();
         let swapped = match answers.next() {
             Some(Reply::Nil) => return Err(LinkError::emptied()),
-            Some(Reply::BulkString(fence)) => return Ok(Sent::Fenced(String::from_utf8_lossy(&fence).into_owned())),
+            Some(Reply::BulkString(fence)) => {
+                self.known().fences.insert(home.partition(), String::from_utf8_lossy(&fence).into_owned());
+                return Err(LinkError::Fenced);
+            }
             Some(Reply::Int(0)) => return Err(LinkError::Away("what was sent arrived too late, and nothing of it was done".to_owned())),
             Some(Reply::Array(mut answers)) if answers.len() == swaps.len() + 1 => {
                 let added = array(answers.pop().unwrap_or(Reply::Nil))?;
@@ -354,19 +355,7 @@ impl RedisLink {
             }
         }
         settle_chains(swaps, &mut swapped);
-        Ok(Sent::Swapped(swapped))
-    }
-
-    /// Sends swaps until it is known what the database makes of them.
-    async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
-        for _ in 0..MOST_FENCES {
-            match self.send_swaps(home, swaps).await? {
-                Sent::Swapped(swapped) => return Ok(swapped),
-                // Nothing was done, and nobody was told anything: it takes place after what moved the fence.
-                Sent::Fenced(fence) => drop(self.known().fences.insert(home.partition(), fence)),
-            }
-        }
-        Err(LinkError::Away("sessions are erased faster than it can be followed".to_owned()))
+        Ok(swapped)
     }
 
     /// Gives every partition the generation, then says so.
@@ -501,13 +490,6 @@ impl RedisLink {
         }
         Ok(found)
     }
-}
-
-/// What became of a call of the script.
-enum Sent {
-    Swapped(Vec<Swapped>),
-    /// Nothing was done, because the fence stands elsewhere.
-    Fenced(String),
 }
 
 /// The arguments of one call of the script.
@@ -701,11 +683,18 @@ impl Link for RedisLink {
         asked.await.map(drop)
     }
 
-    fn has_read(&self, positions: &[(u16, EntryId)]) {
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
         let mut known = self.known();
+        if known.generation != Some(generation) {
+            return;
+        }
         for (partition, end) in positions {
             known.reached(*partition, *end);
         }
+    }
+
+    fn server_run(&self) -> u64 {
+        self.nodes.server_run()
     }
 
     async fn fence(&self) -> Result<(), LinkError> {

@@ -26,9 +26,6 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What arrives so much later than it was sent does nothing: longer than its sender waits, as what clocks are apart is allowed for.
 const DEADLINE_MILLIS: i64 = 500;
 
-/// What a swap is told that was sent before the last erasure, or before its node knew of it.
-const FENCED: &str = "fenced";
-
 /// How bad the network is, in thousandths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weather {
@@ -102,7 +99,7 @@ pub(crate) struct Record {
     trace: DefaultHasher,
     pub(crate) calls: u64,
     /// Rises when connections break; what was under way on them never arrives.
-    broken: u64,
+    pub(crate) broken: u64,
 }
 
 #[derive(Debug)]
@@ -185,6 +182,7 @@ impl Network {
     }
 
     pub(crate) fn come_up(&self) {
+        self.database.restart();
         self.record().server = ServerState::Up;
     }
 
@@ -424,9 +422,10 @@ impl Line {
     {
         self.call(Kind::Plain, Duration::ZERO, run).await
     }
+}
 
-    /// Sends them once. [`FENCED`]: the fence had moved on, and nothing was done.
-    async fn send_swaps(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+impl Link for Line {
+    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
         let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
         // In doubt until the answer says otherwise: the node may die while it waits.
         let fresh: BTreeSet<String> =
@@ -451,7 +450,7 @@ impl Line {
                     }
                     if network.database.fence_now() != fence {
                         told.store(network.database.fence_now(), Ordering::Relaxed);
-                        return Err(LinkError::NotOurs(FENCED.into()));
+                        return Err(LinkError::Fenced);
                     }
                     if network.database.millis() > deadline {
                         return Err(LinkError::Away("it arrived too late".into()));
@@ -466,7 +465,7 @@ impl Line {
                 }
             })
             .await;
-        if matches!(&answered, Err(LinkError::NotOurs(fenced)) if fenced == FENCED) {
+        if matches!(&answered, Err(LinkError::Fenced)) {
             self.fence.store(learned.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let mut record = self.network.record();
@@ -478,21 +477,10 @@ impl Line {
                 record.in_doubt.retain(|id| !fresh.contains(id));
             }
             Err(LinkError::Away(_)) => {}
-            Err(LinkError::Refused(_) | LinkError::NotOurs(_)) => record.in_doubt.retain(|id| !fresh.contains(id)),
+            Err(LinkError::Refused(_) | LinkError::NotOurs(_) | LinkError::Fenced) => record.in_doubt.retain(|id| !fresh.contains(id)),
         }
         drop(record);
         answered
-    }
-}
-
-impl Link for Line {
-    async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
-        loop {
-            match self.send_swaps(swaps.clone()).await {
-                Err(LinkError::NotOurs(fenced)) if fenced == FENCED => {}
-                answered => return answered,
-            }
-        }
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
@@ -527,8 +515,12 @@ impl Link for Line {
         .await
     }
 
-    fn has_read(&self, positions: &[(u16, EntryId)]) {
-        self.link.has_read(positions);
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
+        self.link.has_read(generation, positions);
+    }
+
+    fn server_run(&self) -> u64 {
+        self.link.server_run()
     }
 
     async fn fence(&self) -> Result<(), LinkError> {

@@ -367,10 +367,7 @@ impl World {
                 self.network.restore();
                 self.network.come_up();
             }
-            Fault::Reset => {
-                self.network.go_down();
-                self.network.come_up();
-            }
+            Fault::Reset => self.network.record().broken += 1,
             Fault::LogAway | Fault::LogAnswersLost => {
                 let fault = if matches!(fault, Fault::LogAway) { LogFault::Away } else { LogFault::AnswersLost };
                 self.network.log.set_log_fault(fault);

@@ -14,7 +14,8 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn entries(&self, after: Vec<(u16, EntryId)>, count: usize, wait_millis: u64) -> LinkFuture<'_, Vec<(u16, EntryId, Vec<u8>)>>;
     fn latest(&self) -> LinkFuture<'_, Vec<EntryId>>;
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> LinkFuture<'_, ()>;
-    fn has_read(&self, positions: &[(u16, EntryId)]);
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]);
+    fn server_run(&self) -> u64;
     fn fence(&self) -> LinkFuture<'_, ()>;
     fn is_older(&self) -> LinkFuture<'_, bool>;
     fn about(&self, mine: About) -> LinkFuture<'_, About>;
@@ -52,8 +53,12 @@ impl<L: Link> DynamicLink for L {
         Box::pin(Link::trim(self, upto))
     }
 
-    fn has_read(&self, positions: &[(u16, EntryId)]) {
-        Link::has_read(self, positions);
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
+        Link::has_read(self, generation, positions);
+    }
+
+    fn server_run(&self) -> u64 {
+        Link::server_run(self)
     }
 
     fn fence(&self) -> LinkFuture<'_, ()> {

@@ -183,6 +183,9 @@ pub enum LinkError {
     /// The server says no: wrong password, not a primary, out of memory.
     #[error("the shared database refuses: {0}")]
     Refused(String),
+    /// The fence has moved since the last call: nothing was done, and what it was decided on is to be looked at again.
+    #[error("the shared database asks to look again")]
+    Fenced,
     /// Another format, other partitions, or emptied since [`Link::about`] was asked.
     #[error("the shared database is not ours: {0}")]
     NotOurs(String),
@@ -214,7 +217,7 @@ pub enum Said {
 /// A way to the shared database. Each swap is all or nothing; the swaps of one call are made in order, each on what the
 /// one before left. A call may cover many partitions.
 pub trait Link: Send + Sync + fmt::Debug + 'static {
-    /// What arrives when its sender waits no more does nothing.
+    /// What arrives when its sender waits no more does nothing; nor does the first call after a [fence](Link::fence).
     fn swap(&self, swaps: Vec<Swap>) -> impl Future<Output = Result<Vec<Swapped>, LinkError>> + Send;
 
     /// In the order of `names`.
@@ -238,12 +241,15 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// Entries up to and including these go.
     fn trim(&self, upto: Vec<(u16, EntryId)>) -> impl Future<Output = Result<(), LinkError>> + Send;
 
-    /// The log has read the streams of the database that [`Link::about`] told of up to here.
-    fn has_read(&self, positions: &[(u16, EntryId)]);
+    /// The log has read the streams of the database of this generation up to here.
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]);
 
-    /// Swaps that were sent before, and have not arrived, do nothing when they do. Those whose sender still waits are sent again:
-    /// to everybody they take place after this.
+    /// Swaps that were sent before, and have not arrived, do nothing when they do. Whoever still waits for one hears of it
+    /// ([`LinkError::Fenced`]) and sends it again: to everybody it takes place after this.
     fn fence(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// What the server calls itself: another name after every start. 0: not known yet.
+    fn server_run(&self) -> u64;
 
     /// Whether its streams end before what is known of them: it was put back to an earlier state. What to do about it is
     /// [`Link::about`].

@@ -46,6 +46,8 @@ struct Model {
     about: Option<About>,
     /// How often what was under way was put out of action.
     fence: u64,
+    /// How often the server was started.
+    run: u64,
     endpoints: BTreeSet<String>,
     leases: BTreeMap<String, (u64, i64)>,
     nodes: BTreeSet<u64>,
@@ -117,6 +119,11 @@ impl ModelLink {
         lock(&self.shared.model).about.as_ref().map(|about| about.generation)
     }
 
+    /// The server is started anew, with what it has.
+    pub fn restart(&self) {
+        lock(&self.shared.model).run += 1;
+    }
+
     /// What a message must know to be carried out.
     pub fn fence_now(&self) -> u64 {
         lock(&self.shared.model).fence
@@ -165,10 +172,18 @@ impl ModelLink {
         let made = swaps.iter().zip(&answers).filter(|(swap, answer)| !swap.entry.is_empty() && **answer == Swapped::Done);
         let ends: Vec<(u16, EntryId)> = made.map(|(swap, _)| (swap.partition, model.streams[usize::from(swap.partition)].last)).collect();
         drop(model);
-        self.has_read(&ends);
+        self.reached(&ends);
         settle_chains(swaps, &mut answers);
         self.shared.appended.notify_waiters();
         Ok(answers)
+    }
+
+    fn reached(&self, positions: &[(u16, EntryId)]) {
+        let mut ends = lock(&self.ends);
+        for (partition, end) in positions {
+            let known = ends.entry(*partition).or_default();
+            *known = end.max(known).to_owned();
+        }
     }
 
     fn entries_at_once(&self, after: &[(u16, EntryId)], count: usize) -> Result<Vec<(u16, EntryId, Vec<u8>)>, LinkError> {
@@ -299,12 +314,14 @@ impl Link for ModelLink {
         Ok(())
     }
 
-    fn has_read(&self, positions: &[(u16, EntryId)]) {
-        let mut ends = lock(&self.ends);
-        for (partition, end) in positions {
-            let known = ends.entry(*partition).or_default();
-            *known = end.max(known).to_owned();
+    fn has_read(&self, generation: u64, positions: &[(u16, EntryId)]) {
+        if *lock(&self.known) == Some(generation) {
+            self.reached(positions);
         }
+    }
+
+    fn server_run(&self) -> u64 {
+        lock(&self.shared.model).run
     }
 
     /// Nothing is ever under way here: that is for whoever delays its calls to see to.

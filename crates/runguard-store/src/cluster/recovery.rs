@@ -45,6 +45,8 @@ const BEHIND: u128 = 2;
 const SAID_FOR_MILLIS: i64 = 20_000;
 /// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
 const SETTLE: Duration = Duration::from_millis(1_500);
+/// Between two looks for a database that is away.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks while something is on its way home.
 const SHORT_PULSE: Duration = Duration::from_millis(50);
 pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
@@ -62,12 +64,16 @@ pub(crate) struct Health {
     generation: AtomicU64,
     /// The link takes us for at home in the database, but its states are not there yet.
     unbuilt: AtomicBool,
+    /// What its server's latest start is called.
+    server_run: AtomicU64,
     /// The database that has what the one before it lost.
     sent_again_to: AtomicU64,
     log_away: AtomicBool,
     full: AtomicBool,
-    /// What nodes decided alone may not be counted yet.
-    behind: AtomicBool,
+    /// What nodes decided alone may not be counted yet: other nodes, this one; and so long it takes until that is known.
+    others_behind: AtomicBool,
+    ours_behind: AtomicBool,
+    settles_at: Mutex<Option<Instant>>,
     woken: Notify,
 }
 
@@ -80,10 +86,13 @@ impl Default for Health {
             why: Mutex::default(),
             generation: AtomicU64::new(0),
             unbuilt: AtomicBool::new(false),
+            server_run: AtomicU64::new(0),
             sent_again_to: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
             full: AtomicBool::new(false),
-            behind: AtomicBool::new(false),
+            others_behind: AtomicBool::new(false),
+            ours_behind: AtomicBool::new(false),
+            settles_at: Mutex::default(),
             woken: Notify::new(),
         }
     }
@@ -113,7 +122,16 @@ impl Health {
 
     /// Of a step that runs on the shared states.
     pub(crate) fn of_shared_states(&self) -> StoreHealth {
-        if self.behind.load(Ordering::Acquire) { StoreHealth::Behind } else { StoreHealth::Sound }
+        if self.is_behind() { StoreHealth::Behind } else { StoreHealth::Sound }
+    }
+
+    fn is_behind(&self) -> bool {
+        let is_settled = || {
+            let mut settles_at = self.settles_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *settles_at = settles_at.take_if(|at| Instant::now() < *at);
+            settles_at.is_none()
+        };
+        self.others_behind.load(Ordering::Acquire) || self.ours_behind.load(Ordering::Acquire) || !is_settled()
     }
 
     pub(crate) fn is_unbuilt(&self) -> bool {
@@ -334,37 +352,38 @@ impl Local {
 
 /// Tends to the database's health.
 pub(crate) async fn run(inner: &Inner) {
-    // Whether some of what an earlier life left was sent before that life ended is not known.
-    let mut homecoming = Homecoming { doubtful: true, brought: None };
-    let mut settled_at = Instant::now();
     loop {
-        let pulse = if inner.health.behind.load(Ordering::Acquire) { SHORT_PULSE } else { PULSE };
         tokio::select! {
             // The same order always: a simulation must be able to live through it again.
             biased;
             () = inner.health.woken.notified() => {}
-            () = tokio::time::sleep(pulse) => {}
-        }
-        let generation = inner.health.generation.load(Ordering::Acquire);
-        let progress = progress(inner).await;
-        if let Some(progress) = &progress {
-            inner.link.has_read(&progress.positions);
+            () = tokio::time::sleep(PULSE) => {}
         }
         loop {
             let asked = Instant::now();
-            match look(inner).await {
-                Ok(Returned::AfterLong) => {
-                    settled_at = Instant::now() + SETTLE;
-                    break;
-                }
-                Ok(Returned::AtOnce) => break,
-                Err(error) => inner.health.away(&error, asked),
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let Err(error) = look(inner).await else { break };
+            inner.health.away(&error, asked);
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+}
+
+/// Tends to what is on its way: rows that may have to be sent again, and those that were decided alone.
+pub(crate) async fn run_homecoming(inner: &Inner) {
+    // Whether some of what an earlier life left was sent before that life ended is not known.
+    let mut homecoming = Homecoming { doubtful: true, brought: None };
+    loop {
+        tokio::time::sleep(if inner.health.is_behind() { SHORT_PULSE } else { PULSE }).await;
+        let generation = inner.health.generation.load(Ordering::Acquire);
         // Of another database it says nothing about what was sent to this one.
-        if let Some(progress) = progress.filter(|_| generation == inner.health.generation.load(Ordering::Acquire)) {
+        if let Some(progress) = progress(inner).await
+            && generation == inner.health.generation.load(Ordering::Acquire)
+        {
+            inner.link.has_read(generation, &progress.positions);
             inner.unconfirmed.confirm(&progress);
+        }
+        if !inner.health.is_back(Duration::ZERO).await {
+            continue;
         }
         if let Err(error) = bring_late(inner).await {
             tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
@@ -379,14 +398,9 @@ pub(crate) async fn run(inner: &Inner) {
                 }
             }
         }
-        let is_behind = match say_what_waits(inner).await {
-            Ok(others) => others || inner.has_rows_to_bring() || Instant::now() < settled_at,
-            Err(error) => {
-                inner.health.away(&error, Instant::now());
-                true
-            }
-        };
-        inner.health.behind.store(is_behind, Ordering::Release);
+        if let Err(error) = say_what_waits(inner).await {
+            inner.health.away(&error, Instant::now());
+        }
     }
 }
 
@@ -398,8 +412,8 @@ struct Homecoming {
     brought: Option<u64>,
 }
 
-/// Tells the other nodes whether this one has rows to bring home, and gives whether any of them has.
-async fn say_what_waits(inner: &Inner) -> Result<bool, LinkError> {
+/// Tells the other nodes whether this one has rows to bring home, and learns whether any of them has.
+pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
     let name = CellName::new(0, BEHIND);
     let mut found = inner.link.load(vec![name.clone()]).await?.pop().flatten();
     loop {
@@ -416,14 +430,22 @@ async fn say_what_waits(inner: &Inner) -> Result<bool, LinkError> {
             (None, Some(_)) | (Some(_), None) => false,
         };
         if is_said {
-            return Ok(others);
+            inner.health.others_behind.store(others, Ordering::Release);
+            inner.health.ours_behind.store(until.is_some(), Ordering::Release);
+            return Ok(());
         }
         nodes.extend(until.map(|until| (inner.node, until)));
         let put = Put::Set { token: inner.token(), state: postcard::to_stdvec(&nodes).unwrap_or_default(), keep_millis: FOREVER_MILLIS };
         let swap = Swap { partition: 0, cells: vec![SwapCell { name: name.clone(), expect, put }], entry: Vec::new() };
-        found = match inner.link.swap(vec![swap]).await?.pop() {
+        found = match inner.swap(vec![swap]).await?.pop() {
             Some(Swapped::Raced(mut found)) => found.pop().flatten(),
-            Some(Swapped::Done | Swapped::Full) | None => return Ok(others),
+            Some(Swapped::Done | Swapped::Full) | None => {
+                if until.is_some() {
+                    // Whoever does not know it yet hears of it with the next decision.
+                    inner.link.fence().await?;
+                }
+                inner.link.load(vec![name.clone()]).await?.pop().flatten()
+            }
         };
     }
 }
@@ -445,32 +467,30 @@ async fn progress(inner: &Inner) -> Option<Progress> {
     Some(Progress { positions, has_all_before })
 }
 
-/// Whether requests went on without a database that is back.
-enum Returned {
-    AtOnce,
-    AfterLong,
-}
-
 /// Makes sure that the database is there and ours.
-async fn look(inner: &Inner) -> Result<Returned, LinkError> {
+async fn look(inner: &Inner) -> Result<(), LinkError> {
     let asked = Instant::now();
     let millis = inner.link.time().await?;
     inner.clock.learn(millis, asked);
     if !inner.health.is_away() {
         if is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await? {
-            return Ok(Returned::AtOnce);
+            return Ok(());
         }
         inner.health.away(&LinkError::emptied(), asked);
     }
     enter(inner).await?;
+    // A server that was started anew was away for everybody, however little of it this node saw.
+    let (run, known_run) = (inner.link.server_run(), inner.health.server_run.load(Ordering::Acquire));
+    let is_new_run = known_run != 0 && run != known_run;
     let was_long = inner.health.away_since().is_some_and(|since| since.elapsed() >= inner.options.patience);
-    if was_long || inner.has_rows_to_bring() {
+    if was_long || is_new_run || inner.has_rows_to_bring() {
         // Before the first answer from the shared states: what was decided alone is not in them.
-        inner.health.behind.store(true, Ordering::Release);
+        *inner.health.settles_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SETTLE);
         say_what_waits(inner).await?;
     }
+    inner.health.server_run.store(run, Ordering::Release);
     inner.health.sound();
-    Ok(if was_long { Returned::AfterLong } else { Returned::AtOnce })
+    Ok(())
 }
 
 /// Learns which database it is, and makes sure that its states are built.
@@ -482,12 +502,12 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
     inner.health.unbuilt.store(true, Ordering::Release);
     let known = inner.health.generation.load(Ordering::Acquire);
     if known != 0 {
-        tell_what_the_log_has(inner).await;
+        tell_what_the_log_has(inner, known).await;
     }
     let mut about = inner.link.about(mine).await?;
     if known == 0 && is_built(inner, about.generation).await? {
         // It is at work already. What this node has not seen of it, the log has: it may be older than that.
-        tell_what_the_log_has(inner).await;
+        tell_what_the_log_has(inner, about.generation).await;
         about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
     }
     if about.secret != inner.names.secret_text() {
@@ -519,10 +539,10 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
 }
 
 /// So that a database that was put back to an earlier state is known by it.
-async fn tell_what_the_log_has(inner: &Inner) {
+async fn tell_what_the_log_has(inner: &Inner, generation: u64) {
     // While the log is away what this node itself has seen must do; it is asked again with every pulse.
     if let Ok(positions) = inner.log.positions(inner.partitions).await {
-        inner.link.has_read(&positions);
+        inner.link.has_read(generation, &positions);
     }
 }
 
@@ -566,7 +586,7 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
     let mut left: Vec<Swap> = inner.unconfirmed.all().into_iter().filter_map(again).collect();
     while !left.is_empty() {
         let some: Vec<Swap> = left.drain(..left.len().min(CELLS_AT_ONCE)).collect();
-        let answers = inner.link.swap(some.clone()).await?;
+        let answers = inner.swap(some.clone()).await?;
         let mut full = Vec::new();
         for (swap, answer) in some.into_iter().zip(answers) {
             match answer {
@@ -611,7 +631,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         let put = Put::Set { token: inner.token(), state: Vec::new(), keep_millis: FOREVER_MILLIS };
         Swap { partition, cells: vec![SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put }], entry: Vec::new() }
     });
-    inner.link.swap(closing.collect()).await?;
+    inner.swap(closing.collect()).await?;
     let mut at = start;
     loop {
         at = match import_once(inner, &at, 0).await.map_err(unreadable)? {
@@ -652,7 +672,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         if some.is_empty() {
             break;
         }
-        inner.link.swap(some).await?;
+        inner.swap(some).await?;
         inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await?;
     }
     if built > 0 {
@@ -660,7 +680,7 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     }
     let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
     let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
-    match inner.link.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
+    match inner.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {
         Some(Swapped::Done) => Ok(()),
         Some(Swapped::Raced(_) | Swapped::Full) | None => Err(LinkError::Away("another node built the states at the same time".into())),
     }
@@ -677,7 +697,7 @@ async fn bring_unknown(inner: &Inner, rows: Vec<RowWithEffects>, doubtful: bool)
     let erased = Erasures::read(inner).await?;
     let mut rows: Vec<RowWithEffects> =
         rows.into_iter().filter(|RowWithEffects { row, .. }| !erased.took(&row.tenant, &row.session, row.at)).collect();
-    if doubtful {
+    if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.row.id.as_str())) {
         if !inner.caught_up(FLUSH).await {
             return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
         }

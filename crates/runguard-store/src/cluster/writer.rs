@@ -8,10 +8,11 @@ use crate::cluster::cells::{Combined, Proposal, ProposalResult, SwapReply, combi
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
 use crate::cluster::log::Positions;
+use crate::cluster::recovery;
 use crate::embedded::mailbox::{Known, Mailboxes};
 use hashbrown::HashMap;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -21,6 +22,8 @@ use tokio::time::Instant;
 const MAX_BATCH: usize = 1024;
 /// Rows sent that are not known to be in the log, kept in case the database is emptied: about 100 MB.
 const MOST_UNCONFIRMED: usize = 100_000;
+/// Decisions remembered that were given up. What became of one is asked when its node brings home what it decided instead.
+const MOST_DOUBTED: usize = 100_000;
 /// Entries looked at for a proposal whose result is not known.
 const LOOK_FOR: usize = 10_000;
 /// The gate is shut for longer only when states are built.
@@ -114,6 +117,8 @@ pub(crate) struct Unconfirmed {
     sent: Mutex<VecDeque<Sent>>,
     /// Those that a database lost and its successor does not count: no more than were sent.
     late: Mutex<VecDeque<Vec<u8>>>,
+    /// Decisions that were sent and given up: they may have arrived, and were made again alone.
+    doubted: Mutex<BTreeSet<String>>,
 }
 
 impl Unconfirmed {
@@ -123,6 +128,25 @@ impl Unconfirmed {
 
     fn late(&self) -> std::sync::MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any of these may have arrived though it was given up.
+    pub(crate) fn doubts<'a>(&self, mut ids: impl Iterator<Item = &'a str>) -> bool {
+        let doubted = self.doubted();
+        !doubted.is_empty() && ids.any(|id| doubted.contains(id))
+    }
+
+    fn give_up<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        let mut doubted = self.doubted();
+        doubted.extend(ids.map(str::to_owned));
+        while doubted.len() > MOST_DOUBTED {
+            // Ids go up with the time: the oldest is first.
+            doubted.pop_first();
+        }
     }
 
     pub(crate) fn is_late(&self, entry: &[u8]) {
@@ -175,9 +199,21 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let sent_at = inner.clock.now_millis();
     let started = Instant::now();
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
-    let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut again = 0_u32;
+    let give_up = |result: ProposalResult| {
+        for proposal in proposals {
+            inner.cells.settle(proposal, &SwapReply::None);
+        }
+        vec![result; proposals.len()]
+    };
     let answers = loop {
+        // Whoever tends to the database's health says when it is back: nothing is sent before.
+        if !inner.health.is_back(inner.options.patience).await {
+            if again > 0 {
+                inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
+            }
+            return give_up(ProposalResult::Away);
+        }
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
                 Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
@@ -187,20 +223,26 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
         let answered = tokio::time::timeout_at(started + inner.options.patience, asked).await;
         match answered.unwrap_or_else(|_| Err(LinkError::Away("no answer in time".into()))) {
             Ok(answers) => break answers,
+            // Decided again, knowing what is to be known. If it was sent before, it is not known what became of that.
+            Err(LinkError::Fenced) => {
+                if let Err(error) = recovery::say_what_waits(inner).await {
+                    inner.health.away(&error, started);
+                }
+                if again == 0 {
+                    return give_up(ProposalResult::Raced);
+                }
+            }
             Err(error) => {
                 inner.health.away(&error, started);
                 again += 1;
-                // Whoever tends to the database's health says when it is back: nothing is sent before.
-                if !inner.health.is_back(inner.options.patience).await {
-                    for proposal in proposals {
-                        inner.cells.settle(proposal, &SwapReply::None);
-                    }
-                    return results;
+                if matches!(error, LinkError::Refused(_)) && again > 1 {
+                    return give_up(ProposalResult::Away);
                 }
             }
         }
     };
     let now = u64::try_from(inner.clock.now_millis()).unwrap_or(0) + MARGIN_MILLIS;
+    let mut results = vec![ProposalResult::Away; proposals.len()];
     let mut unconfirmed = Vec::new();
     for ((swap, members), answer) in swaps.into_iter().zip(members).zip(answers) {
         let (result, answer) = match answer {

@@ -146,6 +146,14 @@ impl Nodes {
         }
     }
 
+    /// Of a single server: what its latest start is called. Those of Redis Cluster come and go one by one.
+    pub(super) fn server_run(&self) -> u64 {
+        match self {
+            Nodes::One(server) => server.run(),
+            Nodes::Many(_) => 0,
+        }
+    }
+
     fn look_again(&self) {
         match self {
             Nodes::One(_) => {}

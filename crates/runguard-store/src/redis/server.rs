@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The first wait after a failed dial; it doubles up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -39,6 +40,8 @@ pub(super) struct Line {
     /// Its eviction policy, when it is one that throws states away.
     pub(super) evicts: Option<Arc<str>>,
     primary: bool,
+    /// What the server's latest start is called.
+    run: u64,
     /// Random: another for every connection.
     pub(super) number: u64,
 }
@@ -146,7 +149,8 @@ impl Dialer {
         let evicts = line_of(&memory, "maxmemory_policy").filter(|policy| *policy != "noeviction").map(Arc::from);
         let primary = role.first().is_some_and(|role| text(role) == "master");
         let swap_hash = Arc::from(String::from_utf8_lossy(hash));
-        Ok(Line { connection, place, swap_hash, evicts, primary, number: random() })
+        let run = xxh3_64(line_of(&server, "run_id").unwrap_or_default().as_bytes());
+        Ok(Line { connection, place, swap_hash, evicts, primary, run, number: random() })
     }
 
     fn client(&self, place: &HostPort) -> Result<Client, RedisError> {
@@ -211,6 +215,14 @@ impl Server {
             Ok(State::Up(line)) => Ok(line.clone()),
             Ok(State::Down(error)) => Err(error.clone()),
             Ok(State::Dialing) | Err(_) => Err(LinkError::Away("not connected yet".to_owned())),
+        }
+    }
+
+    /// 0 while there is no line.
+    pub(super) fn run(&self) -> u64 {
+        match &*self.state.borrow() {
+            State::Up(line) => line.run,
+            State::Dialing | State::Down(_) => 0,
         }
     }
 
