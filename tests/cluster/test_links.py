@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from servers import Certificates, RedisCluster, until
 
-RIGHTS = (
-    "~rg:* resetchannels -@all +evalsha +eval +script|load +get +mget +set +del +pexpire +hget +hmget +hset +hgetall +hdel +zadd +zrange +zremrangebyscore "
-    "+xadd +xlen +xread +xrevrange +xtrim +sadd +srem +smembers +time +role +info +wait"
-).split()
+DOCS = Path(__file__).parents[2] / "docs/cluster.md"
+RIGHTS = next(line for line in DOCS.read_text().splitlines() if "ACL SETUSER" in line).partition(">PASSWORD ")[2].split()
 
 
 def test_a_slow_redis(cluster):

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use nodes::{Home, Nodes};
 use redis::Pipeline;
 use redis::Value as Reply;
-use server::{Dialer, text};
+use server::{Dialer, random, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
@@ -698,8 +698,9 @@ impl Link for RedisLink {
     }
 
     async fn fence(&self) -> Result<(), LinkError> {
+        let fence = random();
         let move_on = |commands: &mut Pipeline, key: String| {
-            commands.cmd("HINCRBY").arg(key).arg("fence").arg(1);
+            commands.cmd("HSET").arg(key).arg("fence").arg(fence);
         };
         match self.kind {
             Kind::Primary => self.one(Home::Meta, |commands| move_on(commands, self.keys.about())).await.map(drop),
