@@ -154,7 +154,8 @@ def test_patience_is_what_everybody_waits(cluster):
     for asked, answered, answer in waited:
         assert answer["degraded"], answer
         assert answered - began > redis_away_for - 0.05, "it did not wait"
-        assert answered - asked < redis_away_for + 0.4, f"it waited for {answered - asked:.2f} s"
+        # The first to go on alone opens the files it writes to.
+        assert answered - asked < redis_away_for + 1, f"it waited for {answered - asked:.2f} s"
     asked, answered, answer = ask(99)
     assert answer["degraded"] and answered - asked < 0.2, "nobody waits for what is known to be away"
     redis.go_on()

@@ -462,7 +462,7 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        inner.health.sound();
+        inner.health.joined(inner.link.server_run());
         let writer = tokio::spawn({
             let inner = inner.clone();
             async move { writer::run(&inner).await }

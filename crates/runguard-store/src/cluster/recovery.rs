@@ -162,6 +162,12 @@ impl Health {
         self.woken.notify_one();
     }
 
+    /// The first time it is there.
+    pub(crate) fn joined(&self, server_run: u64) {
+        self.server_run.store(server_run, Ordering::Release);
+        self.sound();
+    }
+
     pub(crate) fn sound(&self) {
         let since = {
             let mut away = self.away_since();
