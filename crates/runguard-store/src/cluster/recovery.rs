@@ -45,7 +45,8 @@ const BEHIND: u128 = 2;
 const SAID_FOR_MILLIS: i64 = 20_000;
 /// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// Between two looks for a database that is away.
+/// Between two looks for a database that has just gone, and for one that is away.
+const LOOK_SOON: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks while something is on its way home.
 const SHORT_PULSE: Duration = Duration::from_millis(50);
@@ -369,7 +370,9 @@ pub(crate) async fn run(inner: &Inner) {
             let asked = Instant::now();
             let Err(error) = look(inner).await else { break };
             inner.health.away(&error, asked);
-            tokio::time::sleep(LOOK_AGAIN).await;
+            // While requests wait for it, every moment counts.
+            let is_waited_for = inner.health.away_since().is_some_and(|since| since.elapsed() < inner.options.patience);
+            tokio::time::sleep(if is_waited_for { LOOK_SOON } else { LOOK_AGAIN }).await;
         }
     }
 }
