@@ -36,6 +36,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MOST_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 
 impl Client {
+    /// For a command that has other flags for it.
+    pub(crate) fn of(url: &str, key: Option<&str>) -> Self {
+        Self { url: url.to_owned(), key: key.map(str::to_owned), ca: None }
+    }
+
     /// With the query and the key; what it sends is still to be said.
     fn request(&self, method: Method, path: &str, query: &Query, timeout: Option<Duration>) -> Result<RequestBuilder, Failure> {
         let mut url = Url::parse(&self.address(path)).map_err(|problem| self.unreachable(&problem.to_string()))?;

@@ -15,6 +15,7 @@ pub(crate) mod explain;
 pub(crate) mod insights;
 pub(crate) mod key;
 pub(crate) mod local;
+pub(crate) mod preflight;
 pub(crate) mod preview;
 pub(crate) mod replay;
 pub(crate) mod report;

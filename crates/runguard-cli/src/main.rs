@@ -60,6 +60,8 @@ enum Command {
     Insights(commands::insights::Insights),
     /// Write a report: a page with plots, or totals as a table
     Report(commands::report::Report),
+    /// Play the loops your flow could fall into with your own bot, and see which guards stop them
+    Preflight(commands::preflight::Preflight),
     /// Show what was alerted, test the targets, retry a dead letter
     Alerts(commands::alerts::Alerts),
     /// What changed settings would have done, from the log
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Circuits(circuits) => circuits.run(),
         Command::Insights(insights) => insights.run(),
         Command::Report(report) => report.run(),
+        Command::Preflight(preflight) => preflight.run(),
         Command::Alerts(alerts) => alerts.run(),
         Command::Preview(preview) => preview.run(),
         Command::Replay(replay) => replay.run(),
