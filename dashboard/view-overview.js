@@ -117,10 +117,10 @@ export function overview(frame, main) {
   }
 
   function drawTopics(topics) {
-    return [table('Knowledge base topics by queries', [{ label: 'Topic' }, { label: 'Queries', class: 'n' }, { label: 'Blocked', class: 'n' }, { label: 'Best', class: 'n' }, { label: 'Mean', class: 'n wide-only' }, { label: 'Confidence 0–1' }, { label: 'Sessions', class: 'wide-only' }],
+    return [table('Knowledge base topics by queries', [{ label: 'Topic' }, { label: 'Queries', class: 'n' }, { label: 'Blocked', class: 'n' }, { label: 'Best', class: 'n' }, { label: 'Mean', class: 'n wide-only' }, { label: 'Confidence 0–1' }, { label: 'Sessions < 0.5', class: 'n' }, { label: 'Examples', class: 'wide-only' }],
       topics.slice(0, ROWS).map((topic) => [
-        [foreign(topic.label || topic.topic, 70), topic.is_gap ? [' ', badge('gap', 'Gap')] : null], count(topic.queries), count(topic.blocked), topic.best_confidence.toFixed(2), topic.mean_confidence.toFixed(2),
-        histogram(topic.histogram, `Answers by confidence, from 0 to 1 in tenths: ${topic.histogram.join(', ')}`), sessions(topic.sessions)])),
+        [foreign(topic.label || topic.topic, 70), topic.is_gap ? [' ', badge('gap', 'Gap')] : null, topic.phrasings > 1 ? el('span', { class: 'hint' }, ` in ${count(topic.phrasings)} wordings`) : null], count(topic.queries), count(topic.blocked), topic.best_confidence.toFixed(2), topic.mean_confidence.toFixed(2),
+        histogram(topic.histogram, `Answers by confidence, from 0 to 1 in tenths: ${topic.histogram.join(', ')}`), `${Math.round(topic.low_share * 100)} %`, sessions(topic.sessions)])),
     topics.some((topic) => topic.is_gap) ? el('p', { class: 'hint more' }, 'Gap: asked often and never answered well. Write that document first.') : null, more(topics, 'topics')];
   }
 
@@ -241,7 +241,7 @@ export function overview(frame, main) {
     const list = (one, items, render, text) => (items?.length ? one.show(items, render) : none(one, text));
     const filtered = frame.where.guard || frame.where.reason || frame.where.tenant;
     list(part.reasons, data.reasons, drawReasons, isEmpty ? (filtered ? 'Nothing matches these filters in this time.' : 'Nothing decided in this time.') : 'Nothing was blocked. Good.');
-    const labels = Object.fromEntries((data.topics ?? []).map((topic) => [topic.topic, topic.label]));
+    const labels = Object.fromEntries((data.topics ?? []).flatMap((topic) => [topic.topic, ...topic.members].map((name) => [name, topic.label])));
     if (data.subjects?.length) part.subjects.show({ subjects: data.subjects, labels }, drawSubjects);
     else none(part.subjects, 'Tasks, bots, topics and endpoints show here.');
     if (data.handoffs?.edges?.length) part.handoffs.show(data.handoffs, drawHandoffs);

@@ -109,16 +109,47 @@ def test_each_kind_of_traffic_gets_its_advice(flow):
     assert gap["evidence"]["chain"].count("billing") >= 2
     assert set(gap["sessions"]) <= {f"c{number}" for number in range(4)}
 
-    topic = only(advice, "documentation_gap")
-    assert "how do I return a gift" in topic["title"]
+    # 6 of 36 sessions; where fewer are concerned it is a documentation_gap.
+    topic = only(advice, "low_confidence_topic")
+    assert topic["title"] == '17 % of the sessions get a poor answer to "how do I return a gift"'
     assert topic["evidence"]["best_confidence"] == pytest.approx(0.31)
-    assert topic["saves"]["operations"] == 2 * topic["evidence"]["queries"]
+    assert (topic["evidence"]["low_sessions"], topic["evidence"]["sessions"]) == (6, 36)
+    assert topic["saves"]["operations"] == 12 and of_kind(advice, "documentation_gap") == []
 
     words = only(advice, "colloquial_format")
     assert words["subject"] == "date" and words["setting"] == "guards.capture_slot_fill.entities.date.hint"
     assert words["evidence"]["hints"] == 11
 
     assert [insight["score"] for insight in advice] == sorted((insight["score"] for insight in advice), reverse=True)
+
+
+REFUND = ["How do I get a refund for my order?", "how can I get a refund for my order", "get a refund for my order: how?"]
+
+
+def refunds(flow, sessions=60, poor=7):
+    """Every session asks; some about refunds, each in other words than the one before."""
+    for number in range(sessions):
+        query, confidence = (REFUND[number % 3], 0.3) if number < poor else ("Which countries do you ship to?", 0.9)
+        flow.at(number * HOUR).allowed(KB_CHECK, session_id=f"r{number}", query=query)
+        flow.recorded(KB_RECORD, session_id=f"r{number}", query=query, confidence_score=confidence, retrieved_chunks=3)
+    return flow.at(sessions * HOUR)
+
+
+def test_below_a_half_in_more_than_a_tenth_of_the_sessions_is_one_insight_and_one_call(flow):
+    advice = insights(refunds(flow))
+    topic = only(advice, "low_confidence_topic")
+    assert topic["evidence"]["phrasings"] == 3 and topic["evidence"]["low_sessions"] == 7 and topic["evidence"]["sessions"] == 60
+    shown = flow.get("/v1/overview?since=7d").json
+    [low] = [one for one in shown["topics"] if one["low_share"] > 0.1]
+    assert low["label"] in REFUND and set(low["also"]) < set(REFUND) and len(low["members"]) == 3
+    assert shown["topic_sessions"] == 60 and low["low_share"] == pytest.approx(7 / 60)
+
+
+def test_without_texts_topics_stay_apart(serve):
+    flow = serve('[log]\nstore_text = "none"\n').client()
+    insights(refunds(flow))
+    shown = flow.get("/v1/overview?since=7d").json
+    assert len(shown["topics"]) == 4 and all(one["label"] == "" and one["phrasings"] == 1 for one in shown["topics"])
 
 
 def test_a_little_less_gets_none(flow):

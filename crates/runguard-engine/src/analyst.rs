@@ -16,7 +16,7 @@ use cells::{Cells, Marks};
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Range, Savings};
 use runguard_store::pace::{Pace, step_back};
-use runguard_store::{Follower, Store, StoreError};
+use runguard_store::{Family, Follower, Names, Store, StoreError};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +42,11 @@ pub struct AnalystOptions {
     pub folder: PathBuf,
     pub clock: Clock,
     pub retention_days: u32,
+}
+
+/// What a session is counted by: the store's key tells it too, where only that is known of a session that goes.
+fn session_number(names: Names, tenant: &str, session: &str) -> u64 {
+    names.key(Family::Session, tenant, session).group()
 }
 
 /// What an erasure asks for.
@@ -73,6 +78,7 @@ impl Asked {
 struct Shared {
     path: PathBuf,
     log: Follower,
+    names: Names,
     asked: Mutex<Asked>,
     woken: Condvar,
     /// Somebody waits: no rests.
@@ -142,6 +148,7 @@ impl Analyst {
         let shared = Arc::new(Shared {
             path: options.folder.join(INSIGHT_FILE),
             log: store.follower(),
+            names: store.names(),
             asked: Mutex::default(),
             woken: Condvar::new(),
             hurried: AtomicBool::new(false),
@@ -189,13 +196,23 @@ impl Analyst {
         let minutes = (range.bucket_seconds / 60) as i64;
         let filters = &range.filters;
         let stats = store.stats_by(filters.tenant.clone(), filters.guard.clone(), range.since_ms, range.until_ms, minutes).await?;
+        self.read(range, move |range, cells, behind_rows| Overview { behind_rows, ..digest::overview(range, &stats, cells, &savings) })
+            .await
+    }
+
+    /// Makes something of the cells of a range, on a thread that may wait.
+    async fn read<T: Send + 'static>(
+        &self,
+        range: Range,
+        make: impl FnOnce(&Range, Vec<(CellKey, Cell)>, u64) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
         let place = shared.readers.clone().acquire_owned().await.map_err(|_| StoreError::Stopping)?;
         let make = move || {
             // Held by the thread: a caller who goes away does not end it.
             let _place = place;
             let (cells, behind_rows) = shared.cells(&range)?;
-            Ok(Overview { behind_rows, ..digest::overview(&range, &stats, cells, &savings) })
+            Ok(make(&range, cells, behind_rows))
         };
         tokio::task::spawn_blocking(make).await.map_err(|error| StoreError::Read(error.to_string()))?
     }
@@ -235,7 +252,7 @@ impl Shared {
         if behind > 0 {
             let mut digest = Digest::default();
             let _ = self.log.follow(digested, committed, |row| {
-                digest.fold(&row);
+                digest.fold(&row, session_number(self.names, row.tenant, row.session));
                 ControlFlow::Continue(())
             })?;
             found.extend(digest.into_cells());
@@ -389,12 +406,12 @@ impl Desk {
 
     fn open(&mut self) -> Result<&mut Cells, Ended> {
         if self.cells.is_none() {
-            let mut cells = Cells::open(&self.shared.path)?;
+            let mut cells = Cells::open(&self.shared.path, self.shared.names)?;
             if cells.digested() > self.shared.log.committed() {
                 // Rows that were counted are gone, as after a power cut, and their numbers may come again.
                 drop(cells);
                 self.throw_away("it counts rows that are not in the log");
-                cells = Cells::open(&self.shared.path)?;
+                cells = Cells::open(&self.shared.path, self.shared.names)?;
             }
             self.shared.digested.store(cells.digested(), Ordering::Release);
             self.cells = Some(cells);
@@ -426,7 +443,7 @@ impl Desk {
                 if marks.have(row.tenant, row.session) {
                     row.session = "";
                 }
-                digest.fold(&row);
+                digest.fold(&row, session_number(shared.names, row.tenant, row.session));
                 reached = row.seq;
                 rows += 1;
                 if rows >= BATCH_ROWS || rests.pace.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

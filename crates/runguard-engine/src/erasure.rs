@@ -73,6 +73,15 @@ impl Gone {
         }
     }
 
+    /// What it is counted by. `None`: its key is of a later version.
+    pub(crate) fn number(&self) -> Option<u64> {
+        let key = match &self.whose {
+            Whose::Session(session) => Some(self.names.key(Family::Session, &self.tenant, session)),
+            Whose::Key(key) => Key::from_text(key),
+        };
+        key.map(Key::group)
+    }
+
     pub(crate) fn is(&self, tenant: &str, session: &str) -> bool {
         tenant == self.tenant
             && match &self.whose {

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 const NOW: i64 = 1_700_000_000_000;
 const DAY: i64 = 24 * HOUR_MILLIS;
 const RETRY: &str = "/guard/ai-task-retry";
+const KB_CHECK: &str = "/guard/kb-requery/check";
 const KB_RECORD: &str = "/guard/kb-requery/record";
 
 struct Service {
@@ -229,14 +230,37 @@ async fn an_erased_session_is_in_no_example_no_label_and_no_file() {
     let shown = service.engine.overview(range.clone()).await.unwrap();
     let text = serde_json::to_string(&shown).unwrap();
     assert!(!text.contains("gone-1") && !text.contains("zanzibar"), "{text}");
-    // What was counted stays counted.
+    // What was counted stays counted, but not the session.
     assert_eq!((shown.topics[0].queries, shown.topics[0].label.as_str()), (1, ""));
+    assert_eq!((shown.topic_sessions, shown.topics[0].asked_sessions, shown.topics[0].low_sessions), (0, 0, 0));
     // The same name at another tenant is another session.
     let theirs = Range { filters: Filters { tenant: Some("globex".into()), ..Filters::default() }, ..range };
     assert_eq!(service.engine.overview(theirs).await.unwrap().reasons[0].sessions, ["gone-1"]);
     assert_eq!(service.files_with("zanzibar"), Vec::<String>::new());
     let service = service.restart_after(|_| {}).await;
     assert_eq!(service.files_with("zanzibar"), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn phrasings_of_different_sessions_are_one_topic() {
+    let service = Service::new("[guards.kb_requery.voiceflow]\nmax_queries = 9\n").await;
+    let phrasings = ["How do I get a refund for my order?", "how can I get a refund for my order", "get a refund for my order: how?"];
+    for number in 0..30 {
+        let (session, at) = (format!("s{number}"), NOW + number * DAY / 10);
+        let (text, confidence) =
+            if number % 5 == 0 { (phrasings[number as usize / 5 % 3], 0.3) } else { ("Which countries do you ship to?", 0.9) };
+        service.ask("acme", KB_CHECK, json!({"session_id": session, "query": text}), at).await;
+        service.ask("acme", KB_RECORD, json!({"session_id": session, "query": text, "confidence_score": confidence}), at + 1).await;
+    }
+    for is_digested in [false, true] {
+        if is_digested {
+            service.engine.analyst.catch_up().await.unwrap();
+        }
+        let shown = service.overview(NOW - DAY, NOW + 4 * DAY).await;
+        let refund = shown.topics.iter().find(|topic| topic.label.contains("refund")).unwrap();
+        assert_eq!((shown.topic_sessions, shown.topics.len(), refund.phrasings, refund.low_sessions), (30, 2, 3, 6), "{:?}", shown.topics);
+        assert!((refund.low_share - 0.2).abs() < 1e-9);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,6 +29,8 @@ pub struct Overview {
     pub subjects: Vec<SubjectCount>,
     pub handoffs: Handoffs,
     pub topics: Vec<Topic>,
+    /// Sessions that asked a knowledge base: what the shares of topics are shares of.
+    pub topic_sessions: u64,
     pub actions: Vec<Action>,
     /// 0: all actions run as often; towards 1: one of them runs nearly alone (Gini).
     pub action_skew: f64,
@@ -134,6 +136,12 @@ pub struct Topic {
     pub topic: String,
     /// One of its queries, as far as texts are kept.
     pub label: String,
+    /// Names that were joined because their words ask for the same, in whichever session.
+    pub phrasings: u64,
+    /// Other words for it, the most frequent first.
+    pub also: Vec<String>,
+    /// The names, the most frequent first.
+    pub members: Vec<String>,
     pub queries: u64,
     pub blocked: u64,
     pub best_confidence: f64,
@@ -142,6 +150,12 @@ pub struct Topic {
     pub histogram: [u64; 10],
     /// Asked often enough, and never answered well.
     pub is_gap: bool,
+    pub asked_sessions: u64,
+    /// Sessions with an answer below 0.5, and those of them with no better one.
+    pub low_sessions: u64,
+    pub unanswered_sessions: u64,
+    /// `low_sessions` of all sessions that asked a knowledge base, 0 to 1.
+    pub low_share: f64,
     pub sessions: Vec<String>,
 }
 

@@ -1,11 +1,11 @@
 //! The file of the cells: one table, and how far into the log it reaches.
 
-use super::{Ended, Rests};
+use super::{Ended, Rests, session_number};
 use crate::erasure::Gone;
-use runguard_insight::insight::digest::{Cell, CellKey, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Range};
-use runguard_store::TrustedTime;
+use runguard_insight::insight::digest::{Cell, CellKey, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Range, Sessions};
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};
+use runguard_store::{Names, TrustedTime};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Another format is thrown away and built anew.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// Cells kept, about 200 bytes each; beyond it the oldest hours go before their time.
 const MOST_CELLS: u64 = 1_000_000;
 /// Groups whose names are remembered as counted.
@@ -132,16 +132,19 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
+    pub(super) fn open(path: &Path, names: Names) -> Result<Self, rusqlite::Error> {
         let mut connection = Self::connect(path)?;
-        let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        if found != FORMAT && found != 0 {
+        let mut found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        // Of another store's numbers no session could be told, nor be taken out.
+        let numbering = session_number(names, "", "") >> 1;
+        if found != 0 && (found != FORMAT || progress(&connection, "numbering")? != numbering) {
             drop(connection);
             remove(path).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-            connection = Self::connect(path)?;
+            (connection, found) = (Self::connect(path)?, 0);
         }
-        if found != FORMAT {
-            connection.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;"))?;
+        if found == 0 {
+            let numbered = format!("INSERT INTO progress (name, value) VALUES ('numbering', {numbering});");
+            connection.execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} {numbered} PRAGMA user_version = {FORMAT}; COMMIT;"))?;
         }
         Ok(Self {
             digested: progress(&connection, "digested")?,
@@ -247,7 +250,8 @@ impl Cells {
         let mut is_known = false;
         {
             let mut select = transaction.prepare_cached(
-                "SELECT hour, dimension, first_name, second_name, body FROM cells WHERE tenant = ?1 AND (?2 IS NULL OR instr(body, ?2) > 0)",
+                "SELECT hour, dimension, first_name, second_name, body FROM cells
+                 WHERE tenant = ?1 AND (?2 IS NULL OR instr(body, ?2) > 0 OR instr(body, ?3) > 0)",
             )?;
             let mut update = transaction.prepare_cached(
                 "UPDATE cells SET body = ?6 WHERE hour = ?1 AND tenant = ?2 AND dimension = ?3 AND first_name = ?4 AND second_name = ?5",
@@ -256,11 +260,12 @@ impl Cells {
                 let place: (i64, i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
                 Ok((place, row.get::<_, Vec<u8>>(4)?))
             };
-            let found =
-                select.query_map(params![gone.tenant(), gone.session().map(str::as_bytes)], read)?.collect::<Result<Vec<_>, _>>()?;
+            let number = gone.number().unwrap_or_default();
+            let (name, trace) = (gone.session().map(str::as_bytes), Sessions::trace(number));
+            let found = select.query_map(params![gone.tenant(), name, trace], read)?.collect::<Result<Vec<_>, _>>()?;
             for ((hour, dimension, first, second), body) in found {
                 let mut cell = decode(&body)?;
-                if cell.forget(|session| gone.is(gone.tenant(), session)) {
+                if cell.forget(|session| gone.is(gone.tenant(), session), number) {
                     is_known = true;
                     update.execute(params![hour, gone.tenant(), dimension, first, second, encode(&cell)?])?;
                 }

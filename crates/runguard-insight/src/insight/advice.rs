@@ -40,6 +40,7 @@ type Rule = fn(&Overview, &Facts<'_>) -> Vec<Insight>;
 const RULES: &[Rule] = &[
     missing_signal,
     handoff_gap,
+    low_confidence_topic,
     documentation_gap,
     asked_after_good_answer,
     missing_action,
@@ -327,6 +328,58 @@ fn handoff_gap(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     found
 }
 
+/// From how many sessions on a share of them says something, and which share it is.
+const LOW_ALL_MIN: u64 = 20;
+const LOW_SESSIONS_MIN: u64 = 5;
+const LOW_SHARE: f64 = 0.1;
+
+fn is_low_in_many(topic: &super::Topic, overview: &Overview) -> bool {
+    overview.topic_sessions >= LOW_ALL_MIN
+        && topic.low_sessions >= LOW_SESSIONS_MIN
+        && topic.low_share > LOW_SHARE
+        && !is_rest(&topic.topic)
+}
+
+fn shown_topic(topic: &super::Topic) -> &str {
+    if topic.label.trim().is_empty() { &topic.topic } else { &topic.label }
+}
+
+/// A topic that one session in ten gets a poor answer to, in whatever words.
+fn low_confidence_topic(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
+    let guard = GuardName::KbRequery;
+    let say = |topic: &super::Topic| {
+        let draft = Draft {
+            id: "low_confidence_topic",
+            guard,
+            subject: Some(&topic.topic),
+            about: topic.low_sessions,
+            sureness: 0.9,
+            // Each of them had one poor answer at least that was paid for.
+            saves: facts.saves(guard, topic.low_sessions),
+            setting: None,
+            evidence: vec![
+                ("label", json!(shown_topic(topic))),
+                ("low_sessions", json!(topic.low_sessions)),
+                ("sessions", json!(overview.topic_sessions)),
+                ("share", rounded(topic.low_share)),
+                ("unanswered_sessions", json!(topic.unanswered_sessions)),
+                ("phrasings", json!(topic.phrasings)),
+                ("best_confidence", rounded(topic.best_confidence)),
+            ],
+            sessions: &topic.sessions,
+        };
+        draft.say(
+            overview,
+            format!("{} of the sessions get a poor answer to {}", percent(topic.low_share), named(shown_topic(topic))),
+            format!(
+                "{} of {} sessions that asked the knowledge base had an answer below {GAP_CONFIDENCE} on this, {} of them no better one; it was asked in {} wordings, and the best answer had a confidence of {:.2}. Write a document on it, or improve the one there is.",
+                topic.low_sessions, overview.topic_sessions, topic.unanswered_sessions, topic.phrasings, topic.best_confidence
+            ),
+        )
+    };
+    overview.topics.iter().filter(|topic| is_low_in_many(topic, overview)).map(say).collect()
+}
+
 const GAP_QUERIES_MIN: u64 = 5;
 /// Answers whose confidence is known: a topic that was never answered says nothing of the documents.
 const GAP_ANSWERS_MIN: u64 = 3;
@@ -337,10 +390,12 @@ fn documentation_gap(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {
     let guard = GuardName::KbRequery;
     let gaps = overview.topics.iter().filter(|topic| {
         let answered = sum(&topic.histogram);
-        topic.queries >= GAP_QUERIES_MIN && answered >= GAP_ANSWERS_MIN && topic.best_confidence < GAP_CONFIDENCE && !is_rest(&topic.topic)
+        let is_gap = topic.queries >= GAP_QUERIES_MIN && answered >= GAP_ANSWERS_MIN && topic.best_confidence < GAP_CONFIDENCE;
+        // What the share of the sessions says already is not said again.
+        is_gap && !is_rest(&topic.topic) && !is_low_in_many(topic, overview)
     });
     let say = |topic: &super::Topic| {
-        let label = if topic.label.trim().is_empty() { &topic.topic } else { &topic.label };
+        let label = shown_topic(topic);
         let draft = Draft {
             id: "documentation_gap",
             guard,

@@ -7,6 +7,11 @@
 //! Names are bounded by hour, tenant, dimension and guard. Which names are kept beyond the bound depends on who comes
 //! first; that nothing is lost from the sums does not: the rest is counted under [`OTHER`].
 
+mod joined;
+mod sessions;
+
+pub use sessions::Sessions;
+
 use super::{
     Action, BudgetSeen, Chain, Counted, Edge, Endpoint, Entity, Filters, Goal, GoalAction, Hours, Outcomes, Overview, ReasonCount,
     SubjectCount, Topic,
@@ -29,6 +34,8 @@ pub const OTHER: &str = "(other)";
 pub const MOST_EXAMPLES: usize = 3;
 /// Entries of each list of an overview.
 pub const MOST_ENTRIES: usize = 50;
+/// Names of one topic that are told.
+const MOST_MEMBERS: usize = 20;
 /// Subjects shown for a reason.
 const MOST_SUBJECTS: usize = 5;
 /// Bots of a chain: its end, where the circle is.
@@ -44,6 +51,9 @@ const MINUTE_MILLIS: i64 = 60_000;
 const PARTS: i64 = 10;
 /// Confidences are added as whole numbers, so that their order does not matter.
 const WHOLE_CONFIDENCE: f64 = 10_000.0;
+/// Sessions of a topic, and of a guard, that are told apart: of more their number is told within some percent.
+const TOPIC_SESSIONS: u16 = 256;
+const GUARD_SESSIONS: u16 = 2048;
 /// A topic asked about so often, and never answered better than this, is not documented.
 const GAP_ASKED: u64 = 3;
 const GAP_CONFIDENCE: f64 = 0.5;
@@ -60,7 +70,7 @@ pub enum Dimension {
     Edge,
     /// The chain as a JSON list, reason: `count`.
     Chain,
-    /// Topic: `allowed` are queries; `count`, `sum`, `max` and histogram are confidences.
+    /// Topic: `allowed` are queries; `count`, `sum`, `max` and histogram are confidences; the sessions are those that asked.
     Topic,
     /// Endpoint: `allowed` succeeded, `blocked` failed; `count`, `sum` and `max` are latencies; the histogram is failures
     /// by tenths of the hour.
@@ -74,10 +84,12 @@ pub enum Dimension {
     Goal,
     /// Goal: the label is what is on offer.
     Offer,
+    /// Guard: the sessions that asked it.
+    Sessions,
 }
 
 impl Dimension {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Subject,
         Self::Reason,
         Self::Edge,
@@ -88,6 +100,7 @@ impl Dimension {
         Self::Budget,
         Self::Goal,
         Self::Offer,
+        Self::Sessions,
     ];
 
     /// Kept on disk: numbers are added, never changed.
@@ -101,6 +114,7 @@ impl Dimension {
             Self::Call => 6,
             Self::Entity => 7,
             Self::Budget => 8,
+            Self::Sessions => 9,
             Self::Goal => 21,
             Self::Offer => 22,
         }
@@ -115,7 +129,7 @@ impl Dimension {
     pub const fn is_bounded_by_first_name(self) -> bool {
         match self {
             Self::Subject | Self::Reason => true,
-            Self::Edge | Self::Chain | Self::Topic | Self::Call | Self::Entity | Self::Budget | Self::Goal | Self::Offer => false,
+            Self::Edge | Self::Chain | Self::Topic | Self::Call | Self::Entity | Self::Budget | Self::Goal | Self::Offer | Self::Sessions => false,
         }
     }
 
@@ -179,6 +193,7 @@ pub struct Cell {
     pub examples: Vec<Example>,
     pub nanodollars: Option<Figure>,
     pub tokens: Option<Figure>,
+    pub sessions: Sessions,
 }
 
 impl Cell {
@@ -202,14 +217,16 @@ impl Cell {
         }
         self.nanodollars = self.nanodollars.max(other.nanodollars);
         self.tokens = self.tokens.max(other.tokens);
+        self.sessions.add(&other.sessions);
     }
 
-    /// Takes out what names sessions that are gone. Says whether there was something.
-    pub fn forget(&mut self, is_gone: impl Fn(&str) -> bool) -> bool {
+    /// Takes out what names a session that is gone, or is its number. Says whether there was something.
+    pub fn forget(&mut self, is_gone: impl Fn(&str) -> bool, number: u64) -> bool {
         let before = self.examples.len();
         self.examples.retain(|example| !is_gone(&example.session));
         let label = self.label.take_if(|label| is_gone(&label.session));
-        label.is_some() || self.examples.len() < before
+        let was_counted = self.sessions.forget(number);
+        label.is_some() || self.examples.len() < before || was_counted
     }
 
     fn outcome(&mut self, outcome: Outcome) {
@@ -285,16 +302,20 @@ impl Digest {
         self.cell(place.hour, &place.tenant, place.dimension, &place.first, &place.second).add(cell);
     }
 
-    /// Of a row without a session numbers are kept, and neither examples nor texts.
-    pub fn fold(&mut self, row: &RowRef<'_>) {
+    /// Of a row without a session numbers are kept, and neither examples nor texts. `number` is the session's, as its store
+    /// makes it of the name.
+    pub fn fold(&mut self, row: &RowRef<'_>, number: u64) {
         // An operator's change is no decision, and what a later version's guard means is not known.
         let (Some(_), Some(outcome)) = (row.guard.known(), row.outcome.answered()) else { return };
         let shows = logged::shows(row);
+        if !row.session.is_empty() {
+            self.of(row, Dimension::Sessions, row.guard.code(), "").sessions.see(number, 0, GUARD_SESSIONS);
+        }
         if row.kind == Kind::Check {
             self.decision(row, outcome, shows.topic.as_ref().map_or(row.subject, |topic| &topic.name));
         }
         if let Some(topic) = &shows.topic {
-            self.topic(row, outcome, topic);
+            self.topic(row, number, outcome, topic);
         }
         if let Some(handover) = &shows.handover {
             self.handover(row, outcome, handover);
@@ -335,8 +356,12 @@ impl Digest {
         }
     }
 
-    fn topic(&mut self, row: &RowRef<'_>, outcome: Outcome, topic: &logged::Topic<'_>) {
+    fn topic(&mut self, row: &RowRef<'_>, number: u64, outcome: Outcome, topic: &logged::Topic<'_>) {
         let cell = self.of(row, Dimension::Topic, &topic.name, "");
+        if !row.session.is_empty() {
+            let marks = topic.confidence.map_or(0, |confidence| if confidence < GAP_CONFIDENCE { sessions::LOW } else { sessions::GOOD });
+            cell.sessions.see(number, marks, TOPIC_SESSIONS);
+        }
         if outcome == Outcome::Blocked {
             cell.blocked += 1;
         } else if topic.counts {
@@ -631,7 +656,8 @@ impl Gathered {
                 | Dimension::Entity
                 | Dimension::Budget
                 | Dimension::Goal
-                | Dimension::Offer => {}
+                | Dimension::Offer
+                | Dimension::Sessions => {}
             }
             let hash = scratch.hash(0, "", place.dimension, &[&place.first, &place.second]);
             by_hash
@@ -668,6 +694,15 @@ impl Gathered {
 
     fn each(&self, dimension: Dimension) -> impl Iterator<Item = (&str, &str, &Cell)> {
         self.cells.get(&dimension).into_iter().flatten().map(|((first, second), cell)| (&**first, &**second, cell))
+    }
+
+    /// Sessions that asked a guard.
+    fn sessions_of(&self, guard: GuardName) -> u64 {
+        let mut all = Sessions::default();
+        for (_, _, cell) in self.each(Dimension::Sessions).filter(|(named, ..)| *named == guard.code()) {
+            all.add(&cell.sessions);
+        }
+        all.count()
     }
 
     /// Who is behind the reasons, and the subjects themselves.
@@ -719,7 +754,9 @@ impl Gathered {
             self.handoffs(shown, range);
         }
         if range.wants(GuardName::KbRequery) {
-            shown.topics = heaviest(self.each(Dimension::Topic).map(|(topic, _, cell)| topic_shown(topic, cell)), |topic| {
+            shown.topic_sessions = self.sessions_of(GuardName::KbRequery);
+            let topics = joined::join(self.each(Dimension::Topic).map(|(topic, _, cell)| (topic, cell)));
+            shown.topics = heaviest(topics.iter().map(|topic| topic_shown(topic, shown.topic_sessions)), |topic| {
                 (topic.queries + topic.blocked, Reverse(topic.topic.clone()))
             });
         }
@@ -869,17 +906,27 @@ impl Gathered {
     }
 }
 
-fn topic_shown(topic: &str, cell: &Cell) -> Topic {
+fn topic_shown(topic: &joined::Joined<'_>, all_sessions: u64) -> Topic {
+    let cell = &topic.cell;
     let best = cell.max as f64 / WHOLE_CONFIDENCE;
+    let low = cell.sessions.count_of(|marks| marks & sessions::LOW > 0);
     Topic {
-        topic: topic.to_owned(),
-        label: cell.label.as_ref().map(|label| label.text.to_string()).unwrap_or_default(),
+        topic: topic.name.to_owned(),
+        label: topic.label.clone(),
+        phrasings: topic.members.len() as u64,
+        also: topic.also.clone(),
+        members: topic.members.iter().take(MOST_MEMBERS).map(|name| (*name).to_owned()).collect(),
         queries: cell.allowed,
         blocked: cell.blocked,
         best_confidence: best,
         mean_confidence: cell.sum as f64 / WHOLE_CONFIDENCE / cell.count.max(1) as f64,
         histogram: cell.histogram.unwrap_or_default().map(u64::from),
-        is_gap: topic != OTHER && cell.count > 0 && cell.allowed + cell.blocked >= GAP_ASKED && best < GAP_CONFIDENCE,
+        is_gap: topic.name != OTHER && cell.count > 0 && cell.allowed + cell.blocked >= GAP_ASKED && best < GAP_CONFIDENCE,
+        asked_sessions: cell.sessions.count(),
+        low_sessions: low,
+        unanswered_sessions: cell.sessions.count_of(|marks| marks == sessions::LOW),
+        // Beyond the bounds both are told about, and a part is never more than the whole.
+        low_share: (low as f64 / all_sessions.max(1) as f64).min(1.0),
         sessions: sessions(cell),
     }
 }

@@ -393,8 +393,10 @@ fn topics(overview: &Overview, links: &Links<'_>) -> String {
     let row = |topic: &Topic| {
         let name = if topic.label.trim().is_empty() { &topic.topic } else { &topic.label };
         let gap = if topic.is_gap { " <span class=\"badge\">gap</span>" } else { "" };
+        let wordings =
+            if topic.phrasings > 1 { format!(" <small>in {} wordings</small>", grouped(topic.phrasings)) } else { String::new() };
         vec![
-            format!("{}{gap}", text(name)),
+            format!("{}{gap}{wordings}", text(name)),
             grouped(topic.queries),
             grouped(topic.blocked),
             columns(
@@ -403,11 +405,15 @@ fn topics(overview: &Overview, links: &Links<'_>) -> String {
                 &format!("answers by confidence, in tenths: {:?}", topic.histogram),
             ),
             format!("{:.2}", topic.best_confidence),
+            format!("{} %", (topic.low_share * 100.0).round()),
             links.sessions(&topic.sessions),
         ]
     };
     let rows: Vec<Vec<String>> = overview.topics.iter().take(MAX_ROWS).map(row).collect();
-    if rows.is_empty() { String::new() } else { table(&["topic", "#asked", "#refused", "confidence, 0 to 1", "#best", "sessions"], &rows) }
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(&["topic", "#asked", "#refused", "confidence, 0 to 1", "#best", "#sessions below 0.5", "sessions"], &rows)
 }
 
 fn endpoints(overview: &Overview) -> String {

@@ -173,6 +173,40 @@ fn documentation_gaps_come_by_traffic() {
 }
 
 #[test]
+fn a_topic_that_many_sessions_get_a_poor_answer_to() {
+    let topic = |low: u64, share: f64| Topic {
+        topic: "3f2a".into(),
+        label: "how do I cancel".into(),
+        phrasings: 3,
+        queries: 40,
+        best_confidence: 0.45,
+        histogram: [0, 0, 10, 10, 5, 0, 0, 0, 0, 0],
+        asked_sessions: low,
+        low_sessions: low,
+        unanswered_sessions: low - 1,
+        low_share: share,
+        sessions: names(&["k"]),
+        ..Topic::default()
+    };
+    let mut overview = week();
+    overview.topic_sessions = 100;
+    overview.topics = vec![topic(12, 0.12)];
+    let insight = only(told(&overview), "low_confidence_topic");
+    assert_eq!(insight.title, "12 % of the sessions get a poor answer to \"how do I cancel\"");
+    assert_eq!((insight.evidence["share"].clone(), insight.evidence["phrasings"].clone()), (json!(0.12), json!(3)));
+    assert_eq!((insight.evidence["low_sessions"].clone(), insight.evidence["sessions"].clone()), (json!(12), json!(100)));
+    // It is said once.
+    silent(&told(&overview), "documentation_gap");
+    overview.topics = vec![topic(10, 0.1)];
+    silent(&told(&overview), "low_confidence_topic");
+    only(told(&overview), "documentation_gap");
+    (overview.topic_sessions, overview.topics) = (19, vec![topic(12, 0.63)]);
+    silent(&told(&overview), "low_confidence_topic");
+    (overview.topic_sessions, overview.topics) = (20, vec![topic(4, 0.2)]);
+    silent(&told(&overview), "low_confidence_topic");
+}
+
+#[test]
 fn a_flow_that_asks_after_a_good_answer() {
     let mut overview = week();
     overview.reasons = vec![reason(Reason::ConfidenceAlreadyMet, 10, &[])];
@@ -665,8 +699,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn a_topic()(topic in name(), label in name(), queries in number(), best in float(), mean in float(), cell in number(), sessions in few(name())) -> Topic {
-        Topic { topic, label, queries, blocked: 0, best_confidence: best, mean_confidence: mean, histogram: [cell; 10], is_gap: false, sessions }
+    fn a_topic()(topic in name(), label in name(), queries in number(), low in number(), low_share in float(), best in float(), mean in float(), cell in number(), sessions in few(name())) -> Topic {
+        Topic { topic, label, queries, best_confidence: best, mean_confidence: mean, histogram: [cell; 10], low_sessions: low, low_share, sessions, ..Topic::default() }
     }
 }
 
@@ -687,12 +721,13 @@ prop_compose! {
         skew in float(),
         entities in few((name(), number(), few(name()))),
         budgets in few((name(), float(), proptest::option::of(float()), number())),
-        hours in few((0..GuardName::ALL.len(), name(), number())),
+        (hours, topic_sessions) in (few((0..GuardName::ALL.len(), name(), number())), number()),
     ) -> Overview {
         Overview {
             reasons,
             subjects,
             topics,
+            topic_sessions,
             endpoints,
             handoffs: Handoffs { edges: Vec::new(), chains: chains.into_iter().map(|(chain, count, sessions)| Chain { chain, count, sessions }).collect() },
             actions: actions.into_iter().map(|(action, runs)| Action { action, runs, ..Action::default() }).collect(),

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use serde_json::json;
 
 const NOON: i64 = 1_700_049_600_000;
 const MINUTE: i64 = 60_000;
@@ -30,9 +31,14 @@ fn cells(digest: Digest) -> Vec<(CellKey, Cell)> {
 fn fold(rows: &[RowRef<'_>]) -> Vec<(CellKey, Cell)> {
     let mut digest = Digest::default();
     for row in rows {
-        digest.fold(row);
+        digest.fold(row, number(row));
     }
     cells(digest)
+}
+
+/// As a store would make it of the name.
+fn number(row: &RowRef<'_>) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(row.session.as_bytes())
 }
 
 fn day() -> Range {
@@ -160,6 +166,72 @@ fn topics_of_both_doors_have_their_confidences() {
     assert!(shown.subjects.iter().any(|subject| subject.subject == "t1" && subject.allowed == 1));
 }
 
+/// What a session asked, and the confidence of the answer, as the Voiceflow door records it.
+fn told(session: &str, query: &str, confidence: f64) -> [String; 4] {
+    let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(query.as_bytes()));
+    let input = json!({"query": query, "confidence_score": confidence, "retrieved_chunks": 2}).to_string();
+    [session.to_owned(), hash.clone(), json!({ "topic_hash": hash }).to_string(), input]
+}
+
+fn recorded(texts: &[[String; 4]]) -> Vec<RowRef<'_>> {
+    texts
+        .iter()
+        .map(|[session, subject, answer, input]| RowRef {
+            kind: "record".into(),
+            answer,
+            input,
+            ..row("kb_requery", subject, session, "recorded", None)
+        })
+        .collect()
+}
+
+#[test]
+fn phrasings_of_different_sessions_are_one_topic() {
+    let asked: Vec<[String; 4]> = [
+        ("s1", "How do I get a refund for my order?", 0.2),
+        ("s2", "how can I get a refund for my order", 0.4),
+        ("s3", "get a refund for my order, how?", 0.3),
+        ("s3", "How could I get a refund for my order?", 0.7),
+        ("s4", "Which countries do you ship to?", 0.9),
+        ("s5", "which countries do you ship to", 0.8),
+        ("s6", "How do I delete my order?", 0.1),
+    ]
+    .map(|(session, query, confidence)| told(session, query, confidence))
+    .to_vec();
+    let shown = show(&day(), &recorded(&asked));
+    assert_eq!(shown.topic_sessions, 6);
+    let refund = &shown.topics[0];
+    assert_eq!((refund.queries, refund.phrasings, refund.members.len()), (4, 4, 4), "{:?}", shown.topics);
+    assert_eq!((refund.asked_sessions, refund.low_sessions, refund.unanswered_sessions), (3, 3, 2));
+    assert!((refund.low_share - 0.5).abs() < 1e-9 && (refund.best_confidence - 0.7).abs() < 1e-9);
+    assert!(refund.label.contains("refund") && refund.also.len() == 3 && refund.also.iter().all(|words| words.contains("refund")));
+    assert_eq!((shown.topics[1].asked_sessions, shown.topics[1].low_sessions), (2, 0));
+    assert!(shown.topics[2].label.contains("delete") && shown.topics.len() == 3, "other questions stay others");
+    let mut backwards = asked;
+    backwards.reverse();
+    assert_eq!(show(&day(), &recorded(&backwards)).topics, shown.topics);
+}
+
+#[test]
+fn topics_without_words_stay_by_themselves() {
+    let texts: Vec<[String; 4]> = (0..3)
+        .map(|number| {
+            let hash = format!("00000000000000a{number}");
+            [format!("s{number}"), hash.clone(), json!({ "topic_hash": hash }).to_string(), r#"{"confidence_score":0.1}"#.to_owned()]
+        })
+        .collect();
+    let shown = show(&day(), &recorded(&texts));
+    assert_eq!(shown.topics.iter().map(|topic| (topic.phrasings, topic.label.as_str())).collect::<Vec<_>>(), [(1, ""); 3]);
+    // A name that a flow makes of the first words of the question is words.
+    let named = |name: &'static str, session: &'static str| RowRef {
+        input: r#"{"last_confidence":0.3}"#,
+        answer: r#"{"queries_used":2}"#,
+        ..row("kb_requery", name, session, "allowed", None)
+    };
+    let shown = show(&day(), &[named("how do refunds work", "a"), named("refunds how do they work", "b")]);
+    assert_eq!((shown.topics.len(), shown.topics[0].low_sessions), (1, 2), "{:?}", shown.topics);
+}
+
 #[test]
 fn calls_tell_their_failures_over_time() {
     let record = RowRef { kind: "record".into(), ..row("api_circuit", "orders", "s", "recorded", None) };
@@ -270,12 +342,14 @@ fn a_forgotten_session_is_in_no_cell() {
     ];
     let mut changed = 0;
     for (_, mut cell) in fold(&rows) {
-        changed += usize::from(cell.forget(|session: &str| session == "gone"));
+        let gone = xxhash_rust::xxh3::xxh3_64(b"gone");
+        changed += usize::from(cell.forget(|session: &str| session == "gone", gone));
         let left = format!("{cell:?}");
         assert!(!left.contains("gone") && !left.contains("secret"), "{left}");
-        assert!(!cell.forget(|session: &str| session == "gone"));
+        assert!(!cell.forget(|session: &str| session == "gone", gone));
     }
-    assert_eq!(changed, 2);
+    // The topic's, the reason's, and where sessions of each guard are counted.
+    assert_eq!(changed, 4);
     let nobodys: Vec<RowRef<'_>> = rows.iter().map(|row| RowRef { session: "", ..row.clone() }).collect();
     assert!(fold(&nobodys).iter().all(|(_, cell)| cell.examples.is_empty() && cell.label.is_none()));
 }
@@ -284,9 +358,9 @@ fn a_forgotten_session_is_in_no_cell() {
 fn names_beyond_the_bound_are_counted_together_and_push_out_nobody_elses() {
     let mut digest = Digest::default();
     for name in 0..MOST_NAMES + 500 {
-        digest.fold(&row("kb_requery", &format!("t{name}"), "s", "blocked", Some("kb_query_cap_reached")));
+        digest.fold(&row("kb_requery", &format!("t{name}"), "s", "blocked", Some("kb_query_cap_reached")), 1);
     }
-    digest.fold(&row("handoff", "billing", "s", "allowed", None));
+    digest.fold(&row("handoff", "billing", "s", "allowed", None), 1);
     let cells = cells(digest);
     let of = |dimension: Dimension| cells.iter().filter(move |(place, _)| place.dimension == dimension);
     let named = |name: &'static str| move |(place, _): &&(CellKey, Cell)| *place.second == *name;
@@ -365,7 +439,7 @@ proptest! {
         let rows = as_rows(&drawn, &texts);
         let mut digests: Vec<Digest> = (0..5).map(|_| Digest::default()).collect();
         for (row, piece) in rows.iter().zip(&pieces) {
-            digests[*piece].fold(row);
+            digests[*piece].fold(row, number(row));
         }
         let mut merged = Digest::default();
         for piece in order {

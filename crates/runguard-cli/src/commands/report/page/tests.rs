@@ -85,7 +85,10 @@ fn week(name: &dyn Fn(&str, usize) -> String) -> Overview {
                 mean_confidence: 0.2,
                 histogram: [3, 9, 14, 8, 2, if number > 3 { 9 } else { 0 }, if number > 3 { 20 } else { 0 }, 0, 0, 0],
                 is_gap: number <= 3,
+                phrasings: 1 + number as u64 % 3,
+                low_share: 0.124,
                 sessions: list("session", 3),
+                ..Topic::default()
             })
             .collect(),
         actions: ["search_orders", "read_page", "refund", "escalate"]

@@ -1,0 +1,79 @@
+//! Topics of different sessions that ask for the same, put together.
+//!
+//! Within a session the guard itself puts a rephrased query into its topic; what other sessions asked it does not know. Here, where
+//! the log is read, topics are joined by their words, with the same rule. The heaviest topic comes first and leads; each further one
+//! joins the first leader it is similar to, or leads itself. So no chain of small differences joins what is far apart, and the same
+//! cells give the same topics, in whatever order they were written. What has no words (they are not kept) stays by itself.
+
+use super::{Cell, OTHER};
+use runguard_core::similarity::Gist;
+use std::cmp::Reverse;
+
+/// Topics that are compared: those asked most. The rest stay by themselves.
+const MOST_COMPARED: usize = 1_000;
+/// Topics that others may join.
+const MOST_LEADERS: usize = 200;
+/// Other words that are shown.
+const MOST_WORDINGS: usize = 5;
+/// A digest in the place of a name: no words.
+const DIGEST_DIGITS: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Joined<'a> {
+    /// The leader's.
+    pub(super) name: &'a str,
+    pub(super) label: String,
+    pub(super) also: Vec<String>,
+    pub(super) members: Vec<&'a str>,
+    pub(super) cell: Cell,
+    gist: Option<Gist>,
+}
+
+impl<'a> Joined<'a> {
+    fn lead(name: &'a str, cell: &Cell, gist: Option<Gist>) -> Self {
+        let label = cell.label.as_ref().map(|label| label.text.to_string()).unwrap_or_default();
+        Self { name, label, also: Vec::new(), members: vec![name], cell: cell.clone(), gist }
+    }
+
+    fn take(&mut self, name: &'a str, cell: &Cell) {
+        self.members.push(name);
+        self.cell.add(cell);
+        let words = words(name, cell);
+        if self.also.len() < MOST_WORDINGS && words != self.label && !self.also.iter().any(|known| known == words) {
+            self.also.push(words.to_owned());
+        }
+    }
+}
+
+pub(super) fn join<'a, 'b>(topics: impl Iterator<Item = (&'a str, &'b Cell)>) -> Vec<Joined<'a>> {
+    let mut topics: Vec<(&str, &Cell)> = topics.collect();
+    topics.sort_by_key(|(name, cell)| (Reverse(cell.allowed + cell.blocked), Reverse(cell.count), *name));
+    let mut joined: Vec<Joined<'a>> = Vec::new();
+    let mut leaders: Vec<usize> = Vec::new();
+    for (rank, (name, cell)) in topics.into_iter().enumerate() {
+        let gist = (rank < MOST_COMPARED).then(|| Gist::of(words(name, cell))).filter(|gist| !gist.is_blank());
+        let Some(gist) = gist else {
+            joined.push(Joined::lead(name, cell, None));
+            continue;
+        };
+        let leader = leaders.iter().copied().find(|leader| joined[*leader].gist.as_ref().is_some_and(|other| other.is_similar(&gist)));
+        if let Some(leader) = leader {
+            joined[leader].take(name, cell);
+            continue;
+        }
+        if leaders.len() < MOST_LEADERS {
+            leaders.push(joined.len());
+        }
+        joined.push(Joined::lead(name, cell, Some(gist)));
+    }
+    joined
+}
+
+/// What was asked, as far as it is kept; else the name, where that is words.
+fn words<'a>(name: &'a str, cell: &'a Cell) -> &'a str {
+    if let Some(label) = &cell.label {
+        return &label.text;
+    }
+    let is_digest = name.len() == DIGEST_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_digest || name == OTHER { "" } else { name }
+}
