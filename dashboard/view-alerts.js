@@ -19,6 +19,8 @@ function condition(rule) {
     block_rate: `more than ${count(rule.share ?? 0)} % of at least ${times(rule.count ?? 0, 'decision')} within ${window} are blocks`,
     budget: `a budget reaches ${(rule.at ?? []).join(', ')} %`,
     fallback: `answers are degraded or come from a fallback`,
+    consumption: `${(rule.at ?? []).join(', ')} % of ${count(rule.limit ?? 0)} ${rule.unit} for a ${rule.period} are used`,
+    spike: `more than ${rule.factor} times as many ${rule.unit} as on other days, and at least ${count(rule.at_least ?? 0)}`,
   };
   const of = [rule.guard && guardName(rule.guard), rule.reason && reasonName(rule.reason), rule.subject, rule.tenant && `tenant ${rule.tenant}`].filter(Boolean);
   return [Object.hasOwn(words, rule.when) ? words[rule.when] : fieldName(rule.when), of.length ? el('span', { class: 'hint' }, ' of ', of.map((one, at) => [at > 0 ? ', ' : null, foreign(one, 60)])) : null];

@@ -29,6 +29,7 @@ export function overview(frame, main) {
     endpoints: panel('Endpoints', { class: 'wide' }),
     entities: panel('Values given in words', { class: 'third' }),
     budgets: panel('Budgets', { class: 'wide' }),
+    consumption: panel('Consumption', { class: 'full' }),
   };
   const behind = el('p', { class: 'note', hidden: true });
   main.append(behind, tiles, el('div', { class: 'grid' }, Object.values(part).map((one) => one.root)));
@@ -274,6 +275,21 @@ export function overview(frame, main) {
     else none(part.advice, 'Nothing stands out. Advice comes with traffic.');
   }, [part.advice]);
 
+  function drawConsumption({ weeks, steps }) {
+    const change = (week) => (week.change === null ? '–' : `${week.change > 0 ? '+' : ''}${Math.round(week.change * 100)} %`);
+    const bot = (name) => (name === null ? 'all' : name === '' ? '–' : foreign(name, 40));
+    return [table('AI steps by week and bot', [{ label: 'Week from' }, { label: 'Bot' }, { label: 'Sessions', class: 'n' }, { label: 'AI steps', class: 'n' }, { label: 'Steps a session', class: 'n' }, { label: 'Change', class: 'n' }],
+      weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
+    table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Refused', class: 'n wide-only' }],
+      steps.slice(0, ROWS).map((step) => [foreign(step.step, 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
+    more(steps, 'steps')];
+  }
+
+  const loadConsumption = () => ask('v1/consumption', { tenant: frame.where.tenant }, (used) => {
+    if (used.days.length) part.consumption.show(used, drawConsumption);
+    else none(part.consumption, 'No step was asked about in the last four weeks.');
+  }, [part.consumption]);
+
   const resized = new ResizeObserver(() => {
     const holder = part.handoffs.body.querySelector('.graph-holder');
     if (holder) drawGraph(holder);
@@ -289,7 +305,7 @@ export function overview(frame, main) {
           showOverview(data);
           again = data.behind_rows > 0;
         }, fromOverview),
-        loadCircuits(), loadLatest(), loadAdvice(),
+        loadCircuits(), loadLatest(), loadAdvice(), loadConsumption(),
       ]);
       return again;
     },

@@ -152,6 +152,27 @@ def test_without_texts_topics_stay_apart(serve):
     assert len(shown["topics"]) == 4 and all(one["label"] == "" and one["phrasings"] == 1 for one in shown["topics"])
 
 
+def test_what_was_used_by_bot_step_day_and_week(flow):
+    insights(refunds(flow))
+    used = flow.get("/v1/consumption?since=14d").json
+    assert used["behind_rows"] == 0 and sum(day["operations"] for day in used["days"]) == 120
+    assert sum(day["sessions"] for day in used["days"]) == 60 and sum(day["credits"] for day in used["days"]) == 120
+    assert used["steps"][0]["guard"] == "kb_requery"
+    everyone = [week for week in used["weeks"] if week["bot"] is None]
+    assert sum(week["ai_steps"] for week in everyone) == 120 and all(week["steps_per_session"] == 2 for week in everyone)
+    assert flow.get("/v1/consumption?time_zone=Mars/Olympus").status == 422
+
+
+def test_the_command_shows_what_was_used(serve):
+    server = serve(virtual_clock=False)
+    flow = server.client()
+    flow.allowed(KB_CHECK, session_id="a", query="how")
+    shown = run_cli("consumption", "--url", f"http://127.0.0.1:{server.port}")
+    assert shown.returncode == 0 and "steps a session" in shown.stdout and "kb_requery" in shown.stdout, shown
+    as_json = run_cli("consumption", "--url", f"http://127.0.0.1:{server.port}", "--time-zone", "Europe/Berlin", "--json")
+    assert json.loads(as_json.stdout)["time_zone"] == "Europe/Berlin"
+
+
 def test_a_little_less_gets_none(flow):
     orders_without_number(flow, 9)
     circles(flow, 2)

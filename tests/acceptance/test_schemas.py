@@ -51,6 +51,7 @@ def answers(client: Client) -> list[tuple[str, str, Any]]:
         ("/v1/stats", "get", client.get("/v1/stats")),
         ("/v1/insights", "get", client.get("/v1/insights")),
         ("/v1/overview", "get", client.get("/v1/overview")),
+        ("/v1/consumption", "get", client.get("/v1/consumption")),
         ("/v1/circuits", "get", client.get("/v1/circuits")),
         ("/v1/circuits/{endpoint_key}/open", "post", client.post(f"/v1/circuits/{endpoint}/open")),
         ("/v1/circuits/{endpoint_key}/close", "post", client.post(f"/v1/circuits/{endpoint}/close")),

@@ -8,6 +8,7 @@ pub(crate) mod agent;
 pub(crate) mod alerts;
 pub(crate) mod check_flow;
 pub(crate) mod circuits;
+pub(crate) mod consumption;
 pub(crate) mod decisions;
 pub(crate) mod demo;
 pub(crate) mod estimate;

@@ -58,6 +58,8 @@ enum Command {
     Circuits(commands::circuits::Circuits),
     /// Show what the log advises: what to change, why, and what it would save
     Insights(commands::insights::Insights),
+    /// Show what was used: operations and credits by bot, step and day, AI steps by conversation
+    Consumption(commands::consumption::Used),
     /// Write a report: a page with plots, or totals as a table
     Report(commands::report::Report),
     /// Play the loops your flow could fall into with your own bot, and see which guards stop them
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Session(session) => session.run(),
         Command::Circuits(circuits) => circuits.run(),
         Command::Insights(insights) => insights.run(),
+        Command::Consumption(used) => used.run(),
         Command::Report(report) => report.run(),
         Command::Preflight(preflight) => preflight.run(),
         Command::Alerts(alerts) => alerts.run(),

@@ -105,8 +105,23 @@ mod zone {
             self.next_begin(period, now).filter(|end| *end > now).unwrap_or(Timestamp::MAX)
         }
 
+        /// The day it is there at a moment, such as `2026-11-16`; empty where no calendar reaches.
+        pub fn date(&self, now: Timestamp) -> String {
+            self.today(now).map(|today| today.to_string()).unwrap_or_default()
+        }
+
+        /// The Monday of the week it is there at a moment, likewise.
+        pub fn monday(&self, now: Timestamp) -> String {
+            let monday = |today: Date| today.checked_sub(i64::from(today.weekday().to_monday_zero_offset()).days()).ok();
+            self.today(now).and_then(monday).map(|monday| monday.to_string()).unwrap_or_default()
+        }
+
+        fn today(&self, now: Timestamp) -> Option<Date> {
+            Some(Instant::from_millisecond(now.as_millis()).ok()?.to_zoned(self.rules.clone()).date())
+        }
+
         fn next_begin(&self, period: Period, now: Timestamp) -> Option<Timestamp> {
-            let today = Instant::from_millisecond(now.as_millis()).ok()?.to_zoned(self.rules.clone()).date();
+            let today = self.today(now)?;
             let first: Date = match period {
                 Period::Day => today.tomorrow().ok()?,
                 Period::Week => today.checked_add((8 - i64::from(today.weekday().to_monday_one_offset())).days()).ok()?,
@@ -169,6 +184,14 @@ mod zone {
                     assert_eq!(zone.end_of(period, at(now)), at(end), "{} {period} {now}", zone.name());
                 }
             }
+        }
+
+        #[test]
+        fn a_day_and_its_week_have_the_names_of_the_place() {
+            let (berlin, late) = (Zone::named("Europe/Berlin").unwrap(), at("2026-11-15T23:30:00Z"));
+            assert_eq!((Zone::UTC.date(late), Zone::UTC.monday(late)), ("2026-11-15".into(), "2026-11-09".into()));
+            assert_eq!((berlin.date(late), berlin.monday(late)), ("2026-11-16".into(), "2026-11-16".into()));
+            assert_eq!(Zone::UTC.date(Timestamp::MAX), "", "no calendar goes so far");
         }
 
         #[test]

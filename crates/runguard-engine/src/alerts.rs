@@ -260,7 +260,10 @@ impl Alerts {
         if strangers > 0 {
             tracing::warn!(alerts = strangers, "alerts wait for targets that the settings do not have; they are dead letters");
         }
-        let rules = settings.alerts.rules();
+        let mut rules = settings.alerts.rules();
+        for rule in &mut rules {
+            rule.savings = settings.savings.clone();
+        }
         let shared = Arc::new(Shared {
             settings: settings.alerts.clone(),
             firing: Mutex::new(vec![Vec::new(); rules.len()]),

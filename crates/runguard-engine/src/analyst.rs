@@ -13,7 +13,9 @@ mod cells;
 use crate::clock::Clock;
 use crate::erasure::Gone;
 use cells::{Cells, Marks};
+use runguard_core::calendar::Zone;
 use runguard_insight::insight::Overview;
+use runguard_insight::insight::consumption::{Consumption, consumption};
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Range, Savings};
 use runguard_store::pace::{Pace, step_back};
 use runguard_store::{Family, Follower, Names, Store, StoreError};
@@ -198,6 +200,12 @@ impl Analyst {
         let stats = store.stats_by(filters.tenant.clone(), filters.guard.clone(), range.since_ms, range.until_ms, minutes).await?;
         self.read(range, move |range, cells, behind_rows| Overview { behind_rows, ..digest::overview(range, &stats, cells, &savings) })
             .await
+    }
+
+    /// What was used in the range, by the cells.
+    pub async fn consumption(&self, range: Range, zone: Zone, savings: Savings) -> Result<Consumption, StoreError> {
+        let make = move |range: &Range, cells, behind_rows| Consumption { behind_rows, ..consumption(range, &zone, cells, &savings) };
+        self.read(range, make).await
     }
 
     /// Makes something of the cells of a range, on a thread that may wait.

@@ -12,6 +12,7 @@ use crate::settings::{Settings, WhenAway};
 use crate::telemetry::Telemetry;
 use crate::watch::Refusals;
 use arc_swap::ArcSwap;
+use runguard_core::calendar::Zone;
 use runguard_core::row::{Action, Kind, Named, Outcome, Row};
 use runguard_core::text::StoreText;
 use runguard_core::{GuardName, Reason, Timestamp};
@@ -20,6 +21,7 @@ use runguard_guards::guard::api_circuit::{self, Control, Forced, Remains};
 use runguard_guards::guard::{self, GuardEntry, Holds, Lasts, LivesWith, Moment, Notice, Operation, Outlook, RouteKind, Scope, Slot};
 use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
+use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::digest::Range;
 use runguard_store::{
     Cell, Change, Decided, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Store, StoreError,
@@ -448,6 +450,12 @@ impl Engine {
     pub async fn overview(&self, range: Range) -> Result<Overview, StoreError> {
         let savings = self.settings.load().savings.clone();
         self.analyst.overview(&self.store, range, savings).await
+    }
+
+    /// What was used in a range of time, by the days of a time zone.
+    pub async fn consumption(&self, range: Range, zone: Zone) -> Result<Consumption, StoreError> {
+        let savings = self.settings.load().savings.clone();
+        self.analyst.consumption(range, zone, savings).await
     }
 
     /// Ends the threads; everything is written down.

@@ -815,7 +815,7 @@ const ALERTS_EXAMPLE: &str = r#"# Who is told. (Needs a restart.) kind = "slack"
 #     name = "on-call"
 #     kind = "pagerduty"
 #     routing_key_env = "PAGERDUTY_ROUTING_KEY"
-# Of what; without a rule: circuit trips, 20 blocks of a reason in 5 minutes, budgets at 50, 80, 95 and 100 %, degraded answers.
+# Of what; without a rule: circuit trips, 20 blocks of a reason in 5 minutes, budgets at 60, 80, 95 and 100 %, degraded answers.
 #   [[alerts.rule]]
 #     name = "many-handoff-cycles"
 #     when = "blocks"

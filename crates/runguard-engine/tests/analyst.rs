@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use runguard_core::Timestamp;
+use runguard_core::calendar::Zone;
 use runguard_engine::analyst::INSIGHT_FILE;
 use runguard_engine::engine::open_store;
 use runguard_engine::settings::{Settings, check_text};
@@ -242,7 +243,7 @@ async fn an_erased_session_is_in_no_example_no_label_and_no_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn phrasings_of_different_sessions_are_one_topic() {
+async fn phrasings_of_different_sessions_are_one_topic_and_days_of_use_add_up() {
     let service = Service::new("[guards.kb_requery.voiceflow]\nmax_queries = 9\n").await;
     let phrasings = ["How do I get a refund for my order?", "how can I get a refund for my order", "get a refund for my order: how?"];
     for number in 0..30 {
@@ -260,6 +261,11 @@ async fn phrasings_of_different_sessions_are_one_topic() {
         let refund = shown.topics.iter().find(|topic| topic.label.contains("refund")).unwrap();
         assert_eq!((shown.topic_sessions, shown.topics.len(), refund.phrasings, refund.low_sessions), (30, 2, 3, 6), "{:?}", shown.topics);
         assert!((refund.low_share - 0.2).abs() < 1e-9);
+        let range = Range { since_ms: NOW - DAY, until_ms: NOW + 4 * DAY, bucket_seconds: 3600, filters: Filters::default() };
+        let used = service.engine.consumption(range, Zone::UTC).await.unwrap();
+        // What is recorded is no step; each query that was let pass is two operations.
+        assert_eq!(used.days.iter().map(|day| day.operations).sum::<u64>(), 60);
+        assert_eq!(used.days.iter().map(|day| day.sessions).sum::<u64>(), 30);
     }
 }
 

@@ -129,6 +129,16 @@ pub struct Spending<'a> {
     pub limit_usd: Option<f64>,
     pub spent_tokens: Option<u64>,
     pub limit_tokens: Option<u64>,
+    /// The scope of which most is spent, where something was spent.
+    pub nearest: Option<Nearest>,
+}
+
+/// How much of what many sessions share is spent.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Nearest {
+    pub scope: String,
+    pub percent: f64,
+    pub renews_in_seconds: Option<i64>,
 }
 
 /// Whether an answer says that it was made without what it usually rests on, or comes from a fallback.

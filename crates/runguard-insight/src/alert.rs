@@ -8,6 +8,9 @@
 //! does not fire again within the cool-down, however often the trouble comes and goes; trouble that outlasts the cool-down
 //! is told at the next row that shows it.
 
+use crate::insight::consumption::billed;
+use crate::insight::digest::Savings;
+use runguard_core::calendar::{Period, Zone};
 use runguard_core::limits::InvalidSetting;
 use runguard_core::notice::{AlertState, Severity};
 use runguard_core::reason::{GuardName, Reason};
@@ -15,7 +18,7 @@ use runguard_core::row::{Kind, Outcome, RowRef};
 use runguard_core::shown::one_line;
 use runguard_core::text::cut;
 use runguard_core::time::{Span, Timestamp};
-use runguard_guards::logged::{self, Account, Failing, Shows, Turned};
+use runguard_guards::logged::{self, Account, Failing, Nearest, Shows, Turned};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
@@ -29,6 +32,10 @@ const MOST_COUNTED: u32 = 1000;
 const PARTS: i64 = 20;
 const MOST_THRESHOLDS: usize = 10;
 const MAX_NAME_CHARS: usize = 64;
+/// Days before today that a spike is compared with, and how many of them must be known.
+const SPIKE_DAYS: usize = 7;
+const SPIKE_KNOWN_DAYS: i64 = 3;
+const DAY_MILLIS: i64 = 86_400_000;
 /// Of a name that callers give, in an alert.
 const MAX_SHOWN_CHARS: usize = 80;
 
@@ -48,6 +55,11 @@ pub enum When {
     Budget,
     /// Answers are degraded, or come from a fallback; resolved when a window passes without one.
     Fallback,
+    /// What was used in the `period` reaches a percentage of `at` of `limit`, in `unit`; each period anew.
+    Consumption,
+    /// More than `factor` times as much is used today as on the same day of last week and on an average day of the last seven, and
+    /// `at_least` so much; resolved with the day.
+    Spike,
 }
 
 impl When {
@@ -59,6 +71,8 @@ impl When {
             Self::BlockRate => "block_rate",
             Self::Budget => "budget",
             Self::Fallback => "fallback",
+            Self::Consumption => "consumption",
+            Self::Spike => "spike",
         }
     }
 }
@@ -71,6 +85,23 @@ pub enum Dimension {
     Guard,
     Reason,
     Subject,
+}
+
+/// What consumption is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    Credits,
+    Operations,
+}
+
+impl Counted {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Credits => "credits",
+            Self::Operations => "operations",
+        }
+    }
 }
 
 /// A rule, as the settings have it.
@@ -90,12 +121,22 @@ pub struct Rule {
     pub window: Span,
     /// Percent.
     pub share: f64,
-    /// Percent of a budget.
+    /// Percent of a budget, or of what may be used.
     pub at: Vec<u8>,
+    /// What may be used in a period; 0 for a rule that is about something else.
+    pub limit: f64,
+    pub unit: Counted,
+    pub period: Period,
+    pub time_zone: Zone,
+    pub factor: f64,
+    pub at_least: f64,
     pub cooldown: Span,
     pub severity: Option<Severity>,
     /// Names of targets; empty for all.
     pub to: Vec<String>,
+    /// What an operation costs; it stands elsewhere in the settings.
+    #[serde(skip)]
+    pub savings: Savings,
 }
 
 impl Default for Rule {
@@ -111,10 +152,17 @@ impl Default for Rule {
             count: 20,
             window: Span::from_seconds(300),
             share: 30.0,
-            at: vec![50, 80, 95, 100],
+            at: vec![60, 80, 95, 100],
+            limit: 0.0,
+            unit: Counted::Credits,
+            period: Period::Month,
+            time_zone: Zone::UTC,
+            factor: 2.0,
+            at_least: 100.0,
             cooldown: Span::from_seconds(900),
             severity: None,
             to: Vec::new(),
+            savings: Savings::default(),
         }
     }
 }
@@ -189,6 +237,14 @@ struct Part {
     blocked: u32,
 }
 
+/// What was used in a day, or in another period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Used {
+    /// When it is over.
+    ends: Timestamp,
+    operations: u64,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     touched: Timestamp,
@@ -198,6 +254,8 @@ struct Entry {
     /// The newest blocks.
     times: VecDeque<Timestamp>,
     parts: VecDeque<Part>,
+    /// The newest periods, oldest first.
+    used: VecDeque<Used>,
     tenant: String,
     guard: String,
     reason: String,
@@ -322,10 +380,20 @@ impl Rule {
         if !(self.share > 0.0 && self.share < 100.0) {
             return Err(InvalidSetting::new("share", format!("must be a percentage between 0 and 100, is {}", self.share)));
         }
+        let is_amount = |amount: f64| amount.is_finite() && (0.0..=1e15).contains(&amount);
+        if !is_amount(self.limit) || self.when == When::Consumption && self.limit <= 0.0 {
+            return Err(InvalidSetting::new("limit", "must be more than 0: what may be used in the period"));
+        }
+        if !(self.factor > 1.0 && self.factor <= 1000.0) {
+            return Err(InvalidSetting::new("factor", format!("must be more than 1 and at most 1000, is {}", self.factor)));
+        }
+        if !is_amount(self.at_least) {
+            return Err(InvalidSetting::new("at_least", format!("must be 0 or more, is {}", self.at_least)));
+        }
         if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
             return Err(InvalidSetting::new(
                 "at",
-                format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 95, 100]"),
+                format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [60, 80, 95, 100]"),
             ));
         }
         Ok(())
@@ -344,12 +412,14 @@ impl Rule {
             When::CircuitTrip => alerts.extend(self.judge_circuit(state, row, shows)),
             When::Degrading => alerts.extend(self.judge_degrading(state, row, shows)),
             When::Budget => alerts = self.judge_budget(state, row, shows),
+            When::Consumption => alerts = self.judge_consumption(state, row),
+            When::Spike => alerts.extend(self.judge_spike(state, row)),
             When::Blocks | When::BlockRate | When::Fallback => {
                 self.sweep(state, row, &mut alerts);
                 alerts.extend(match self.when {
                     When::Blocks => self.judge_blocks(state, row),
                     When::BlockRate => self.judge_rate(state, row),
-                    When::Fallback | When::CircuitTrip | When::Degrading | When::Budget => self.judge_fallback(state, row),
+                    When::Fallback | When::CircuitTrip | When::Degrading | When::Budget | When::Consumption | When::Spike => self.judge_fallback(state, row),
                 });
             }
         }
@@ -367,6 +437,7 @@ impl Rule {
     fn dimensions(&self) -> &[Dimension] {
         match (self.per.as_slice(), self.when) {
             ([], When::Blocks) => &[Dimension::Tenant, Dimension::Guard, Dimension::Reason],
+            ([], When::Consumption | When::Spike) => &[Dimension::Tenant],
             ([], _) => &[Dimension::Tenant, Dimension::Guard],
             (given, _) => given,
         }
@@ -572,6 +643,108 @@ impl Rule {
         }
     }
 
+    /// Operations that a row lets pass; nothing if none is billed.
+    fn operations(&self, row: &RowRef<'_>) -> Option<u64> {
+        let guard = row.guard.known().filter(|guard| billed(*guard).is_some())?;
+        let is_done = row.kind == Kind::Check && matches!(row.outcome.answered(), Some(Outcome::Allowed | Outcome::WouldBlock));
+        (is_done && self.concerns(row)).then(|| u64::from(self.savings.operations_of(guard)))
+    }
+
+    fn amount(&self, operations: u64) -> f64 {
+        match self.unit {
+            Counted::Credits => operations as f64 * self.savings.credits_per_operation,
+            Counted::Operations => operations as f64,
+        }
+    }
+
+    /// Counts a row into the period it is in. A clock that goes back counts into the newest.
+    fn count_used(&self, entry: &mut Entry, period: Period, operations: u64, now: Timestamp, keep: usize) {
+        match entry.used.back_mut().filter(|newest| now < newest.ends) {
+            Some(newest) => newest.operations = newest.operations.saturating_add(operations),
+            None => entry.used.push_back(Used { ends: self.time_zone.end_of(period, now), operations }),
+        }
+        while entry.used.len() > keep {
+            entry.used.pop_front();
+        }
+    }
+
+    fn judge_consumption(&self, state: &mut State, row: &RowRef<'_>) -> Vec<Alert> {
+        let Some(operations) = self.operations(row) else { return Vec::new() };
+        let group = self.group_key(row);
+        let Some(entry) = state.entry(&group, row.time(), self.cooldown) else { return Vec::new() };
+        self.describe(entry, row);
+        let before = entry.used.back().map(|used| used.ends);
+        self.count_used(entry, self.period, operations, row.time(), 1);
+        let Some(used) = entry.used.back().copied() else { return Vec::new() };
+        entry.latches.resize(self.at.len(), Latch::default());
+        let (unit, period) = (self.unit.code(), self.period);
+        // Each period is another trouble, and each percentage.
+        let key_of =
+            |ends: Timestamp, threshold: u8| dedup_key(&self.name, &[&group, &ends.as_millis().to_string(), &threshold.to_string()]);
+        let usual = |threshold: u8| if threshold >= 100 { Severity::Error } else { Severity::Warning };
+        let mut alerts = Vec::new();
+        if let Some(ended) = before.filter(|before| *before != used.ends) {
+            for (number, threshold) in self.at.iter().enumerate() {
+                let latch = std::mem::take(&mut entry.latches[number]);
+                if latch.position == Position::Firing {
+                    let title = format!("A new {period} has begun for the {unit}{}", entry.whose());
+                    let text = format!("{threshold} % of them were used in the one before.");
+                    alerts.push(self.tell(key_of(ended, *threshold), entry, row, AlertState::Resolved, usual(*threshold), (title, text)));
+                }
+            }
+        }
+        let amount = self.amount(used.operations);
+        let percent = amount * 100.0 / self.limit;
+        let Some(number) = self.at.iter().rposition(|threshold| percent >= f64::from(*threshold)) else { return alerts };
+        for passed in &mut entry.latches[..number] {
+            if passed.position == Position::Off {
+                passed.position = Position::Passed;
+            }
+        }
+        if entry.latches[number].position == Position::Off {
+            entry.latches[number] = Latch { position: Position::Firing, told_at: Some(row.time()) };
+            let threshold = self.at[number];
+            let title = format!("{threshold} % of the {unit} for the {period} are used{}", entry.whose());
+            let text = format!("{amount:.0} of {:.0} {unit}. `runguard consumption` shows which bots and steps used them.", self.limit);
+            alerts.push(self.tell(key_of(used.ends, threshold), entry, row, AlertState::Firing, usual(threshold), (title, text)));
+        }
+        alerts
+    }
+
+    fn judge_spike(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
+        let operations = self.operations(row)?;
+        let key = self.group_key(row);
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
+        self.describe(entry, row);
+        self.count_used(entry, Period::Day, operations, row.time(), SPIKE_DAYS + 1);
+        let today = entry.used.back().copied()?;
+        let days_ago = |used: &Used| (today.ends.millis_since(used.ends) + DAY_MILLIS / 2) / DAY_MILLIS;
+        let earlier = || entry.used.iter().filter(|used| (1..=SPIKE_DAYS as i64).contains(&days_ago(used)));
+        // A day without a step counts as one, from the first that was seen on.
+        let known_days = earlier().map(days_ago).max().unwrap_or(0);
+        let mean = earlier().map(|used| self.amount(used.operations)).sum::<f64>() / known_days.max(1) as f64;
+        let same_day = earlier().find(|used| days_ago(used) == SPIKE_DAYS as i64).map_or(0.0, |used| self.amount(used.operations));
+        let usual_amount = mean.max(same_day);
+        let amount = self.amount(today.operations);
+        let is_spike = known_days >= SPIKE_KNOWN_DAYS && amount >= self.at_least && amount > usual_amount * self.factor;
+        let turned = if is_spike { entry.latch().turn_on(row.time(), self.cooldown) } else { entry.latch().turn_off() }?;
+        let (unit, whose) = (self.unit.code(), entry.whose());
+        let (title, text) = match turned {
+            AlertState::Firing => (
+                format!("{amount:.0} {unit} are used today, usually {usual_amount:.0}{whose}"),
+                format!(
+                    "An average day of the last {known_days} had {mean:.0}, the same day of last week {same_day:.0}. The latest step: {} of '{}'. `runguard consumption` shows the steps, `runguard insights` which guards fired.",
+                    row.guard,
+                    shown(row.subject)
+                ),
+            ),
+            AlertState::Resolved => {
+                (format!("{unit} are as usual again{whose}"), format!("{amount:.0} {unit} today, usually {usual_amount:.0}."))
+            }
+        };
+        Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
+    }
+
     fn judge_budget(&self, state: &mut State, row: &RowRef<'_>, shows: &Shows<'_>) -> Vec<Alert> {
         let Some(spending) = shows.spending.as_ref().filter(|_| row.kind == Kind::Check && self.concerns(row)) else { return Vec::new() };
         let of = |spent: f64, limit: f64| if limit > 0.0 { spent * 100.0 / limit } else { 0.0 };
@@ -584,18 +757,29 @@ impl Rule {
         // A budget that refuses is used up, whatever small rest is left in it.
         let is_refused = row.outcome == Outcome::Blocked && row.gives(Reason::BudgetExceeded);
         let told = dollars.into_iter().chain(tokens).max_by(|left, right| left.0.total_cmp(&right.0));
-        let (percent, amounts) = match told {
-            Some((percent, amounts)) => (if is_refused { percent.max(100.0) } else { percent }, amounts),
-            None => return Vec::new(),
-        };
         // A refusal may speak of the parent's budget or a scope's: then it is that one that is used up.
         let owner = match &spending.account {
             Account::Parent(Some(parent)) => parent,
             Account::Scope(scope) => scope.as_str(),
             Account::Own | Account::Parent(None) => row.session,
         };
+        let mut alerts = Vec::new();
+        if let Some((percent, amounts)) = told {
+            let percent = if is_refused { percent.max(100.0) } else { percent };
+            let text = if is_refused { format!("{amounts} is spent, and requests are refused.") } else { format!("{amounts} is spent.") };
+            alerts.extend(self.judge_spent(state, row, owner, spending.renews_in_seconds, percent, &text));
+        }
+        if let Some(Nearest { scope, percent, renews_in_seconds }) = &spending.nearest {
+            let text = format!("{percent:.0} % of what many sessions share is spent.");
+            alerts.extend(self.judge_spent(state, row, scope, *renews_in_seconds, *percent, &text));
+        }
+        alerts
+    }
+
+    /// How much of one budget is spent: its own latches for each owner and each period.
+    fn judge_spent(&self, state: &mut State, row: &RowRef<'_>, owner: &str, renews: Option<i64>, percent: f64, text: &str) -> Vec<Alert> {
         // Each period is used up anew.
-        let ends = spending.renews_in_seconds.map(|seconds| (row.at.div_euclid(1000) + seconds).to_string());
+        let ends = renews.map(|seconds| (row.at.div_euclid(1000) + seconds).to_string());
         let key = match &ends {
             None => dedup_key(&self.name, &[row.tenant, owner, row.subject]),
             Some(ends) => dedup_key(&self.name, &[row.tenant, owner, row.subject, ends]),
@@ -634,9 +818,8 @@ impl Rule {
                 Some(AlertState::Resolved) => format!("Budget {name} is below {threshold} % again"),
                 None => continue,
             };
-            let text = if is_refused { format!("{amounts} is spent, and requests are refused.") } else { format!("{amounts} is spent.") };
             if let Some(turned) = turned {
-                alerts.push(self.tell(format!("{key}-{threshold}"), entry, row, turned, usual, (title, text)));
+                alerts.push(self.tell(format!("{key}-{threshold}"), entry, row, turned, usual, (title, text.to_owned())));
             }
         }
         alerts

@@ -5,6 +5,7 @@
 //! time; [`advise`](advice::advise) turns it into advice, each with its evidence.
 
 pub mod advice;
+pub mod consumption;
 pub mod digest;
 
 use serde::{Deserialize, Serialize};

@@ -434,6 +434,36 @@ fn maybe(kind: &str) -> Value {
     json!({"type": [kind, "null"]})
 }
 
+fn consumption_schema() -> Value {
+    let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
+    let time = json!({"type": "integer"});
+    let amounts = [("operations", &whole), ("credits", &number), ("usd", &number), ("refused", &whole)];
+    let day = [&[("day", &text), ("bot", &text), ("sessions", &whole), ("ai_steps", &whole)], &amounts[..]].concat();
+    let step = [&[("day", &text), ("bot", &text), ("guard", &text), ("step", &text)], &amounts[..]].concat();
+    let bot = json!({"type": ["string", "null"], "description": "null: of all bots together."});
+    let change = json!({"type": ["number", "null"], "description": "Steps a session against the week before: 1 is twice as many."});
+    let week = [
+        ("week", &json!({"type": "string", "description": "Its Monday."})),
+        ("bot", &bot),
+        ("is_whole", &json!({"type": "boolean", "description": "Whether all of it is in the range."})),
+        ("sessions", &whole),
+        ("ai_steps", &whole),
+        ("steps_per_session", &number),
+        ("change", &change),
+    ];
+    object(&[
+        ("since", &text),
+        ("until", &text),
+        ("since_ms", &time),
+        ("until_ms", &time),
+        ("time_zone", &text),
+        ("behind_rows", &whole),
+        ("days", &list(&object(&day))),
+        ("steps", &list(&object(&step))),
+        ("weeks", &list(&object(&week))),
+    ])
+}
+
 fn overview_schema() -> Value {
     let (text, whole, number) = (json!({"type": "string"}), json!({"type": "integer", "minimum": 0}), json!({"type": "number"}));
     let few = |fields: &[(&str, &Value)]| json!({"type": "array", "maxItems": 50, "items": object(fields)});
@@ -624,6 +654,11 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         "insights": {"type": "array", "items": insight_schema}}});
     let insights_parameters: Vec<Value> =
         filters().into_iter().filter(|filter| ["tenant", "since", "until"].iter().any(|name| filter["name"] == *name)).collect();
+    let consumption_parameters = [
+        insights_parameters.clone(),
+        vec![query("time_zone", "Whose days and weeks, such as Europe/Berlin; else that of the budgets.", &text)],
+    ]
+    .concat();
     let overview_parameters = [
         filters()
             .into_iter()
@@ -691,6 +726,12 @@ fn log_routes() -> Vec<(&'static str, Value)> {
         (
             "/v1/insights",
             json!({"get": operation("log", "insights", "What the log advises, the weightiest first, each with its evidence; the last 7 days unless told.", &insights_parameters, (200, json_response("Advice.", &insights_schema)), READ)}),
+        ),
+        (
+            "/v1/consumption",
+            json!({"get": operation("log", "consumption",
+                "What was used: operations and credits by bot (tenant), step and day, AI steps by conversation and week. The last 28 days unless told; an hour belongs to the day it begins in.",
+                &consumption_parameters, (200, json_response("What was used.", &consumption_schema())), READ)}),
         ),
         (
             "/v1/overview",
@@ -772,7 +813,7 @@ fn alerts_schema() -> Value {
     let firing = [("dedup_key", &text), ("tenant", &text), ("title", &text), ("since", &text), ("since_ms", &time_ms)];
     let rule = object(&[
         ("name", &text),
-        ("when", &json!({"enum": ["circuit_trip", "degrading", "blocks", "block_rate", "budget", "fallback"]})),
+        ("when", &json!({"enum": ["circuit_trip", "degrading", "blocks", "block_rate", "budget", "fallback", "consumption", "spike"]})),
         ("guard", &name),
         ("reason", &name),
         ("tenant", &name),
@@ -783,6 +824,12 @@ fn alerts_schema() -> Value {
         ("window_seconds", &whole),
         ("share", &number),
         ("at", &list(&whole)),
+        ("limit", &number),
+        ("unit", &json!({"enum": ["credits", "operations"]})),
+        ("period", &json!({"enum": ["day", "week", "month"]})),
+        ("time_zone", &text),
+        ("factor", &number),
+        ("at_least", &number),
         ("cooldown", &span),
         ("cooldown_seconds", &whole),
         ("severity", &json!({"enum": ["info", "warning", "error", "critical", null]})),

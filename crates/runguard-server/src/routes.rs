@@ -2,6 +2,7 @@
 
 pub(crate) mod alerts;
 pub(crate) mod circuits;
+pub(crate) mod consumption;
 pub(crate) mod dashboard;
 pub(crate) mod decisions;
 pub(crate) mod docs;
@@ -35,6 +36,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Arc<App>>, &'static str)> {
         ("/v1/stats", get(stats::show), "GET"),
         ("/v1/insights", get(insights::show), "GET"),
         ("/v1/overview", get(overview::show), "GET"),
+        ("/v1/consumption", get(consumption::show), "GET"),
         ("/v1/circuits", get(circuits::list), "GET"),
         ("/v1/circuits/{endpoint_key}/open", post(circuits::open), "POST"),
         ("/v1/circuits/{endpoint_key}/close", post(circuits::close), "POST"),

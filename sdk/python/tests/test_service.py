@@ -216,6 +216,7 @@ def test_every_flow_guard_can_be_asked(url: str) -> None:
     client.stats()
     assert client.overview(since="1h")["totals"]["decisions"] > 0
     assert isinstance(client.insights()["insights"], list)
+    assert client.consumption(since="1h")["time_zone"] == "UTC"
     assert client.preview("handoff", {"max_handoffs": 3}, since="1h")["guard"] == "handoff"
     assert client.settings()["admin"] is True and "rules" in client.alerts()
     client.forget_session("s")

@@ -128,6 +128,11 @@ export class GuardClient extends GuardRoutes {
     return this.#json('GET', '/v1/overview', query)
   }
 
+  /** What was used by bot, step and day, and by conversation and week; the last 28 days unless told. */
+  consumption(query: { tenant?: string; since?: string; until?: string; time_zone?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/consumption', query)
+  }
+
   /** What the log advises, the weightiest first; the last 7 days unless told. */
   insights(query: { tenant?: string; since?: string; until?: string } = {}): Promise<Fields> {
     return this.#json('GET', '/v1/insights', query)

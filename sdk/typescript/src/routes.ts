@@ -245,6 +245,8 @@ export interface BudgetCheckRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
+  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
   /** What is counted against the cap, such as a step or a task. */
@@ -289,6 +291,8 @@ export interface BudgetRecordRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
+  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
   /** What is counted against the cap, such as a step or a task. */
@@ -333,6 +337,8 @@ export interface BudgetReserveRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
+  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
   /** What is counted against the cap, such as a step or a task. */
@@ -377,6 +383,8 @@ export interface BudgetCommitRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
+  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
   /** What is counted against the cap, such as a step or a task. */

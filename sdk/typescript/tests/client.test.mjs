@@ -48,6 +48,7 @@ inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
     const client = new GuardClient(service.url)
     assert.ok(Array.isArray((await client.overview({ since: '1h' })).reasons))
     assert.ok(Array.isArray((await client.insights()).insights))
+    assert.equal((await client.consumption({ since: '1h' })).time_zone, 'UTC')
     assert.equal((await client.settings()).admin, true)
     assert.equal((await client.preview({ guard: 'handoff', settings: { max_handoffs: 3 }, since: '1h' })).guard, 'handoff')
     assert.equal(typeof (await client.alerts()), 'object')

@@ -6,6 +6,7 @@ use super::RangeArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use clap::Args;
+use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::{Insight, Overview};
 use serde_json::Value;
 use std::io::Write;
@@ -35,7 +36,8 @@ impl Report {
             let overview: Overview = serde_json::from_value(self.client.get("/v1/overview", &query)?).map_err(other_version)?;
             let mut answer = self.client.get("/v1/insights", &query)?;
             let insights: Vec<Insight> = serde_json::from_value(answer["insights"].take()).map_err(other_version)?;
-            write(target, &page::page(&overview, &insights, &self.client.address("")))?;
+            let used: Consumption = serde_json::from_value(self.client.get("/v1/consumption", &query)?).map_err(other_version)?;
+            write(target, &page::page(&overview, &insights, &used, &self.client.address("")))?;
         }
         if let Some(target) = &self.csv {
             let stats = self.client.get("/v1/stats", &[query, vec![("bucket", "day".into())]].concat())?;

@@ -80,6 +80,7 @@ macro_rules! cost_fields {
     ($($more:expr),* $(,)?) => {
         fields![
             Field::optional("usd", Kind::Dollars, "Dollars.", "0.012"),
+            Field::optional("credits", Kind::Dollars, "Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd).", "3"),
             Field::optional("tokens", Kind::Whole(0), "Tokens, if no model is named.", "1200"),
             Field::optional("key", Kind::Id, "What is counted against the cap, such as a step or a task.", "\"capture_email\""),
             Field::optional("model", Kind::Id, "The model, to price its tokens from the table.", "\"gpt-4o\""),
@@ -113,6 +114,7 @@ macro_rules! answers {
             says("reserved_usd", AnswerKind::Number, "Dollars set aside."),
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
             says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),
+            says("remaining_credits", AnswerKind::Number, "The same in credits, where the question is in credits."),
             says("spent_tokens", AnswerKind::Whole, "Tokens spent."),
             says("reserved_tokens", AnswerKind::Whole, "Tokens set aside."),
             says("limit_tokens", AnswerKind::Whole, "Tokens allowed, if there is a limit."),
@@ -152,7 +154,7 @@ route!(
     Record,
     "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted.",
     cost_fields![],
-    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
@@ -170,7 +172,20 @@ route!(
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, KNOWN],
+    answers![
+        LEVEL,
+        SCOPE,
+        SCOPE_NAME,
+        RENEWS,
+        MODEL,
+        CALLS,
+        REMAINING_CALLS,
+        NEAREST,
+        NEAREST_NAME,
+        NEAREST_PERCENT,
+        NEAREST_RENEWS,
+        KNOWN
+    ],
     &[Reason::UnknownModel, Reason::BudgetExceeded]
 );
 route!(
@@ -193,6 +208,12 @@ const REMAINING_CALLS: AnswerField =
     says("remaining_calls", AnswerKind::Whole, "Calls of the key left, in all it draws on, if there is a cap.");
 const CAP: AnswerField = says("cap", AnswerKind::Whole, "Cap reached: calls allowed.");
 const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To commit or release it.");
+const NEAREST: AnswerField =
+    says("nearest_scope", AnswerKind::Text, "Allowed: the scope that is nearest to its limit, such as tenant/month.");
+const NEAREST_NAME: AnswerField = says("nearest_scope_name", AnswerKind::Text, "Whose it is.");
+const NEAREST_PERCENT: AnswerField = says("nearest_scope_percent", AnswerKind::Number, "How much of its limit is spent.");
+const NEAREST_RENEWS: AnswerField =
+    says("nearest_scope_renews_in_seconds", AnswerKind::Whole, "When its next period begins, if it has one.");
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");
 
 /// What an answer calls a budget that another one draws on, and one that many sessions share.
@@ -216,6 +237,8 @@ pub struct Settings {
     pub cap: u32,
     pub reservation: Span,
     pub unknown_models: UnknownModels,
+    pub max_credits: f64,
+    pub credit_usd: f64,
     pub time_zone: Zone,
     pub scopes: Scopes,
 }
@@ -228,6 +251,8 @@ impl Default for Settings {
             cap: 0,
             reservation: Span::from_seconds(900),
             unknown_models: UnknownModels::Error,
+            max_credits: 0.0,
+            credit_usd: 1.0,
             time_zone: Zone::UTC,
             scopes: Scopes::default(),
         }
@@ -250,10 +275,18 @@ impl GuardSettings for Settings {
             key: "unknown_models",
             about: "A model without a price, where dollars are limited: \"error\" refuses, \"free\" counts its tokens only.",
         },
+        Setting {
+            key: "max_credits",
+            about: "Credits a session may use, at credit_usd each; 0 for no limit. The lower of this and max_usd holds.",
+        },
+        Setting {
+            key: "credit_usd",
+            about: "What one credit of your platform costs: `credits` of requests and max_credits of the settings are kept as so many dollars.",
+        },
         Setting { key: "time_zone", about: "In which days, weeks (from Monday) and months begin, such as \"Europe/Berlin\"." },
         Setting {
             key: "scopes",
-            about: "Limits shared by many sessions, by what and for how long: scopes.tenant.day = { max_usd = 50 }, scopes.key.total, scopes.model.month, scopes.run.total; run, tenant, key (by the key's id) and model are known, any other word (team, user) is what requests name. day, week, month or total; max_usd, max_tokens, cap, 0 for no limit; one's own below names: scopes.model.day.names.\"gpt-4o\" = { max_usd = 5 }. A limit that is changed finds what was used.",
+            about: "Limits shared by many sessions, by what and for how long: scopes.tenant.day = { max_usd = 50 }, scopes.key.total, scopes.model.month, scopes.run.total; run, tenant, key (by the key's id) and model are known, any other word (team, user) is what requests name. day, week, month or total; max_usd, max_credits, max_tokens, cap, 0 for no limit; one's own below names: scopes.model.day.names.\"gpt-4o\" = { max_usd = 5 }. A limit that is changed finds what was used.",
         },
     ];
 
@@ -264,14 +297,34 @@ impl GuardSettings for Settings {
     fn check(&self) -> Result<(), InvalidSetting> {
         NanoDollars::from_dollars(self.max_usd).map_err(|error| InvalidSetting::new("max_usd", error.to_string()))?;
         within("cap", self.cap, 0..=1_000_000)?;
+        if !(self.credit_usd > 0.0 && self.credit_usd <= 1_000_000.0) {
+            return Err(InvalidSetting::new("credit_usd", format!("must be more than 0 and at most 1000000, is {}", self.credit_usd)));
+        }
+        let most_credits = self.scopes.0.iter().flat_map(ScopeRule::credits).chain([self.max_credits]);
+        for credits in most_credits {
+            self.price_of(credits).map_err(|problem| InvalidSetting::new("max_credits", problem))?;
+        }
         lasting("reservation", self.reservation)
+    }
+}
+
+impl Settings {
+    /// What so many credits cost.
+    fn price_of(&self, credits: f64) -> Result<NanoDollars, String> {
+        NanoDollars::from_dollars(credits * self.credit_usd).map_err(|error| error.to_string())
+    }
+
+    /// A limit in credits, as dollars. In settings nothing means no limit.
+    fn limit_of_credits(&self, credits: f64) -> Limits {
+        let usd = self.price_of(credits).ok().filter(|usd| !usd.is_zero());
+        Limits { usd, ..Limits::default() }
     }
 }
 
 /// The limits of the settings, which no caller gets past.
 fn ceiling(settings: &Settings) -> Limits {
     let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);
-    limits_of(usd, settings.max_tokens, settings.cap)
+    limits_of(usd, settings.max_tokens, settings.cap).within(settings.limit_of_credits(settings.max_credits))
 }
 
 /// In settings nothing means no limit.
@@ -296,6 +349,8 @@ struct ScopeTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_usd: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    max_credits: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cap: Option<u32>,
@@ -315,8 +370,15 @@ struct ScopeRule {
 }
 
 impl ScopeRule {
-    fn limits_of(&self, name: &str) -> Limits {
-        self.names.get(name).copied().unwrap_or(self.limits)
+    fn limits_of(&self, name: &str, settings: &Settings) -> Limits {
+        let limits = self.names.get(name).copied().unwrap_or(self.limits);
+        let credits = self.table.names.get(name).and_then(|own| own.max_credits).or(self.table.max_credits);
+        credits.map_or(limits, |credits| limits.within(settings.limit_of_credits(credits)))
+    }
+
+    /// Every limit in credits.
+    fn credits(&self) -> impl Iterator<Item = f64> + '_ {
+        self.table.names.values().chain([&self.table]).filter_map(|table| table.max_credits)
     }
 }
 
@@ -492,6 +554,7 @@ pub struct Request {
     parent: Option<String>,
     limits: Limits,
     usd: Option<NanoDollars>,
+    credits: Option<f64>,
     tokens: Option<u64>,
     key: Option<String>,
     model: Option<String>,
@@ -544,6 +607,8 @@ fn again(told: Told<'_>) -> Option<Request> {
             cap: told.cap.map(calls),
         },
         usd: told.asked_usd.and_then(|usd| NanoDollars::from_dollars(usd).ok()),
+        // They are in the dollars.
+        credits: None,
         tokens: told.asked_tokens,
         key: None,
         model: told.model.map(str::to_owned),
@@ -626,8 +691,19 @@ pub struct Pass {
     /// Over all the path.
     remaining_usd: Option<NanoDollars>,
     remaining_tokens: Option<u64>,
+    remaining_credits: Option<f64>,
     calls: Option<u32>,
     remaining_calls: Option<u32>,
+    nearest: Option<Nearest>,
+}
+
+/// A scope, and how much of its limit is spent.
+#[derive(Debug)]
+struct Nearest {
+    label: String,
+    name: String,
+    percent: f64,
+    renews_in_seconds: Option<u64>,
 }
 
 /// An account that is asked, and the limits in force there.
@@ -663,6 +739,7 @@ impl Request {
             session_id,
             limits,
             usd: input.dollars("usd"),
+            credits: input.dollars("credits").map(NanoDollars::as_dollars),
             tokens: input.whole("tokens"),
             key: id("key"),
             model,
@@ -696,7 +773,7 @@ impl Request {
         for rule in &settings.scopes.0 {
             let said = self.scopes.iter().filter(|scope| scope.per == rule.per).map(|scope| Some(scope.name.as_str()));
             for name in std::iter::once(None).chain(said).filter_map(|said| self.name_of(&rule.per, said)) {
-                draw(Drawn { label: &rule.label, name, period: rule.period, limits: rule.limits_of(name) });
+                draw(Drawn { label: &rule.label, name, period: rule.period, limits: rule.limits_of(name, settings) });
             }
         }
         for Scope { per, name, period, limits, label } in &self.scopes {
@@ -721,12 +798,15 @@ impl Request {
 
     /// What the request says it costs, if it does, and the model that has no price.
     fn cost(&self, settings: &Settings) -> (Option<Cost>, Option<UnknownModelError>) {
+        // More than can be counted is as much as can be.
+        let of_credits = || self.credits.map(|credits| settings.price_of(credits).unwrap_or(NanoDollars::MAX));
+        let usd = self.usd.or_else(of_credits);
         let (Some(model), Some(usage)) = (&self.model, &self.usage) else {
-            let told = self.usd.is_some() || self.tokens.is_some();
-            return (told.then(|| Cost { usd: self.usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }), None);
+            let told = usd.is_some() || self.tokens.is_some();
+            return (told.then(|| Cost { usd: usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }), None);
         };
         // What the caller knows better than the table.
-        if let Some(usd) = self.usd {
+        if let Some(usd) = usd {
             return (Some(Cost { usd, tokens: usage.total_tokens() }), None);
         }
         let unknown = match settings.unknown_models {
@@ -834,6 +914,26 @@ impl Request {
         }
     }
 
+    /// The scope of which most is spent.
+    fn nearest(&self, settings: &Settings, path: &[OnPath<'_>], now: Timestamp) -> Option<Nearest> {
+        let share = |OnPath { account, limits }: &OnPath<'_>| {
+            let spent = account.spent();
+            let usd = limits.usd.map(|limit| spent.usd.as_dollars() / limit.as_dollars().max(f64::MIN_POSITIVE));
+            let tokens = limits.tokens.map(|limit| spent.tokens as f64 / limit.max(1) as f64);
+            usd.into_iter().chain(tokens).max_by(f64::total_cmp)
+        };
+        let scopes = path.iter().skip(self.line()).zip(self.drawn_on(settings));
+        let (share, on_path, drawn) = scopes
+            .filter_map(|(on_path, drawn)| Some((share(on_path)?, on_path, drawn)))
+            .max_by(|(left, ..), (right, ..)| left.total_cmp(right))?;
+        Some(Nearest {
+            label: drawn.label.to_owned(),
+            name: drawn.name.to_owned(),
+            percent: (share * 1000.0).round() / 10.0,
+            renews_in_seconds: on_path.account.renews_at().map(|at| now.seconds_until(at)),
+        })
+    }
+
     /// The most reservations are open so many steps up.
     fn is_full_at(&self, steps: usize, account: &Account, now: Timestamp) -> Option<Block> {
         let most = if steps < self.line() { MAX_STORED_RESERVATIONS } else { MAX_STORED_RESERVATIONS_OF_SCOPE };
@@ -844,7 +944,12 @@ impl Request {
 
     /// A key that is recorded without a cost: the call is yet to be made.
     fn asks_for_call(&self) -> bool {
-        self.act == Act::Record && self.key.is_some() && self.usd.is_none() && self.tokens.is_none() && self.usage.is_none()
+        self.act == Act::Record
+            && self.key.is_some()
+            && self.usd.is_none()
+            && self.credits.is_none()
+            && self.tokens.is_none()
+            && self.usage.is_none()
     }
 
     /// Which one of the path a level is.
@@ -958,6 +1063,7 @@ impl Decide for Request {
         }
         let OnPath { account: own, limits } = &after[0];
         let room = || after.iter().map(|on_path| on_path.account.room(on_path.limits, now));
+        let remaining_usd = room().filter_map(|(usd, _)| usd).min();
         let pass = Pass {
             reservation_id: (self.act == Act::Reserve).then(|| moment.decision_id.to_owned()),
             known: matches!(self.act, Act::Commit | Act::Release).then_some(lease.is_some()),
@@ -965,10 +1071,12 @@ impl Decide for Request {
             spent: own.spent(),
             reserved: own.reserved(now),
             limits: *limits,
-            remaining_usd: room().filter_map(|(usd, _)| usd).min(),
+            remaining_usd,
+            remaining_credits: self.credits.and(remaining_usd).map(|left| left.as_dollars() / settings.credit_usd),
             remaining_tokens: room().filter_map(|(_, tokens)| tokens).min(),
             calls: self.key_number().map(|key| own.calls_of(key)),
             remaining_calls: self.key_number().and_then(|key| after.iter().filter_map(|at| at.account.calls_left(key, at.limits)).min()),
+            nearest: if happened { self.nearest(settings, &after, now) } else { None },
         };
         Ruling { findings, pass, events }
     }
@@ -988,7 +1096,8 @@ impl Decide for Request {
     }
 
     fn pass(&self, pass: Pass, _moment: Moment<'_>) -> Facts {
-        let Pass { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls, remaining_calls } = pass;
+        let Pass { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls, remaining_calls, .. } =
+            pass;
         let mut facts = Facts::new().with("budget", self.budget.clone());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -1020,11 +1129,27 @@ impl Decide for Request {
         if let Some(left) = remaining_calls {
             facts = facts.with("remaining_calls", left);
         }
+        if let Some(left) = pass.remaining_credits {
+            facts = facts.with("remaining_credits", left);
+        }
+        if let Some(Nearest { label, name, percent, renews_in_seconds }) = pass.nearest {
+            facts = facts.with("nearest_scope", label).with_text("nearest_scope_name", name).with("nearest_scope_percent", percent);
+            if let Some(seconds) = renews_in_seconds {
+                facts = facts.with("nearest_scope_renews_in_seconds", seconds);
+            }
+        }
         facts
     }
 }
 
 impl Request {
+    fn with_credits_left(&self, facts: Facts, exceeded: &BudgetExceeded, settings: &Settings) -> Facts {
+        if self.credits.is_none() {
+            return facts;
+        }
+        facts.with("remaining_credits", exceeded.remaining_value() / settings.credit_usd)
+    }
+
     fn explain_exceeded(&self, facts: Facts, exceeded: &BudgetExceeded, settings: &Settings, now: Timestamp) -> (Facts, String) {
         let drawn = match exceeded.level {
             Level::Own | Level::Ancestor(_) => None,
@@ -1048,7 +1173,8 @@ impl Request {
         let facts = facts.with("level", level);
         let facts = match unit {
             Unit::Calls => facts.with("calls", spent).with("cap", limit),
-            Unit::Usd => facts
+            Unit::Usd => self
+                .with_credits_left(facts, exceeded, settings)
                 .with("cost_usd", exceeded.asked_value())
                 .with("spent_usd", exceeded.spent_value())
                 .with("reserved_usd", exceeded.reserved_value())
@@ -1118,6 +1244,28 @@ mod tests {
         assert_eq!(story.retry_after_seconds(), None);
         assert!(story.at(2).allows(&*ask("check", json!({"max_usd": 2}))));
         assert_eq!(story.fact("spent_usd"), Some(Value::Number(1.25)));
+    }
+
+    #[test]
+    fn credits_are_dollars_at_the_price_of_the_settings() {
+        let scopes = json!({"tenant": {"month": {"max_credits": 100}}});
+        let mut story = with_ceiling(json!({"credit_usd": 0.02, "max_credits": 60, "scopes": scopes}));
+        let credits = |session: &str, path: &str, credits: f64| {
+            operation(&format!("/guard/budget/{path}"), json!({"session_id": session, "credits": credits}))
+        };
+        assert!(story.at(0).allows(&*credits("a", "record", 50.0)));
+        assert_eq!((story.fact("spent_usd"), story.fact("remaining_credits")), (Some(Value::Number(1.0)), Some(Value::Number(10.0))));
+        assert_eq!(story.fact("nearest_scope_percent"), Some(Value::Number(50.0)));
+        assert_eq!(story.at(1).refuses(&*credits("a", "reserve", 10.5)), Reason::BudgetExceeded);
+        assert_eq!(story.fact("remaining_credits"), Some(Value::Number(10.0)));
+        assert!(story.at(2).allows(&*credits("b", "record", 50.0)));
+        assert_eq!(story.fact("nearest_scope_percent"), Some(Value::Number(100.0)));
+        // All sessions of the month together have used them.
+        assert_eq!(story.at(3).refuses(&*credits("c", "check", 1.0)), Reason::BudgetExceeded);
+        let body = json!({"session_id": "c", "usd": 0.01});
+        assert_eq!(story.at(4).refuses(&*operation("/guard/budget/check", body)), Reason::BudgetExceeded, "a credit is its price");
+        assert!(Settings { credit_usd: 0.0, ..Settings::default() }.check().is_err());
+        assert!(Settings { max_credits: -1.0, ..Settings::default() }.check().is_err());
     }
 
     /// The service's own limits, whatever callers say.

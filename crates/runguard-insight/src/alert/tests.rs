@@ -145,13 +145,13 @@ fn spending(second: i64, answer: &str) -> RowRef<'_> {
 #[test]
 fn each_threshold_of_a_budget_is_told_once() {
     let spent = |dollars: f64| format!(r#"{{"budget":"default","spent_usd":{dollars},"limit_usd":10.0}}"#);
-    let story: Vec<String> = [1.0, 4.99, 5.0, 6.0, 7.99, 8.0, 9.6, 9.7].map(spent).to_vec();
+    let story: Vec<String> = [1.0, 5.99, 6.0, 7.0, 7.99, 8.0, 9.6, 9.7].map(spent).to_vec();
     let rows: Vec<RowRef<'_>> = story.iter().enumerate().map(|(second, answer)| spending(second as i64, answer)).collect();
     let mut state = State::default();
     let said: Vec<(String, Severity)> =
         rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, row)).map(|alert| (alert.title, alert.severity)).collect();
     let title = |percent: u8| format!("Budget 'orders' of 'run-1' has reached {percent} %");
-    assert_eq!(said, [(title(50), Severity::Info), (title(80), Severity::Warning), (title(95), Severity::Error)]);
+    assert_eq!(said, [(title(60), Severity::Info), (title(80), Severity::Warning), (title(95), Severity::Error)]);
     let refused = RowRef { outcome: "blocked".into(), reason: Some("budget_exceeded".into()), ..spending(20, &story[7]) };
     let last = judge(&rule(When::Budget), &mut state, &refused);
     assert_eq!((last[0].title.clone(), last[0].severity), (title(100), Severity::Critical), "a budget that refuses is used up");
@@ -164,6 +164,20 @@ fn each_threshold_of_a_budget_is_told_once() {
     assert_eq!(told(&rule(When::Budget), &again), ["firing 0", "resolved 1", "firing 901"]);
     let tokens = r#"{"spent_usd":0.0,"spent_tokens":96,"limit_tokens":100}"#;
     assert_eq!(told(&rule(When::Budget), &[spending(0, tokens), spending(1, r#"{"spent_usd":3.0}"#)]), ["firing 0"], "no limit, no share");
+}
+
+#[test]
+fn a_scope_that_many_share_is_told_at_its_percentages_before_it_refuses() {
+    let scope = |percent: f64| {
+        format!(
+            r#"{{"spent_usd":0.5,"nearest_scope":"tenant/month","nearest_scope_name":"","nearest_scope_percent":{percent},"nearest_scope_renews_in_seconds":1000}}"#
+        )
+    };
+    let [below, reached, again] = [59.9, 60.0, 61.0].map(scope);
+    let mut state = State::default();
+    let rows = [spending(0, &below), spending(0, &reached), RowRef { session: "run-2", ..spending(0, &again) }];
+    let said: Vec<String> = rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, row)).map(|alert| alert.title).collect();
+    assert_eq!(said, ["Budget 'orders' of 'tenant/month' has reached 60 %"]);
 }
 
 #[test]
@@ -241,6 +255,50 @@ fn names_cannot_steer_what_shows_them() {
     assert!(judge(&rule(When::CircuitTrip), &mut State::default(), &RowRef { subject: &long, ..record(0, TRIP) })[0].title.len() < 150);
 }
 
+const DAY: i64 = 86_400;
+
+/// A step that is let pass; a knowledge base query is two operations.
+fn step(second: i64) -> RowRef<'static> {
+    row(second, "kb_requery", "check", "allowed", None, "{}")
+}
+
+#[test]
+fn what_may_be_used_in_a_month_is_told_at_its_percentages_and_anew_with_the_next() {
+    let rule = Rule { limit: 20.0, ..rule(When::Consumption) };
+    let mut rows: Vec<RowRef<'_>> = (0..10).map(|number| step(number * 60)).collect();
+    // Neither what was refused nor what is only watched is used.
+    rows.insert(3, blocked(170));
+    rows.insert(4, row(171, "loop", "check", "allowed", None, "{}"));
+    assert_eq!(told(&rule, &rows), ["firing 300", "firing 420", "firing 540"], "60, 80 and 100 %");
+    rows.push(step(40 * DAY));
+    assert_eq!(told(&rule, &rows)[3..], ["resolved 3456000", "resolved 3456000", "resolved 3456000"]);
+    let in_operations = Rule { limit: 10.0, unit: Counted::Operations, at: vec![60], period: Period::Day, ..rule.clone() };
+    assert_eq!(told(&in_operations, &rows[..8]), ["firing 120"]);
+    let said = judge(&Rule { at: vec![1], ..rule }, &mut State::default(), &step(0));
+    assert_eq!(said[0].title, "1 % of the credits for the month are used: for acme");
+    assert_eq!((said[0].severity, said[0].text.contains("2 of 20 credits")), (Severity::Warning, true));
+}
+
+#[test]
+fn a_day_that_uses_far_more_than_others_is_told_and_small_numbers_are_not() {
+    let rule = Rule { at_least: 20.0, ..rule(When::Spike) };
+    // Ten operations a day for a week, then more.
+    let week: Vec<RowRef<'_>> = (0..7).flat_map(|day| (0..5).map(move |number| step(day * DAY + number))).collect();
+    let then = |steps: i64| week.iter().cloned().chain((0..steps).map(|number| step(7 * DAY + number))).collect::<Vec<_>>();
+    assert_eq!(told(&rule, &then(10)), Vec::<String>::new(), "twice as much is not more than twice");
+    assert_eq!(told(&rule, &then(11)), ["firing 604810"]);
+    assert_eq!(told(&Rule { at_least: 50.0, ..rule.clone() }, &then(11)), Vec::<String>::new(), "below the floor");
+    let next_day: Vec<RowRef<'_>> = then(11).into_iter().chain([step(8 * DAY)]).collect();
+    assert_eq!(told(&rule, &next_day), ["firing 604810", "resolved 691200"]);
+    // On two days nobody knows what is usual.
+    let young: Vec<RowRef<'_>> = (0..2).flat_map(|day| (0..50 * day + 5).map(move |number| step(day * DAY + number))).collect();
+    assert_eq!(told(&rule, &young), Vec::<String>::new());
+    // The same day of last week was like this.
+    let weekly: Vec<RowRef<'_>> =
+        (0..40).map(step).chain(week.iter().skip(5).cloned()).chain((0..40).map(|number| step(7 * DAY + number))).collect();
+    assert_eq!(told(&rule, &weekly), Vec::<String>::new());
+}
+
 #[test]
 fn rules_that_make_no_sense_are_refused() {
     let good = rule(When::Blocks);
@@ -257,6 +315,9 @@ fn rules_that_make_no_sense_are_refused() {
         (Rule { share: f64::NAN, ..good.clone() }, "share"),
         (Rule { at: vec![80, 50], ..good.clone() }, "at"),
         (Rule { at: vec![], ..good.clone() }, "at"),
+        (rule(When::Consumption), "limit"),
+        (Rule { factor: 1.0, ..good.clone() }, "factor"),
+        (Rule { at_least: f64::NAN, ..good.clone() }, "at_least"),
     ] {
         assert_eq!(bad.check().unwrap_err().name, key);
     }
@@ -300,8 +361,15 @@ fn made(any: &AnyRow) -> RowRef<'static> {
 }
 
 fn any_rules() -> Vec<Rule> {
-    [When::CircuitTrip, When::Degrading, When::Blocks, When::BlockRate, When::Budget, When::Fallback]
-        .map(|when| Rule { count: 4, cooldown: Span::from_seconds(120), window: Span::from_seconds(90), ..rule(when) })
+    [When::CircuitTrip, When::Degrading, When::Blocks, When::BlockRate, When::Budget, When::Fallback, When::Consumption, When::Spike]
+        .map(|when| Rule {
+            limit: 20.0,
+            at_least: 5.0,
+            count: 4,
+            cooldown: Span::from_seconds(120),
+            window: Span::from_seconds(90),
+            ..rule(when)
+        })
         .to_vec()
 }
 

@@ -73,6 +73,10 @@ class Client(GuardRoutes):
         """Everything a dashboard shows of a time; the last day unless told."""
         return self.get("/v1/overview", query)
 
+    def consumption(self, **query: Any) -> Answer:
+        """What was used by bot, step and day, and by conversation and week; the last 28 days unless told."""
+        return self.get("/v1/consumption", query)
+
     def insights(self, **query: Any) -> Answer:
         """What the log advises, the weightiest first; the last 7 days unless told."""
         return self.get("/v1/insights", query)

@@ -8,6 +8,7 @@ use crate::commands::insights;
 use runguard_core::GuardName;
 use runguard_core::shown::{dotted, html as escaped, shortened};
 use runguard_core::text::{cut, grouped};
+use runguard_insight::insight::consumption::{Consumption, Day, Step, Week};
 use runguard_insight::insight::{Endpoint, Insight, Overview, Severity, Topic};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ const MAX_SHOWN: usize = 80;
 /// A longer address is not made a link: a page of them would not stay small.
 const MAX_LINK: usize = 320;
 
-pub(super) fn page(overview: &Overview, insights: &[Insight], service: &str) -> String {
+pub(super) fn page(overview: &Overview, insights: &[Insight], used: &Consumption, service: &str) -> String {
     let links = Links { service, tenant: overview.filters.tenant.as_deref() };
     let range = format!("{} to {}", day(overview.since_ms), day(overview.until_ms));
     let mut out = format!(
@@ -48,6 +49,7 @@ pub(super) fn page(overview: &Overview, insights: &[Insight], service: &str) -> 
     section(&mut out, "Endpoints", &endpoints(overview));
     section(&mut out, "Actions of agents", &actions(overview));
     section(&mut out, "Budgets", &budgets(overview));
+    section(&mut out, "Consumption", &consumption(used));
     let behind = match overview.behind_rows {
         0 => String::new(),
         rows => format!(" {} decisions were not looked at yet.", grouped(rows)),
@@ -414,6 +416,42 @@ fn topics(overview: &Overview, links: &Links<'_>) -> String {
         return String::new();
     }
     table(&["topic", "#asked", "#refused", "confidence, 0 to 1", "#best", "#sessions below 0.5", "sessions"], &rows)
+}
+
+/// By week and bot, by day and bot, and the heaviest steps.
+fn consumption(used: &Consumption) -> String {
+    if used.days.is_empty() {
+        return String::new();
+    }
+    let amount = |amount: f64| if amount > 0.0 { format!("{amount:.2}") } else { "–".to_owned() };
+    let week = |week: &Week| {
+        vec![
+            format!("{}{}", text(&week.week), if week.is_whole { "" } else { " (in part)" }),
+            week.bot.as_deref().map_or_else(|| "all".to_owned(), text),
+            grouped(week.sessions),
+            grouped(week.ai_steps),
+            format!("{:.2}", week.steps_per_session),
+            week.change.map_or_else(|| "–".to_owned(), |change| format!("{:+.0} %", change * 100.0)),
+        ]
+    };
+    let day = |day: &Day| {
+        let numbers = [grouped(day.sessions), grouped(day.operations), grouped(day.ai_steps), amount(day.credits), grouped(day.refused)];
+        [text(&day.day), text(&day.bot)].into_iter().chain(numbers).collect::<Vec<_>>()
+    };
+    let step = |step: &Step| {
+        let names = [&step.step, &step.guard, &step.bot, &step.day].map(|name| text(name));
+        names.into_iter().chain([grouped(step.operations), amount(step.credits), grouped(step.refused)]).collect::<Vec<_>>()
+    };
+    let newest = |count: usize| count.saturating_sub(MAX_ROWS);
+    let weeks: Vec<Vec<String>> = used.weeks[newest(used.weeks.len())..].iter().map(week).collect();
+    let days: Vec<Vec<String>> = used.days[newest(used.days.len())..].iter().map(day).collect();
+    let steps: Vec<Vec<String>> = used.steps.iter().take(MAX_ROWS).map(step).collect();
+    [
+        table(&["week from", "bot", "#sessions", "#AI steps", "#steps a session", "#change"], &weeks),
+        table(&["day", "bot", "#sessions", "#operations", "#AI steps", "#credits", "#refused"], &days),
+        table(&["heaviest step", "guard", "bot", "day", "#operations", "#credits", "#refused"], &steps),
+    ]
+    .concat()
 }
 
 fn endpoints(overview: &Overview) -> String {

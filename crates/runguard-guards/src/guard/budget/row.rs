@@ -1,7 +1,7 @@
 //! A budget's part of a log row: what is kept of a request, how the budget stands, the request again.
 
 use super::{Event, SLOT, Told, again, reservation_number};
-use crate::logged::{self, Account, Doubt, Doubts, Logged, Retell, Retold, Shows, Spending, Terms};
+use crate::logged::{self, Account, Doubt, Doubts, Logged, Nearest, Retell, Retold, Shows, Spending, Terms};
 use runguard_core::reason::Reason;
 use runguard_core::row::{Effect, Outcome, RowRef};
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,12 @@ struct Said<'a> {
     spent_tokens: Option<u64>,
     limit_tokens: Option<u64>,
     calls: Option<u64>,
+    #[serde(borrow)]
+    nearest_scope: Cow<'a, str>,
+    #[serde(borrow)]
+    nearest_scope_name: Cow<'a, str>,
+    nearest_scope_percent: Option<f64>,
+    nearest_scope_renews_in_seconds: Option<i64>,
 }
 
 impl<'a> Said<'a> {
@@ -72,7 +78,13 @@ impl<'a> Said<'a> {
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     let (kept, said): (Kept<'a>, Said<'a>) = (logged::read(row.input), logged::read(row.answer));
+    let nearest = said.nearest_scope_percent.map(|percent| Nearest {
+        scope: format!("{} {}", said.nearest_scope, said.nearest_scope_name).trim_end().to_owned(),
+        percent,
+        renews_in_seconds: said.nearest_scope_renews_in_seconds,
+    });
     let spending = Spending {
+        nearest,
         is_spent: kept.is_spent(),
         account: said.account(kept.parent),
         renews_in_seconds: said.renews_in_seconds,

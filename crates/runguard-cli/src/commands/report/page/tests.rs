@@ -126,9 +126,17 @@ fn advice_on(overview: &Overview) -> Vec<Insight> {
     advise(overview, &Facts { policy: &Policy::default(), savings: Savings { usd_per_operation: 0.015, ..Savings::default() } })
 }
 
+fn used(name: &dyn Fn(&str, usize) -> String) -> Consumption {
+    let days =
+        (0..40).map(|number| Day { day: format!("2027-01-{number:02}"), bot: name("bot", number), operations: 1234, ..Day::default() });
+    let steps = (0..40).map(|number| Step { step: name("step", number), bot: name("bot", number), operations: 40, ..Step::default() });
+    let weeks = [None, Some(name("bot", 1))].map(|bot| Week { week: "2027-01-11".into(), bot, change: Some(0.25), ..Week::default() });
+    Consumption { days: days.collect(), steps: steps.collect(), weeks: weeks.to_vec(), ..Consumption::default() }
+}
+
 fn made(name: &dyn Fn(&str, usize) -> String) -> String {
     let overview = week(name);
-    page(&overview, &advice_on(&overview), "http://127.0.0.1:8100")
+    page(&overview, &advice_on(&overview), &used(name), "http://127.0.0.1:8100")
 }
 
 #[test]
@@ -143,6 +151,9 @@ fn a_week_is_shown_whole() {
         "Knowledge base topics",
         "Endpoints",
         "Budgets",
+        "Consumption",
+        "1,234",
+        "+25 %",
         "48,230",
         "93.15",
         "2027-01-15 08:00 to 2027-01-22 08:00",
@@ -161,7 +172,7 @@ fn a_week_is_shown_whole() {
 
 #[test]
 fn an_empty_time_is_a_page_too() {
-    let page = page(&Overview::default(), &[], "http://127.0.0.1:8100");
+    let page = page(&Overview::default(), &[], &Consumption::default(), "http://127.0.0.1:8100");
     assert!(page.contains("Nothing stands out") && page.ends_with("</html>\n") && !page.contains("Endpoints"));
 }
 
@@ -212,7 +223,7 @@ fn the_largest_page_stays_small() {
         sessions: vec!["x".repeat(256); 5],
         saves: Saves::default(),
     };
-    assert!(super::page(&Overview::default(), &vec![insight; 25], "http://h").len() <= MAX_PAGE);
+    assert!(super::page(&Overview::default(), &vec![insight; 25], &Consumption::default(), "http://h").len() <= MAX_PAGE);
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! `runguard consumption`: what was used, by bot, step and day, and by conversation and week.
+
+use super::RangeArgs;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+use clap::Args;
+use comfy_table::{Cell, CellAlignment};
+use runguard_insight::insight::consumption::{Consumption, Week};
+use serde_json::Value;
+
+/// Steps that are shown to people.
+const MOST_STEPS: usize = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct Used {
+    #[command(flatten)]
+    client: Client,
+    #[command(flatten)]
+    range: RangeArgs,
+    /// Whose days and weeks, such as Europe/Berlin [default: that of the budgets]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Used {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut query = self.range.query();
+        query.extend(self.time_zone.map(|zone| ("time_zone", zone)));
+        let answer: Value = self.client.get("/v1/consumption", &query)?;
+        if self.json {
+            return output::json(&answer);
+        }
+        let used: Consumption = serde_json::from_value(answer)
+            .map_err(|error| Failure::Failed(format!("the service's answer is of another version than this program: {error}")))?;
+        if used.days.is_empty() {
+            return output::line("No step was asked about in this time.");
+        }
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        let mut table = output::table(&["week from", "bot", "sessions", "AI steps", "steps a session", "change"]);
+        for week in &used.weeks {
+            let bot = week.bot.as_deref().map_or_else(|| "all".to_owned(), named);
+            let numbers = [week.sessions.to_string(), week.ai_steps.to_string(), format!("{:.2}", week.steps_per_session), changed(week)];
+            let partly = if week.is_whole { "" } else { " (in part)" };
+            table.add_row([Cell::new(format!("{}{partly}", week.week)), Cell::new(bot)].into_iter().chain(numbers.map(right)));
+        }
+        output::line(&table.to_string())?;
+        let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "refused"]);
+        for day in &used.days {
+            let numbers = [
+                day.sessions.to_string(),
+                day.operations.to_string(),
+                day.ai_steps.to_string(),
+                amount(day.credits),
+                amount(day.usd),
+                day.refused.to_string(),
+            ];
+            table.add_row([Cell::new(&day.day), Cell::new(named(&day.bot))].into_iter().chain(numbers.map(right)));
+        }
+        output::line(&format!("\n{table}"))?;
+        let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "refused"]);
+        for step in used.steps.iter().take(MOST_STEPS) {
+            let numbers = [step.operations.to_string(), amount(step.credits), amount(step.usd), step.refused.to_string()];
+            let names = [output::clean(&step.step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
+            table.add_row(names.map(Cell::new).into_iter().chain(numbers.map(right)));
+        }
+        output::line(&format!("\n{table}"))?;
+        if used.behind_rows > 0 {
+            anstream::eprintln!("{} decisions are not looked at yet; ask again in a moment.", used.behind_rows);
+        }
+        Ok(())
+    }
+}
+
+/// The tenant of a service without keys has no name.
+fn named(bot: &str) -> String {
+    if bot.is_empty() { "–".to_owned() } else { output::clean(bot) }
+}
+
+fn amount(amount: f64) -> String {
+    if amount > 0.0 { format!("{amount:.2}") } else { "–".to_owned() }
+}
+
+fn changed(week: &Week) -> String {
+    week.change.map_or_else(|| "–".to_owned(), |change| format!("{:+.0} %", change * 100.0))
+}
