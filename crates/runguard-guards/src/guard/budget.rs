@@ -114,7 +114,6 @@ macro_rules! answers {
             says("reserved_usd", AnswerKind::Number, "Dollars set aside."),
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
             says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),
-            says("remaining_credits", AnswerKind::Number, "The same in credits, where the question is in credits."),
             says("spent_tokens", AnswerKind::Whole, "Tokens spent."),
             says("reserved_tokens", AnswerKind::Whole, "Tokens set aside."),
             says("limit_tokens", AnswerKind::Whole, "Tokens allowed, if there is a limit."),
@@ -145,7 +144,7 @@ route!(
     Check,
     "Is there enough left for this? Nothing is counted.",
     cost_fields![],
-    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CREDITS_LEFT, CALLS, REMAINING_CALLS, CAP],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
@@ -154,7 +153,21 @@ route!(
     Record,
     "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted.",
     cost_fields![],
-    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS],
+    answers![
+        LEVEL,
+        SCOPE,
+        SCOPE_NAME,
+        RENEWS,
+        MODEL,
+        CREDITS_LEFT,
+        CALLS,
+        REMAINING_CALLS,
+        CAP,
+        NEAREST,
+        NEAREST_NAME,
+        NEAREST_PERCENT,
+        NEAREST_RENEWS
+    ],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 route!(
@@ -163,7 +176,7 @@ route!(
     Reserve,
     "Set this aside for a step, if there is enough.",
     cost_fields![],
-    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CALLS, REMAINING_CALLS, CAP, RESERVATION_ID],
+    answers![LEVEL, SCOPE, SCOPE_NAME, RENEWS, MODEL, CREDITS_LEFT, CALLS, REMAINING_CALLS, CAP, RESERVATION_ID],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded, Reason::TooManyReservations]
 );
 route!(
@@ -178,6 +191,7 @@ route!(
         SCOPE_NAME,
         RENEWS,
         MODEL,
+        CREDITS_LEFT,
         CALLS,
         REMAINING_CALLS,
         NEAREST,
@@ -203,6 +217,8 @@ const SCOPE: AnswerField = says("scope", AnswerKind::Text, "Refused by a scope: 
 const SCOPE_NAME: AnswerField = says("scope_name", AnswerKind::Text, "Refused by a scope: whose, such as the name of the team.");
 const RENEWS: AnswerField = says("renews_in_seconds", AnswerKind::Whole, "Refused by a limit of a period: when the next one begins.");
 const MODEL: AnswerField = says("model", AnswerKind::Text, "Unknown model: its name.");
+const CREDITS_LEFT: AnswerField =
+    says("remaining_credits", AnswerKind::Number, "Dollars left as credits, where the question is in credits.");
 const CALLS: AnswerField = says("calls", AnswerKind::Whole, "Calls of the key.");
 const REMAINING_CALLS: AnswerField =
     says("remaining_calls", AnswerKind::Whole, "Calls of the key left, in all it draws on, if there is a cap.");

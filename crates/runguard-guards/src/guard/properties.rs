@@ -240,6 +240,9 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
                 body["scopes"] = json!([{"per": "team", "name": "t", "period": period, "max_usd": 5, "cap": 4}, {"per": "tenant", "period": "week", "max_usd": 30}]);
             }
         }
+        if number == 0 && flag {
+            body["credits"] = body["usd"].take();
+        }
         if number == 1 {
             body["usd"] = serde_json::Value::Null;
         }
