@@ -239,6 +239,46 @@ to = ["hook"]
     assert other.got == []
 
 
+def test_what_is_used_is_told_at_its_percentages_and_when_a_day_stands_out(serve, receive):
+    hook = receive()
+    rules = """
+[[alerts.rule]]
+name = "credits"
+when = "consumption"
+limit = 100
+period = "month"
+at = [60]
+[[alerts.rule]]
+name = "spike"
+when = "spike"
+at_least = 30
+[[alerts.rule]]
+name = "shared"
+when = "budget"
+"""
+    budget = "[savings]\ncredits_per_operation = 2\n[guards.budget]\ncredit_usd = 0.5\n[guards.budget.scopes.tenant.month]\nmax_credits = 10\n"
+    client = serve(budget + config(target("hook", hook.url), rules=rules), environment=ENVIRONMENT).client()
+
+    def ask(day: int, times: int) -> None:
+        for number in range(times):
+            client.at(day * 86_400 + number).allowed("/guard/handoff", session_id=f"{day}-{number}", source_bot="a", target_bot="b")
+
+    for day in range(4):
+        ask(day, 4)
+    settle(client)
+    assert hook.got == []
+    # 32 credits of four days, and 36 today: usually 8.
+    ask(4, 18)
+    client.allowed("/guard/budget/record", session_id="run", credits=6)
+    hook.wait_for(3)
+    settle(client)
+    told = {got.json["data"]["rule"]: got.json["data"]["title"] for got in hook.got}
+    assert told["credits"].startswith("60 % of the credits for the month are used")
+    assert told["spike"].startswith("30 credits are used today, usually 8")
+    assert told["shared"] == "Budget 'default' of 'tenant/month' has reached 60 %"
+    assert len(hook.got) == 3
+
+
 def test_a_burst_is_collapsed_where_people_read_it(serve, receive):
     chat = receive(script=[(500, {})])
     client = serve(config(target("chat", chat.url, "slack")), environment=ENVIRONMENT).client()
