@@ -419,7 +419,9 @@ impl Rule {
                 alerts.extend(match self.when {
                     When::Blocks => self.judge_blocks(state, row),
                     When::BlockRate => self.judge_rate(state, row),
-                    When::Fallback | When::CircuitTrip | When::Degrading | When::Budget | When::Consumption | When::Spike => self.judge_fallback(state, row),
+                    When::Fallback | When::CircuitTrip | When::Degrading | When::Budget | When::Consumption | When::Spike => {
+                        self.judge_fallback(state, row)
+                    }
                 });
             }
         }

@@ -129,7 +129,15 @@ impl Dimension {
     pub const fn is_bounded_by_first_name(self) -> bool {
         match self {
             Self::Subject | Self::Reason => true,
-            Self::Edge | Self::Chain | Self::Topic | Self::Call | Self::Entity | Self::Budget | Self::Goal | Self::Offer | Self::Sessions => false,
+            Self::Edge
+            | Self::Chain
+            | Self::Topic
+            | Self::Call
+            | Self::Entity
+            | Self::Budget
+            | Self::Goal
+            | Self::Offer
+            | Self::Sessions => false,
         }
     }
 

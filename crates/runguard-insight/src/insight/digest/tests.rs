@@ -308,7 +308,7 @@ fn goals_tell_what_spirals_on_them_and_what_is_missing() {
     assert_eq!((shown.goals[1].spirals, shown.goals[1].offered.len()), (0, 0));
     // What a goal says goes with the session that said it; the numbers stay.
     for (place, mut cell) in fold(&rows) {
-        cell.forget(|_| true);
+        cell.forget(|_| true, 0);
         assert!(cell.label.is_none() && !place.first.to_lowercase().contains("tier"), "{place:?}");
     }
     let long = vec!["action_with_a_name"; 30].join(", ");
