@@ -117,6 +117,7 @@ const PATHS: &[(&str, Access)] = &[
     ("/v1/stats", Access::Callers),
     ("/v1/insights", Access::Callers),
     ("/v1/overview", Access::Callers),
+    ("/v1/consumption", Access::Callers),
     ("/v1/circuits", Access::Callers),
     ("/v1/circuits/{endpoint_key}/open", Access::Callers),
     ("/v1/circuits/{endpoint_key}/close", Access::Callers),
