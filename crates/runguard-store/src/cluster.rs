@@ -200,7 +200,7 @@ impl Inner {
         let started = tokio::time::Instant::now();
         let mut aways = 0;
         for race in 0_u32.. {
-            if !self.health.is_back(self.options.patience).await {
+            if !self.health.wait_until_back(self.options.patience).await {
                 return Ok(None);
             }
             if started.elapsed() >= RACE {

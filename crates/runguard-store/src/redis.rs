@@ -138,7 +138,8 @@ struct Known {
     states: String,
     /// The last entry of each partition's stream that this node, or the log, knows of.
     ends: Vec<EntryId>,
-    /// By home: what a command must know to be carried out. An erasure moves it on, and what was under way before does nothing.
+    /// By home: what a command must know to be carried out. An erasure, and a node with rows to bring
+    /// home, move it on, and what was under way before does nothing.
     fences: BTreeMap<Option<u16>, String>,
     /// Connections on which the database was seen to be this one, and not older than that.
     lines: BTreeSet<u64>,

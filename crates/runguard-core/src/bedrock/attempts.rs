@@ -27,7 +27,7 @@ const MOST_WORDS: usize = 400;
 const SHORTEST_WORD: usize = 4;
 /// Successes that are remembered, to tell a new one from the same again.
 const REMEMBERED_SUCCESSES: usize = 64;
-/// Threshold that means never, and the highest that makes sense.
+/// The highest threshold that makes sense.
 const HIGHEST: u32 = 1000;
 
 /// After how many attempts in vain a run is ended. 0 turns a rule off.

@@ -4,7 +4,7 @@
 //! that a service that is doing well hears nothing: advice that is wrong once is not read twice. A rule says nothing it
 //! cannot show: sessions and subjects are those of the overview, and a setting is named only where it exists.
 
-use super::digest::Savings;
+use super::digest::{GAP_CONFIDENCE, Savings};
 use super::{Counted, Endpoint, Hours, Insight, Outcomes, Overview, ReasonCount, Saves, Severity, SubjectCount};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::shown::toml;
@@ -383,7 +383,6 @@ fn low_confidence_topic(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> 
 const GAP_QUERIES_MIN: u64 = 5;
 /// Answers whose confidence is known: a topic that was never answered says nothing of the documents.
 const GAP_ANSWERS_MIN: u64 = 3;
-const GAP_CONFIDENCE: f64 = 0.5;
 
 /// A topic that is asked for and never answered well.
 fn documentation_gap(overview: &Overview, facts: &Facts<'_>) -> Vec<Insight> {

@@ -56,7 +56,7 @@ const TOPIC_SESSIONS: u16 = 256;
 const GUARD_SESSIONS: u16 = 2048;
 /// A topic asked about so often, and never answered better than this, is not documented.
 const GAP_ASKED: u64 = 3;
-const GAP_CONFIDENCE: f64 = 0.5;
+pub(super) const GAP_CONFIDENCE: f64 = 0.5;
 const NANOS: f64 = 1e9;
 
 /// What a cell is about, and what its names and numbers mean.

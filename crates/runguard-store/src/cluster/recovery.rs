@@ -109,7 +109,7 @@ impl Health {
     }
 
     /// Waits for a database that has just gone. `false`: it is away for longer than `patience`, and nobody waits any more.
-    pub(crate) async fn is_back(&self, patience: Duration) -> bool {
+    pub(crate) async fn wait_until_back(&self, patience: Duration) -> bool {
         while self.is_away() {
             let mut back = std::pin::pin!(self.back.notified());
             back.as_mut().enable();
@@ -391,7 +391,7 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
             inner.link.has_read(generation, &progress.positions);
             inner.unconfirmed.confirm(&progress);
         }
-        if !inner.health.is_back(Duration::ZERO).await {
+        if !inner.health.wait_until_back(Duration::ZERO).await {
             continue;
         }
         if let Err(error) = bring_late(inner).await {
@@ -600,7 +600,7 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
         for (swap, answer) in some.into_iter().zip(answers) {
             match answer {
                 Swapped::Done => {}
-                Swapped::Raced(_) => inner.unconfirmed.is_late(&swap.entry),
+                Swapped::Raced(_) => inner.unconfirmed.mark_late(&swap.entry),
                 Swapped::Full => full.push(swap),
             }
         }

@@ -149,7 +149,7 @@ impl Unconfirmed {
         }
     }
 
-    pub(crate) fn is_late(&self, entry: &[u8]) {
+    pub(crate) fn mark_late(&self, entry: &[u8]) {
         self.lock().retain(|sent| sent.entry != entry);
         self.late().push_back(entry.to_vec());
     }
@@ -208,7 +208,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     };
     let answers = loop {
         // Whoever tends to the database's health says when it is back: nothing is sent before.
-        if !inner.health.is_back(inner.options.patience).await {
+        if !inner.health.wait_until_back(inner.options.patience).await {
             if again > 0 {
                 inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
             }

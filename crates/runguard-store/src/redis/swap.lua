@@ -3,8 +3,7 @@
 -- stream, number of streams; then of each swap: which stream, how many cells, entry ('' = none); and of each cell: token expected
 -- ('' = not there), what to put ('' = keep, '-' = remove, else token and state), how many milliseconds to keep it.
 -- Answers nil when the generation is another one, the fence when that is another one, and 0 when it came too late: nothing was
--- done. Else of each swap 1 (done),
--- 2 (full), or what its cells hold; and then of each stream the last entry that was added, or nil.
+-- done. Else of each swap 1 (done), 2 (full), or what its cells hold; and then of each stream the last entry that was added, or nil.
 local KEYS, ARGV, call, sub, tonumber = KEYS, ARGV, redis.call, string.sub, tonumber
 local about = call('HMGET', KEYS[1], 'generation', 'fence')
 if ARGV[1] ~= '' and about[1] ~= ARGV[1] then
