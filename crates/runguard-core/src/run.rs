@@ -144,6 +144,8 @@ enum Purpose {
     Model,
     Begin(Box<Pending>),
     Money,
+    /// A model call that had something set aside.
+    Settled,
 }
 
 #[derive(Debug)]
@@ -407,6 +409,9 @@ impl Run {
         if let Some(refused) = self.refused_model() {
             return refused;
         }
+        if let Some(trip) = self.spoken_for() {
+            return Progress::Refused(Refusal::NotNow(trip));
+        }
         self.model_calls += 1;
         Progress::Done
     }
@@ -430,9 +435,11 @@ impl Run {
         match (told, purpose) {
             (Told::Next(question), purpose) => ask(question, purpose),
             (told, Purpose::Begin(pending)) => self.begun(told, pending),
+            // What is dearer than it was thought ends nothing while something is left.
+            (Told::Stopped(trip) | Told::NotNow(trip), Purpose::Settled) if trip.is_overrun() => Progress::Done,
             (Told::Stopped(trip), _) => self.stop(trip),
             (Told::NotNow(trip) | Told::DoesNotFit { trip, .. }, _) => Progress::Refused(Refusal::NotNow(trip)),
-            (Told::Unpriced(unpriced), Purpose::Money) => self.unpriced(unpriced),
+            (Told::Unpriced(unpriced), Purpose::Money | Purpose::Settled) => self.unpriced(unpriced),
             (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
             (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
             (told, Purpose::Result(call, result, error, round)) => {

@@ -56,6 +56,10 @@ class Player:
             run.record_usd(step["usd"])
         elif do == "record_usage":
             run.record_usage(step["model"], step["input_tokens"], step["output_tokens"])
+        elif do == "model_call":
+            self.held[step["as"]] = run.model_call(step["model"], step["prompt"], max_tokens=step["max_tokens"])
+        elif do == "used":
+            self.held.pop(step["call"]).used(None, step["input_tokens"], step["output_tokens"])
         elif do in ("before_model", "check", "new_turn", "reset"):
             getattr(run, do)()
         else:

@@ -56,6 +56,10 @@ class Player {
         return run.recordUsd(step.usd)
       case 'record_usage':
         return run.recordUsage(step.model, { inputTokens: step.input_tokens, outputTokens: step.output_tokens })
+      case 'model_call':
+        return this.#begin(step)
+      case 'used':
+        return this.#held.get(step.call).used({ inputTokens: step.input_tokens, outputTokens: step.output_tokens })
       case 'check':
         return run.check()
       case 'new_turn':
@@ -79,6 +83,10 @@ class Player {
 
   async #left({ session, step, gives }) {
     assert.equal(await this.run.budget.check(session, step), gives ?? Infinity)
+  }
+
+  async #begin({ model, prompt, max_tokens: maxTokens, as }) {
+    this.#held.set(as, await this.run.modelCall(model, prompt, { maxTokens }))
   }
 
   async #reserve({ usd, as }) {

@@ -6,15 +6,17 @@
 //! - alone, the answer is made as short as what is left pays for ([`ModelCall::max_output`]), and refused when that is too short.
 //!
 //! A bound may be wrong: a provider bills what nobody saw, or a proxy counts in its own way. So the first call of a run goes alone, and
-//! once a call has cost more than its bound, later bounds are raised by as much.
+//! once a call has cost more than its bound, later bounds of its model are raised by as much. What it cost is settled as it is, and ends the
+//! run only when a limit is spent: what others have set aside may be given back.
 
 use super::service::{Spent, Told};
-use super::{Held, Money, Progress, Purpose, Refusal, Run, Trip, Unpriced, ask};
+use super::{Ask, Held, Money, Progress, Purpose, Refusal, Run, Trip, Unpriced, ask};
 use crate::budget::{Budget, Remaining};
 use crate::ledger::{BudgetExceeded, Cost, nano_dollars};
 use crate::money::NanoDollars;
 use crate::prices::{LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, UnknownModelError, Usage, longest_answer, usual_tokens};
 use crate::time::Timestamp;
+use std::collections::BTreeMap;
 
 /// What the usage of a model costs.
 pub type Pricing<'a> = &'a dyn Fn(&str, &Usage) -> Result<NanoDollars, UnknownModelError>;
@@ -26,8 +28,10 @@ pub struct Asked<'a> {
     pub model: &'a str,
     /// The size of what is sent.
     pub prompt: Prompt,
-    /// The longest answer that is asked for, or that the model gives; `None` when nobody knows.
+    /// The longest answer that is asked for, or that the model gives; `None` when nobody knows. Of several, each.
     pub max_output: Option<u64>,
+    /// How many answers are asked for.
+    pub choices: u64,
     /// Whoever asks has waited for others as long as it would: it goes now or not at all.
     pub has_waited: bool,
     /// Whoever asks can ask another model instead.
@@ -35,8 +39,22 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    fn longest(&self) -> u64 {
+        self.max_output.unwrap_or(LONGEST_ANSWER)
+    }
+
+    /// What is written when each answer is so long.
+    fn written(&self, output: u64) -> u64 {
+        output.saturating_mul(self.choices.max(1))
+    }
+
     fn at_most(&self) -> Usage {
-        Usage::new(self.prompt.most_tokens(), self.max_output.unwrap_or(LONGEST_ANSWER))
+        Usage::new(self.prompt.most_tokens(), self.written(self.longest()))
+    }
+
+    /// What is probably used when each answer is so long.
+    fn usual(&self, output: u64) -> Usage {
+        Usage::new(self.prompt.usual_tokens(), self.written(output))
     }
 }
 
@@ -46,8 +64,9 @@ pub(super) struct Pending {
     model: String,
     prompt: Prompt,
     at_most: Cost,
-    /// What the prompt probably costs, and the longest answer; by the prices known here.
+    /// What the prompt probably costs, and the longest answers together; by the prices known here.
     parts: Option<(Cost, Cost)>,
+    /// Of one answer.
     longest: u64,
     has_waited: bool,
     /// All that is left was asked for.
@@ -61,8 +80,8 @@ impl Pending {
             (cost, None) => Some(cost),
             (_, Some(_)) => None,
         };
-        let longest = asked.at_most().output_tokens;
-        let parts = cost_of(Usage::new(asked.prompt.usual_tokens(), 0)).zip(cost_of(Usage::new(0, longest)));
+        let longest = asked.longest();
+        let parts = cost_of(asked.usual(0)).zip(cost_of(Usage::new(0, asked.written(longest))));
         Self {
             model: asked.model.to_owned(),
             prompt: asked.prompt,
@@ -112,7 +131,7 @@ pub struct ModelCall {
 }
 
 impl ModelCall {
-    /// The longest answer that can be paid, where that is shorter than what was asked for.
+    /// The longest answer that can be paid, where that is shorter than what was asked for. Of several, each.
     pub fn max_output(&self) -> Option<u64> {
         self.max_output
     }
@@ -148,37 +167,62 @@ const AS_IT_IS: u64 = 1_000;
 /// What a run knows of its model calls.
 #[derive(Debug)]
 pub(super) struct ModelCalls {
+    /// From the question on that is asked of a service about it.
     under_way: u64,
+    /// Those among them that a service is being asked about.
+    asked_about: u64,
     /// A call was paid, so bounds are known to be right, or by how much they are wrong.
     is_measured: bool,
-    raised_by: u64,
+    /// By model, what its bounds are raised by.
+    raised_by: BTreeMap<String, u64>,
+    /// Of a model that has not answered yet: the most of any that has.
+    most_raised_by: u64,
     /// Paid by counting bytes.
     estimated: u64,
 }
 
+/// Models whose bounds are followed one by one.
+const MOST_MODELS: usize = 100;
+
 impl Default for ModelCalls {
     fn default() -> Self {
-        Self { under_way: 0, is_measured: false, raised_by: AS_IT_IS, estimated: 0 }
+        Self { under_way: 0, asked_about: 0, is_measured: false, raised_by: BTreeMap::new(), most_raised_by: AS_IT_IS, estimated: 0 }
     }
 }
 
 impl ModelCalls {
-    fn raise(&self, amount: u64) -> u64 {
-        u64::try_from(u128::from(amount) * u128::from(self.raised_by) / u128::from(AS_IT_IS)).unwrap_or(u64::MAX)
+    fn raise(&self, model: &str, amount: u64) -> u64 {
+        let by = self.raised_by.get(model).copied().unwrap_or(self.most_raised_by);
+        u64::try_from(u128::from(amount) * u128::from(by) / u128::from(AS_IT_IS)).unwrap_or(u64::MAX)
     }
 
-    fn raised(&self, bound: Cost) -> Cost {
-        Cost { usd: nano_dollars(self.raise(nanos(bound.usd))), tokens: self.raise(bound.tokens) }
+    fn raised(&self, model: &str, bound: Cost) -> Cost {
+        Cost { usd: nano_dollars(self.raise(model, nanos(bound.usd))), tokens: self.raise(model, bound.tokens) }
     }
 
-    fn measure(&mut self, bound: Cost, paid: Cost) {
+    fn measure(&mut self, model: &str, bound: Cost, paid: Cost) {
         self.is_measured = true;
         let amounts = |cost: Cost| [nanos(cost.usd), cost.tokens];
         // Of what had no bound nothing can be said: it has no limit, or no price.
-        for (bound, paid) in amounts(bound).into_iter().zip(amounts(paid)).filter(|(bound, _)| *bound > 0) {
-            let times = (u128::from(paid) * u128::from(AS_IT_IS)).div_ceil(u128::from(bound));
-            self.raised_by = self.raised_by.max(u64::try_from(times).unwrap_or(u64::MAX));
+        let bounded = amounts(bound).into_iter().zip(amounts(paid)).filter(|(bound, _)| *bound > 0);
+        let times = bounded.map(|(bound, paid)| (u128::from(paid) * u128::from(AS_IT_IS)).div_ceil(u128::from(bound))).max();
+        let times = u64::try_from(times.unwrap_or_default()).unwrap_or(u64::MAX).max(AS_IT_IS);
+        self.most_raised_by = self.most_raised_by.max(times);
+        if let Some(by) = self.raised_by.get_mut(model) {
+            *by = times.max(*by);
+        } else if self.raised_by.len() < MOST_MODELS {
+            self.raised_by.insert(model.to_owned(), times);
         }
+    }
+
+    fn ask_about_one(&mut self) {
+        self.under_way += 1;
+        self.asked_about += 1;
+    }
+
+    fn is_answered(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+        self.asked_about = self.asked_about.saturating_sub(1);
     }
 }
 
@@ -210,9 +254,13 @@ impl Run {
             }
             Some(Money::Service(_)) if self.must_wait(asked) => Progress::Busy,
             Some(Money::Service(budget)) => {
+                // Those a service is asked about may become the last ones.
+                if let Some(trip) = self.spoken_for() {
+                    return if asked.has_waited { Progress::Refused(Refusal::NotNow(trip)) } else { Progress::Busy };
+                }
                 let (calls, at_most) = (&self.model_calls_made, asked.at_most());
-                let raised = Usage::new(calls.raise(at_most.input_tokens), calls.raise(at_most.output_tokens));
-                self.model_calls_made.under_way += 1;
+                let raised = Usage::new(calls.raise(asked.model, at_most.input_tokens), calls.raise(asked.model, at_most.output_tokens));
+                self.model_calls_made.ask_about_one();
                 ask(
                     budget.reserve(Spent::Usage { model: asked.model, usage: &raised }),
                     Purpose::Begin(Box::new(Pending::of(asked, price))),
@@ -245,19 +293,22 @@ impl Run {
             }
         };
         let (paid, unknown) = usage.cost(|| price(model, usage));
-        self.model_calls_made.measure(at_most, paid);
+        self.model_calls_made.measure(&asked_model, at_most, paid);
         match held {
             Held::Nothing => Progress::Done,
             Held::InProcess(reservation) => {
-                let is_priced = unknown.is_none() || reservation.budget().remaining().usd.is_none();
-                let settled = self.spent(reservation.commit(paid));
+                let budget = reservation.budget().clone();
+                let is_priced = unknown.is_none() || budget.remaining().usd.is_none();
+                // Dearer than its bound is no end while something is left: others may give back what they have set aside.
+                let settled = reservation.commit(paid).or_else(|_| budget.used_up().map_or(Ok(()), Err));
+                let settled = self.spent(settled);
                 match unknown {
                     Some(unknown) if !is_priced => self.unpriced(Unpriced::from(&unknown)),
                     Some(_) | None => settled,
                 }
             }
             Held::Service { id } => match &self.budget {
-                Some(Money::Service(budget)) => ask(budget.commit_for_good(id.as_deref(), Spent::Usage { model, usage }), Purpose::Money),
+                Some(Money::Service(budget)) => ask(budget.commit_for_good(id.as_deref(), Spent::Usage { model, usage }), Purpose::Settled),
                 Some(Money::InProcess(_)) | None => Progress::Done,
             },
         }
@@ -265,8 +316,8 @@ impl Run {
 
     /// What a service said of setting a call's bound aside.
     pub(super) fn begun(&mut self, told: Told, mut pending: Box<Pending>) -> Progress {
-        // It was under way from the question on, so that none beside it is the first too.
-        self.model_calls_made.under_way = self.model_calls_made.under_way.saturating_sub(1);
+        // It was under way from the question on, so that none beside it is the first too, nor the last.
+        self.model_calls_made.is_answered();
         match told {
             Told::Reserved(id) => {
                 self.model_calls += 1;
@@ -279,7 +330,7 @@ impl Run {
                 let rest = Cost { usd: left.usd.unwrap_or_default(), tokens: left.tokens.unwrap_or_default() };
                 match &self.budget {
                     Some(Money::Service(budget)) if pending.take_the_rest(left) => {
-                        self.model_calls_made.under_way += 1;
+                        self.model_calls_made.ask_about_one();
                         ask(budget.reserve(Spent::Cost(rest)), Purpose::Begin(pending))
                     }
                     Some(Money::Service(_) | Money::InProcess(_)) | None => Progress::Refused(Refusal::NotNow(trip)),
@@ -289,6 +340,19 @@ impl Run {
             Told::Unpriced(unpriced) => Progress::Refused(Refusal::Unpriced(unpriced)),
             told => self.proceed(told, Purpose::Money),
         }
+    }
+
+    /// A question that was never sent: whoever asked has gone.
+    pub fn withdrawn(&mut self, ask: &Ask) {
+        if matches!(ask.purpose, Purpose::Begin(_)) {
+            self.model_calls_made.is_answered();
+        }
+    }
+
+    /// The ceiling of model calls, when those that a service is being asked about may reach it.
+    pub(super) fn spoken_for(&self) -> Option<Trip> {
+        let made = self.model_calls.saturating_add(self.model_calls_made.asked_about);
+        self.ceilings.model_calls.filter(|limit| made >= *limit).map(Trip::model_calls)
     }
 
     fn give_back(&mut self, held: Held) -> Progress {
@@ -320,7 +384,7 @@ impl Run {
         if let Some(unknown) = unknown.filter(|_| remaining.usd.is_some()) {
             return Progress::Refused(Refusal::Unpriced(Unpriced::from(&unknown)));
         }
-        let exceeded = match budget.reserve(self.model_calls_made.raised(at_most)) {
+        let exceeded = match budget.reserve(self.model_calls_made.raised(asked.model, at_most)) {
             Ok(held) => return self.start(asked, at_most, None, Held::InProcess(held)),
             Err(exceeded) => exceeded,
         };
@@ -340,13 +404,13 @@ impl Run {
     ) -> Progress {
         let left = budget.remaining();
         let fits = |output| {
-            let cost = cost_of(&Usage::new(asked.prompt.usual_tokens(), output));
+            let cost = cost_of(&asked.usual(output));
             left.usd.is_none_or(|left| cost.usd <= left) && left.tokens.is_none_or(|left| cost.tokens <= left)
         };
-        let longest = asked.max_output.unwrap_or(LONGEST_ANSWER);
+        let longest = asked.longest();
         let Some(max_output) = longest_answer(longest, fits) else {
             // What is said to be too much is the shortest answer, not the longest.
-            let shortest = cost_of(&Usage::new(asked.prompt.usual_tokens(), SHORTEST_ANSWER.min(longest)));
+            let shortest = cost_of(&asked.usual(SHORTEST_ANSWER.min(longest)));
             let refused = budget.check(shortest).err().unwrap_or(*exceeded);
             return Progress::Refused(Refusal::NotNow(Trip::from(&refused)));
         };
@@ -405,6 +469,7 @@ mod tests {
             model: "small",
             prompt: Prompt { bytes: 872, attachments: 0 },
             max_output: Some(max_output),
+            choices: 1,
             has_waited: false,
             may_fall_back: true,
         }
@@ -444,9 +509,9 @@ mod tests {
         let (budget, mut run) = limited(0.01);
         let call = started(run.begin_model(asked(4_096), &price, NOW));
         assert_eq!((call.max_output(), budget.remaining().usd), (Some(709), Some(NanoDollars::ZERO)), "a cent is 1,000 tokens");
-        assert_eq!(run.model_calls_made.raised_by, AS_IT_IS);
+        assert_eq!(run.model_calls_made.most_raised_by, AS_IT_IS);
         let over = run.finish_model(call, counted(&Usage::new(300, 800)), &price);
-        assert_eq!(run.model_calls_made.raised_by, 1_100, "by its dollars: its tokens had no bound");
+        assert_eq!(run.model_calls_made.raise("small", 1_000), 1_100, "by its dollars: its tokens had no bound");
         assert!(matches!(&over, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "budget_exceeded"), "{over:?}");
 
         let (_, mut run) = limited(0.003);
@@ -469,6 +534,95 @@ mod tests {
         }
         assert_eq!(budget.snapshot().spent().usd, usd(1.0), "to the cent");
         assert!(matches!(run.begin_model(asked(500), &price, NOW), Progress::Refused(Refusal::Trip(_))));
+    }
+
+    #[test]
+    fn bounds_are_raised_for_their_model() {
+        let (budget, mut run) = limited(1.0);
+        let price: Pricing<'_> = &|_, usage| price("small", usage);
+        let finished = |run: &mut Run, model, used| {
+            let call = started(run.begin_model(Asked { model, ..asked(500) }, price, NOW));
+            assert!(matches!(run.finish_model(call, counted(&Usage::new(used, 0)), price), Progress::Done));
+        };
+        let set_aside = |run: &mut Run, model| {
+            let call = started(run.begin_model(Asked { model, ..asked(500) }, price, NOW));
+            let reserved = budget.snapshot().reserved.usd;
+            assert!(matches!(run.finish_model(call, Used::Nothing, price), Progress::Done));
+            reserved
+        };
+        finished(&mut run, "small", 10_000);
+        assert_eq!(set_aside(&mut run, "small"), usd(0.1), "ten times the bound of a cent");
+        assert_eq!(set_aside(&mut run, "large"), usd(0.1), "nobody knows it yet");
+        finished(&mut run, "large", 900);
+        assert_eq!((set_aside(&mut run, "large"), set_aside(&mut run, "small")), (usd(0.01), usd(0.1)));
+    }
+
+    #[test]
+    fn each_answer_that_is_asked_for_is_set_aside() {
+        let (budget, mut run) = limited(1.0);
+        let several = |max_output, choices| Asked { max_output, choices, ..asked(0) };
+        let call = started(run.begin_model(several(Some(500), 8), &price, NOW));
+        assert_eq!(budget.snapshot().reserved.usd, usd(0.045), "500 read and 4,000 written");
+        assert!(matches!(run.finish_model(call, counted(&Usage::new(300, 4_000)), &price), Progress::Done));
+        let call = started(run.begin_model(several(None, 64), &price, NOW));
+        assert_eq!(call.max_output(), Some(1_490), "of 0.957, 0.00291 are read and the rest is for 64");
+        assert!(matches!(run.finish_model(call, Used::Nothing, &price), Progress::Done));
+        let (_, mut run) = limited(0.01);
+        let refused = run.begin_model(several(None, 64), &price, NOW);
+        assert!(matches!(refused, Progress::Refused(Refusal::NotNow(_))), "11 tokens each are no answers: {refused:?}");
+
+        let mut run = over_service();
+        let reserve = json!({"input_tokens": 500, "output_tokens": 64 * 8_192});
+        let _ = sent(run.begin_model(several(None, 64), &price, NOW), "/guard/budget/reserve", reserve);
+    }
+
+    #[test]
+    fn what_is_dearer_than_its_bound_ends_nothing_while_there_is_money() {
+        let (budget, mut run) = limited(1.0);
+        let first = started(run.begin_model(asked(500), &price, NOW));
+        assert!(matches!(run.finish_model(first, counted(&Usage::new(100, 100)), &price), Progress::Done));
+        let dear = started(run.begin_model(asked(500), &price, NOW));
+        let beside = started(run.begin_model(asked(90_000), &price, NOW));
+        // 0.402 are spent, and 0.905 are set aside: together too much, but the limit is far.
+        assert!(matches!(run.finish_model(dear, counted(&Usage::new(40_000, 0)), &price), Progress::Done));
+        assert_eq!((budget.snapshot().spent().usd, run.trip()), (usd(0.402), None));
+        assert!(matches!(run.finish_model(beside, counted(&Usage::new(500, 500)), &price), Progress::Done));
+        assert_eq!(run.model_calls_made.raise("small", 10), 400);
+        let last = started(run.begin_model(asked(500), &price, NOW));
+        let over = run.finish_model(last, counted(&Usage::new(60_000, 0)), &price);
+        assert!(matches!(&over, Progress::Refused(Refusal::Trip(trip)) if trip.is_used_up()), "{over:?}");
+
+        let mut run = over_service();
+        let ask = sent(run.begin_model(asked(500), &price, NOW), "/guard/budget/reserve", json!({}));
+        let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
+        let ask = sent(run.finish_model(call, counted(&Usage::new(40_000, 0)), &price), "/guard/budget/commit", json!({}));
+        let beside = r#"{"allow":false,"reason":"budget_exceeded","spent_usd":0.4,"reserved_usd":0.9,"remaining_usd":0,"limit_usd":1,"message":"Over."}"#;
+        assert!(matches!(run.told(ask, Some(beside)), Progress::Done));
+        assert_eq!(run.trip(), None);
+    }
+
+    #[test]
+    fn over_a_service_no_more_calls_begin_than_may() {
+        let budget = ServiceBudget::new("run", Limits::default(), Unanswered::Passes);
+        let mut run = Run::new("run", Ceilings::default().model_calls(Some(3)), Loops::default(), None, Some(Money::Service(budget)));
+        let begin = |run: &mut Run| run.begin_model(asked(9), &price, NOW);
+        let granted = |run: &mut Run, ask| started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r"}"#)));
+        let ask = sent(begin(&mut run), "/guard/budget/reserve", json!({}));
+        let call = granted(&mut run, ask);
+        let ask = sent(run.finish_model(call, counted(&Usage::new(9, 9)), &price), "/guard/budget/commit", json!({}));
+        assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+        let (second, third) = (begin(&mut run), begin(&mut run));
+        assert!(matches!(begin(&mut run), Progress::Busy), "two are asked about, and one is made");
+        let impatient = run.begin_model(Asked { has_waited: true, ..asked(9) }, &price, NOW);
+        assert!(matches!(&impatient, Progress::Refused(Refusal::NotNow(trip)) if trip.reason == "model_call_ceiling"), "{impatient:?}");
+        let Progress::Ask(second) = second else { panic!("{second:?}") };
+        run.withdrawn(&second);
+        let fourth = begin(&mut run);
+        for ask in [third, fourth] {
+            let Progress::Ask(ask) = ask else { panic!("{ask:?}") };
+            let _ = granted(&mut run, ask);
+        }
+        assert!(matches!(begin(&mut run), Progress::Refused(Refusal::Trip(_))));
     }
 
     #[test]
@@ -609,21 +763,23 @@ mod tests {
     proptest! {
         /// Whoever pays no more than its bound keeps the limit, however many ask at once.
         #[test]
-        fn bounds_that_hold_keep_the_limit(steps in prop::collection::vec((0u64..4_000, 0u64..4_000, any::<bool>(), 0.0f64..1.0), 1..60)) {
+        fn bounds_that_hold_keep_the_limit(
+            steps in prop::collection::vec((0u64..4_000, 0u64..4_000, 1u64..4, any::<bool>(), 0.0f64..1.0), 1..60)
+        ) {
             let (budget, mut run) = limited(0.1);
             let mut under_way = Vec::new();
-            for (bytes, max_output, ends_one, share) in steps {
+            for (bytes, max_output, choices, ends_one, share) in steps {
                 let prompt = Prompt { bytes, attachments: 0 };
-                let asked = Asked { model: "small", prompt, max_output: Some(max_output), has_waited: false, may_fall_back: false };
+                let asked = Asked { model: "small", prompt, max_output: Some(max_output), choices, has_waited: false, may_fall_back: false };
                 match run.begin_model(asked, &price, NOW) {
-                    Progress::Started(call) => under_way.push((call, bytes, max_output)),
+                    Progress::Started(call) => under_way.push((call, bytes, max_output, choices)),
                     Progress::Busy | Progress::Refused(_) => {}
                     other => panic!("{other:?}"),
                 }
                 if ends_one && !under_way.is_empty() {
-                    let (call, bytes, max_output) = under_way.swap_remove(0);
+                    let (call, bytes, max_output, choices) = under_way.swap_remove(0);
                     let longest = call.max_output().unwrap_or(max_output);
-                    let usage = Usage::new(bytes / 3, (longest as f64 * share) as u64);
+                    let usage = Usage::new(bytes / 3, choices * (longest as f64 * share) as u64);
                     prop_assert!(!matches!(run.finish_model(call, counted(&usage), &price), Progress::Refused(_)));
                 }
                 let books = budget.snapshot();

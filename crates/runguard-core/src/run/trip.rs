@@ -92,6 +92,11 @@ impl Trip {
         matches!(self.what, What::Budget { spent, limit, .. } if spent >= limit)
     }
 
+    /// Whether it tells of a limit of which something is left, though others have set it aside.
+    pub(super) fn is_overrun(&self) -> bool {
+        self.reason == Reason::BudgetExceeded.code() && !self.is_used_up()
+    }
+
     fn of_calls(reason: RunReason, message: String, tool: &str, limit: u64) -> Self {
         Self { reason: reason.code().into(), message, what: What::Calls { tool: tool.to_owned(), limit } }
     }

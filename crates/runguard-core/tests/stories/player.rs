@@ -7,12 +7,12 @@ use runguard_core::detect::stall::{Preset, StallSessions, error_fingerprint, res
 use runguard_core::fingerprint;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
-use runguard_core::prices::{Prices, UnknownModel, Usage};
+use runguard_core::prices::{Prices, Prompt, UnknownModel, UnknownModelError, Usage};
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Spent, Told};
 use runguard_core::run::{
-    Ceilings, Failure, Gave, Loops, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops, ServiceStalls, Stalls, Trip,
-    Unanswered,
+    Asked, Ceilings, Failure, Gave, Loops, ModelCall, Money, Progress, Question, Refusal, Run, ServiceBudget, ServiceLoops, ServiceStalls,
+    Stalls, Trip, Unanswered, Used,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,6 +50,9 @@ struct Player<'a> {
     run: Run,
     money: Option<Money>,
     held: BTreeMap<String, Held>,
+    /// The call that began last.
+    begun: Option<ModelCall>,
+    calls: BTreeMap<String, ModelCall>,
     send: &'a mut Send<'a>,
 }
 
@@ -63,6 +66,10 @@ fn limits(of: &Value) -> Limits {
 
 fn dollars(usd: f64) -> NanoDollars {
     NanoDollars::from_dollars(usd).unwrap()
+}
+
+fn price(model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
+    Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(usd, _)| usd)
 }
 
 fn refused(trip: &Trip) -> Value {
@@ -100,7 +107,7 @@ impl<'a> Player<'a> {
             (Loops::Service(loops), stall, money.map(Money::Service))
         };
         let run = Run::new(id, ceilings, loops, stall, money.clone());
-        Self { story, run, money, held: BTreeMap::new(), send }
+        Self { story, run, money, held: BTreeMap::new(), begun: None, calls: BTreeMap::new(), send }
     }
 
     fn play(mut self) {
@@ -128,6 +135,7 @@ impl<'a> Player<'a> {
     fn step(&mut self, step: &Value) -> Outcome {
         let text = |name: &str| step[name].as_str().unwrap_or_default();
         let cost = Cost { usd: dollars(step["usd"].as_f64().unwrap_or(0.0)), tokens: step["tokens"].as_u64().unwrap_or(0) };
+        let usage = || Usage::new(step["input_tokens"].as_u64().unwrap(), step["output_tokens"].as_u64().unwrap());
         let arguments = || fingerprint::of_value(&step["args"]).unwrap();
         let progress = match text("do") {
             "before_tool" => self.run.before_tool_of(step["agent"].as_str(), text("tool"), arguments(), NOW),
@@ -140,9 +148,13 @@ impl<'a> Player<'a> {
             "before_model" => self.run.before_model(NOW),
             "record_usd" => self.run.record(cost),
             "record_usage" => {
-                let usage = Usage::new(step["input_tokens"].as_u64().unwrap(), step["output_tokens"].as_u64().unwrap());
-                let price = || Prices::bundled().cost(text("model"), &usage, &UnknownModel::Error).map(|(usd, _)| usd);
-                self.run.record_usage(text("model"), &usage, price)
+                let usage = usage();
+                self.run.record_usage(text("model"), &usage, || price(text("model"), &usage))
+            }
+            "model_call" => return self.begin(step),
+            "used" => {
+                let call = self.calls.remove(text("call")).unwrap();
+                self.run.finish_model(call, Used::Counted { model: None, usage: &usage() }, &price)
             }
             "check" => return self.run.trip().map_or(Ok(None), |trip| Err(refused(trip))),
             "new_turn" => {
@@ -170,12 +182,26 @@ impl<'a> Player<'a> {
         self.until_done(progress)
     }
 
+    fn begin(&mut self, step: &Value) -> Outcome {
+        let (mut prompt, model) = (Prompt::default(), step["model"].as_str().unwrap());
+        prompt.add_json(&step["prompt"]);
+        let asked = Asked { model, prompt, max_output: step["max_tokens"].as_u64(), choices: 1, has_waited: false, may_fall_back: true };
+        let progress = self.run.begin_model(asked, &price, NOW);
+        let outcome = self.until_done(progress)?;
+        self.calls.insert(step["as"].as_str().unwrap().to_owned(), self.begun.take().unwrap());
+        Ok(outcome)
+    }
+
     fn until_done(&mut self, mut progress: Progress) -> Outcome {
         loop {
             progress = match progress {
                 Progress::Done => return Ok(None),
                 Progress::Nudge(nudge) => return Ok(Some(nudge)),
-                Progress::Started(_) | Progress::Busy => panic!("no bound was asked for"),
+                Progress::Started(call) => {
+                    self.begun = Some(call);
+                    return Ok(None);
+                }
+                Progress::Busy => panic!("a story does not wait"),
                 Progress::Refused(Refusal::Trip(trip) | Refusal::NotNow(trip)) => return Err(refused(&trip)),
                 Progress::Refused(Refusal::Unpriced(unpriced)) => {
                     return Err(json!({"error": "unknown_model", "model": unpriced.model, "message": unpriced.message}));

@@ -255,7 +255,7 @@ pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_
             Err(_) => prompt.add(text),
         }
         let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
-        let asked = run::Asked { model, prompt, max_output, has_waited: has_waited != 0, may_fall_back: false };
+        let asked = run::Asked { model, prompt, max_output, choices: 1, has_waited: has_waited != 0, may_fall_back: false };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }
