@@ -326,7 +326,8 @@ fn write(folder: &Path, keys: &KeyFile) -> Result<(), KeyError> {
 }
 
 /// Lowercase letters and digits that are hard to mistake, five bits each.
-fn random_text(bytes: usize) -> Result<String, KeyError> {
+/// Letters and digits that nobody guesses, of so many random bytes.
+pub fn random_text(bytes: usize) -> Result<String, KeyError> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut noise = vec![0_u8; bytes * 8 / 5];
     getrandom::fill(&mut noise).map_err(|error| KeyError::NoRandomness(error.to_string()))?;

@@ -14,6 +14,7 @@ use clap::Args;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint};
 use runguard_core::money::NanoDollars;
 use runguard_core::{Span, Timestamp};
+use runguard_engine::KeyRing;
 use runguard_engine::clock::system_now;
 use scenarios::SCENARIOS;
 use serde_json::{Value, json};
@@ -158,7 +159,7 @@ impl Demo {
 
     async fn show(&self, folder: &Folder, mix: &Mix, days: u64, price: NanoDollars) -> Result<(), Failure> {
         let interrupted = Interrupt::listen();
-        let service = Service::start(&traffic::settings(folder.path(), self.port, self.seconds, price))
+        let service = Service::start(&traffic::settings(folder.path(), self.port, self.seconds, price), KeyRing::default())
             .await
             .map_err(|failure| failure.with_hint("Give another port with --port, or --port 0 for any"))?;
         let result = self.perform(&service, mix, days, price, &interrupted).await;

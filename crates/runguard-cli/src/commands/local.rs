@@ -22,11 +22,12 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) async fn start(settings: &str) -> Result<Self, StartFailure> {
+    /// Without keys whoever reaches it may ask it.
+    pub(crate) async fn start(settings: &str, keys: KeyRing) -> Result<Self, StartFailure> {
         let failed = |error: &dyn std::fmt::Display| StartFailure::Other(error.to_string());
         let settings = check_text(Path::new("settings of this command"), settings).map_err(|error| failed(&error))?.settings;
         let store = open_store(&settings).map_err(|error| failed(&error))?;
-        let options = EngineOptions { clock: Clock::System, settings, keys: KeyRing::default(), seed: None };
+        let options = EngineOptions { clock: Clock::System, settings, keys, seed: None };
         let engine = Arc::new(Engine::new(store, options).await.map_err(|error| failed(&error))?);
         let server = match Server::bind(engine.clone()).await {
             Ok(server) => server,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_without_the_package_it_does_not_begin(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     ended = run("--max-usd", "1", "--", str(tmp_path / "bare/bin/python"), "-c", "print('ran')")
     assert (ended.stdout, ended.returncode) == ("", 2)
-    assert "runguard-breaker is not installed" in ended.stderr and "pip install runguard-breaker" in ended.stderr
+    assert "runguard-breaker is not installed" in ended.stderr and "-m pip install sdk/python" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,14 @@ def test_without_the_package_it_does_not_begin(tmp_path: Path) -> None:
         (["--max-usd", "much", "--", "true"], 2, "--max-usd much"),
         (["--max-usd", "1", "--", "no-such-program"], 3, "there is no program no-such-program"),
         (["--max-usd", "1"], 2, "required"),
+        (["--max-usd", "-1", "--", "true"], 2, "--max-usd -1"),
+        (["--max-seconds", "nan", "--", "true"], 2, "--max-seconds NaN"),
+        (["--max-seconds", "inf", "--", "true"], 2, "--max-seconds inf"),
+        (["--max-seconds", "-1", "--", "true"], 2, "--max-seconds -1"),
+        (["--max-seconds", "0", "--", "true"], 2, "--max-seconds 0: there is no time in it"),
+        (["--max-usd", "1", "--id", "", "--", "true"], 2, "--id is empty"),
+        (["--max-usd", "1", "--url", "http://127.0.0.1:1", "--key-file", "/no/such/file", "--", "true"], 1, "cannot read the key in /no/such/file"),
+        (["--max-usd", "1", "--url", "http://127.0.0.1:1", "--key", "secret", "--", "true"], 2, "--key"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], code: int, says: str) -> None:
@@ -106,3 +115,84 @@ def test_signals_reach_the_program() -> None:
         time.sleep(0.1)
         command.send_signal(signal.SIGTERM)
         assert command.wait(20) == 9
+
+
+def test_a_folder_with_a_space_in_its_name(model: ModelServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    folder = tmp_path / "a folder (of 100%)"
+    folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    ended = run("--max-usd", "1", "--", sys.executable, str(tmp_path / "agent.py"), model.openai_url, env=environment)
+    assert (model.model_calls, ended.returncode) == (4, 1), ended.stderr
+    if shutil.which("node"):
+        # It was found, and has looked for the package.
+        ended = run("--max-usd", "1", "--", "node", "-e", "console.log(1)", env=environment, cwd=tmp_path)
+        assert ended.returncode == 2 and "@runguard/sdk is not installed" in ended.stderr and "npm install" in ended.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_with_a_colon_in_its_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a:b").mkdir()
+    ended = run("--max-usd", "1", "--", "true", env={**os.environ, "TMPDIR": str(tmp_path / "a:b")})
+    assert ended.returncode == 2 and "has a colon in its name" in ended.stderr and "TMPDIR" in ended.stderr
+
+
+def test_folders_of_runs_that_were_killed_are_removed(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    program = "import time; print('up', flush=True); time.sleep(60)"
+    command = [str(BINARY), "run", "--max-usd", "1", "--", sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True) as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == "up\n"
+        run("--max-usd", "1", "--", "true", env=environment)
+        assert len(list(tmp_path.glob("runguard-run-*"))) == 1, "one that lasts is left alone"
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert len(list(tmp_path.glob("runguard-run-*"))) == 1
+    run("--max-usd", "1", "--", "true", env=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E"])
+def test_what_is_not_counted_is_said(model: ModelServer, tmp_path: Path, flag: str) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    agent = [sys.executable, flag, str(tmp_path / "agent.py"), model.openai_url]
+    ended = run("--max-usd", "1", "--", *agent)
+    assert (model.model_calls, ended.returncode) == (30, 0)
+    assert "runguard: no process reported, so nothing was counted." in ended.stderr and "runguard run is no sandbox" in ended.stderr
+    ended = run("--max-usd", "1", "--", sys.executable, "-c", f"import subprocess; subprocess.run({agent!r}, env={{}})")
+    assert "runguard: 1 process reported, and no model call was counted." in ended.stderr and "runguard run is no sandbox" in ended.stderr
+
+
+def test_a_library_that_tells_of_its_own_calls_switches_nothing_off(model: ModelServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("import runguard\nrunguard.current_run().before_model()\n" + AGENT)
+    ended = run("--max-usd", "1", "--", sys.executable, str(tmp_path / "agent.py"), model.openai_url)
+    assert (model.model_calls, ended.returncode) == (4, 1), ended.stderr
+
+
+GREEDY = """
+import json, os, urllib.request
+told = json.loads(os.environ["RUNGUARD_RUN"])
+
+def ask(session, key):
+    body = json.dumps({"session_id": session, "usd": 50, "max_usd": 100}).encode()
+    headers = {"content-type": "application/json", "x-runguard-status": "200"}
+    request = urllib.request.Request(told["url"] + "/guard/budget/reserve", body, {**headers, **({"authorization": "Bearer " + key} if key else {})})
+    try:
+        return json.load(urllib.request.urlopen(request))["allow"]
+    except urllib.error.HTTPError as error:
+        return error.code
+
+print(ask("mine", None), ask("mine", told["api_key"]), ask(told["run_id"], told["api_key"]), len(told["run_id"]) > 30)
+"""
+
+
+def test_its_service_has_a_key_and_the_limit() -> None:
+    ended = run("--max-usd", "1", "--", sys.executable, "-c", GREEDY)
+    assert ended.stdout == "401 False False True\n", ended.stderr
+
+
+def test_a_key_is_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("rg_from_file\n")
+    program = [sys.executable, "-S", "-c", "import json, os; print(json.loads(os.environ['RUNGUARD_RUN']).get('api_key'))"]
+    to = ["--max-usd", "1", "--url", "http://127.0.0.1:1"]
+    assert run(*to, "--key-file", str(tmp_path / "key"), "--", *program).stdout == "rg_from_file\n"
+    assert run(*to, "--", *program, env={**os.environ, "RUNGUARD_KEY": "rg_from_environment"}).stdout == "rg_from_environment\n"

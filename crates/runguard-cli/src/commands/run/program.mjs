@@ -15,7 +15,7 @@ if (found.length > 0) {
   await begin()
 } else if (process.env.RUNGUARD_RUN_PARENT === String(process.ppid)) {
   process.stderr.write(
-    'runguard run: the package @runguard/sdk is not installed for this program, so nothing would be counted. Install it there: npm install @runguard/sdk\n',
+    'runguard run: the package @runguard/sdk is not installed for this program, so nothing would be counted. Install it there: @INSTALL_NODE@\n',
   )
   writeFileSync(`${process.env.RUNGUARD_RUN_FOLDER}/node.missing`, '')
   process.exit(2)

@@ -13,7 +13,7 @@ def _begin():
         if os.environ.get("RUNGUARD_RUN_PARENT") == str(os.getppid()):
             sys.stderr.write(
                 "runguard run: the package runguard-breaker is not installed for %s, so nothing would be counted. Install it there: "
-                "%s -m pip install runguard-breaker\n" % (sys.executable, sys.executable)
+                "%s -m @INSTALL_PYTHON@\n" % (sys.executable, sys.executable)
             )
             sys.stderr.flush()
             open(os.path.join(os.environ["RUNGUARD_RUN_FOLDER"], "python.missing"), "w").close()
