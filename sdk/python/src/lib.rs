@@ -33,6 +33,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loops::LoopDetector>()?;
     module.add_class::<runs::ModelCall>()?;
     module.add_class::<runs::Run>()?;
+    module.add_class::<runs::Tool>()?;
     module.add_class::<services::Question>()?;
     module.add_class::<services::RemotePermit>()?;
     module.add_class::<services::Rest>()?;

@@ -6,7 +6,7 @@ use crate::services::{self, Question};
 use crate::stalls::{Outcome, StallDetector};
 use crate::{budgets, clock, errors, loops, values};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
@@ -26,6 +26,59 @@ pub(crate) struct Run {
     prices: Option<PriceList>,
     /// Fields of arguments that are not compared, by tool.
     ignored: BTreeMap<String, Volatile>,
+}
+
+/// A tool whose calls are told by what its function is called with.
+#[pyclass(frozen, module = "runguard._core")]
+pub(crate) struct Tool {
+    name: String,
+    names: Vec<String>,
+    extra: Vec<String>,
+}
+
+#[pymethods]
+impl Tool {
+    /// `names` are the parameters that may be passed by place, `extra` those that a framework fills.
+    #[new]
+    fn new(name: &Bound<'_, PyAny>, names: Vec<String>, extra: Vec<String>) -> PyResult<Self> {
+        Ok(Self { name: tool_name(name)?.into_owned(), names, extra })
+    }
+
+    /// Counts a call. Gives the number of its arguments, for `after`; and before it what `Run.before_tool` gives, if it gives anything.
+    fn before<'py>(&self, run: &Bound<'py, Run>, args: &Bound<'py, PyTuple>, kwargs: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+        let py = run.py();
+        // A run that is over has no use for arguments.
+        if let Some(trip) = Run::trip(run)? {
+            return Ok((trip, 0_u64).into_pyobject(py)?.into_any());
+        }
+        let called = values::Called { names: &self.names, extra: &self.extra, args, kwargs };
+        let arguments = called.fingerprint(run.get().ignored_of(&self.name))?;
+        let now = clock::now();
+        match locked(&run.get().inner, |run| run.before_tool(&self.name, arguments, now))? {
+            Progress::Done => Ok(arguments.into_pyobject(py)?.into_any()),
+            progress => Ok((Run::step(run, progress)?, arguments).into_pyobject(py)?.into_any()),
+        }
+    }
+
+    /// What the call with these arguments gave; what `Run.after_tool` gives, and True when that is nothing but the run is over.
+    fn after<'py>(
+        &self,
+        run: &Bound<'py, Run>,
+        arguments: u64,
+        result: Option<&Bound<'py, PyAny>>,
+        error: Option<&Bound<'py, PyAny>>,
+    ) -> Step<'py> {
+        let outcome = Outcome::read(run.py(), result, error).unwrap_or_default();
+        let now = clock::now();
+        let (progress, is_over) = locked(&run.get().inner, |run| {
+            let progress = run.after_tool(&self.name, arguments, outcome.gave(), now);
+            (progress, run.trip().is_some())
+        })?;
+        match progress {
+            Progress::Done if is_over => Ok(Some(PyBool::new(run.py(), true).to_owned().into_any())),
+            progress => Run::step(run, progress),
+        }
+    }
 }
 
 /// A model call that is under way.
@@ -84,7 +137,7 @@ impl Run {
             return Ok(Some(trip));
         }
         let tool = tool_name(tool)?;
-        let arguments = values::fingerprint(args, this.get().ignored.get(&*tool).unwrap_or(Volatile::NONE))?;
+        let arguments = values::fingerprint(args, this.get().ignored_of(&tool))?;
         let now = clock::now();
         let progress = locked(&this.get().inner, |run| run.before_tool_of(agent, &tool, arguments, now))?;
         Self::step(this, progress)
@@ -100,7 +153,7 @@ impl Run {
         agent: Option<&str>,
     ) -> Step<'py> {
         let tool = tool_name(tool)?;
-        let arguments = values::fingerprint(args, this.get().ignored.get(&*tool).unwrap_or(Volatile::NONE))?;
+        let arguments = values::fingerprint(args, this.get().ignored_of(&tool))?;
         // The tool has run: what cannot be read of its result is no reason to lose it.
         let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
         let now = clock::now();
@@ -113,12 +166,13 @@ impl Run {
         Self::step(this, progress)
     }
 
-    /// `prompt` is all that is sent, of which only the size matters.
+    /// `prompt` is all that is sent, of which only the size matters. `max_output` is that of each of the answers.
     fn begin_model<'py>(
         this: &Bound<'py, Self>,
         model: &Bound<'py, PyAny>,
         prompt: &Bound<'py, PyAny>,
         max_output: Option<u64>,
+        choices: u64,
         has_waited: bool,
         may_fall_back: bool,
     ) -> Step<'py> {
@@ -126,7 +180,7 @@ impl Run {
         let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
             let max_output = max_output.or_else(|| prices.longest_answer(&model));
-            let asked = Asked { model: &model, prompt, max_output, has_waited, may_fall_back };
+            let asked = Asked { model: &model, prompt, max_output, choices, has_waited, may_fall_back };
             locked(inner, |run| run.begin_model(asked, &|model, usage| prices.known_cost(model, usage), clock::now()))
         })?;
         Self::step(this, progress)
@@ -241,6 +295,15 @@ impl Run {
 }
 
 impl Run {
+    fn ignored_of(&self, tool: &str) -> &Volatile {
+        self.ignored.get(tool).unwrap_or(Volatile::NONE)
+    }
+
+    /// A question of this run that nobody has answered, nor will.
+    pub(crate) fn withdrawn(&self, ask: &Ask) -> PyResult<()> {
+        locked(&self.inner, |run| run.withdrawn(ask))
+    }
+
     /// A call that has ended before changes nothing.
     fn finish<'py>(this: &Bound<'py, Self>, call: &ModelCall, used: Used<'_>) -> Step<'py> {
         let Some(call) = locked(&call.call, Option::take)? else { return Ok(None) };

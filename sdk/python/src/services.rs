@@ -86,6 +86,14 @@ impl Question {
             Some(Of::Part(question)) => meaning(py, question.told(answer), error),
         }
     }
+
+    /// Nobody was asked, nor will be.
+    fn withdraw(&self) -> PyResult<()> {
+        match locked(&self.asked, Option::take)? {
+            Some(Of::Run(run, ask)) => run.get().withdrawn(&ask),
+            Some(Of::Part(_)) | None => Ok(()),
+        }
+    }
 }
 
 impl Question {

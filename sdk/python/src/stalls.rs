@@ -142,7 +142,8 @@ impl Outcome {
             Some(error) => Some(shown(error)?),
             None => None,
         };
-        Ok(py.detach(|| Self {
+        let length = result.as_deref().map_or(0, str::len) + error.as_deref().map_or(0, str::len);
+        Ok(values::aside(py, length, || Self {
             result: result.as_deref().map(result_fingerprint),
             error: error.map(|text| {
                 let fingerprint = error_fingerprint(&text);

@@ -22,10 +22,109 @@ pub(crate) fn json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(writer.out)
 }
 
-/// The fingerprint of arguments. The interpreter is released while it is made.
+/// Of a longer text the interpreter is released while it is read; for a shorter one that would take longer than reading it.
+const SHORT: usize = 4 * 1024;
+
+/// Works on a text, without the interpreter where that pays.
+pub(crate) fn aside<R: Send>(py: Python<'_>, length: usize, work: impl FnOnce() -> R + Send) -> R {
+    if length <= SHORT { work() } else { py.detach(work) }
+}
+
+/// The fingerprint of arguments.
 pub(crate) fn fingerprint(args: &Bound<'_, PyAny>, volatile: &Volatile) -> PyResult<u64> {
-    let text = json(args)?;
-    args.py().detach(|| fingerprint::of_text_without(&text, volatile)).map_err(|error| errors::invalid_input(args.py(), sentence(&error)))
+    fingerprint_of_text(args.py(), &json(args)?, volatile)
+}
+
+fn fingerprint_of_text(py: Python<'_>, text: &str, volatile: &Volatile) -> PyResult<u64> {
+    aside(py, text.len(), || fingerprint::of_text_without(text, volatile)).map_err(|error| errors::invalid_input(py, sentence(&error)))
+}
+
+/// What a function is called with, by the names of its parameters.
+pub(crate) struct Called<'a, 'py> {
+    /// Of what may be passed by place.
+    pub(crate) names: &'a [String],
+    /// Parameters that a framework fills.
+    pub(crate) extra: &'a [String],
+    pub(crate) args: &'a Bound<'py, PyTuple>,
+    pub(crate) kwargs: &'a Bound<'py, PyDict>,
+}
+
+impl Called<'_, '_> {
+    /// The fingerprint of what the tool was asked. Where that cannot be compared as a whole, of what is plain in it.
+    pub(crate) fn fingerprint(&self, volatile: &Volatile) -> PyResult<u64> {
+        let py = self.args.py();
+        match self.json(is_asked).and_then(|text| fingerprint_of_text(py, &text, volatile)) {
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyValueError>(py) => {
+                fingerprint_of_text(py, &self.json(|value: &Bound<'_, PyAny>| Ok(is_single(value)))?, volatile)
+            }
+            read => read,
+        }
+    }
+
+    fn json(&self, counts: impl Fn(&Bound<'_, PyAny>) -> PyResult<bool>) -> PyResult<String> {
+        let mut writer = Writer { out: String::with_capacity(256), open: Vec::new() };
+        writer.out.push('{');
+        let member = |writer: &mut Writer, name: &str, value: &Bound<'_, PyAny>| -> PyResult<()> {
+            if self.extra.iter().any(|extra| extra == name) || !counts(value)? {
+                return Ok(());
+            }
+            if writer.out.len() > 1 {
+                writer.out.push(',');
+            }
+            writer.string(name);
+            writer.out.push(':');
+            writer.write(value)
+        };
+        for (name, value) in self.names.iter().zip(self.args.iter()) {
+            member(&mut writer, name, &value)?;
+        }
+        if self.args.len() > self.names.len() {
+            let rest = PyList::empty(self.args.py());
+            for value in self.args.iter().skip(self.names.len()) {
+                if counts(&value)? {
+                    rest.append(value)?;
+                }
+            }
+            member(&mut writer, "*", rest.as_any())?;
+        }
+        let by_place = &self.names[..self.names.len().min(self.args.len())];
+        for (name, value) in self.kwargs.iter() {
+            let name = name.cast::<PyString>().map_err(PyErr::from).and_then(|name| Ok(text(name)?.into_owned()))?;
+            // Given twice it fails when it is called.
+            if !by_place.contains(&name) {
+                member(&mut writer, &name, &value)?;
+            }
+        }
+        writer.out.push('}');
+        Ok(writer.out)
+    }
+}
+
+/// Whether the model gave it, and not a framework.
+fn is_asked(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static IS_EXTRA: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if is_single(value)
+        || value.is_exact_instance_of::<PyList>()
+        || value.is_exact_instance_of::<PyDict>()
+        || value.is_exact_instance_of::<PyTuple>()
+        || value.is_exact_instance_of::<PySet>()
+        || value.is_exact_instance_of::<PyFrozenSet>()
+    {
+        return Ok(true);
+    }
+    let py = value.py();
+    let is_extra = IS_EXTRA.get_or_try_init(py, || PyResult::Ok(py.import("runguard._arguments")?.getattr("is_extra")?.unbind()))?;
+    Ok(!is_extra.bind(py).call1((value,))?.is_truthy()?)
+}
+
+/// A text, a number, or nothing: what has no parts.
+fn is_single(value: &Bound<'_, PyAny>) -> bool {
+    value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.is_exact_instance_of::<PyBytes>()
+        || value.is_none()
 }
 
 /// A Python string; half a character (a lone surrogate) is no UTF-8 and written as an escape, so that different ones stay different.

@@ -9,10 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ._core import Reservation, Skip, Verdict, __version__, cost_usd, fingerprint, read_usage, similarity
-from .alerts import Alerts, flush_alerts
 from .detectors import BudgetTracker, CircuitBreaker, LoopDetector, RecipeCache, StallDetector, ToolExecutionTracker
 from .errors import (
     BudgetExceededError,
@@ -30,19 +27,39 @@ from .errors import (
 )
 from .guards import Guard, guard, guard_async
 from .run import BudgetWarning, ModelCall, Run, current_run, tool
-from .tool_rules import ToolRule, exempt, ignore, limit, polling
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from .alerts import Alerts, flush_alerts
     from .client import Client
+    from .tool_rules import ToolRule, exempt, ignore, limit, polling
+
+# What few need, and what takes longer to import than all the rest: HTTP, threads, dataclasses.
+_LATER = {
+    "Alerts": "alerts",
+    "Client": "client",
+    "ToolRule": "tool_rules",
+    "exempt": "tool_rules",
+    "flush_alerts": "alerts",
+    "ignore": "tool_rules",
+    "limit": "tool_rules",
+    "polling": "tool_rules",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # What speaks HTTP takes longer to import than all the rest, and few need it.
-    if name == "Client":
-        from .client import Client
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return Client
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
 
 
 __all__ = [

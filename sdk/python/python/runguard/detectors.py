@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import time
-from decimal import Decimal
-from typing import Any, Awaitable, Callable, Dict, Iterable, Mapping, Optional, Set, Tuple, Type, TypeVar, Union, cast
 
 from . import _core
-from .alerts import Alerts, AlertsLike
+from ._typing import cast
 from .errors import InvalidInputError, TripError
 
-__all__ = ["BudgetTracker", "CircuitBreaker", "LoopDetector", "RecipeCache", "StallDetector", "ToolExecutionTracker"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from typing import Any, Awaitable, Callable, Dict, Iterable, Mapping, Optional, Set, Tuple, Type, TypeVar, Union
 
-Dollars = Union[float, Decimal]
-Function = TypeVar("Function", bound=Callable[..., Any])
-Result = TypeVar("Result")
+    from .alerts import Alerts, AlertsLike
+
+    Dollars = Union[float, Decimal]
+    Function = TypeVar("Function", bound=Callable[..., Any])
+    Result = TypeVar("Result")
+
+__all__ = ["BudgetTracker", "CircuitBreaker", "LoopDetector", "RecipeCache", "StallDetector", "ToolExecutionTracker"]
 
 
 class _Told:
@@ -72,11 +76,20 @@ def _telling(kind: Type[Any], methods: Tuple[str, ...]) -> Type[Any]:
 
 
 def _with_alerts(made: Any, alerts: Optional[AlertsLike], *methods: str) -> Any:
-    target = Alerts.of(alerts)
+    target = alerts_of(alerts)
     if target is not None:
         made.__class__ = _telling(type(made), methods)
         made._told = _Told(target)
     return made
+
+
+def alerts_of(given: Optional[AlertsLike]) -> Optional[Alerts]:
+    """Imported only where somebody is told."""
+    if given is None:
+        return None
+    from .alerts import Alerts
+
+    return Alerts.of(given)
 
 
 class LoopDetector(_core.LoopDetector):
@@ -230,19 +243,21 @@ class CircuitBreaker(_core.CircuitBreaker):
         return result
 
     def __call__(self, function: Function) -> Function:
+        import inspect
+
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def broken_async(*args: Any, **kwargs: Any) -> Any:
                 return await self.acall(function, *args, **kwargs)
 
-            return cast(Function, broken_async)
+            return cast("Function", broken_async)
 
         @functools.wraps(function)
         def broken(*args: Any, **kwargs: Any) -> Any:
             return self.call(function, *args, **kwargs)
 
-        return cast(Function, broken)
+        return cast("Function", broken)
 
     def _failed(self, error: Exception, permit: Any, started: float) -> None:
         # A guard inside of the call stopped it: that says nothing about the endpoint.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Union
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional, Tuple, Union
 
-Number = Union[int, float]
+    Number = Union[int, float]
 
 
 class RunGuardError(Exception):

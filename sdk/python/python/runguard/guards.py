@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
-import inspect
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Iterator, Optional, Tuple, TypeVar, cast, overload
 
-from . import _hooks
+from ._typing import cast, overload
 from .errors import InvalidInputError
 from .run import Run, _current, current_run
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Awaitable, Callable, Optional, Tuple, TypeVar
+
     from typing_extensions import Unpack
 
     from .run import RunOptions
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-AsyncFunction = TypeVar("AsyncFunction", bound=Callable[..., Awaitable[Any]])
+    Function = TypeVar("Function", bound=Callable[..., Any])
+    AsyncFunction = TypeVar("AsyncFunction", bound=Callable[..., Awaitable[Any]])
 
 # The runs around the current one, outermost first: of this thread and task, so that one guard can be entered by many.
 _outer: contextvars.ContextVar[Tuple[Optional[Run], ...]] = contextvars.ContextVar("runguard_outer_runs", default=())
@@ -48,22 +48,12 @@ class Guard:
         # A run within a run spends the outer one's money.
         return Run(**self._options, budget=outer.budget)
 
-    @contextlib.contextmanager
-    def _within(self) -> Iterator[None]:
-        """One call of a function that is guarded."""
-        token = _current.set(self._open())
-        if self._hook:
-            _hooks.enter()
-        try:
-            yield
-        finally:
-            if self._hook:
-                _hooks.leave()
-            _current.reset(token)
-
     def __enter__(self) -> Run:
         run = self._open()
         if self._hook:
+            # What it needs takes longer to import than the rest of the package.
+            from . import _hooks
+
             _hooks.enter()
         _outer.set((*_outer.get(), current_run()))
         _current.set(run)
@@ -71,6 +61,8 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         if self._hook:
+            from . import _hooks
+
             _hooks.leave()
         *others, outer = _outer.get()
         _outer.set(tuple(others))
@@ -83,14 +75,16 @@ class Guard:
         self.__exit__()
 
     def __call__(self, function: Function) -> Function:
+        import inspect
+
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def in_run_async(*args: Any, **kwargs: Any) -> Any:
-                with self._within():
+                with self:
                     return await function(*args, **kwargs)
 
-            return cast(Function, in_run_async)
+            return cast("Function", in_run_async)
         if self._only_async:
             raise InvalidInputError(f"guard_async is for async functions; {getattr(function, '__name__', function)!r} is none. Use guard.")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -100,10 +94,10 @@ class Guard:
 
         @functools.wraps(function)
         def in_run(*args: Any, **kwargs: Any) -> Any:
-            with self._within():
+            with self:
                 return function(*args, **kwargs)
 
-        return cast(Function, in_run)
+        return cast("Function", in_run)
 
 
 @overload

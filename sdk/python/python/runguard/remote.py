@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 import uuid
-from typing import Any, Dict, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 
 from . import _core
 from .client import Client
-from .detectors import BudgetTracker, CircuitBreaker, Dollars, LoopDetector, StallDetector, ToolExecutionTracker
+from .detectors import BudgetTracker, CircuitBreaker, LoopDetector, StallDetector, ToolExecutionTracker
 from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, ServiceError
+
+if TYPE_CHECKING:
+    from .detectors import Dollars
 
 logger = logging.getLogger("runguard.service")
 

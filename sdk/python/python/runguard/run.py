@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import copy
 import functools
-import inspect
-import logging
 import sys
-import threading
 import time
-import uuid
 import weakref
-from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, TypeVar, Union, cast, overload
+from _thread import get_ident
+from collections import deque, namedtuple
 
 from . import _core
-from ._arguments import comparable, reader_of
-from .alerts import Alerts, AlertsLike
-from .detectors import BudgetTracker, LoopDetector, StallDetector, ToolExecutionTracker
+from ._typing import cast, overload
+from .detectors import BudgetTracker, LoopDetector, StallDetector, ToolExecutionTracker, alerts_of
 from .errors import BudgetExceededError, InvalidInputError, LoopDetectedError, TripError
-from .tool_rules import ToolRule, rules_as_json
 
-log = logging.getLogger("runguard")
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-# The highest limit of a tool that there is.
-_NO_LIMIT = 1000
-
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypedDict
+    import logging
+    from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, TypedDict, TypeVar, Union
+
+    from .alerts import Alerts, AlertsLike
+    from .tool_rules import ToolRule
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
     class RunOptions(TypedDict, total=False):
         """What `Run` takes, for `guard(…)`."""
@@ -59,6 +51,15 @@ if TYPE_CHECKING:
         api_key: Optional[str]
         timeout: float
         fail_open: Optional[bool]
+
+# The highest limit of a tool that there is.
+_NO_LIMIT = 1000
+
+
+def _log() -> logging.Logger:
+    import logging
+
+    return logging.getLogger("runguard")
 
 
 class Run:
@@ -92,7 +93,7 @@ class Run:
     ) -> None:
         if run_id is not None and (not isinstance(run_id, str) or not run_id):
             raise InvalidInputError("run_id must be a string that is not empty; leave it out to get a new one.")
-        self.run_id: str = run_id if run_id is not None else f"run-{uuid.uuid4()}"
+        self.run_id: str = run_id if run_id is not None else _new_id()
         self.max_tool_calls = _ceiling("max_tool_calls", max_tool_calls)
         self.max_model_calls = _ceiling("max_model_calls", max_model_calls)
         reached: Dict[str, Any] = {"url": url, "api_key": api_key, "timeout": timeout}
@@ -101,10 +102,10 @@ class Run:
         self.loop: LoopDetector = loop if loop is not None else LoopDetector(repeats, max_cycle_len, **reached)
         self.budget: Optional[BudgetTracker] = _budget(self.run_id, budget, max_usd, max_tokens, prices, unknown_model, reached)
         self.stall: Optional[StallDetector] = StallDetector(stall, **reached) if isinstance(stall, str) else stall
-        self.alerts: Optional[Alerts] = Alerts.of(alerts)
+        self.alerts: Optional[Alerts] = alerts_of(alerts)
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(
-            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), rules_as_json(tools),
+            self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), _rules(tools),
             *_warning(warn_at, fallback_model),
         )
         self._on_warning = on_warning
@@ -114,6 +115,8 @@ class Run:
         self._made_by: Any = None
         # The agent itself tells of its model calls. Then hooked clients do not.
         self._is_told = False
+        # It was opened around a whole program: what one library in it tells says nothing of the others.
+        self._is_of_program = False
         # What hooked clients have told last, so that a caller who tells it too is not counted twice.
         self._hooked: Deque[tuple[int, ...]] = deque(maxlen=64)
         self._asks_service = any(hasattr(part, "_service") for part in (self.loop, self.stall, self.budget))
@@ -138,11 +141,16 @@ class Run:
     def after_tool(self, tool: str, args: Any = None, result: Any = None, *, error: Any = None, agent: Optional[str] = None) -> Optional[str]:
         """Shows what the tool gave. May return a text for the model; a trip is raised by the next `before_…`."""
         if self._repeated is not None:
-            # The tool has run: what cannot be compared is no reason to lose its result.
-            with contextlib.suppress(InvalidInputError):
+            try:
                 self._repeated.record(tool, args, result, error)
-        step = self._run.after_tool(tool, args, result, error, agent)
-        nudge = None if step is None else cast(Optional[str], self._heed(step))
+            except InvalidInputError:
+                # The tool has run: what cannot be compared is no reason to lose its result.
+                pass
+        return self._seen(self._run.after_tool(tool, args, result, error, agent))
+
+    def _seen(self, step: Any) -> Optional[str]:
+        """What became of showing a result."""
+        nudge = None if step is None else cast("Optional[str]", self._heed(step))
         trip = self._run.trip
         if trip is not None:
             self._keep(trip)
@@ -153,7 +161,7 @@ class Run:
 
         Calls side by side may spend the same dollar; `model_call` sets aside what each may cost.
         """
-        self._is_told = True
+        self._is_told = not self._is_of_program
         self._model_asked()
 
     def model_call(self, model: str, prompt: Any = None, *, max_tokens: Optional[int] = None) -> ModelCall:
@@ -166,8 +174,12 @@ class Run:
                 answer = client.chat.completions.create(…, max_tokens=call.max_tokens)
                 call.used(answer.model, **read_usage("openai", answer.usage))
         """
-        self._is_told = True
-        return self._begin(model, prompt, max_tokens, may_fall_back=True)
+        if max_tokens is not None and answer_length(max_tokens) is None:
+            raise InvalidInputError(f"max_tokens must be a whole number from 0 up, not {max_tokens!r}; leave it out for the longest answer of the model.")
+        self._is_told = not self._is_of_program
+        call = self._begin(model, prompt, max_tokens, may_fall_back=True)
+        # Who tells of one call tells of this one; a hooked client that makes it need not.
+        return call._announce(model) if self._is_of_program else call
 
     def record_usage(
         self,
@@ -216,11 +228,22 @@ class Run:
 
     # What adapters and hooked clients ask.
 
-    def _begin(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True, may_fall_back: bool = False) -> ModelCall:
-        """Waits while other calls hold what is left, but not for one that this thread has begun: that would be for ever."""
-        waits = _Waits(self)
+    def _begin(
+        self,
+        model: Optional[str],
+        prompt: Any,
+        max_output: Optional[int] = None,
+        *,
+        choices: int = 1,
+        can_wait: bool = True,
+        may_fall_back: bool = False,
+    ) -> ModelCall:
+        """Waits while other calls hold what is left, but not for one that this thread has begun: that would be for ever.
+
+        `max_output` is the longest answer that is asked for; what is none is left to the provider. `choices` is how many are asked for."""
+        waits, asked = _Waits(self), (model or "unknown", prompt, answer_length(max_output), choices)
         while True:
-            step = self._heed(self._run.begin_model(model or "unknown", prompt, max_output, not can_wait or waits.over(), may_fall_back))
+            step = self._heed(self._run.begin_model(*asked, not can_wait or waits.over(), may_fall_back))
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             time.sleep(waits.pause())
@@ -256,21 +279,32 @@ class Run:
         """Calls it without holding up the event loop when a service may have to be asked."""
         if not self._asks_service:
             return function(*args)
+        from ._aside import aside
+
+        return await aside(function, *args)
+
+    async def _begin_async(
+        self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1, may_fall_back: bool = False
+    ) -> ModelCall:
+        """The same without holding the event loop up. Who is cancelled meanwhile leaves nothing set aside."""
         import asyncio
 
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: context.run(function, *args))
-
-    async def _begin_async(self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, may_fall_back: bool = False) -> ModelCall:
-        """The same without holding the event loop up."""
-        import asyncio
-
-        waits = _Waits(self)
+        waits, asked = _Waits(self), (model or "unknown", prompt, answer_length(max_output), choices)
         while True:
-            step = await self._heed_async(self._run.begin_model(model or "unknown", prompt, max_output, waits.over(), may_fall_back))
+            step = self._run.begin_model(*asked, waits.over(), may_fall_back)
+            if isinstance(step, _core.Question):
+                from ._aside import aside
+
+                step = await aside(self._heed, step, left=self._give_back)
+            step = self._heed(step)
             if step is not False:
                 return ModelCall(self, step, waits.beginner)
             await asyncio.sleep(waits.pause())
+
+    def _give_back(self, begun: Any) -> None:
+        """Nobody waits for this call any more."""
+        if isinstance(begun, _core.ModelCall):
+            self._heed(self._run.drop_model(begun))
 
     # What became of the run.
 
@@ -314,13 +348,13 @@ class Run:
             told = self._run.take_warning()
             if told is not None:
                 warning = BudgetWarning(*told, self.run_id)
-                log.warning("%s: %s", self.run_id, warning.message)
+                _log().warning("%s: %s", self.run_id, warning.message)
                 if self._on_warning is not None:
                     try:
                         self._on_warning(warning)
                     except Exception:
                         # An answer that is paid for is not lost to it.
-                        log.exception("on_warning failed")
+                        _log().exception("on_warning failed")
 
     def _heed(self, step: Any) -> Any:
         """Asks the services that have to be asked. Raises the trip, or gives what the question gave."""
@@ -330,15 +364,13 @@ class Run:
             raise self._keep(step)
         return step
 
-    async def _heed_async(self, step: Any) -> Any:
-        import asyncio
-
-        while isinstance(step, _core.Question):
-            step = await asyncio.get_running_loop().run_in_executor(None, self._tell, step)
-        return self._heed(step)
-
     def _tell(self, question: _core.Question) -> Any:
-        return getattr(self, question.part)._service.tell(question)
+        try:
+            return getattr(self, question.part)._service.tell(question)
+        except BaseException:
+            # An address or a key that is wrong, or Ctrl-C: it was not answered, and nothing waits for that.
+            question.withdraw()
+            raise
 
     def _keep(self, trip: TripError) -> TripError:
         """Keeps the first trip and reports it once. Gives the one to raise: a copy, because a raised error holds on to every frame it passed."""
@@ -350,13 +382,15 @@ class Run:
         return copy.copy(kept)
 
     def _report(self, trip: TripError) -> None:
-        log.warning("%s is stopped: %s", self.run_id, trip.message, extra={"runguard_reason": trip.reason, "runguard_run_id": self.run_id})
+        _log().warning("%s is stopped: %s", self.run_id, trip.message, extra={"runguard_reason": trip.reason, "runguard_run_id": self.run_id})
         # Only where the agent is traced is it imported.
         tracing = sys.modules.get("opentelemetry.trace")
         if tracing is not None:
-            with contextlib.suppress(Exception):
+            try:
                 facts = {"runguard.reason": trip.reason, "runguard.message": trip.message, "runguard.run_id": self.run_id}
                 tracing.get_current_span().add_event("runguard.trip", facts)
+            except Exception:
+                _log().debug("the trip is in no trace", exc_info=True)
         if self.alerts is not None:
             self.alerts.send(copy.copy(trip))
         # A part with alerts of its own tells of its trips also when the run asks it.
@@ -369,7 +403,7 @@ class Run:
         return f"Run({self.run_id!r}, {'tripped: ' + self.message if self.tripped else 'running'})"
 
 
-class BudgetWarning(NamedTuple):
+class BudgetWarning(namedtuple("BudgetWarning", ("message", "unit", "spent", "limit", "run_id"))):
     """Most of a limit is spent: what `on_warning` is called with."""
 
     message: str
@@ -406,7 +440,7 @@ class _Waits:
     def pause(self) -> float:
         if not self._is_said and time.monotonic() - self._began > 5:
             self._is_said = True
-            log.info("%s: a model call waits until others have ended, because together they may cost more than is left", self._run.run_id)
+            _log().info("%s: a model call waits until others have ended, because together they may cost more than is left", self._run.run_id)
         self._pause = min(self._pause * 1.5, self._LONGEST_PAUSE)
         return self._pause
 
@@ -415,9 +449,11 @@ def _beginner() -> Any:
     """Who would wait: a task, or a thread."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:
-        with contextlib.suppress(RuntimeError):
-            return asyncio.current_task() or threading.get_ident()
-    return threading.get_ident()
+        try:
+            return asyncio.current_task() or get_ident()
+        except RuntimeError:
+            pass
+    return get_ident()
 
 
 class ModelCall:
@@ -428,8 +464,11 @@ class ModelCall:
         self._model: Optional[str] = None
         # A hooked client has made it.
         self._is_met = False
-        # It has left this process, so it costs something whatever becomes of the answer.
+        # It has left this process, so it costs something whatever becomes of the answer; and so many bytes of that have come.
         self._is_sent = False
+        self._has_come = 0
+        # Of an answer that is read by hand, how many those are.
+        self._measure: Optional[Callable[[], int]] = None
         run._under_way[id(self)] = beginner
 
     @property
@@ -439,7 +478,7 @@ class ModelCall:
 
     @property
     def max_tokens(self) -> Optional[int]:
-        """The longest answer that what is left pays for; None when the one that was asked for fits."""
+        """The longest answer that what is left pays for; None when the one that was asked for fits. Of several answers, each."""
         return self._call.max_output
 
     def used(
@@ -465,7 +504,7 @@ class ModelCall:
     def _came(self, size: int) -> None:
         step = self.run._run.finish_uncounted(self._call, size)
         if self.run._run.estimated_calls == 1:
-            log.warning("%s: an answer came without its usage, so its cost is an estimate, by its size", self.run.run_id)
+            _log().warning("%s: an answer came without its usage, so its cost is an estimate, by its size", self.run.run_id)
         self._end(step)
 
     def release(self) -> None:
@@ -491,9 +530,43 @@ class ModelCall:
 
     def __del__(self) -> None:
         # Nobody said what became of it.
-        if id(self) in self.run._under_way:
-            with contextlib.suppress(Exception):
-                self._came(0) if self._is_sent else self.release()
+        if self.run._under_way.pop(id(self), None) is None:
+            return
+        try:
+            run, call, has_come = self.run, self._call, None
+            if self._is_sent:
+                has_come = self._has_come if self._measure is None else self._measure()
+            if run._asks_service and _is_in_loop():
+                from ._aside import later
+
+                later(_abandoned, run, call, has_come)
+            else:
+                _abandoned(run, call, has_come)
+        except Exception:
+            # The interpreter may be ending.
+            pass
+
+
+def _abandoned(run: Run, call: _core.ModelCall, has_come: Optional[int]) -> None:
+    try:
+        run._spent(run._run.drop_model(call) if has_come is None else run._run.finish_uncounted(call, has_come))
+    except Exception as problem:
+        _log().debug("%s: a model call that nobody waits for could not be settled: %s", run.run_id, problem)
+
+
+def _is_in_loop() -> bool:
+    """Whether waiting here would hold up an event loop."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+# No model writes as much, and no price is too high for so much.
+_LONGEST = 1_000_000_000
+
+
+def answer_length(given: Any) -> Optional[int]:
+    """A length that an answer can have. Of anything else the provider says what is wrong with it."""
+    return min(given, _LONGEST) if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else None
 
 
 class Told:
@@ -508,6 +581,20 @@ class Told:
         """Whoever asked may ask again, and that is still the same call."""
         if self._call is not None:
             self._call._is_met = False
+
+
+def _new_id() -> str:
+    import uuid
+
+    return f"run-{uuid.uuid4()}"
+
+
+def _rules(tools: Optional[Mapping[str, ToolRule]]) -> Optional[str]:
+    if not tools:
+        return None
+    from .tool_rules import rules_as_json
+
+    return rules_as_json(tools)
 
 
 def _ceiling(name: str, value: Optional[int]) -> Optional[int]:
@@ -551,6 +638,7 @@ _of_program: Optional[Run] = None
 def _open_for_program(run: Run) -> None:
     global _of_program
     _of_program = run
+    run._is_of_program = True
 
 
 def current_run() -> Optional[Run]:
@@ -567,9 +655,8 @@ def _lets_run(run: Run, tool: str) -> contextvars.Token[Any]:
     return _let_run.set([run, tool])
 
 
-def _is_counted(run: Run, tool: str) -> bool:
-    counted = _let_run.get()
-    if not counted or counted[0] is not run or counted[1] != tool:
+def _is_counted(counted: List[Any], run: Run, tool: str) -> bool:
+    if counted[0] is not run or counted[1] != tool:
         return False
     # What the tool calls in turn is another call.
     counted.clear()
@@ -578,52 +665,67 @@ def _is_counted(run: Run, tool: str) -> bool:
 
 def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: Optional[str] = None) -> Function:
     """A tool that asks its run before each call. Without a run it is called straight."""
-    name = _tool_name(function, name)
-    arguments = reader_of(function)
+    # Only where something is wrapped.
+    import inspect
 
-    def before(run: Run, args: tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
-        given = arguments(args, kwargs)
-        try:
-            run.before_tool(name, given)
-        except InvalidInputError:
-            # It is not counted yet: what cannot be compared is no reason not to run a tool.
-            given = comparable(given)
-            run.before_tool(name, given)
-        return given
+    from ._arguments import parameters_of
+
+    name = _tool_name(function, name)
+    told = _core.Tool(name, *parameters_of(function))
+    before, after, counted_by = told.before, told.after, _let_run.get
+
+    def heeded(run: Run, given: Any) -> int:
+        """The call is more than counted: a trip, or a service has to be asked."""
+        step, arguments = given
+        run._heed(step)
+        return cast(int, arguments)
+
+    def shown(run: Run, arguments: int, result: Any, error: Any) -> None:
+        step = after(run._run, arguments, result, error)
+        if step is not None:
+            run._seen(None if step is True else step)
 
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def guarded_async(*args: Any, **kwargs: Any) -> Any:
             run = find_run()
-            if run is None or _is_counted(run, name):
+            counted = counted_by()
+            if run is None or (counted and _is_counted(counted, run, name)):
                 return await function(*args, **kwargs)
-            given = before(run, args, kwargs)
+            given = before(run._run, args, kwargs)
+            if type(given) is not int:
+                given = await run._aside(heeded, run, given)
             try:
                 result = await function(*args, **kwargs)
             except Exception as error:
-                run.after_tool(name, given, error=error)
+                await run._aside(shown, run, given, None, error)
                 raise
-            run.after_tool(name, given, result)
+            await run._aside(shown, run, given, result, None)
             return result
 
-        return cast(Function, guarded_async)
+        return cast("Function", guarded_async)
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         run = find_run()
-        if run is None or _is_counted(run, name):
+        counted = counted_by()
+        if run is None or (counted and _is_counted(counted, run, name)):
             return function(*args, **kwargs)
-        given = before(run, args, kwargs)
+        given = before(run._run, args, kwargs)
+        if type(given) is not int:
+            given = heeded(run, given)
         try:
             result = function(*args, **kwargs)
         except Exception as error:
-            run.after_tool(name, given, error=error)
+            shown(run, given, None, error)
             raise
-        run.after_tool(name, given, result)
+        step = after(run._run, given, result, None)
+        if step is not None:
+            run._seen(None if step is True else step)
         return result
 
-    return cast(Function, guarded)
+    return cast("Function", guarded)
 
 
 def _tool_name(function: Callable[..., Any], name: Optional[str]) -> str:

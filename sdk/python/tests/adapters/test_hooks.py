@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
+import http.server
 import logging
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import pytest
+from guard_service import running_service
 from model_server import ModelServer, Reply, Usage
 
 import runguard
@@ -415,3 +420,285 @@ def test_near_the_end_it_warns_once_and_a_cheaper_model_is_asked(model: ModelSer
     assert told[0].spent == pytest.approx(0.75)
     # The small one costs 6 % of the large one.
     assert run.budget is not None and run.budget.spent == pytest.approx(0.75 + 2 * 0.015)
+
+
+def n_of_openai(model: ModelServer) -> Callable[..., Any]:
+    client = openai_client(model)
+    return lambda **asked: client.chat.completions.create(model="gpt-4o", messages=MESSAGES, n=64, **asked)
+
+
+def n_in_extra_body(model: ModelServer) -> Callable[..., Any]:
+    client = openai_client(model)
+    return lambda **asked: client.chat.completions.create(model="gpt-4o", messages=MESSAGES, extra_body={"n": 64, **asked})
+
+
+def n_of_litellm(model: ModelServer) -> Callable[..., Any]:
+    import litellm
+
+    client = {"api_base": model.openai_url, "api_key": "key"}
+    return lambda **asked: litellm.completion("gpt-4o", MESSAGES, n=64, **client, **asked)
+
+
+def n_of_litellm_in_extra_body(model: ModelServer) -> Callable[..., Any]:
+    import litellm
+
+    client = {"api_base": model.openai_url, "api_key": "key"}
+    return lambda **asked: litellm.completion(model="gpt-4o", messages=MESSAGES, extra_body={"n": 64, **asked}, **client)
+
+
+@pytest.mark.parametrize("ways", [n_of_openai, n_in_extra_body, n_of_litellm, n_of_litellm_in_extra_body], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("asked", [{}, {"max_tokens": 1_000}, {"max_tokens": 1_000.0}], ids=str)
+def test_each_of_many_answers_is_paid_for(model: ModelServer, ways: Callable[[ModelServer], Callable[..., Any]], asked: dict[str, Any]) -> None:
+    ask = ways(model)
+    with guard(max_usd=0.5):
+        ask(**asked)
+    sent = model.bodies[0]
+    longest = sent.get("max_tokens") or sent["max_completion_tokens"]
+    # Fifty cents are 50,000 tokens that are written, for 64 answers.
+    assert (sent["n"], longest) == (64, pytest.approx(780, abs=4)), sent
+    with guard(max_usd=0.005):
+        # 7 tokens each are no answers.
+        with pytest.raises(BudgetExceededError):
+            ask(**asked)
+    assert model.model_calls == 1
+
+
+def test_what_is_in_extra_body_holds(model: ModelServer) -> None:
+    client = openai_client(model)
+    with guard(max_usd=0.01):
+        client.chat.completions.create(model="gpt-4o-mini", messages=MESSAGES, max_tokens=10, extra_body={"model": "gpt-4o", "max_tokens": 9_000})
+    assert model.bodies[0]["model"] == "gpt-4o" and 900 < model.bodies[0]["max_tokens"] < 1_000
+
+
+def claude(model: ModelServer) -> Any:
+    from anthropic import Anthropic
+
+    return Anthropic(base_url=model.url, api_key="key", max_retries=0).messages
+
+
+def async_claude(model: ModelServer) -> Any:
+    from anthropic import AsyncAnthropic
+
+    return AsyncAnthropic(base_url=model.url, api_key="key", max_retries=0).messages
+
+
+BY_HAND = {
+    "openai": (lambda model: openai_client(model).chat.completions, lambda model: async_openai_client(model).chat.completions, {"model": "gpt-4o", "messages": MESSAGES}, 0.25),
+    "responses": (lambda model: openai_client(model).responses, lambda model: async_openai_client(model).responses, {"model": "gpt-4o", "input": "go on"}, 0.25),
+    "anthropic": (claude, async_claude, {"model": CLAUDE, "max_tokens": 1_000, "messages": MESSAGES}, 0.303),
+}
+READINGS: dict[str, Callable[[Any], Any]] = {
+    "read": lambda response: response.read(),
+    "text": lambda response: response.text(),
+    "bytes": lambda response: list(response.iter_bytes(64)),
+    "lines": lambda response: list(response.iter_lines()),
+    "raw": lambda response: list(response.http_response.iter_raw()),
+    "parse": lambda response: response.parse(),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("client", BY_HAND)
+def test_what_is_read_by_hand_is_billed(model: ModelServer, client: str, is_stream: bool, reading: str) -> None:
+    make, _, asked, price = BY_HAND[client]
+    given = {**asked, "stream": True} if is_stream else asked
+    with guard(max_usd=5) as run:
+        with make(model).with_streaming_response.create(**given) as response:
+            came = READINGS[reading](response)
+            if reading == "parse" and is_stream:
+                list(came)
+        assert run.budget is not None and run.budget.spent == pytest.approx(price, rel=1e-3) and run.budget.reserved == 0
+        assert run._under_way == {}
+        if is_stream:
+            raw = make(model).with_raw_response.create(**given)
+            list(raw.http_response.iter_lines())
+            assert run.budget.spent == pytest.approx(2 * price, rel=1e-3)
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("client", BY_HAND)
+def test_what_is_read_by_hand_is_billed_async(model: ModelServer, client: str, is_stream: bool) -> None:
+    _, make, asked, price = BY_HAND[client]
+    given = {**asked, "stream": True} if is_stream else asked
+
+    async def main() -> float:
+        with guard(max_usd=5) as run:
+            async with make(model).with_streaming_response.create(**given) as response:
+                async for _ in response.iter_lines():
+                    pass
+            async with make(model).with_streaming_response.create(**given) as response:
+                await response.read()
+        assert run.budget is not None and run.budget.reserved == 0
+        return run.budget.spent
+
+    assert asyncio.run(main()) == pytest.approx(2 * price, rel=1e-3)
+
+
+@pytest.mark.parametrize("client", BY_HAND)
+@pytest.mark.parametrize("ends", ["closed", "dropped"])
+def test_of_what_is_broken_off_what_came_is_billed(client: str, ends: str) -> None:
+    make, _, asked, _ = BY_HAND[client]
+    prices = []
+    # The answer is long, and comes in two halves.
+    with ModelServer([Reply(text="word " * 40_000)], usage=None) as model:
+        for parts in (0, 200_000):
+            with guard(max_usd=50) as run:
+                response = make(model).with_raw_response.create(**asked, stream=True)
+                came = 0
+                for chunk in response.http_response.iter_bytes():
+                    came += len(chunk)
+                    if came > parts:
+                        break
+                if ends == "closed":
+                    response.http_response.close()
+                del chunk, response
+                gc.collect()
+            assert run.budget is not None and run.budget.reserved == 0
+            prices.append(run.budget.spent)
+    # 33,000 tokens and more, at ten dollars a million or more.
+    assert prices[1] - prices[0] > 0.3, prices
+
+
+@pytest.mark.parametrize("max_tokens", [-5, 10**30, "abc", 0, 1.5, True])
+def test_a_length_that_is_none_is_the_providers_to_refuse(model: ModelServer, max_tokens: Any) -> None:
+    client = openai_client(model)
+    with guard(max_usd=5_000):
+        client.chat.completions.create(model="gpt-4o", messages=MESSAGES, max_tokens=max_tokens)
+        client.responses.create(model="gpt-4o", input="go on", max_output_tokens=max_tokens)
+        # Of what it cannot reckon with, or takes for too long, the client of anthropic says so itself.
+        if max_tokens not in ("abc", 10**30):
+            claude(model).create(model=CLAUDE, max_tokens=max_tokens, messages=MESSAGES)
+    sent = [body.get("max_tokens", body.get("max_output_tokens")) for body in model.bodies]
+    # What is longer than can be paid is as long as that.
+    assert 0 < sent[0] < 10**9 if max_tokens == 10**30 else sent == [max_tokens] * len(sent)
+    with pytest.raises(runguard.InvalidInputError, match="max_tokens"):
+        Run(max_usd=1).model_call("gpt-4o", "hello", max_tokens=-5)
+
+
+def test_answers_in_another_form_are_counted_too(model: ModelServer) -> None:
+    import httpx
+
+    client = openai_client(model)
+    body = {"model": "gpt-4o", "messages": MESSAGES}
+    with guard(max_usd=5) as run:
+        assert client.post("/chat/completions", cast_to=object, body=body)["usage"]["prompt_tokens"] == 96_000
+        assert client.post("/chat/completions", cast_to=httpx.Response, body=body).json()["usage"]["prompt_tokens"] == 96_000
+        assert "96000" in client.post("/chat/completions", cast_to=str, body=body)
+        with pytest.raises(Exception, match="404"):
+            client.post("/x", cast_to=object)
+    assert run.budget is not None and run.budget.spent == pytest.approx(0.75)
+
+
+@contextlib.contextmanager
+def slow_service(url: str, seconds: float) -> Iterator[str]:
+    """The service, each answer later by so much."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            time.sleep(seconds)
+            asked = urllib.request.Request(url + self.path, body, {"content-type": "application/json", "x-runguard-status": "200"}, method="POST")
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                text = answer.read()
+            self.send_response(200)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_slow_service_never_holds_up_the_event_loop(model: ModelServer, tmp_path: Path) -> None:
+    async def longest_pause(work: Any) -> float:
+        longest, done = 0.0, asyncio.ensure_future(work)
+        while not done.done():
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - began)
+        await done
+        return longest
+
+    async def main(url: str) -> float:
+        import litellm
+
+        client = async_openai_client(model)
+
+        async def work() -> None:
+            with guard(max_usd=50, url=url, timeout=10) as run:
+                search = run.tool(_async_search)
+                await search("x")
+                async for _ in await client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True):
+                    pass
+                async for _ in await guard_openai(client, run).chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True):
+                    pass
+                await client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+                async with client.chat.completions.with_streaming_response.create(model="gpt-4o", messages=MESSAGES) as response:
+                    await response.read()
+                with pytest.raises(Exception, match="404"):
+                    await client.with_options(base_url=model.url + "/nowhere").embeddings.create(model="text-embedding-3-small", input="x")
+                dropped = await client.chat.completions.create(model="gpt-4o", messages=MESSAGES, stream=True)
+                await dropped.close()
+                stream = await litellm.acompletion("gpt-4o", MESSAGES, stream=True, api_base=model.openai_url, api_key="key")
+                async for _ in stream:
+                    pass
+
+        # What is imported or opened the first time may take its time.
+        await asyncio.gather(work())
+        return await longest_pause(work())
+
+    from runguard.adapters.openai import guard_openai
+
+    with running_service(tmp_path) as url, slow_service(url, 0.3) as slow:
+        assert asyncio.run(main(slow)) < 0.25
+
+
+async def _async_search(query: str) -> str:
+    return f"nothing for {query}"
+
+
+def test_who_is_cancelled_leaves_nothing_set_aside(model: ModelServer, tmp_path: Path) -> None:
+    async def main(url: str) -> Run:
+        client = async_openai_client(model)
+        with guard(max_usd=50, url=url, timeout=10) as run:
+            await client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+            for after in range(12):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(client.chat.completions.create(model="gpt-4o", messages=MESSAGES), 0.02 * after)
+            # Whoever was cancelled while the service was asked is still given back what was set aside.
+            await asyncio.sleep(0.6)
+            began = time.monotonic()
+            await client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+            assert time.monotonic() - began < 5
+        return run
+
+    with running_service(tmp_path) as url, slow_service(url, 0.1) as slow:
+        run = asyncio.run(main(slow))
+        assert run.budget is not None and run.budget.reserved == 0
+        assert run._under_way == {}
+
+
+def test_model_calls_at_once_keep_their_ceiling_over_a_service(model: ModelServer, tmp_path: Path) -> None:
+    ask = chat(model)
+
+    def asked() -> bool:
+        try:
+            ask()
+        except runguard.TripError:
+            return False
+        return True
+
+    with running_service(tmp_path) as url, slow_service(url, 0.05) as slow:
+        with guard(max_usd=50, max_model_calls=3, url=slow, timeout=10) as run, concurrent.futures.ThreadPoolExecutor(8) as pool:
+            ask()
+            answered = [future.result() for future in [pool.submit(asked) for _ in range(8)]]
+    assert (sum(answered), model.model_calls) == (2, 3)
+    assert run.trip is not None and run.trip.reason == "model_call_ceiling"

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Option
 
 from runguard import _core
 
-from ._usage import Tokens, failed, settle
+from ._usage import Tokens, choices_of, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
     from runguard.run import ModelCall
 
 _OPERATIONS = frozenset(("Converse", "ConverseStream", "InvokeModel", "InvokeModelWithResponseStream"))
+
+# What models that are invoked call the number of their answers.
+_CHOICES = ("num_generations", "numResults", "n")
 
 
 def asked_model(service: str, operation: str) -> bool:
@@ -26,7 +29,8 @@ def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Ma
     converses = operation.startswith("Converse")
     given = params if converses else _read(params.get("body"))
     above = run._told_above(model)
-    call = None if above else run._begin(model, given, _max_output(given), may_fall_back=converses)
+    choices = choices_of(next((given[name] for name in _CHOICES if name in given), 1))
+    call = None if above else run._begin(model, given, _max_output(given), choices=choices, may_fall_back=converses)
     if call is not None and call.model != model:
         params, model = {**params, "modelId": call.model}, call.model
     if converses and call is not None and call.max_tokens is not None:

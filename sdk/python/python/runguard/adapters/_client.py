@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import threading
 import weakref
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Tuple,
     TypeVar,
     Union,
 )
@@ -38,6 +40,8 @@ from ._usage import Tokens, failed, settle
 if TYPE_CHECKING:
     from runguard import Run
     from runguard.run import ModelCall, Told
+
+log = logging.getLogger("runguard")
 
 Client = TypeVar("Client")
 
@@ -107,9 +111,13 @@ class Route:
         """What the model has written."""
         raise NotImplementedError
 
-    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
-        """The longest answer that is asked for, all of its alternatives together."""
+    def max_output(self, body: Mapping[str, Any]) -> Any:
+        """The longest answer that is asked for, as it stands there; None when none is."""
         raise NotImplementedError
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        """How many answers are asked for, each as long as that."""
+        return 1
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
         """The body, asking for no longer answer than this."""
@@ -145,11 +153,12 @@ class Conversation:
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         """Raises when the run is over."""
         body = self._tools_told(route, body)
-        return Exchange(self, route, body, self.run._begin(body.get("model"), body, route.max_output(body), may_fall_back=True))
+        return Exchange(self, route, body, self.run._begin(*_asked(route, body), choices=route.choices(body), may_fall_back=True))
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         body = await self.run._aside(self._tools_told, route, body)
-        return Exchange(self, route, body, await self.run._begin_async(body.get("model"), body, route.max_output(body), may_fall_back=True))
+        call = await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
+        return Exchange(self, route, body, call)
 
     def _tools_told(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Tells of the calls and results that are in a request. Gives the body to send."""
@@ -198,12 +207,12 @@ class Spending:
 
     def begin(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         told = self.run._told_above(body.get("model"))
-        call = None if told else self.run._begin(body.get("model"), body, route.max_output(body), may_fall_back=True)
+        call = None if told else self.run._begin(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
 
     async def begin_async(self, route: Route, body: Mapping[str, Any]) -> Exchange:
         told = self.run._told_above(body.get("model"))
-        call = None if told else await self.run._begin_async(body.get("model"), body, route.max_output(body), may_fall_back=True)
+        call = None if told else await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
@@ -212,8 +221,17 @@ class Spending:
             self.run.check()
 
 
+def _asked(route: Route, body: Mapping[str, Any]) -> Tuple[Optional[str], Mapping[str, Any], Any]:
+    """The model, all that is sent, and the longest answer."""
+    model = body.get("model")
+    return model if isinstance(model, str) else None, body, route.max_output(body)
+
+
 class Exchange:
     """One request to a model, and its answer."""
+
+    # Its stream is read event by event, so its bytes need not be.
+    is_watched = False
 
     def __init__(
         self, teller: Teller, route: Route, body: Mapping[str, Any], call: Optional[ModelCall], told: Optional[Told] = None
@@ -239,10 +257,21 @@ class Exchange:
 
     def answered(self, answer: Any) -> None:
         # Usage first: an answer that breaks the budget must not have its calls run.
-        tokens = self.route.tokens(answer)
-        came = 0 if tokens is not None else _core.text_size(self.route.came(answer))
+        calls = self.bill(answer)
+        self.teller.asked(calls)
+
+    def bill(self, answer: Any) -> List[ToolCall]:
+        """Tells what an answer used. Gives the calls in it."""
+        answer = _readable(answer)
+        try:
+            tokens, calls = self.route.tokens(answer), self.route.calls(answer)
+            came = 0 if tokens is not None else _core.text_size(self.route.came(answer))
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            # A caller may ask for another form (`cast_to=`), and a proxy may answer in one of its own. It is paid for all the same.
+            log.warning("an answer cannot be read (%s): its cost is an estimate, by its size", problem)
+            tokens, calls, came = None, [], _core.text_size(answer)
         self.used(getattr(answer, "model", None), tokens, came)
-        self.teller.asked(self.route.calls(answer))
+        return calls
 
     def used(self, model: Optional[str], tokens: Optional[Tokens], came: int) -> None:
         if tokens is not None and isinstance(self.teller, Spending):
@@ -292,8 +321,8 @@ def sent(
     if route is None:
         return send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
-    exchange = teller.begin(route, options.json_data)
-    options.json_data = exchange.body(is_stream)
+    exchange = teller.begin(route, _body_of(options))
+    options.json_data, options.extra_json = exchange.body(is_stream), None
     try:
         answer = send(cast_to, options, *args, **kwargs)
     except BaseException as error:
@@ -301,9 +330,11 @@ def sent(
         raise
     exchange.sent()
     if _is_read_by_hand(options):
+        _read_bytes(answer, exchange, is_stream)
         return _watched_when_parsed(answer, exchange) if is_stream else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
-    if is_stream:
+    if is_stream and hasattr(parsed, "_iterator"):
+        _read_bytes(answer, exchange, is_stream)
         _attach(parsed, _Watch(exchange))
     else:
         exchange.answered(parsed)
@@ -317,20 +348,22 @@ async def sent_async(
     if route is None:
         return await send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
-    exchange = await teller.begin_async(route, options.json_data)
-    options.json_data = exchange.body(is_stream)
+    exchange = await teller.begin_async(route, _body_of(options))
+    options.json_data, options.extra_json = exchange.body(is_stream), None
     try:
         answer = await send(cast_to, options, *args, **kwargs)
     except BaseException as error:
-        exchange.failed(error)
+        await teller.run._aside(exchange.failed, error)
         raise
     exchange.sent()
     if _is_read_by_hand(options):
+        _read_bytes(answer, exchange, is_stream)
         return _watched_when_parsed(answer, exchange) if is_stream else answer
     parsed = answer.parse() if hasattr(answer, "http_response") else answer
     if inspect.isawaitable(parsed):
         parsed = await parsed
-    if is_stream:
+    if is_stream and hasattr(parsed, "_iterator"):
+        _read_bytes(answer, exchange, is_stream)
         _attach_async(parsed, _Watch(exchange))
     else:
         await teller.run._aside(exchange.answered, parsed)
@@ -339,8 +372,14 @@ async def sent_async(
 
 def _route_of(options: Any, routes: Mapping[str, Route]) -> Optional[Route]:
     path = urlsplit(str(options.url)).path
-    is_answer = options.method.lower() == "post" and isinstance(options.json_data, Mapping)
+    is_answer = options.method.lower() == "post" and (isinstance(options.json_data, Mapping) or isinstance(options.extra_json, Mapping))
     return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
+
+
+def _body_of(options: Any) -> Dict[str, Any]:
+    """All that is sent: `extra_body` stands over the rest, so what it says of the model, its answers and their length holds."""
+    body = {**(options.json_data or {}), **(options.extra_json or {})}
+    return {name: value for name, value in body.items() if type(value).__name__ != "Omit"}
 
 
 def _is_read_by_hand(options: Any) -> bool:
@@ -350,7 +389,7 @@ def _is_read_by_hand(options: Any) -> bool:
 
 
 def _watched_when_parsed(answer: Any, exchange: Exchange) -> Any:
-    """A stream that its caller takes out of the raw response by `parse`. (Bytes that are read by hand say nothing to us.)"""
+    """A stream that its caller takes out of the raw response by `parse`."""
     parse = answer.parse
     attached: List[Any] = []
 
@@ -378,17 +417,44 @@ class _Watch:
         self._trip: Optional[TripError] = None
         self._has_calls = False
 
-    def shows(self, event: Any) -> bool:
-        """Whether the caller may see the event. From the call that trips on, it sees nothing more."""
-        calls = self._reader.take(event)
-        self._came += _core.text_size(self._reader.came(event))
+    def take(self, event: Any) -> List[ToolCall]:
+        """Notes what is in an event. Gives the calls that it completes."""
+        try:
+            calls = self._reader.take(event)
+            came = _core.text_size(self._reader.came(event))
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            # A proxy's own: the caller may know what it is.
+            log.debug("an event of a stream cannot be read: %s", problem)
+            calls, came = [], _core.text_size(event)
+        self._came += came
         self._has_calls = self._has_calls or bool(calls)
+        call = self._exchange.call
+        if call is not None:
+            call._has_come = self._came
+        return calls
+
+    def asked(self, calls: Sequence[ToolCall]) -> None:
         if self._trip is None:
             try:
                 self._exchange.teller.asked(calls)
             except TripError as trip:
                 self._trip = trip
-        return self._trip is None and not self._reader.hides(event)
+
+    def shows(self, event: Any) -> bool:
+        """Whether the caller may see the event. From the call that trips on, it sees nothing more."""
+        try:
+            return self._trip is None and not self._reader.hides(event)
+        except (AttributeError, TypeError):
+            return True
+
+    @property
+    def run(self) -> Run:
+        return self._exchange.teller.run
+
+    def begins(self) -> None:
+        self._exchange.is_watched = True
+        if self._exchange.call is not None:
+            self._exchange.call._measure = None
 
     def record_usage(self) -> None:
         tokens = self._reader.tokens
@@ -421,6 +487,8 @@ def _attach(stream: Any, watch: _Watch) -> None:
 def _watched(events: Iterator[Any], watch: _Watch) -> Generator[Any, None, None]:
     try:
         for event in events:
+            watch.begins()
+            watch.asked(watch.take(event))
             if watch.shows(event):
                 yield event
     finally:
@@ -445,10 +513,171 @@ def _attach_async(stream: Any, watch: _Watch) -> None:
 async def _watched_async(events: AsyncIterator[Any], watch: _Watch) -> AsyncGenerator[Any, None]:
     try:
         async for event in events:
+            watch.begins()
+            calls = watch.take(event)
+            if calls:
+                await watch.run._aside(watch.asked, calls)
             if watch.shows(event):
                 yield event
     finally:
         if hasattr(events, "aclose"):
             await events.aclose()
-        watch.record_usage()
+        await watch.run._aside(watch.record_usage)
     watch.end()
+
+
+def _read_bytes(answer: Any, exchange: Exchange, is_stream: bool) -> None:
+    """The caller may read the bytes of an answer, or of a stream, and never take it out: then they say what it used, once they have come or
+    the caller has had enough of them."""
+    response: Any = getattr(answer, "http_response", None) or getattr(answer, "response", None)
+    if not hasattr(response, "iter_raw") or not hasattr(response, "aiter_raw"):
+        return
+    read = _Read(exchange, _Came(exchange.route, exchange.asked, is_stream, response))
+    kind: Any = type(response)
+    alive = weakref.ref(response)
+
+    def taken(chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            read.take(chunk)
+            yield chunk
+
+    async def taken_async(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            read.take(chunk)
+            yield chunk
+
+    # They hold the response; what stands in it must not, or it would hold itself.
+    def iter_raw(*args: Any, **kwargs: Any) -> Iterator[bytes]:
+        return taken(kind.iter_raw(alive(), *args, **kwargs))
+
+    def aiter_raw(*args: Any, **kwargs: Any) -> AsyncIterator[bytes]:
+        return taken_async(kind.aiter_raw(alive(), *args, **kwargs))
+
+    # Both are closed by themselves at their end.
+    def close() -> None:
+        kind.close(alive())
+        read.bill()
+
+    async def aclose() -> None:
+        try:
+            await kind.aclose(alive())
+        finally:
+            await exchange.teller.run._aside(read.bill)
+
+    response.iter_raw, response.aiter_raw, response.close, response.aclose = iter_raw, aiter_raw, close, aclose
+
+
+class _Came:
+    """The bytes of an answer that have come so far."""
+
+    def __init__(self, route: Route, asked: Mapping[str, Any], is_stream: bool, response: Any) -> None:
+        self._route, self._asked, self.is_stream = route, asked, is_stream
+        self.chunks: List[bytes] = []
+        try:
+            # One of its own; the response makes another when it is read.
+            self._decoder = response._get_content_decoder()
+            del response._decoder
+        except AttributeError:
+            self._decoder = None
+
+    def size(self) -> int:
+        """Of what the model has written."""
+        text = self.text()
+        if not self.is_stream:
+            return len(text)
+        reader, size = self._route.reader(self._asked), 0
+        for event in _events(text):
+            try:
+                size += _core.text_size(reader.came(event))
+            except (AttributeError, LookupError, TypeError, ValueError):
+                size += _core.text_size(event)
+        return size
+
+    def text(self) -> str:
+        raw = b"".join(self.chunks)
+        if self._decoder is None:
+            return raw.decode("utf-8", "replace")
+        try:
+            decoded = _joined(self._decoder.decode(raw))
+            if not self.is_stream:
+                decoded += _joined(self._decoder.flush())
+        except Exception as problem:
+            log.debug("an answer cannot be decoded: %s", problem)
+            decoded = raw
+        return decoded.decode("utf-8", "replace")
+
+
+class _Read:
+    """An answer whose bytes are read by hand."""
+
+    def __init__(self, exchange: Exchange, came: _Came) -> None:
+        self._exchange, self._came = exchange, came
+        self._is_billed = False
+        if exchange.call is not None:
+            # Where it is dropped without an end.
+            exchange.call._measure = came.size
+
+    def take(self, chunk: bytes) -> None:
+        if self._exchange.is_watched:
+            self._came.chunks.clear()
+        else:
+            self._came.chunks.append(chunk)
+
+    def bill(self) -> None:
+        if self._is_billed or self._exchange.is_watched:
+            return
+        self._is_billed = True
+        text = self._came.text()
+        if self._came.is_stream:
+            watch = _Watch(self._exchange)
+            for event in _events(text):
+                watch.take(event)
+            watch.record_usage()
+            return
+        try:
+            self._exchange.bill(json.loads(text))
+        except ValueError:
+            # It broke off.
+            self._exchange.used(None, None, len(text))
+
+
+def _joined(decoded: Any) -> bytes:
+    """Some decoders give their bytes in parts."""
+    return decoded if isinstance(decoded, bytes) else b"".join(decoded)
+
+
+class _Fields:
+    """An object of JSON, as clients show theirs. What it does not say is None."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.__dict__.update(fields)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def _readable(answer: Any) -> Any:
+    """An answer in whichever form its caller wanted it."""
+    if hasattr(answer, "read") and hasattr(answer, "json") and hasattr(answer, "headers"):
+        answer = getattr(answer, "text", "")
+    if isinstance(answer, (str, bytes)):
+        try:
+            return json.loads(answer, object_hook=_Fields)
+        except ValueError:
+            return answer
+    return json.loads(json.dumps(answer, default=str), object_hook=_Fields) if isinstance(answer, (dict, list)) else answer
+
+
+def _events(text: str) -> Iterator[Any]:
+    """The events of a stream (server-sent events)."""
+    for line in text.splitlines():
+        name, _, data = line.partition(":")
+        if name != "data" or not data.strip() or data.strip() == "[DONE]":
+            continue
+        try:
+            yield json.loads(data, object_hook=_Fields)
+        except ValueError:
+            # The last one, in part.
+            yield data

@@ -15,7 +15,7 @@ from runguard.run import ModelCall, Run, _lets_run
 
 from ._langchain_calls import Paused, is_pause, longest, said, settle_messages
 from ._runs import CAPACITY, RunLike, Runs
-from ._usage import begin, failed, is_in_loop, settle
+from ._usage import begin, choices_of, failed, is_in_loop, settle
 
 
 class _Tool(NamedTuple):
@@ -134,7 +134,8 @@ class RunGuardCallbacks(BaseCallbackHandler):
         settings, about = told.get("invocation_params") or {}, told.get("metadata") or {}
         model = about.get("ls_model_name") or settings.get("model") or settings.get("model_name")
         try:
-            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), can_wait=not self._asks_service and not is_in_loop())
+            can_wait = not self._asks_service and not is_in_loop()
+            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), choices=choices_of(settings.get("n")), can_wait=can_wait)
         except BaseException:
             # LangChain tells no end of what it did not begin.
             self._ended(run_id)

@@ -12,7 +12,7 @@ from runguard.run import ModelCall, Run
 
 from ._langchain_calls import Paused, is_pause, longest, longest_of, name_of, said, settle_messages, shortened
 from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
-from ._usage import begin, begin_async, failed
+from ._usage import begin, begin_async, choices_of, failed
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -36,7 +36,7 @@ class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]) -> Any:
         run = self._run_of(request.runtime)
         try:
-            call = begin(run, *_asked(request))
+            call = begin(run, *_asked(request), choices=_choices(request))
         except TripError as trip:
             return self._last_message(trip)
         try:
@@ -52,13 +52,13 @@ class RunGuardMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> Any:
         run = self._run_of(request.runtime)
         try:
-            call = await begin_async(run, *_asked(request))
+            call = await begin_async(run, *_asked(request), choices=_choices(request))
         except TripError as trip:
             return self._last_message(trip)
         try:
             response = await handler(_sent(request, call))
         except BaseException as error:
-            failed(call, error)
+            await run._aside(failed, call, error)
             raise
         await run._aside(settle_messages, call, _answers(response))
         return response
@@ -161,6 +161,10 @@ def _asked(request: ModelRequest[Any]) -> tuple[Optional[str], Any, Optional[int
     tools = [tool if isinstance(tool, dict) else _described(tool) for tool in request.tools]
     prompt = [said([request.system_message] if request.system_message else []), said(request.messages), tools]
     return settings.get("model") or name_of(request.model), prompt, longest(settings) or longest_of(request.model)
+
+
+def _choices(request: ModelRequest[Any]) -> int:
+    return choices_of(request.model_settings.get("n") or getattr(request.model, "n", None))
 
 
 def _described(tool: Any) -> Any:

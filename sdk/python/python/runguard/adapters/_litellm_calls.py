@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Mapping, Optional
+import inspect
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Mapping, Optional, Sequence
 
 from runguard import _core
 from runguard.run import current_run
 
-from ._usage import Tokens, failed, settle
+from ._usage import Tokens, choices_of, failed, settle
 
 if TYPE_CHECKING:
     from runguard.run import ModelCall
 
 
+def _names(original: Callable[..., Any]) -> Sequence[str]:
+    """What may be passed by place."""
+    parameters = inspect.signature(original).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+
+
 def hooked(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -> Callable[..., Any]:
+    names = _names(original)
+
     @functools.wraps(original)
     def completion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
         if run is None or kwargs.get("acompletion"):
             return original(*args, **kwargs)
-        asked = _Asked(args, kwargs)
+        asked = _Asked(names, args, kwargs)
         told = run._told_above(asked.model)
-        call = None if told else run._begin(asked.model, asked.prompt, asked.max_output, may_fall_back=True)
+        call = None if told else run._begin(asked.model, asked.prompt, asked.max_output, choices=asked.choices, may_fall_back=True)
         token = inside.set(True)
         try:
             answer = asked.send(original, call)
@@ -38,23 +47,25 @@ def hooked(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -
 
 
 def hooked_async(original: Callable[..., Any], inside: contextvars.ContextVar[bool]) -> Callable[..., Any]:
+    names = _names(original)
+
     @functools.wraps(original)
     async def acompletion(*args: Any, **kwargs: Any) -> Any:
         run = None if inside.get() else current_run()
         if run is None:
             return await original(*args, **kwargs)
-        asked = _Asked(args, kwargs)
+        asked = _Asked(names, args, kwargs)
         told = run._told_above(asked.model)
-        call = None if told else await run._begin_async(asked.model, asked.prompt, asked.max_output, may_fall_back=True)
+        call = None if told else await run._begin_async(asked.model, asked.prompt, asked.max_output, choices=asked.choices, may_fall_back=True)
         token = inside.set(True)
         try:
             answer = await asked.send(original, call)
         except BaseException as error:
-            failed(call, error, told)
+            await run._aside(failed, call, error, told)
             raise
         finally:
             inside.reset(token)
-        return answer if call is None else asked.answered(call, answer)
+        return answer if call is None else await run._aside(asked.answered, call, answer)
 
     return acompletion
 
@@ -62,26 +73,34 @@ def hooked_async(original: Callable[..., Any], inside: contextvars.ContextVar[bo
 class _Asked:
     """What a call of litellm asks for."""
 
-    def __init__(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        self.model = str(args[0] if args else kwargs.get("model") or "unknown")
-        self.prompt = [args[1] if len(args) > 1 else kwargs.get("messages"), kwargs.get("tools")]
-        longest = kwargs.get("max_completion_tokens") or kwargs.get("max_tokens")
-        self.max_output = longest * (kwargs.get("n") or 1) if isinstance(longest, int) else None
-        self._args, self._kwargs = args, kwargs
+    def __init__(self, names: Sequence[str], args: Any, kwargs: Mapping[str, Any]) -> None:
+        # By place come only those that have no name.
+        self._unnamed = args[len(names) :]
+        self._kwargs = {**dict(zip(names, args)), **kwargs}
+        self.model = str(self._kwargs.get("model") or "unknown")
+        # It is sent as it is, and stands over the rest.
+        extra = self._kwargs.get("extra_body")
+        self._extra: Mapping[str, Any] = extra if isinstance(extra, Mapping) else {}
+        asked = {**self._kwargs, **self._extra}
+        self.prompt = [asked.get("messages"), asked.get("tools"), asked.get("functions")]
+        self.max_output = asked.get("max_completion_tokens") or asked.get("max_tokens") or None
+        self.choices = choices_of(asked.get("n"))
 
     def send(self, original: Callable[..., Any], call: Optional[ModelCall]) -> Any:
+        kwargs = dict(self._kwargs)
         if call is None:
-            return original(*self._args, **self._kwargs)
-        args, kwargs = self._args, dict(self._kwargs)
+            return original(*self._unnamed, **kwargs)
         if call.model != self.model:
-            self.model = call.model
-            args, kwargs = ((call.model, *args[1:]), kwargs) if args else (args, {**kwargs, "model": call.model})
+            self.model = kwargs["model"] = call.model
         if call.max_tokens is not None:
-            name = "max_completion_tokens" if kwargs.get("max_completion_tokens") else "max_tokens"
-            kwargs[name] = max(call.max_tokens // (kwargs.get("n") or 1), 1)
+            names = ("max_completion_tokens", "max_tokens")
+            name = next((name for name in names if self._extra.get(name) or kwargs.get(name)), "max_tokens")
+            kwargs[name] = call.max_tokens
+            if self._extra:
+                kwargs["extra_body"] = {own: value for own, value in self._extra.items() if own not in names}
         if kwargs.get("stream"):
             kwargs["stream_options"] = {**(kwargs.get("stream_options") or {}), "include_usage": True}
-        return original(*args, **kwargs)
+        return original(*self._unnamed, **kwargs)
 
     def answered(self, call: ModelCall, answer: Any) -> Any:
         call._is_sent = True
@@ -123,7 +142,7 @@ class _Stream:
     def _shows(self, chunk: Any) -> bool:
         usage = getattr(chunk, "usage", None)
         self._usage = usage or self._usage
-        self._came += _core.text_size([getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or ()])
+        self._call._has_come = self._came = self._came + _core.text_size([getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or ()])
         return not (usage and self._hides_usage and not getattr(chunk, "choices", None))
 
     def _settle(self) -> None:
@@ -143,7 +162,7 @@ class _Stream:
                 if self._shows(chunk):
                     yield chunk
         finally:
-            self._settle()
+            await self._call.run._aside(self._settle)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -52,13 +52,27 @@ class Tokens(NamedTuple):
         return cls(fresh - heard, (output or 0) - spoken, cached, cache_write, cache_write_1h, heard, spoken, service_tier)
 
 
-def begin(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, can_wait: bool = True) -> ModelCall:
+# More answers than any provider gives to one question.
+_MOST_CHOICES = 10_000
+
+
+def choices_of(given: Any) -> int:
+    """How many answers are asked for, by what stands there. Of what is no number the provider says what is wrong with it."""
+    try:
+        return min(max(int(given), 1), _MOST_CHOICES)
+    except (TypeError, ValueError, OverflowError):
+        return 1
+
+
+def begin(
+    run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1, can_wait: bool = True
+) -> ModelCall:
     """A framework is about to ask a model. Raises when it must not."""
-    return run._begin(model, prompt, max_output, can_wait=can_wait)._announce(model)
+    return run._begin(model, prompt, max_output, choices=choices, can_wait=can_wait)._announce(model)
 
 
-async def begin_async(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None) -> ModelCall:
-    return (await run._begin_async(model, prompt, max_output))._announce(model)
+async def begin_async(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1) -> ModelCall:
+    return (await run._begin_async(model, prompt, max_output, choices=choices))._announce(model)
 
 
 def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tokens], came: int = 0) -> None:

@@ -8,8 +8,9 @@
 
 The returned client is a copy that shares the connections of the one given. Each tool call the model asks for is counted when the
 answer arrives, so the one that trips is raised out of `create` (or out of the stream) and never reaches your code. After a trip
-nothing is sent any more. Retries made by the client itself are no steps. Of answers read through `with_streaming_response` streams
-that are parsed are counted, and bytes that are read by hand are not. Call `run.new_turn()` when the user says something new.
+nothing is sent any more. Retries made by the client itself are no steps. Of answers whose bytes are read by hand
+(`with_streaming_response`) the cost counts when they have come, and their tool calls with the next request. Call `run.new_turn()` when the
+user says something new.
 """
 
 from __future__ import annotations
@@ -87,9 +88,8 @@ class _Messages(Route):
     def came(self, answer: Any) -> Any:
         return answer.content
 
-    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
-        longest = body.get("max_tokens")
-        return longest if isinstance(longest, int) else None
+    def max_output(self, body: Mapping[str, Any]) -> Any:
+        return body.get("max_tokens") or None
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
         thinking = body.get("thinking")

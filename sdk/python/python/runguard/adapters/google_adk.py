@@ -112,7 +112,7 @@ class RunGuardPlugin(BasePlugin):
     async def on_model_error_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception) -> None:
         asked = self._asked.get(callback_context.invocation_id, {}).pop(_asker(callback_context), None)
         if asked is not None:
-            failed(asked.call, error)
+            await asked.call.run._aside(failed, asked.call, error)
 
     async def after_agent_callback(self, *, agent: Any, callback_context: CallbackContext) -> None:
         await self._settle(self._runs.of(callback_context.invocation_id), callback_context)

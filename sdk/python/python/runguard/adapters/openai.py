@@ -8,8 +8,9 @@
 
 The returned client is a copy that shares the connections of the one given. Each tool call the model asks for is counted when the
 answer arrives, so the one that trips is raised out of `create` (or out of the stream) and never reaches your code. After a trip
-nothing is sent any more. Retries made by the client itself are no steps. Of answers read through `with_streaming_response` streams
-that are parsed are counted, and bytes that are read by hand are not. Call `run.new_turn()` when the user says something new.
+nothing is sent any more. Retries made by the client itself are no steps. Of answers whose bytes are read by hand
+(`with_streaming_response`) the cost counts when they have come, and their tool calls with the next request. Call `run.new_turn()` when the
+user says something new.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens
+from ._usage import Tokens, choices_of
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -84,15 +85,17 @@ class _Chat(Route):
     def came(self, answer: Any) -> Any:
         return answer.choices
 
-    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
-        longest = body.get("max_completion_tokens") or body.get("max_tokens")
-        return longest * (body.get("n") or 1) if isinstance(longest, int) else None
+    def max_output(self, body: Mapping[str, Any]) -> Any:
+        return body.get("max_completion_tokens") or body.get("max_tokens") or None
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        return choices_of(body.get("n"))
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
         # Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
         is_openai = str(body.get("model")).rpartition("/")[2].startswith(("gpt-", "chatgpt-", "o1", "o3", "o4"))
         name = next((name for name in ("max_completion_tokens", "max_tokens") if body.get(name)), "max_completion_tokens" if is_openai else "max_tokens")
-        return {**body, name: max(max_output // (body.get("n") or 1), 1)}
+        return {**body, name: max_output}
 
     def prepare_stream(self, body: Dict[str, Any]) -> Dict[str, Any]:
         # Without this a streamed chat completion reports no usage at all.
@@ -169,9 +172,8 @@ class _Responses(Route):
     def came(self, answer: Any) -> Any:
         return answer.output
 
-    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
-        longest = body.get("max_output_tokens")
-        return longest if isinstance(longest, int) else None
+    def max_output(self, body: Mapping[str, Any]) -> Any:
+        return body.get("max_output_tokens") or None
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
         # The API takes no fewer.
@@ -193,7 +195,6 @@ class _ResponsesReader(Reader):
             self.tokens = self._route.tokens(response) or self.tokens
             self.is_counted = self.tokens is not None
         return response_call(event.item) if event.type == "response.output_item.done" else []
-
 
     def came(self, event: Any) -> Any:
         return getattr(event, "delta", None)
@@ -218,7 +219,7 @@ class _Embeddings(Route):
     def came(self, answer: Any) -> Any:
         return None
 
-    def max_output(self, body: Mapping[str, Any]) -> Optional[int]:
+    def max_output(self, body: Mapping[str, Any]) -> Any:
         return 0
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:

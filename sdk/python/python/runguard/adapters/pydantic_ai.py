@@ -90,10 +90,10 @@ class RunGuard(AbstractCapability[Any]):
         try:
             response: ModelResponse = await handler(asked)
         except BaseException as error:
-            failed(call, error)
+            await call.run._aside(failed, call, error)
             raise
         # Whatever answered instead of the model.
-        call.release()
+        await call.run._aside(call.release)
         return response
 
     async def after_model_request(

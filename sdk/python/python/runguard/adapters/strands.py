@@ -75,7 +75,7 @@ class RunGuardHooks(HookProvider):
             return
         response = event.stop_response
         if response is None:
-            failed(call, event.exception or RuntimeError())
+            await call.run._aside(failed, call, event.exception or RuntimeError())
             return
         usage = response.message.get("metadata", {}).get("usage")
         tokens = _tokens(usage) if usage else Tokens()
