@@ -61,12 +61,12 @@ pub(crate) struct Run {
 const SITECUSTOMIZE: &str = include_str!("run/sitecustomize.py");
 const PROGRAM: &str = include_str!("run/program.mjs");
 
-/// How the packages are installed: they are in no registry. Both stand in the files above, in the place of their names.
+/// How the packages are installed: they are in no registry. Both stand in the files above, in the place of their names, and so without quotes.
 const INSTALL: [(&str, &str); 2] = [
-    ("@INSTALL_PYTHON@", "pip install sdk/python (a folder of RunGuard's source)"),
+    ("@INSTALL_PYTHON@", "pip install sdk/python (a folder of the source of RunGuard)"),
     (
         "@INSTALL_NODE@",
-        "npm install runguard-sdk-0.1.0.tgz (made in sdk/typescript of RunGuard's source: npm ci && npm run build && npm pack)",
+        "npm install runguard-sdk-0.1.0.tgz (made in sdk/typescript of the source of RunGuard: npm ci && npm run build && npm pack)",
     ),
 ];
 
