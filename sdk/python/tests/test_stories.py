@@ -172,3 +172,12 @@ def test_every_language_says_the_same_sentences(url: str) -> None:
     assert str(unknown.value) == sentences["unknown_preset"]
     for detector in (StallDetector(), StallDetector(url=url)):
         assert detector.observe("search", {}, "found").message == sentences["progress"]
+
+
+def test_a_wrong_address_leaves_no_model_call_under_way() -> None:
+    with answering([{"status": 404, "text": "{}"}] * 2) as url:
+        run = Run(max_usd=1, url=url)
+        for _ in range(2):
+            # The second would wait for the first, which never ends.
+            with pytest.raises(ServiceError):
+                run.model_call("gpt-4o", "hello")

@@ -392,6 +392,13 @@ def test_when_money_is_short_the_answer_is_shorter(search: Search) -> None:
         assert 1_000 < server.bodies[0]["max_completion_tokens"] < 10_000
 
 
+def test_each_of_many_answers_is_paid_for() -> None:
+    with ModelServer([Reply(text=FINAL_ANSWER)]) as server:
+        chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none", max_tokens=1_000, n=64)
+        create_agent(chat, [], middleware=[RunGuardMiddleware(Run(max_usd=0.1))]).invoke(QUESTION)
+        assert (server.bodies[0]["n"], server.bodies[0]["max_completion_tokens"]) == (64, pytest.approx(155, abs=3))
+
+
 def test_the_callbacks_need_only_langchain_core() -> None:
     code = (
         "import sys; sys.modules['langchain'] = None; sys.modules['langgraph'] = None\n"
