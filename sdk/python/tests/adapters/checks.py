@@ -35,7 +35,14 @@ class Conversations(ModelServer):
     def answer(self, request: Request) -> Reply:
         with self._lock:
             self.requests.append(request)
+        if self.toolless_text is not None and not request.body.get("tools"):
+            return Reply(text=self.toolless_text)
         return self.script[min(_results(request.body), len(self.script) - 1)]
+
+
+def run_of(run: RunLike) -> Run:
+    """For clients and recipes that have no factory: the run of one invocation."""
+    return run if isinstance(run, Run) else Run() if run is None else run()
 
 
 def _results(body: dict[str, Any]) -> int:
@@ -43,7 +50,7 @@ def _results(body: dict[str, Any]) -> int:
     blocks = [block for item in items if isinstance(item.get("content"), list) for block in item["content"] if isinstance(block, dict)]
     return (
         sum(item.get("role") == "tool" or item.get("type") == "function_call_output" for item in items)
-        + sum(block.get("type") == "tool_result" for block in blocks)
+        + sum(block.get("type") == "tool_result" or "toolResult" in block for block in blocks)
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs the adapter tests, each in an environment of its own with the real framework, and then the framework's example.
+"""Runs the adapter tests, each in an environment of its own with the real framework, then the framework's example, then the bars.
 
     python run.py --wheel dist/runguard_breaker-….whl             all frameworks
     python run.py --wheel … --quick                               those that install in seconds
@@ -7,20 +7,27 @@
 
 Environments are kept (in .venv/adapters of the package) and filled anew only when their requirements change. Only one of them is
 filled at a time, and a refused download is tried again later, because package indexes refuse bursts.
+
+What the bars measure (bars.py) is kept in sdk/adapters.json and shown in docs/adapters.md. The quick form measures less and keeps nothing, but
+a cell that is worse than its bar fails there too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import table
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1]
@@ -37,8 +44,11 @@ class Environment:
     name: str
     requirements: tuple[str, ...]
     test: str
+    # Empty where docs/adapters.md has the whole program.
     example: str
     quick: bool = False
+    # Its rows are kept: of two releases of a framework, the newer one's.
+    bars: bool = False
 
 
 class Failed(Exception):
@@ -48,7 +58,7 @@ class Failed(Exception):
 def environments() -> dict[str, Environment]:
     table = tomllib.loads((HERE / "environments.toml").read_text(encoding="utf-8"))
     return {
-        name: Environment(name, tuple(entry["requirements"]), entry["test"], entry["example"], entry.get("quick", False))
+        name: Environment(name, tuple(entry["requirements"]), entry["test"], entry.get("example", ""), entry.get("quick", False), entry.get("bars", False))
         for name, entry in table.items()
     }
 
@@ -91,20 +101,37 @@ def fill(environment: Environment, home: Path) -> Path:
     return python
 
 
-def check(environment: Environment, home: Path, wheel: Path) -> tuple[bool, str]:
+def measure(environment: Environment, python: Path, quick: bool) -> list[table.Row]:
+    """The rows of the environment. One that is worse than the bars is a failure."""
+    rows: list[table.Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        for test in environment.test.split():
+            command = [str(python), "bars.py", test.removesuffix(".py"), "--out", str(out)]
+            execute([*command, *(["--quick"] if quick else [])], HERE)
+            rows += json.loads(out.read_text(encoding="utf-8"))
+    found = table.worse(rows)
+    if found:
+        raise Failed("\n".join(found))
+    return rows
+
+
+def check(environment: Environment, home: Path, wheel: Path, quick: bool) -> tuple[bool, str, list[table.Row]]:
+    rows: list[table.Row] = []
     started = time.monotonic()
     try:
         python = fill(environment, home)
         # By path and without the index: the name on the index belongs to somebody else's package.
         install(python, "--force-reinstall", "--no-deps", "--no-index", str(wheel))
         tests = execute([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *environment.test.split(), "test_documented.py"], HERE)
-        shown = execute([str(python), str(EXAMPLES / environment.example)], EXAMPLES)
-        if not shown.strip():
+        if environment.example and not execute([str(python), str(EXAMPLES / environment.example)], EXAMPLES).strip():
             raise Failed(f"the example {environment.example} printed nothing")
+        if environment.bars:
+            rows = measure(environment, python, quick)
     except Failed as failure:
-        return False, f"FAILED {environment.name}\n{failure}"
+        return False, f"FAILED {environment.name}\n{failure}", []
     last_line = tests.strip().splitlines()[-1]
-    return True, f"ok     {environment.name}: {last_line} (with installation {time.monotonic() - started:.0f} s)"
+    return True, f"ok     {environment.name}: {last_line} (with installation {time.monotonic() - started:.0f} s)", rows
 
 
 def main() -> int:
@@ -129,11 +156,14 @@ def main() -> int:
     if options.wheel is None or not options.wheel.is_file():
         parser.error(f"there is no wheel at {options.wheel}; build one with `maturin build` in {PACKAGE}")
     wheel = options.wheel.resolve()
+    measured: list[table.Row] = []
     passed = True
     with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
-        for ok, report in pool.map(lambda environment: check(environment, home, wheel), chosen):
+        for ok, report, rows in pool.map(lambda environment: check(environment, home, wheel, options.quick), chosen):
             print(report, flush=True)
-            passed = passed and ok
+            passed, measured = passed and ok, [*measured, *rows]
+    if not options.quick:
+        table.take_over(measured)
     return 0 if passed else 1
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import anthropic
+import checks
 import pytest
+from bars import QUARTER_OF_HAIKU, Driver
 from conftest import Search
 from model_server import FINAL_ANSWER, ModelServer, Reply, healthy, looping
 
@@ -25,6 +27,7 @@ class Agent:
     def __init__(self, kind: str, loop: asyncio.AbstractEventLoop) -> None:
         self.how, self.form = kind.split()
         self.loop = loop
+        self.max_tokens = 100
         self.clients: list[Any] = []
 
     def client(self, server: ModelServer, run: Run, **options: Any) -> Any:
@@ -39,7 +42,7 @@ class Agent:
 
     def ask(self, client: Any, messages: list[Any]) -> list[dict[str, Any]]:
         """The content blocks of the answer."""
-        given = {"model": MODEL, "max_tokens": 100, "messages": messages, "tools": TOOLS}
+        given = {"model": MODEL, "max_tokens": self.max_tokens, "messages": messages, "tools": TOOLS}
         if self.form == "whole":
             answer = self._wait(client.messages.create(**given))
             return [block.model_dump(exclude_none=True) for block in answer.content]
@@ -103,6 +106,24 @@ def agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
     agent = Agent(request.param, asyncio.new_event_loop())
     yield agent
     agent.close()
+
+
+class Made:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], str]:
+        client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+
+        def ask() -> str:
+            agent = Agent(self.kind, asyncio.new_event_loop())
+            agent.max_tokens = 20_000
+            return agent.play(guard_anthropic(client, checks.run_of(run)), search)
+
+        return ask
+
+
+BARS = {"anthropic": Driver("anthropic", Made("sync whole"), Made("sync streamed"), model=MODEL, quarter=QUARTER_OF_HAIKU)}
 
 
 def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(agent: Agent, looping_model: ModelServer, search: Search) -> None:

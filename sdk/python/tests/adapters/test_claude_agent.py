@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from pathlib import Path
 from typing import Any, Callable
 
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
+from bars import QUARTER_OF_HAIKU, Driver
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage, create_sdk_mcp_server, tool
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
@@ -27,28 +29,34 @@ OptionsFor = Callable[[ModelServer], ClaudeAgentOptions]
 def options_for(tmp_path: Path, search: Search) -> OptionsFor:
     """The CLI that comes with the SDK, sent to the local model and kept out of the home directory."""
 
+    return lambda server: options_in(tmp_path, server, search)
+
+
+def options_in(folder: Path, server: ModelServer, search: Search, model: str = "claude-sonnet-4-5") -> ClaudeAgentOptions:
     @tool("search", "Searches the library for a query.", {"query": str})
     async def search_library(args: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": search.tool(args["query"])}]}
 
-    def options(server: ModelServer) -> ClaudeAgentOptions:
-        server.toolless_text = "title"
-        return ClaudeAgentOptions(
-            mcp_servers={"library": create_sdk_mcp_server("library", tools=[search_library])},
-            allowed_tools=[SEARCH],
-            model="claude-sonnet-4-5",
-            setting_sources=[],
-            cwd=tmp_path,
-            env={
-                "ANTHROPIC_BASE_URL": server.url,
-                "ANTHROPIC_API_KEY": "unused",
-                "CLAUDE_CONFIG_DIR": str(tmp_path / "config"),
-                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-                "DISABLE_AUTOUPDATER": "1",
-            },
-        )
+    server.toolless_text = "title"
+    return ClaudeAgentOptions(
+        mcp_servers={"library": create_sdk_mcp_server("library", tools=[search_library])},
+        allowed_tools=[SEARCH],
+        model=model,
+        setting_sources=[],
+        cwd=folder,
+        env={
+            "ANTHROPIC_BASE_URL": server.url,
+            "ANTHROPIC_API_KEY": "unused",
+            "CLAUDE_CONFIG_DIR": str(folder / "config"),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+        },
+    )
 
-    return options
+
+def made(server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], str]:
+    folder = Path(tempfile.mkdtemp())
+    return lambda: str(ask(run, options_in(folder, server, search, model)))
 
 
 def ask(run: Any, options: ClaudeAgentOptions) -> str | None:
@@ -64,6 +72,10 @@ def ask(run: Any, options: ClaudeAgentOptions) -> str | None:
 def model_calls(server: ModelServer) -> int:
     """Requests of the agent; the CLI's own side questions have no tools."""
     return sum(1 for body in server.bodies if body.get("tools"))
+
+
+# The CLI asks the model, and always streams. Sixty-four of them at once are more than a small machine has memory for.
+BARS = {"Claude Agent SDK": Driver("claude-agent-sdk", made, made, tool=SEARCH, model="claude-haiku-4-5", quarter=QUARTER_OF_HAIKU, leaves_out=("at_once",))}
 
 
 def test_a_loop_is_stopped_and_a_restart_refused(options_for: OptionsFor, search: Search) -> None:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("crewai")
 
 import checks
+from bars import Driver
 from conftest import Search
 from crewai import LLM, Agent, Crew, Task
 from crewai.hooks.dispatch import HookAborted, InterceptionPoint, get_hooks
@@ -178,6 +179,9 @@ class Made:
                 return (await new_crew().akickoff()).raw
 
         return ask_async if self.is_async else ask
+
+
+BARS = {"CrewAI": Driver("crewai", Made(False, False), Made(False, True))}
 
 
 @pytest.fixture(params=["called", "called-streamed", "async"])

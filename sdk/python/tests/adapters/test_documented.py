@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from model_server import ModelServer, Reply, looping
+from test_recipes import InFields
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "adapters.md"
 PROGRAMS = dict(re.findall(r"^### (.+?)\n.*?^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
@@ -24,12 +25,23 @@ MODULES = {
     "smolagents": "smolagents",
     "CrewAI": "crewai",
     "Claude Agent SDK": "claude_agent_sdk",
+    "Microsoft Agent Framework": "agent_framework",
+    "LlamaIndex": "llama_index.core",
+    # Other frameworks bring older releases of it.
+    "MCP client": "mcp.client.client openai",
+    "AutoGen": "autogen_agentchat",
+    "AG2": "ag2",
+    "Haystack": "haystack",
+    "DSPy": "dspy",
+    "Semantic Kernel": "semantic_kernel",
 }
+# How the model asks for the tool, where that is not just its name.
+TOOLS = {"Claude Agent SDK": "mcp__library__search", "Semantic Kernel": "Library-search"}
 
 
-def is_there(module: str) -> bool:
+def is_there(modules: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return all(importlib.util.find_spec(module) is not None for module in modules.split())
     except ModuleNotFoundError:
         return False
 
@@ -41,8 +53,11 @@ def test_each_framework_has_its_program() -> None:
 @pytest.mark.parametrize("framework", [name for name, module in MODULES.items() if is_there(module)])
 def test_a_documented_program_stops(framework: str, tmp_path: Path) -> None:
     is_claude = framework.startswith("Claude")
-    script = looping("mcp__library__search") * 20 + [Reply(text="never found")] if is_claude else looping()
-    with ModelServer(script, toolless_text="title" if is_claude else None) as server:
+    script = looping(TOOLS.get(framework, "search"))
+    if is_claude:
+        script = script * 20 + [Reply(text="never found")]
+    kind = InFields if framework == "DSPy" else ModelServer
+    with kind(script, toolless_text="title" if is_claude else None) as server:
         addresses = {
             "OPENAI_API_KEY": "unused",
             "OPENAI_BASE_URL": server.openai_url,
@@ -53,6 +68,8 @@ def test_a_documented_program_stops(framework: str, tmp_path: Path) -> None:
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CREWAI_STORAGE_DIR": str(tmp_path),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "DSPY_CACHEDIR": str(tmp_path / "dspy"),
+            "HAYSTACK_TELEMETRY_ENABLED": "False",
         }
         # The OpenAI Agents SDK asks the Responses API, which this server speaks as well.
         program = tmp_path / "program.py"

@@ -13,6 +13,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 pytest.importorskip("google.adk")
 
 import checks
+from bars import Driver
 from conftest import Search
 from google.adk.agents import Agent, ParallelAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
@@ -147,6 +148,9 @@ def asking(agent: Any, plugin: RunGuardPlugin, streaming: StreamingMode = Stream
         return texts[-1]
 
     return ask
+
+
+BARS = {"Google ADK": Driver("google-adk", Made(False), Made(True))}
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Callable, TypedDict
 
 import checks
 import pytest
+from bars import Driver
 from conftest import Search
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
@@ -286,6 +287,12 @@ class Made:
             return last["messages"][-1].text
 
         return ask
+
+
+BARS = {
+    "LangChain": Driver("langchain", Made("agent", invoke), Made("agent", stream)),
+    "LangGraph": Driver("langgraph", Made("callbacks", invoke), Made("callbacks", stream)),
+}
 
 
 @pytest.fixture(params=[(kind, way) for kind in ("agent", "callbacks") for way in WAYS], ids=lambda made: f"{made[0]}-{made[1].__name__}")

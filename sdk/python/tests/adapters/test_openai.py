@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
+import checks
 import openai
 import pytest
+from bars import Driver
 from conftest import Search
 from model_server import FINAL_ANSWER, ModelServer, Reply, Usage, healthy, looping
 
@@ -70,6 +72,7 @@ class Agent:
     def __init__(self, kind: str, loop: asyncio.AbstractEventLoop) -> None:
         self.api, self.how, self.form = kind.split()
         self.loop = loop
+        self.model = MODEL
         self.clients: list[Any] = []
 
     def client(self, server: ModelServer, run: Run, **options: Any) -> Any:
@@ -85,9 +88,9 @@ class Agent:
     def ask(self, client: Any, items: list[Any]) -> Answer:
         stream = {"stream": True} if self.form == "streamed" else {}
         if self.api == "chat":
-            answer = self._wait(client.chat.completions.create(model=MODEL, messages=items, tools=[TOOL], **stream))
+            answer = self._wait(client.chat.completions.create(model=self.model, messages=items, tools=[TOOL], **stream))
             return chat_from_chunks(self._events(answer)) if stream else chat_answer(answer.choices[0].message)
-        answer = self._wait(client.responses.create(model=MODEL, input=items, tools=[RESPONSES_TOOL], **stream))
+        answer = self._wait(client.responses.create(model=self.model, input=items, tools=[RESPONSES_TOOL], **stream))
         return response_answer(self._events(answer)[-1].response if stream else answer)
 
     def play(self, client: Any, search: Search, question: str = "find it") -> str:
@@ -110,6 +113,24 @@ class Agent:
 
     def _events(self, stream: Any) -> list[Any]:
         return self.loop.run_until_complete(collected(stream)) if self.how == "async" else list(stream)
+
+
+class Made:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(self, server: ModelServer, search: Search, run: Any, model: str) -> Callable[[], str]:
+        client = openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0)
+
+        def ask() -> str:
+            agent = Agent(self.kind, asyncio.new_event_loop())
+            agent.model = model
+            return agent.play(guard_openai(client, checks.run_of(run)), search)
+
+        return ask
+
+
+BARS = {"openai": Driver("openai", Made("chat sync whole"), Made("chat sync streamed"))}
 
 
 def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(agent: Agent, looping_model: ModelServer, search: Search) -> None:

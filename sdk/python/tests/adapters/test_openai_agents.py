@@ -18,6 +18,7 @@ from agents import (
     Runner,
     function_tool,
 )
+from bars import Driver
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
 from openai import AsyncOpenAI
@@ -201,6 +202,9 @@ class Made:
             return result.final_output
 
         return ask
+
+
+BARS = {"OpenAI Agents": Driver("openai-agents", Made("responses", False), Made("responses", True))}
 
 
 @pytest.fixture(params=["chat", "chat-streamed", "responses", "responses-streamed"])

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import checks
 import pytest
+from bars import Driver
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
 from openai import AsyncOpenAI
@@ -195,6 +196,9 @@ class Made:
             return steps.result.output
 
         return ask
+
+
+BARS = {"pydantic-ai": Driver("pydantic-ai-slim", Made("chat", False), Made("chat", True))}
 
 
 @pytest.fixture(params=["chat", "chat-streamed", "responses", "responses-streamed"])

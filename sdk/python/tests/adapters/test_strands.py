@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("strands")
 
 import checks
+from bars import Driver
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply
 from strands import Agent, tool
@@ -134,6 +135,10 @@ class Made:
             return str(last).strip()
 
         return ask
+
+
+# Strands streams from the model either way.
+BARS = {"Strands": Driver("strands-agents", Made(False), Made(True))}
 
 
 @pytest.fixture(params=[False, True], ids=["called", "streamed"])

@@ -113,7 +113,8 @@ class _Asked:
 
 
 def _tokens(usage: Any, service_tier: Optional[str] = None) -> Optional[Tokens]:
-    if usage is None:
+    # LiteLLM has zeros where the provider said nothing.
+    if usage is None or not (getattr(usage, "prompt_tokens", 0) or getattr(usage, "completion_tokens", 0)):
         return None
     details = getattr(usage, "prompt_tokens_details", None)
     cached = getattr(details, "cached_tokens", None) or getattr(usage, "cache_read_input_tokens", None)
