@@ -28,7 +28,7 @@ from conftest import Search
 from guard_service import running_service
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage
 
-from runguard import BudgetExceededError, LoopDetectedError, Run, trip_of
+from runguard import BudgetExceededError, LoopDetectedError, Run, cost_usd, trip_of
 from runguard.errors import TripError
 
 MODEL = "gpt-4o"
@@ -36,6 +36,7 @@ MODEL = "gpt-4o"
 CAP = 0.99
 # The quarter for models of a dollar a million, and five for what is written.
 QUARTER_OF_HAIKU = Usage(input=200_000, output=10_000, cached=0, cache_write=0)
+READ_QUARTER_OF_HAIKU = Usage(input=249_995, output=1, cached=0, cache_write=0)
 AT_ONCE = 64
 USERS = 3
 RESTART_SECONDS = 300
@@ -91,8 +92,9 @@ class Scenarios:
 
     def no_usage(self) -> Cell:
         long = [Reply(calls=(Call(self.driver.tool, {"query": f"{number} " + "more " * 2_000}),)) for number in range(40)]
-        # Two thousand tokens each, priced: ten cents are gone with the fourth.
-        return self._stopped(self.driver.uncounted or self.driver.whole, Run(max_usd=0.1), BudgetExceededError, ModelServer(long, usage=None))
+        # Two thousand tokens each, which the next question reads again: with the fourth the price of ten thousand is gone.
+        run = Run(max_usd=cost_usd(self.driver.model, 0, 10_000))
+        return self._stopped(self.driver.uncounted or self.driver.whole, run, BudgetExceededError, ModelServer(long, usage=None))
 
     def at_once(self) -> Cell:
         with ModelServer([Reply(text=FINAL_ANSWER)], usage=self.driver.quarter) as server:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
-from bars import QUARTER_OF_HAIKU, Driver
+from bars import READ_QUARTER_OF_HAIKU, Driver
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage, create_sdk_mcp_server, tool
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Usage, healthy, looping
@@ -74,8 +74,10 @@ def model_calls(server: ModelServer) -> int:
     return sum(1 for body in server.bodies if body.get("tools"))
 
 
-# The CLI asks the model, and always streams. Sixty-four of them at once are more than a small machine has memory for.
-BARS = {"Claude Agent SDK": Driver("claude-agent-sdk", made, made, tool=SEARCH, model="claude-haiku-4-5", quarter=QUARTER_OF_HAIKU, leaves_out=("at_once",))}
+# The CLI asks the model, and always streams. What is written it reports at the end of a query, so here the quarter is what is read. Sixty-four
+# CLIs at once are more than a small machine has memory for.
+_RATE = {"model": "claude-haiku-4-5", "quarter": READ_QUARTER_OF_HAIKU}
+BARS = {"Claude Agent SDK": Driver("claude-agent-sdk", made, made, tool=SEARCH, leaves_out=("at_once",), **_RATE)}
 
 
 def test_a_loop_is_stopped_and_a_restart_refused(options_for: OptionsFor, search: Search) -> None:
@@ -202,3 +204,14 @@ def test_a_query_can_end_quietly(options_for: OptionsFor, search: Search) -> Non
         with ModelServer(LOOP) as server:
             asyncio.run(read(options_for(server)))
     assert isinstance(run.trip, LoopDetectedError) and len(search.runs) == 2
+
+
+def test_answers_without_usage_are_billed_by_size(options_for: OptionsFor, caplog: pytest.LogCaptureFixture) -> None:
+    long = [Reply(calls=(Call(SEARCH, {"query": f"{number} " + "more " * 2_000}),)) for number in range(20)]
+    run = Run(max_usd=0.15)
+    with ModelServer([*long, Reply(text="never found")], usage=None) as server:
+        with pytest.raises(BudgetExceededError):
+            ask(run, options_for(server))
+        # Two thousand tokens written are three cents, and are read again.
+        assert 2 <= model_calls(server) <= 5
+    assert sum("without its usage" in record.getMessage() for record in caplog.records) == 1

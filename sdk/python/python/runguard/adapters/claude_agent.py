@@ -17,7 +17,7 @@ else the run around it (`guard(…)`), or a plain `Run()`. One `Run` for a whole
 The caller gets all messages the CLI sends and then the trip; with `on_trip="end"` the messages just end, and `run.message` says why. A
 tripped run refuses the next prompt before the model is asked. The model is asked by the CLI, so nothing is set aside for an answer: token
 usage comes with the messages, which must therefore be read while the agent works; the output tokens of each answer are known only at the
-end of a query.
+end of a query. Answers without usage are billed by the size of what was seen of the conversation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import replace
 from typing import Any, Optional, Union
 
-from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookMatcher, Message, ResultMessage, query
+from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookMatcher, Message, ResultMessage, UserMessage, query
 
-from runguard import RunGuardError, TripError
+from runguard import RunGuardError, TripError, _core
 from runguard.run import Run
 
 from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells
-from ._usage import Tokens, note_usage
+from ._usage import Tokens, log, note_usage
 
 
 async def guarded_query(
@@ -65,6 +65,10 @@ class ClaudeGuard:
         self._tells = tells(on_repeat)
         self._refused: Optional[RunGuardError] = None
         self._answers: set[str] = set()
+        # Of this conversation, as far as it was seen, and whether the newest answer came without its usage.
+        self._said = 0
+        self._is_estimated = False
+        self._is_warned = False
         self._model: Optional[str] = None
         self._counted = Tokens()
 
@@ -91,6 +95,8 @@ class ClaudeGuard:
                 await self.run._aside(self._answered, message)
             elif isinstance(message, ResultMessage):
                 await self.run._aside(self._ended, message)
+            elif isinstance(message, UserMessage):
+                self._said += _core.text_size(message.content)
             yield message
         if self._refused is not None and not self.ends_quietly(self._refused):
             raise self._refused
@@ -101,11 +107,25 @@ class ClaudeGuard:
 
     def _answered(self, message: AssistantMessage) -> None:
         # An answer comes in one message per content block; all of them have its id and its usage.
-        if message.message_id is None or message.message_id in self._answers:
-            return
-        self._answers.add(message.message_id)
-        self._model = message.model
-        self._count(_tokens(message.usage))
+        before, came = self._said, _core.text_size(message.content)
+        self._said += came
+        is_begun = message.message_id is None or message.message_id in self._answers
+        if not is_begun:
+            self._answers.add(str(message.message_id))
+            self._model = message.model
+            tokens = _tokens(message.usage)
+            # The CLI has zeros where the model's service said nothing.
+            self._is_estimated = not any(tokens.counts)
+            if not self._is_estimated:
+                self._count(tokens)
+        if self._is_estimated:
+            self._warn_once()
+            self._count(Tokens(0 if is_begun else _core.usual_tokens(before), _core.usual_tokens(came)))
+
+    def _warn_once(self) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s: an answer came without its usage, so its cost is an estimate, by its size", self.run.run_id)
 
     def _ended(self, message: ResultMessage) -> None:
         # An answer's message is sent before its output is counted; the result has the sums of the query.

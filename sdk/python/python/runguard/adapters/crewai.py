@@ -87,9 +87,7 @@ class _Hooks:
         self.answered, self.failed = self._answered, self._failed
 
     def before_model(self, context: Any) -> None:
-        if self._calls:
-            # What the last answer used may still be on its way.
-            crewai_event_bus.flush(timeout=_LATE_SECONDS)
+        self._hear()
         llm = context.llm
         longest = next((tokens for tokens in (getattr(llm, name, None) for name in _LONGEST) if isinstance(tokens, int)), None)
         tools = getattr(context.executor, "original_tools", None) or getattr(context.executor, "tools", None) or ()
@@ -102,7 +100,13 @@ class _Hooks:
         with self._lock:
             self._calls.append(call)
 
+    def _hear(self) -> None:
+        """What the last answer used may still be on its way."""
+        if self._calls:
+            crewai_event_bus.flush(timeout=_LATE_SECONDS)
+
     def before_tool(self, context: Any) -> None:
+        self._hear()
         try:
             self.run.before_tool(context.tool_name, context.tool_input)
         except RunGuardError as error:
