@@ -300,7 +300,13 @@ def _as_one_call() -> Iterator[None]:
 
 def _written(message: Any) -> Any:
     """A message as plain data."""
-    return message.model_dump(mode="json", exclude_none=True) if hasattr(message, "model_dump") else str(message)
+    if not hasattr(message, "model_dump"):
+        return str(message)
+    said = message.model_dump(mode="json", exclude_none=True)
+    if any(block.get("block_type") == "tool_call" for block in said.get("blocks") or ()):
+        # They stand there a second time, as the provider writes them.
+        said.get("additional_kwargs", {}).pop("tool_calls", None)
+    return said
 
 
 def _tokens(answer: Any) -> Optional[Tokens]:
@@ -309,7 +315,7 @@ def _tokens(answer: Any) -> Optional[Tokens]:
     usage = raw.get("usage") if isinstance(raw, dict) else getattr(raw, "usage", None)
     if usage is None:
         return None
-    counts: Dict[str, Any] = usage if isinstance(usage, dict) else usage.model_dump() if hasattr(usage, "model_dump") else vars(usage)
+    counts: Dict[str, Any] = dict(usage if isinstance(usage, dict) else usage.model_dump() if hasattr(usage, "model_dump") else vars(usage))
     if not any(isinstance(count, int) and count > 0 for count in counts.values()):
         return None
     # Chat completions and responses of OpenAI, Bedrock, Anthropic.
