@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import gc
 import http.server
-import json
 import logging
 import subprocess
 import sys
@@ -17,11 +16,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-import checks
 import pytest
 from guard_service import running_service
-from bars import QUARTER_OF_HAIKU, Driver
-from conftest import Search
 from model_server import ModelServer, Reply, Usage
 
 import runguard
@@ -51,8 +47,6 @@ def async_openai_client(model: ModelServer) -> Any:
 
 
 MESSAGES = [{"role": "user", "content": "go on"}]
-PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}}
-CHAT_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "search", "parameters": PARAMETERS}}
 
 
 def chat(model: ModelServer) -> Callable[[], Any]:
@@ -94,22 +88,18 @@ def messages_helper(model: ModelServer) -> Callable[[], Any]:
     return ask
 
 
-def bedrock_client(model: ModelServer) -> Any:
+def converse(model: ModelServer) -> Callable[[], Any]:
     import boto3
     from botocore.config import Config
 
-    return boto3.client(
+    client = boto3.client(
         "bedrock-runtime",
         endpoint_url=model.url,
         region_name="us-east-1",
         aws_access_key_id="id",
         aws_secret_access_key="secret",
-        config=Config(retries={"max_attempts": 0}, max_pool_connections=64),
+        config=Config(retries={"max_attempts": 0}),
     )
-
-
-def converse(model: ModelServer) -> Callable[[], Any]:
-    client = bedrock_client(model)
     conversation = [{"role": "user", "content": [{"text": "go on"}]}]
     return lambda: client.converse(modelId="anthropic.claude-3-5-sonnet-20240620-v1:0", messages=conversation)
 
@@ -125,62 +115,6 @@ def litellm_streamed(model: ModelServer) -> Callable[[], Any]:
 
     return lambda: list(litellm.completion(model="openai/gpt-4o", messages=MESSAGES, api_base=model.openai_url, api_key="key", stream=True))
 
-
-# Agents that know nothing of RunGuard but its `tool`.
-
-
-def litellm_agent(is_streamed: bool) -> Callable[..., Callable[[], str]]:
-    def make(server: ModelServer, search: Search, run: Any, name: str) -> Callable[[], str]:
-        import litellm
-
-        given = {"model": f"openai/{name}", "api_base": server.openai_url, "api_key": "key", "num_retries": 0, "tools": [CHAT_TOOL]}
-
-        def ask() -> str:
-            conversation: list[Any] = [{"role": "user", "content": "find it"}]
-            look_up = runguard.tool(search.tool)
-            with guard(run=checks.run_of(run)):
-                while True:
-                    if is_streamed:
-                        answer = litellm.stream_chunk_builder(list(litellm.completion(messages=conversation, stream=True, **given)))
-                    else:
-                        answer = litellm.completion(messages=conversation, **given)
-                    said = answer.choices[0].message
-                    if not said.tool_calls:
-                        return said.content
-                    conversation.append(said.model_dump())
-                    for call in said.tool_calls:
-                        result = look_up(**json.loads(call.function.arguments))
-                        conversation.append({"role": "tool", "tool_call_id": call.id, "content": result})
-
-        return ask
-
-    return make
-
-
-def converse_agent(server: ModelServer, search: Search, run: Any, name: str) -> Callable[[], str]:
-    client = bedrock_client(server)
-    tools = {"tools": [{"toolSpec": {"name": "search", "inputSchema": {"json": CHAT_TOOL["function"]["parameters"]}}}]}
-
-    def ask() -> str:
-        conversation: list[Any] = [{"role": "user", "content": [{"text": "find it"}]}]
-        look_up = runguard.tool(search.tool)
-        with guard(run=checks.run_of(run)):
-            while True:
-                said = client.converse(modelId=name, messages=conversation, toolConfig=tools)["output"]["message"]
-                calls = [block["toolUse"] for block in said["content"] if "toolUse" in block]
-                if not calls:
-                    return str(said["content"][0]["text"])
-                results = [{"toolUseId": call["toolUseId"], "content": [{"text": look_up(**call["input"])}]} for call in calls]
-                conversation += [said, {"role": "user", "content": [{"toolResult": result} for result in results]}]
-
-    return ask
-
-
-BARS = {
-    "LiteLLM": Driver("litellm", litellm_agent(False), litellm_agent(True)),
-    # The local model speaks no event streams of Bedrock.
-    "boto3 Converse": Driver("boto3", converse_agent, model="anthropic.claude-haiku-4-5-20251001-v1:0", quarter=QUARTER_OF_HAIKU),
-}
 
 ALL = [chat, chat_streamed, responses, parsed, messages, messages_helper, converse, litellm_completion, litellm_streamed]
 
@@ -768,12 +702,3 @@ def test_model_calls_at_once_keep_their_ceiling_over_a_service(model: ModelServe
             answered = [future.result() for future in [pool.submit(asked) for _ in range(8)]]
     assert (sum(answered), model.model_calls) == (2, 3)
     assert run.trip is not None and run.trip.reason == "model_call_ceiling"
-
-
-@pytest.mark.parametrize("ways", [chat, chat_streamed, responses, messages, converse, litellm_completion, litellm_streamed], ids=lambda way: way.__name__)
-def test_an_answer_without_usage_is_billed_by_its_size(ways: Callable[[ModelServer], Callable[[], Any]]) -> None:
-    with ModelServer([Reply(text="more " * 2_000)], usage=None) as model:
-        ask = ways(model)
-        with guard(max_usd=5) as run:
-            ask()
-        assert run.budget is not None and 0.01 < run.budget.spent < 0.1
