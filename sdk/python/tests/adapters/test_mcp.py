@@ -19,6 +19,7 @@ from mcp.server.mcpserver import MCPServer
 from model_server import ModelServer
 
 from runguard import InvalidInputError, LoopDetectedError, Run, StallDetectedError, guard
+from runguard.adapters._runs import within
 from runguard.adapters.mcp import guard_session
 
 
@@ -135,6 +136,21 @@ def test_a_nudge_stands_behind_the_result(search: Search) -> None:
     results = calls(search, Run(repeats=100, stall="coding"), 3)
     assert [len(result.content) for result in results] == [1, 1, 2]
     assert "You have called search 3 times" in results[-1].content[-1].text
+
+
+def test_a_call_that_an_adapter_has_counted_counts_once(search: Search) -> None:
+    run = Run(repeats=3)
+
+    async def main() -> None:
+        async with Client(library(search)) as session:
+            guard_session(session, run)
+            for _ in range(2):
+                run.before_tool("search", {"query": "rust"})
+                with within(run, "search"):
+                    await session.call_tool("search", {"query": "rust"})
+
+    asyncio.run(main())
+    assert len(search.runs) == 2 and not run.tripped
 
 
 def test_what_is_no_session_is_refused() -> None:
