@@ -13,8 +13,8 @@ mod usage;
 use crate::money::{MoneyError, NanoDollars};
 use crate::similarity::{Junk, ratio};
 pub use meter::{
-    BYTES_OF_A_NUMBER, FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, longest_answer,
-    usual_tokens,
+    BYTES_OF_A_NUMBER, FEWEST_BYTES_A_TOKEN, FRAME_TOKENS, LONGEST_ANSWER, Prompt, SHORTEST_ANSWER, USUAL_BYTES_A_TOKEN, answer_size,
+    longest_answer, usual_tokens,
 };
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -401,10 +401,10 @@ pub struct Prices {
 struct Table {
     #[cfg(feature = "prices")]
     origin: Origin,
-    /// By id in lower case.
-    models: BTreeMap<String, Model>,
-    /// Ids without their version or date, and the newest id they stand for.
-    short_names: BTreeMap<String, String>,
+    /// In the order of their ids in lower case. No copy of an id is made: whoever asks for one price does not wait for thousands of them.
+    models: Vec<Model>,
+    /// Ids without their version or date, and the newest model they stand for. Only names that are in no table as they stand need them.
+    short_names: OnceLock<BTreeMap<String, usize>>,
 }
 
 /// A line of the table. Few of them are ever asked for, so each is read when it is.
@@ -413,10 +413,15 @@ struct Model {
     /// As the source writes it.
     id: &'static str,
     json: &'static str,
-    price: OnceLock<Price>,
+    price: OnceLock<Box<Price>>,
 }
 
 impl Model {
+    /// Its id in lower case.
+    fn lower(&self) -> impl Iterator<Item = u8> + use<> {
+        self.id.bytes().map(|byte| byte.to_ascii_lowercase())
+    }
+
     fn price(&self) -> &Price {
         self.price.get_or_init(|| serde_json::from_str(self.json).expect("the table is part of the crate, and a test reads all of it"))
     }
@@ -429,9 +434,34 @@ static TABLE: LazyLock<Table> =
 static NO_TABLE: LazyLock<Table> = LazyLock::new(|| Table {
     #[cfg(feature = "prices")]
     origin: Origin { source: String::new(), version: String::new(), date: String::new(), licence: String::new() },
-    models: BTreeMap::new(),
-    short_names: BTreeMap::new(),
+    models: Vec::new(),
+    short_names: OnceLock::new(),
 });
+
+impl Table {
+    /// The model of an id in lower case.
+    fn model(&self, id: &str) -> Option<&Model> {
+        let place = self.models.binary_search_by(|model| model.lower().cmp(id.bytes())).ok()?;
+        self.models.get(place)
+    }
+
+    /// The newest model that an id without version or date stands for.
+    fn newest(&self, short: &str) -> Option<String> {
+        let short_names = self.short_names.get_or_init(|| {
+            let mut short_names = BTreeMap::new();
+            // In order, so that of two dates or versions the later one stays.
+            for (place, model) in self.models.iter().enumerate() {
+                let id = model.id.to_ascii_lowercase();
+                let unversioned = names::without_version(&id).unwrap_or(&id);
+                for short in [Some(unversioned), names::without_date(unversioned)].into_iter().flatten().filter(|short| *short != id) {
+                    short_names.insert(short.to_owned(), place);
+                }
+            }
+            short_names
+        });
+        short_names.get(short).and_then(|place| self.models.get(*place)).map(|model| model.id.to_ascii_lowercase())
+    }
+}
 
 #[cfg(feature = "prices")]
 impl Table {
@@ -441,18 +471,12 @@ impl Table {
         let origin = serde_json::from_str(&format!("{head}}}")).ok()?;
         let model = |line: &'static str| {
             let (id, json) = line.strip_prefix('"')?.split_once("\": ")?;
-            Some((id.to_lowercase(), Model { id, json: json.strip_suffix(',').unwrap_or(json), price: OnceLock::new() }))
+            Some(Model { id, json: json.strip_suffix(',').unwrap_or(json), price: OnceLock::new() })
         };
-        let models: BTreeMap<_, _> = lines.lines().filter_map(model).collect();
-        let mut short_names = BTreeMap::new();
-        // In order, so that of two dates or versions the later one stays.
-        for id in models.keys() {
-            let unversioned = names::without_version(id).unwrap_or(id);
-            for short in [Some(unversioned), names::without_date(unversioned)].into_iter().flatten().filter(|short| *short != id) {
-                short_names.insert(short.to_owned(), id.clone());
-            }
-        }
-        Some(Self { origin, models, short_names })
+        let mut models: Vec<_> = lines.lines().filter_map(model).collect();
+        // The file has another order for capitals, which are few.
+        models.sort_by(|one, other| one.lower().cmp(other.lower()));
+        Some(Self { origin, models, short_names: OnceLock::new() })
     }
 }
 
@@ -528,8 +552,7 @@ impl Prices {
     /// ```
     pub fn longest_answer(&self, model: &str) -> Option<u64> {
         let own = |id: &str| self.overrides.get(id).and_then(|(_, price)| price.max_output);
-        let bundled =
-            |id: &str| self.bundled.models.get(id).and_then(|model| model.price().max_output).filter(|most| *most <= LONGEST_KNOWN);
+        let bundled = |id: &str| self.bundled.model(id).and_then(|model| model.price().max_output).filter(|most| *most <= LONGEST_KNOWN);
         self.find(model, |id| own(id).or_else(|| bundled(id)))
     }
 
@@ -539,7 +562,7 @@ impl Prices {
         spellings
             .iter()
             .find_map(|spelling| known(spelling))
-            .or_else(|| spellings.iter().find_map(|spelling| self.bundled.short_names.get(spelling).and_then(|id| known(id))))
+            .or_else(|| spellings.iter().find_map(|spelling| self.bundled.newest(spelling).and_then(|id| known(&id))))
     }
 
     /// What the usage of one request costs, and by which price.
@@ -556,7 +579,7 @@ impl Prices {
         if let Some((name, price)) = self.overrides.get(id) {
             return Some((price, PriceSource::Override(name.clone())));
         }
-        self.bundled.models.get(id).map(|model| (model.price(), PriceSource::Bundled(model.id.to_owned())))
+        self.bundled.model(id).map(|model| (model.price(), PriceSource::Bundled(model.id.to_owned())))
     }
 
     fn near_names(&self, model: &str) -> Vec<String> {
@@ -564,11 +587,12 @@ impl Prices {
         if model.len() > LONGEST_SHOWN {
             return Vec::new();
         }
-        let own = self.overrides.iter().map(|(id, (name, _))| (id, name.as_str()));
+        let own = self.overrides.values().map(|(name, _)| name.as_str());
         let mut near: Vec<(f64, &str)> = own
-            .chain(self.bundled.models.iter().map(|(id, model)| (id, model.id)))
+            .chain(self.bundled.models.iter().map(|model| model.id))
+            .map(|name| (name.to_lowercase(), name))
             .filter(|(id, _)| could_be_near(&model, id))
-            .map(|(id, name)| (ratio(&model, id, Junk::Keep), name))
+            .map(|(id, name)| (ratio(&model, &id, Junk::Keep), name))
             .filter(|(nearness, _)| *nearness >= NEAR)
             .collect();
         near.sort_by(|(one, name), (other, other_name)| other.total_cmp(one).then_with(|| name.cmp(other_name)));
@@ -858,7 +882,8 @@ mod tests {
         assert_eq!(Prices::origin().date.len(), "2026-10-21".len());
         let whole: serde_json::Value = serde_json::from_str(include_str!("../data/prices.json")).unwrap();
         assert_eq!(whole["models"].as_object().unwrap().len(), TABLE.models.len(), "a line is a model");
-        for (id, model) in &TABLE.models {
+        for model in &TABLE.models {
+            let id = model.id;
             let price = model.price();
             assert_eq!(serde_json::from_str::<serde_json::Value>(model.json).unwrap(), whole["models"][model.id], "{id}");
             let writes = price.max_output != Some(0);
@@ -867,7 +892,7 @@ mod tests {
             for tiers in [&price.above, &price.priority, &price.flex, &price.batch] {
                 assert!(tiers.is_sorted_by_key(|tier| tier.tokens), "{id}");
             }
-            assert_eq!(source_of(id).map(|found| found.to_lowercase()).as_ref(), Some(id));
+            assert_eq!(source_of(id).as_deref(), Some(id));
         }
     }
 
@@ -895,7 +920,7 @@ mod tests {
 
     #[test]
     fn a_stored_price_comes_back() {
-        for price in TABLE.models.values().map(Model::price) {
+        for price in TABLE.models.iter().map(Model::price) {
             assert_eq!(&serde_json::from_str::<Price>(&serde_json::to_string(price).unwrap()).unwrap(), price);
         }
     }

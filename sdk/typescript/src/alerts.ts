@@ -65,11 +65,16 @@ export class Alerts {
     const { slackWebhook, pagerdutyKey, webhook, call, source = 'runguard', timeoutMs = 5000, pagerdutyUrl = PAGERDUTY } = this.#settings
     const facts = factsOf(trip)
     if (slackWebhook !== undefined) deliver('slack', () => post(slackWebhook, slackBody(facts, source), timeoutMs))
-    if (pagerdutyKey !== undefined)
-      deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(facts, source, pagerdutyKey), timeoutMs))
+    if (pagerdutyKey !== undefined) deliver('pagerduty', () => post(pagerdutyUrl, pagerdutyBody(facts, source, pagerdutyKey), timeoutMs))
     if (webhook !== undefined) deliver('webhook', () => post(webhook, toJson(facts), timeoutMs))
     if (call !== undefined) deliver('function', async () => call(trip))
   }
+}
+
+/** Reports an error that is a trip, and gives it back. */
+export function reported<E>(alerts: Alerts | null, error: E): E {
+  if (alerts !== null && error instanceof TripError) alerts.send(error)
+  return error
 }
 
 function deliver(channel: string, delivery: () => Promise<unknown>): void {

@@ -1,4 +1,5 @@
 /** A circuit breaker for something that fails: an API, a database, a model provider. */
+import { Alerts, type AlertsLike } from './alerts.js'
 import { amount, snakeCase, text } from './core/input.js'
 import { argumentsToJson } from './core/json.js'
 import { tripError } from './core/steps.js'
@@ -30,6 +31,11 @@ export interface BreakerSettings {
   probeTimeoutSeconds?: number | undefined
 }
 
+export interface BreakerOptions extends BreakerSettings {
+  /** Where it is reported that the circuit has opened: with the first call that is refused, once until it has closed again. */
+  alerts?: AlertsLike | undefined
+}
+
 export type BreakerState = 'closed' | 'open' | 'half_open'
 
 /** The right to one call. Its result is told with it, so that a late one is not taken for a current one. */
@@ -39,11 +45,14 @@ export interface Permit {
 
 export class CircuitBreaker extends CoreObject {
   readonly name: string
+  readonly #alerts: Alerts | null
+  #isReported = false
 
-  constructor(settings: BreakerSettings | string = {}) {
-    const given = typeof settings === 'string' ? { name: settings } : settings
+  constructor(settings: BreakerOptions | string = {}) {
+    const { alerts, ...given }: BreakerOptions = typeof settings === 'string' ? { name: settings } : settings
     super(wasm.breaker_new(write(argumentsToJson(inCore(given)))), wasm.breaker_free)
     this.name = given.name ?? 'default'
+    this.#alerts = Alerts.of(alerts)
   }
 
   /** The same with async methods, kept by a RunGuard service. */
@@ -88,6 +97,7 @@ export class CircuitBreaker extends CoreObject {
   check(): Permit {
     const number = wasm.breaker_check(this.handle, Date.now())
     if (number < 0) throw this.#refusal(-number)
+    if (this.#isReported && this.state === 'closed') this.#isReported = false
     return { number }
   }
 
@@ -130,7 +140,11 @@ export class CircuitBreaker extends CoreObject {
 
   #refusal(status: number): RunGuardError {
     if (status !== TRIPPED) return failure(status)
-    return tripError()
+    const trip = tripError()
+    // Every caller is refused; people are told once.
+    if (!this.#isReported) this.#alerts?.send(trip)
+    this.#isReported = true
+    return trip
   }
 }
 

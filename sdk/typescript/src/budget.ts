@@ -1,4 +1,5 @@
 /** What a run may spend: dollars, tokens, calls of one step. */
+import { Alerts, type AlertsLike } from './alerts.js'
 import { amount, count, known, numberOrNone, text } from './core/input.js'
 import {
   CoreObject,
@@ -25,6 +26,11 @@ export interface BudgetLimits {
   cap?: number | null | undefined
 }
 
+export interface BudgetOptions extends BudgetLimits {
+  /** Where it is reported that a limit is exceeded: once for each limit that says so. Children report by themselves. */
+  alerts?: AlertsLike | undefined
+}
+
 /** The books of a budget. What children spent and reserved is in them. Dollars are floats here, and nano-dollars inside. */
 export interface Books {
   spent: number
@@ -47,14 +53,19 @@ const nothing: BudgetLimits = {}
 
 /** A budget of dollars, tokens, or calls. Sums are exact to the nano-dollar. */
 export class BudgetTracker extends CoreObject {
-  constructor(limits: BudgetLimits = nothing, parent?: { handle: number }) {
-    known('BudgetTracker', limits, ['maxUsd', 'maxTokens', 'cap'])
+  readonly #alerts: Alerts | null
+  /** What was reported: each limit is exceeded again by every later record. */
+  readonly #reported = new Set<string>()
+
+  constructor(limits: BudgetOptions = nothing, parent?: { handle: number }) {
+    known('BudgetTracker', limits, ['maxUsd', 'maxTokens', 'cap', 'alerts'])
     const given = [
       numberOrNone('maxUsd', limits.maxUsd),
       numberOrNone('maxTokens', limits.maxTokens),
       numberOrNone('cap', limits.cap),
     ] as const
     super(parent === undefined ? wasm.budget_new(...given) : wasm.budget_child(parent.handle, ...given), wasm.budget_free)
+    this.#alerts = Alerts.of(limits.alerts)
   }
 
   /** The same with async methods, kept by a RunGuard service. */
@@ -63,18 +74,22 @@ export class BudgetTracker extends CoreObject {
   }
 
   /** A budget that draws on what remains of this one. */
-  child(limits: BudgetLimits = nothing): BudgetTracker {
+  child(limits: BudgetOptions = nothing): BudgetTracker {
     return new BudgetTracker(limits, { handle: this.handle })
   }
 
   /**
-   * `record(usd)` adds dollars spent; `record(sessionId, stepId)` counts a call against the cap.
+   * `record(usd)` adds dollars spent; `record(sessionId, stepId)` counts a call against the cap, `record()` one of a budget without steps.
    * Throws BudgetExceededError: money spent stays counted, a call over the cap is not counted, for it is yet to be made.
    */
+  record(): void
   record(usd: number): void
   record(sessionId: string, stepId: string): void
-  record(first: number | string, stepId?: string): void {
-    if (typeof first === 'string') {
+  record(...given: [first?: number | string, stepId?: string]): void {
+    const [first, stepId] = given
+    if (given.length === 0) {
+      this.#settle(wasm.budget_count_any(this.handle))
+    } else if (typeof first === 'string') {
       const session = text('sessionId', first, LONGEST_NAME)
       this.#settle(wasm.budget_count(this.handle, writeTwo(session, text('stepId', stepId, LONGEST_NAME)), secondLength))
     } else {
@@ -94,7 +109,7 @@ export class BudgetTracker extends CoreObject {
   recordUsage(model: string, usage: Usage): void {
     const tokens = counts(usage)
     const status = wasm.budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens)
-    if (status !== DONE) throw status === UNKNOWN_MODEL ? priceFailure(status, model) : problem(status)
+    if (status !== DONE) throw status === UNKNOWN_MODEL ? priceFailure(status, model) : this.#told(problem(status))
   }
 
   /**
@@ -170,7 +185,15 @@ export class BudgetTracker extends CoreObject {
   }
 
   #settle(status: number): void {
-    if (status !== DONE) throw problem(status)
+    if (status !== DONE) throw this.#told(problem(status))
+  }
+
+  #told(error: RunGuardError): RunGuardError {
+    if (this.#alerts === null || !(error instanceof BudgetExceededError)) return error
+    const limit = `${error.unit} ${error.limit}`
+    if (!this.#reported.has(limit)) this.#alerts.send(error)
+    this.#reported.add(limit)
+    return error
   }
 }
 

@@ -1,4 +1,5 @@
 /** Notices that a run goes round in a circle. */
+import { Alerts, reported, type AlertsLike } from './alerts.js'
 import { LoopDetectedError } from './errors.js'
 import { tripError } from './core/steps.js'
 import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, writeTwo } from './core/wasm.js'
@@ -16,6 +17,11 @@ export interface LoopSettings {
   maxCalls?: number | null | undefined
 }
 
+export interface LoopOptions extends LoopSettings {
+  /** Where each loop that is thrown is reported. */
+  alerts?: AlertsLike | undefined
+}
+
 /** A call of a session, by the name of its tool. */
 export interface LoopEvent {
   sessionId: string
@@ -29,9 +35,10 @@ const CALL = 'The name of the call'
 export class LoopDetector extends CoreObject {
   /** Whether time matters to this detector; asking the clock costs as much as the rest of a call. */
   readonly #timed: boolean
+  readonly #alerts: Alerts | null
 
-  constructor(settings: LoopSettings = {}) {
-    known('LoopDetector', settings, ['repeats', 'maxCycleLen', 'windowSeconds', 'maxCalls'])
+  constructor(settings: LoopOptions = {}) {
+    known('LoopDetector', settings, ['repeats', 'maxCycleLen', 'windowSeconds', 'maxCalls', 'alerts'])
     super(
       wasm.loop_new(
         numberOrNone('repeats', settings.repeats),
@@ -41,6 +48,7 @@ export class LoopDetector extends CoreObject {
       ),
       wasm.loop_free,
     )
+    this.#alerts = Alerts.of(settings.alerts)
     this.#timed = (settings.windowSeconds ?? settings.maxCalls ?? null) !== null
   }
 
@@ -59,7 +67,7 @@ export class LoopDetector extends CoreObject {
   record(first: string | LoopEvent, key?: string): void {
     const status = this.#ask(wasm.loop_record, first, key)
     if (status === DONE) return
-    throw this.#error(status)
+    throw reported(this.#alerts, this.#error(status))
   }
 
   /** Asks without recording: the error the next such call would throw, or null. */

@@ -1,8 +1,8 @@
 /** What model calls cost: a table that comes with the package, and prices of your own before it. */
 import { count, snakeCase, text } from './core/input.js'
-import { argumentsToJson } from './core/json.js'
-import { DONE, UNKNOWN_MODEL, failure, output, wasm, write, type Counts } from './core/wasm.js'
-import { UnknownModelError, type RunGuardError } from './errors.js'
+import { argumentsToJson, resultToText } from './core/json.js'
+import { DONE, UNKNOWN_MODEL, failure, output, outputJson, secondLength, wasm, write, writeTwo, type Counts } from './core/wasm.js'
+import { InvalidInputError, UnknownModelError, type RunGuardError } from './errors.js'
 
 /** Tokens of a model call, each counted in one field. */
 export interface Usage {
@@ -69,6 +69,35 @@ export function counts(usage: Usage): Counts {
     count('audioOutputTokens', usage.audioOutputTokens ?? 0),
     Math.max(SERVICE_TIERS.indexOf(usage.serviceTier ?? 'standard'), 0),
   ]
+}
+
+/** Whose usage reports can be read. */
+export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini'
+
+/**
+ * The counts of a provider's usage report, each token in one field: `openai` (chat completions, responses, and services that answer like them),
+ * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.
+ */
+export function readUsage(provider: UsageProvider, report: unknown): Usage {
+  const status = wasm.usage_read(writeTwo(text('provider', provider, LONGEST_NAME), resultToText(report)), secondLength)
+  if (status !== DONE) throw failure(status)
+  const told = outputJson<Record<string, unknown>>()
+  const named = Object.entries(told).map(([name, value]) => [
+    name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase()),
+    value,
+  ])
+  return Object.fromEntries(named) as Usage
+}
+
+/** The same; null where nobody has counted, or in no way that can be read: an answer that is paid for is not lost to that. */
+export function usageIn(provider: UsageProvider, report: unknown): Usage | null {
+  if (typeof report !== 'object' || report === null) return null
+  try {
+    return readUsage(provider, report)
+  } catch (error) {
+    if (error instanceof InvalidInputError) return null
+    throw error
+  }
 }
 
 /** Dollars a model call costs. Throws UnknownModelError for a model without a price. */

@@ -2,7 +2,6 @@
  * The detectors when a RunGuard service keeps the counts: many processes then share one run, one budget, one circuit.
  * The same names as in process, but every method is async, because HTTP is.
  */
-import { Alerts } from './alerts.js'
 import { saysSomething, type BreakerSettings, type BreakerState } from './breaker.js'
 import type { Books, BudgetLimits, TokenAmount } from './budget.js'
 import { GuardClient, type ClientOptions } from './client.js'
@@ -12,9 +11,10 @@ import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
-import { BEGIN, HEARS_HOOKS, ModelCall, NOTE_USAGE, beginModel, type ModelCallOptions } from './model-call.js'
+import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
+import type { BeginOptions, ModelCall, ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
-import { CoreRun, ceilingsOf, rulesOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
+import { CoreRun, settingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
 import type { StepOutcome, Verdict } from './stall.js'
 import { hasFailed, type Skip } from './tools.js'
 
@@ -150,8 +150,13 @@ export class RemoteBudgetTracker extends CoreObject {
     return new RemoteBudgetTracker({ ...limits, client: this.client, parent: this })
   }
 
-  /** `record(usd)` or `record(sessionId, stepId)`. Rejects with BudgetExceededError. */
-  async record(first: number | string, stepId?: string): Promise<void> {
+  /** `record(usd)`, `record(sessionId, stepId)`, or `record()` for a call of a budget without steps. Rejects with BudgetExceededError. */
+  async record(...given: [first?: number | string, stepId?: string]): Promise<void> {
+    const [first, stepId] = given
+    if (given.length === 0) {
+      await this.#ask(wasm.service_budget_count_any(this.handle))
+      return
+    }
     await this.#ask(
       typeof first === 'string'
         ? wasm.service_budget_count(this.handle, step(first, stepId), secondLength)
@@ -350,6 +355,16 @@ export class RemoteToolExecutionTracker extends CoreObject {
     await this.#ask(wasm.service_tools_record(this.handle, ...this.#call(tool, args), Number(hasFailed(outcome))))
   }
 
+  /** The same as `shouldSkip`. */
+  shouldSkipExecution(tool: string, args?: unknown): Promise<Skip | null> {
+    return this.shouldSkip(tool, args)
+  }
+
+  /** The same as `record`. */
+  recordExecution(tool: string, args?: unknown, outcome: { error?: unknown } = {}): Promise<void> {
+    return this.record(tool, args, outcome)
+  }
+
   newTurn(): void {
     this.#turn = newId('ts')
   }
@@ -376,18 +391,13 @@ export class RemoteRun {
     const client = clientOf(options)
     this.#client = client
     this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
-    const ceilings = ceilingsOf(options)
     const loop = new RemoteLoopDetector({ repeats, maxCycleLen, client })
     this.#stall = options.stall === true ? new RemoteStallDetector({ client }) : null
     const limits = { maxUsd, maxTokens, sessionId: this.runId }
     const limited = maxUsd !== undefined || maxTokens !== undefined
     this.budget = limited ? (budget?.child(limits) ?? new RemoteBudgetTracker({ ...limits, client })) : (budget ?? null)
     const parts = [loop, this.#stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
-    this.#core = new CoreRun(
-      this.runId,
-      Alerts.of(options.alerts),
-      wasm.run_over_service(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts),
-    )
+    this.#core = new CoreRun(this.runId, options, wasm.run_over_service(...settingsOf(this.runId, options), ...parts))
     // The run has what it needs of it.
     loop.free()
   }
@@ -406,13 +416,23 @@ export class RemoteRun {
 
   /** As `Run.modelCall`. */
   modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
-    return this[BEGIN](model, prompt, options)
+    return this[BEGIN](model, prompt, { ...options, mayFallBack: true })
   }
 
   /** @internal */
-  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall> {
-    const keeper = { runId: this.runId, handle: CoreObject.handleOf(this.#core), heed: (status: number) => this.#heed(status) }
+  [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
+    const keeper = this.#core.keeper((status) => this.#heed(status))
     return beginModel(keeper, model, prompt, options)
+  }
+
+  /** @internal */
+  [COUNT_MODEL](): Promise<void> {
+    return this.beforeModel()
+  }
+
+  /** @internal */
+  async [STOP_LOOP](cycle: readonly string[], repeats: number, message: string): Promise<void> {
+    await this.#heed(this.#core.stopLoop(cycle, repeats, message))
   }
 
   /** @internal */
@@ -425,11 +445,11 @@ export class RemoteRun {
   [NOTE_USAGE](): void {}
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
-    if (this.budget !== null) await this.#heed(this.#core.recordUsage(model, usage))
+    if (this.budget !== null) await this.#spend(this.#core.recordUsage(model, usage))
   }
 
   async recordUsd(usd: number): Promise<void> {
-    await this.#heed(this.#core.record(usd))
+    await this.#spend(this.#core.record(usd))
   }
 
   get trip(): TripError | null {
@@ -462,5 +482,13 @@ export class RemoteRun {
   #heed(status: number): Promise<unknown> {
     const client = (part: string): GuardClient => (part === 'budget' && this.budget !== null ? this.budget.client : this.#client)
     return answered(status, client, this.#core.stopped)
+  }
+
+  async #spend(status: number): Promise<void> {
+    try {
+      await this.#heed(status)
+    } finally {
+      this.#core.spent()
+    }
   }
 }

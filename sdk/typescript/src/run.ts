@@ -5,11 +5,12 @@ import { asked } from './core/arguments.js'
 import { amount, count, known, newId, text } from './core/input.js'
 import { argumentsToJson, writeOutcome } from './core/json.js'
 import { settled, tripError } from './core/steps.js'
-import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
+import { CoreObject, DONE, TOLD, TRIPPED, failure, outputJson, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { withCurrent } from './current.js'
-import { RunGuardError, TripError } from './errors.js'
+import { InvalidInputError, RunGuardError, TripError, type BudgetUnit } from './errors.js'
 import { LoopDetector } from './loop.js'
-import { BEGIN, HEARS_HOOKS, ModelCall, NOTE_USAGE, beginModel, type ModelCallOptions } from './model-call.js'
+import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
+import type { BeginOptions, CallKeeper, CallProgress, ModelCall, ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
 import { StallDetector, type StallPreset, type StallSettings } from './stall.js'
@@ -27,6 +28,12 @@ export interface RunOptions {
   maxTokens?: number | undefined
   /** How long the run may take, from its first question on. */
   maxSeconds?: number | undefined
+  /** Once so much of the budget is spent, `onWarning` is called and a warning printed: a share such as 0.8. */
+  warnAt?: number | undefined
+  /** Called once, when `warnAt` of the budget is spent; without `warnAt`, four fifths of it. */
+  onWarning?: ((warning: BudgetWarning) => unknown) | undefined
+  /** The model that is asked from the warning on, by clients and adapters that can change it; without `warnAt`, from four fifths on. */
+  fallbackModel?: string | undefined
   /** A budget that this run draws on. With `maxUsd` or `maxTokens` the run gets a child of it. */
   budget?: BudgetTracker | undefined
   /** Rules for single tools, by name. */
@@ -36,6 +43,16 @@ export interface RunOptions {
   /** Watches results too: a detector, its settings, or the name of a preset. */
   stall?: StallDetector | StallSettings | StallPreset | undefined
   alerts?: AlertsLike | undefined
+}
+
+/** Most of a limit is spent: what `onWarning` is called with. */
+export interface BudgetWarning {
+  readonly message: string
+  readonly unit: BudgetUnit
+  /** Dollars or tokens, by the unit. */
+  readonly spent: number
+  readonly limit: number
+  readonly runId: string
 }
 
 /** What holds for the calls of one tool. */
@@ -72,6 +89,9 @@ const OPTIONS = [
   'maxUsd',
   'maxTokens',
   'maxSeconds',
+  'warnAt',
+  'onWarning',
+  'fallbackModel',
   'budget',
   'tools',
   'loop',
@@ -83,12 +103,30 @@ const OPTIONS = [
 export class CoreRun extends CoreObject {
   readonly #runId: string
   readonly #alerts: Alerts | null
+  readonly #onWarning: ((warning: BudgetWarning) => unknown) | undefined
+  readonly #underWay = new Set<CallProgress>()
   #trip: TripError | null = null
 
-  constructor(runId: string, alerts: Alerts | null, handle: number) {
+  constructor(runId: string, options: Pick<RunOptions, 'alerts' | 'onWarning'>, handle: number) {
     super(handle, wasm.run_free)
     this.#runId = runId
-    this.#alerts = alerts
+    this.#alerts = Alerts.of(options.alerts)
+    this.#onWarning = options.onWarning
+  }
+
+  /** What a model call needs of its run; `heed` makes of a status what it means. */
+  keeper(heed: (status: number) => unknown): CallKeeper {
+    return { runId: this.#runId, handle: this.handle, underWay: this.#underWay, heed, spent: () => this.spent() }
+  }
+
+  /** Money was spent: tells once that most of it is gone. */
+  spent(): void {
+    if (wasm.run_take_warning(this.handle) !== TOLD) return
+    const warning: BudgetWarning = { ...outputJson<Omit<BudgetWarning, 'runId'>>(), runId: this.#runId }
+    console.warn(`runguard: ${this.#runId}: ${warning.message}`)
+    const called = async (): Promise<unknown> => this.#onWarning?.(warning)
+    // An answer that is paid for is not lost to it.
+    void called().catch((error: unknown) => console.warn(`runguard: onWarning failed: ${String(error)}`))
   }
 
   beforeTool(tool: string, args: unknown, { agent }: AgentName): number {
@@ -110,6 +148,10 @@ export class CoreRun extends CoreObject {
 
   beforeModel(): number {
     return wasm.run_before_model(this.handle, Date.now())
+  }
+
+  stopLoop(cycle: readonly string[], repeats: number, message: string): number {
+    return wasm.run_stop_loop(this.handle, writeTwo(JSON.stringify(cycle), message), secondLength, repeats)
   }
 
   record(usd: number): number {
@@ -174,14 +216,12 @@ export class Run {
   constructor(options: RunOptions = {}) {
     known('Run', options, OPTIONS)
     this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
-    const ceilings = ceilingsOf(options)
-    const alerts = Alerts.of(options.alerts)
     this.loop = options.loop ?? new LoopDetector({ repeats: options.repeats, maxCycleLen: options.maxCycleLen })
     this.budget = budgetOf(options)
     const { stall } = options
     this.stall = stall === undefined || stall instanceof StallDetector ? (stall ?? null) : new StallDetector(stall)
     const parts = [this.loop, this.stall, this.budget].map(CoreObject.handleOf) as [number, number, number]
-    this.#core = new CoreRun(this.runId, alerts, wasm.run_new(writeTwo(this.runId, rulesOf(options)), secondLength, ...ceilings, ...parts))
+    this.#core = new CoreRun(this.runId, options, wasm.run_new(...settingsOf(this.runId, options), ...parts))
   }
 
   /** The same questions, as promises, with the counts in a RunGuard service. */
@@ -214,17 +254,24 @@ export class Run {
    */
   modelCall(model: string, prompt?: unknown, options: ModelCallOptions = {}): Promise<ModelCall> {
     this.#isTold = true
-    return this[BEGIN](model, prompt, options)
+    return this[BEGIN](model, prompt, { ...options, mayFallBack: true })
   }
 
   /** @internal */
-  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall> {
-    const keeper = {
-      runId: this.runId,
-      handle: CoreObject.handleOf(this.#core),
-      heed: (status: number) => settled(status, this.#core.stopped),
-    }
+  [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
+    const core = this.#core
+    const keeper = core.keeper((status) => settled(status, core.stopped))
     return beginModel(keeper, model, prompt, options)
+  }
+
+  /** @internal */
+  [COUNT_MODEL](): void {
+    this.#heed(this.#core.beforeModel())
+  }
+
+  /** @internal */
+  [STOP_LOOP](cycle: readonly string[], repeats: number, message: string): void {
+    this.#heed(this.#core.stopLoop(cycle, repeats, message))
   }
 
   /** @internal */
@@ -249,12 +296,12 @@ export class Run {
       this.check()
       return
     }
-    this.#heed(this.#core.recordUsage(model, usage))
+    this.#spend(this.#core.recordUsage(model, usage))
   }
 
   /** Adds dollars spent. Throws once the budget is exceeded. */
   recordUsd(usd: number): void {
-    this.#heed(this.#core.record(usd))
+    this.#spend(this.#core.record(usd))
   }
 
   /**
@@ -314,21 +361,42 @@ export class Run {
   #heed(status: number): void {
     if (status !== DONE) settled(status, this.#core.stopped)
   }
+
+  #spend(status: number): void {
+    try {
+      this.#heed(status)
+    } finally {
+      this.#core.spent()
+    }
+  }
 }
 
-/** The ceilings as the core takes them: below 0 there is none. */
-export function ceilingsOf({
-  maxToolCalls,
-  maxModelCalls,
-  maxSeconds,
-}: Pick<RunOptions, 'maxToolCalls' | 'maxModelCalls' | 'maxSeconds'>): [number, number, number] {
+/** The name of a run and its settings as the core takes them: below 0 there is no ceiling. The texts are left where the core reads them. */
+export function settingsOf(
+  runId: string,
+  options: Omit<RunOptions, 'budget' | 'loop' | 'stall'>,
+): [number, number, number, number, number, number, number] {
+  const { maxToolCalls, maxModelCalls, maxSeconds, onWarning, fallbackModel } = options
   const ceiling = (name: string, value: number | undefined): number => (value === undefined ? -1 : count(name, value))
   const seconds = maxSeconds === undefined ? -1 : amount('maxSeconds', maxSeconds)
-  return [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls), seconds]
+  if (onWarning !== undefined && typeof onWarning !== 'function')
+    throw new InvalidInputError('onWarning must be a function: it is given the warning.')
+  const fallback = fallbackModel === undefined ? '' : text('fallbackModel', fallbackModel, LONGEST_NAME)
+  const ceilings = [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls), seconds, warnedAt(options)] as const
+  const [id = 0, rules = 0, fallbackLength = 0] = writeAll([runId, rulesOf(options), fallback])
+  return [id, rules, fallbackLength, ...ceilings]
+}
+
+/** In thousandths; below 0: never. */
+function warnedAt({ warnAt, onWarning, fallbackModel }: Pick<RunOptions, 'warnAt' | 'onWarning' | 'fallbackModel'>): number {
+  if (warnAt === undefined) return onWarning === undefined && fallbackModel === undefined ? -1 : 800
+  if (!(amount('warnAt', warnAt) > 0 && warnAt <= 1))
+    throw new InvalidInputError(`warnAt must be a share of the budget above 0 and up to 1, such as 0.8, not ${warnAt}.`)
+  return Math.round(warnAt * 1000)
 }
 
 /** The rules of single tools as the core takes them; nothing when there are none. */
-export function rulesOf({ tools = {} }: Pick<RunOptions, 'tools'>): string {
+function rulesOf({ tools = {} }: Pick<RunOptions, 'tools'>): string {
   const rules = Object.entries(tools).map(([name, rule]) => {
     known(`The rule of '${name}'`, rule, ['exempt', 'polling', 'ignore', 'maxCalls'])
     const { exempt = false, polling, ignore = [], maxCalls } = rule

@@ -60,6 +60,16 @@ export class ToolExecutionTracker extends CoreObject {
     if (status !== DONE) throw failure(status)
   }
 
+  /** The same as `shouldSkip`. */
+  shouldSkipExecution(tool: string, args?: unknown): Skip | null {
+    return this.shouldSkip(tool, args)
+  }
+
+  /** The same as `record`. */
+  recordExecution(tool: string, args?: unknown, outcome: { error?: unknown } = {}): void {
+    this.record(tool, args, outcome)
+  }
+
   /** A message of the user: all counts start anew. */
   newTurn(): void {
     const status = wasm.tools_new_turn(this.handle)

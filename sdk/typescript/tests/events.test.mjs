@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { EventCutter, dataOf } from '../dist/esm/models/events.js'
+import { EventCutter, eventOf } from '../dist/esm/models/events.js'
 
 const events = [
   'data: {"a":1}\n\n',
@@ -19,6 +19,19 @@ it('events are cut out of bytes in any chunking, and no byte is lost', () => {
     const texts = cut.map((event) => new TextDecoder().decode(event))
     assert.deepEqual(texts, events, `in pieces of ${size}`)
     assert.equal(new TextDecoder().decode(cutter.rest()), 'data: {"broken')
-    assert.deepEqual(cut.map(dataOf), [{ a: 1 }, null, { b: 'é' }, { c: 3 }, { type: '[DONE]' }])
+    assert.deepEqual(
+      cut.map((event) => eventOf(event).data),
+      [{ a: 1 }, null, { b: 'é' }, { c: 3 }, { type: '[DONE]' }],
+    )
   }
+})
+
+it('what is around the data is no part of an answer', () => {
+  const sizeOf = (text) => eventOf(new TextEncoder().encode(text)).size
+  const around = [...events, ': keep-alive\n: and more\n\n', 'event: ping\nid: 7\nretry: 10\n\n', ':', '\n']
+  assert.deepEqual(
+    around.map(sizeOf),
+    around.map(() => 0),
+  )
+  assert.deepEqual(['data: hé\n\n', 'data: {"broken', '{"a":1}\n', 'id'].map(sizeOf), [3, 8, 7, 0])
 })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { it } from 'node:test'
 import { inBoth, thrownBy } from './both.mjs'
 
-inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, InvalidInputError, BudgetExceededError }) => {
+inBoth('prices', ({ costUsd, readUsage, setPrices, BudgetTracker, Run, UnknownModelError, InvalidInputError, BudgetExceededError }) => {
   it('prices a call under any of a model’s names', () => {
     assert.equal(costUsd('gpt-4o', { inputTokens: 1_000_000 }), 2.5)
     assert.equal(costUsd('openai/gpt-4o', { inputTokens: 1000, outputTokens: 100 }), 0.0035)
@@ -86,5 +86,27 @@ inBoth('prices', ({ costUsd, setPrices, BudgetTracker, Run, UnknownModelError, I
     assert.equal(costUsd('ours', { inputTokens: 1_000_000, cacheWrite1hTokens: 1_000_000, audioInputTokens: 1_000_000 }), 9)
     assert.equal(costUsd('ours', { inputTokens: 1_000_000, serviceTier: 'flex' }), 0.5)
     assert.equal(costUsd('ollama/llama3.1:8b', { inputTokens: 1000 }), 0)
+  })
+
+  it('reads usage reports, each token in one field', () => {
+    const openai = {
+      prompt_tokens: 100,
+      completion_tokens: 50,
+      prompt_tokens_details: { cached_tokens: 30, audio_tokens: 20 },
+      completion_tokens_details: { audio_tokens: 5 },
+    }
+    const { inputTokens, cachedTokens, audioInputTokens, outputTokens, audioOutputTokens } = readUsage('openai', openai)
+    assert.deepEqual([inputTokens, cachedTokens, audioInputTokens, outputTokens, audioOutputTokens], [50, 30, 20, 45, 5])
+    const anthropic = {
+      input_tokens: 9,
+      output_tokens: 1,
+      cache_creation_input_tokens: 7,
+      cache_creation: { ephemeral_1h_input_tokens: 3 },
+    }
+    assert.equal(readUsage('anthropic', anthropic).cacheWrite1hTokens, 3)
+    assert.equal(readUsage('bedrock', { inputTokens: 4, outputTokens: 2 }).inputTokens, 4)
+    assert.equal(readUsage('gemini', { promptTokenCount: 4, totalTokenCount: 9 }).outputTokens, 5)
+    for (const report of [{ prompt_tokens: 0.5 }, {}, null, 'many']) assert.throws(() => readUsage('openai', report), InvalidInputError)
+    assert.throws(() => readUsage('cohere', { input_tokens: 1 }), InvalidInputError)
   })
 })

@@ -88,7 +88,10 @@ inBoth('detectors kept by a service', (sdk) => {
     await assert.rejects(budget.record(5), (error) => error instanceof BudgetExceededError && error.limit === 5)
     const child = BudgetTracker.remote({ url: service.url, maxUsd: 10 }).child({ maxUsd: 1 })
     await assert.rejects(child.record(2), BudgetExceededError)
-    assert.throws(() => child.child({ maxUsd: 1 }), (error) => error instanceof InvalidInputError && /first budget/.test(error.message))
+    assert.throws(
+      () => child.child({ maxUsd: 1 }),
+      (error) => error instanceof InvalidInputError && /first budget/.test(error.message),
+    )
     const tokens = BudgetTracker.remote({ url: service.url, maxTokens: 10 })
     await tokens.reserve(0, { tokens: 7 })
     const { reservedTokens, remainingTokens } = await tokens.books()
@@ -162,8 +165,7 @@ inBoth('detectors kept by a service', (sdk) => {
   it('long messages are compared whole', async () => {
     const detector = StallDetector.remote({ url: service.url })
     const rungs = []
-    for (const end of ['one', 'two', 'three', 'three', 'three'])
-      rungs.push((await detector.message(`${'word '.repeat(2000)}${end}`)).rung)
+    for (const end of ['one', 'two', 'three', 'three', 'three']) rungs.push((await detector.message(`${'word '.repeat(2000)}${end}`)).rung)
     assert.deepEqual(rungs.slice(0, 3), ['go_on', 'go_on', 'go_on'])
     assert.equal(rungs.at(-1), 'stop')
   })
@@ -205,6 +207,51 @@ inBoth('detectors kept by a service', (sdk) => {
     await assert.rejects(spender.beforeTool('a'), BudgetExceededError)
     const log = await new sdk.GuardClient(service.url).decisions({ session: run.runId, kind: 'all' })
     assert.ok(!JSON.stringify(log).includes('secret'))
+  })
+
+  it('calls side by side keep the ceiling of a run', async () => {
+    const run = Run.remote({ url: service.url, maxUsd: 10, maxModelCalls: 3 })
+    const ask = async () => (await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })).used({ inputTokens: 10 })
+    await ask()
+    const answers = await Promise.allSettled(Array.from({ length: 8 }, ask))
+    assert.equal(answers.filter(({ status }) => status === 'fulfilled').length, 2)
+    for (const { reason } of answers) if (reason) assert.equal(reason.reason, 'model_call_ceiling')
+  })
+
+  it('a model call whose question was refused holds up nobody', async () => {
+    const run = Run.remote({ url: `${service.url}/nowhere`, maxUsd: 10 })
+    const ask = () => run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })
+    await assert.rejects(ask, ServiceError)
+    await assert.rejects(Promise.race([ask(), new Promise((resolve) => setTimeout(resolve, 3000))]), ServiceError)
+  })
+
+  it('warns and falls back with the money in a service', async () => {
+    const warn = console.warn
+    console.warn = () => {}
+    try {
+      const warnings = []
+      const run = Run.remote({
+        url: service.url,
+        maxUsd: 1,
+        warnAt: 0.5,
+        fallbackModel: 'gpt-4o-mini',
+        onWarning: (one) => warnings.push(one.spent),
+      })
+      await (await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })).used({ inputTokens: 200_000 })
+      const call = await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })
+      assert.deepEqual([warnings, call.model], [[0.5], 'gpt-4o-mini'])
+      call.free()
+    } finally {
+      console.warn = warn
+    }
+  })
+
+  it('a budget of calls without steps', async () => {
+    const budget = BudgetTracker.remote({ url: service.url, cap: 2 })
+    await budget.record()
+    assert.equal(await budget.check(), 1)
+    await budget.record()
+    await assert.rejects(budget.record(), BudgetExceededError)
   })
 
   it('without a service guards pass and budgets do not', async () => {

@@ -42,6 +42,41 @@ inBoth(
       }
     })
 
+    it('tells once that most is spent, and a model call then asks the fallback', async () => {
+      const warn = console.warn
+      console.warn = () => {}
+      try {
+        const warnings = []
+        const run = new Run({ maxUsd: 1, fallbackModel: 'gpt-4o-mini', onWarning: (warning) => warnings.push(warning.message) })
+        run.recordUsd(0.7)
+        assert.deepEqual([warnings, (await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })).model], [[], 'gpt-4o'])
+        run.recordUsd(0.1)
+        run.recordUsd(0.01)
+        const call = await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })
+        assert.deepEqual([warnings, call.model], [['$0.80 of $1.00 are spent.'], 'gpt-4o-mini'])
+        await call.used({ inputTokens: 1_000_000 })
+        assert.ok(run.budget.spent < 0.97, 'at the price of the model that was asked')
+        const failing = () => Promise.reject(new Error('no'))
+        new Run({ maxUsd: 1, warnAt: 0.1, onWarning: failing }).recordUsd(0.5)
+        await pause(1)
+        for (const wrong of [0, 1.1, -1, '0.5']) assert.throws(() => new Run({ maxUsd: 1, warnAt: wrong }), InvalidInputError)
+        assert.throws(() => new Run({ onWarning: 'print' }), InvalidInputError)
+      } finally {
+        console.warn = warn
+      }
+    })
+
+    it('a model call that is left by a block gives back what it held', async () => {
+      const run = new Run({ maxUsd: 1 })
+      const call = await run.modelCall('gpt-4o', 'hi', { maxTokens: 100 })
+      assert.ok(run.budget.reserved > 0)
+      call[Symbol.dispose]()
+      assert.equal(run.budget.reserved, 0)
+      await (await run.modelCall('gpt-4o', 'hi', { maxTokens: 100 })).release()
+      await call.used({ inputTokens: 1_000_000 })
+      assert.equal(run.budget.spent, 0, 'it has ended')
+    })
+
     it('compares all arguments of a function that is called by its own code', () => {
       const add = new Run().tool((one, two) => one + two, 'add')
       for (let n = 0; n < 20; n += 1) add(1, n)

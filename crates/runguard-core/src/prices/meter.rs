@@ -89,6 +89,29 @@ impl Prompt {
     }
 }
 
+/// The bytes of what a model has written, in whatever form its service sends it: of all texts, without the names of fields, which the
+/// service adds to every piece of a stream. Numbers are places and counts; an image or a recording has the size that it is usually billed by.
+///
+/// ```
+/// use runguard_core::prices::answer_size;
+/// use serde_json::json;
+///
+/// assert_eq!(answer_size(&json!([{ "index": 0, "delta": { "content": "Hello", "refusal": null } }])), 5);
+/// ```
+pub fn answer_size(answer: &Value) -> u64 {
+    fn add(written: &mut Prompt, part: &Value) {
+        match part {
+            Value::String(text) => written.add(text),
+            Value::Array(items) => items.iter().for_each(|item| add(written, item)),
+            Value::Object(fields) => fields.values().for_each(|value| add(written, value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let mut written = Prompt::default();
+    add(&mut written, answer);
+    written.bytes.saturating_add(written.attachments.saturating_mul(USUAL_TOKENS_AN_ATTACHMENT * USUAL_BYTES_A_TOKEN))
+}
+
 /// The tokens that a text of so many bytes probably has.
 pub const fn usual_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(USUAL_BYTES_A_TOKEN)

@@ -198,7 +198,6 @@ pub(super) fn without_date(name: &str) -> Option<&str> {
 }
 
 /// The id before a Bedrock version (`…-v1:0`, `…-v2`).
-#[cfg(any(test, feature = "prices"))]
 pub(super) fn without_version(id: &str) -> Option<&str> {
     let (rest, version) = id.rsplit_once("-v")?;
     version.bytes().all(|byte| byte.is_ascii_digit() || byte == b':').then_some(rest)

@@ -152,6 +152,15 @@ pub enum Used<'a> {
         /// What the provider counted.
         usage: &'a Usage,
     },
+    /// The answer broke off: the provider had counted this much by then, and so many bytes of the answer had come.
+    BrokenOff {
+        /// The model that answered, if it says so.
+        model: Option<&'a str>,
+        /// What the provider had counted.
+        usage: &'a Usage,
+        /// Of the text that came, which may be in no count yet.
+        bytes: u64,
+    },
     /// Nobody counted: an answer of so many bytes came.
     Came {
         /// Of its text.
@@ -215,11 +224,13 @@ impl ModelCalls {
         }
     }
 
+    /// A service is asked about a call: it is under way from the question on, so that none beside it is the first too.
     fn ask_about_one(&mut self) {
         self.under_way += 1;
         self.asked_about += 1;
     }
 
+    /// It was answered, or never will be.
     fn is_answered(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.asked_about = self.asked_about.saturating_sub(1);
@@ -279,19 +290,22 @@ impl Run {
         let ModelCall { model: asked_model, prompt, at_most, max_output: _, held } = call;
         self.model_calls_made.under_way = self.model_calls_made.under_way.saturating_sub(1);
         let estimated;
-        let (model, usage) = match used {
+        let (answered, usage) = match used {
             Used::Nothing => return self.give_back(held),
-            Used::Counted { model, usage } => {
-                // Where the name that answered has no price, the one that was asked for had.
-                let priced = model.filter(|model| *model != asked_model && price(model, usage).is_ok());
-                (priced.unwrap_or(&asked_model), usage)
+            Used::Counted { model, usage } => (model, usage),
+            Used::BrokenOff { model, usage, bytes } => {
+                estimated = Usage { output_tokens: usage.output_tokens.max(usual_tokens(bytes)), ..*usage };
+                (model, &estimated)
             }
             Used::Came { bytes } => {
                 self.model_calls_made.estimated += 1;
                 estimated = Usage::new(prompt.usual_tokens(), usual_tokens(bytes));
-                (asked_model.as_str(), &estimated)
+                (None, &estimated)
             }
         };
+        // Where the name that answered has no price, the one that was asked for had.
+        let priced = answered.filter(|model| *model != asked_model && price(model, usage).is_ok());
+        let model = priced.unwrap_or(&asked_model);
         let (paid, unknown) = usage.cost(|| price(model, usage));
         self.model_calls_made.measure(&asked_model, at_most, paid);
         match held {
@@ -342,7 +356,7 @@ impl Run {
         }
     }
 
-    /// A question that was never sent: whoever asked has gone.
+    /// A question that came to nothing: it was never sent, it was wrong, or something else than the service answered.
     pub fn withdrawn(&mut self, ask: &Ask) {
         if matches!(ask.purpose, Purpose::Begin(_)) {
             self.model_calls_made.is_answered();
@@ -634,6 +648,20 @@ mod tests {
     }
 
     #[test]
+    fn what_broke_off_is_billed_for_what_came() {
+        let (budget, mut run) = limited(1.0);
+        let counted_so_far = Usage { input_tokens: 40, output_tokens: 1, cached_tokens: 9, ..Usage::default() };
+        for (bytes, written) in [(300, 100), (2, 1)] {
+            let before = budget.snapshot().spent().tokens;
+            let call = started(run.begin_model(asked(500), &price, NOW));
+            let used = Used::BrokenOff { model: None, usage: &counted_so_far, bytes };
+            assert!(matches!(run.finish_model(call, used, &price), Progress::Done));
+            assert_eq!(budget.snapshot().spent().tokens - before, 49 + written);
+        }
+        assert_eq!(run.estimated_calls(), 0, "the provider has counted the prompt");
+    }
+
+    #[test]
     fn a_model_without_a_price_is_refused_before_it_is_paid() {
         let (_, mut run) = limited(1.0);
         let unknown = Asked { model: "own", ..asked(500) };
@@ -747,6 +775,38 @@ mod tests {
         let spent =
             r#"{"allow":false,"reason":"budget_exceeded","spent_usd":1,"reserved_usd":0,"remaining_usd":0,"limit_usd":1,"message":"All."}"#;
         assert!(matches!(run.told(ask, Some(spent)), Progress::Refused(Refusal::Trip(_))));
+    }
+
+    #[test]
+    fn calls_that_a_service_is_asked_about_side_by_side_keep_the_ceiling() {
+        let budget = ServiceBudget::new("run", Limits { usd: Some(usd(1.0)), ..Limits::default() }, Unanswered::Refused);
+        let ceilings = Ceilings::default().model_calls(Some(3));
+        let mut run = Run::new("run", ceilings, Loops::default(), None, Some(Money::Service(budget)));
+        let granted = Some(r#"{"allow":true,"reservation_id":"r1"}"#);
+        let reserve = |run: &mut Run| sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
+        let first = reserve(&mut run);
+        let first = started(run.told(first, granted));
+        let ask = sent(run.finish_model(first, counted(&Usage::new(1, 1)), &price), "/guard/budget/commit", json!({}));
+        assert!(matches!(run.told(ask, Some(r#"{"allow":true}"#)), Progress::Done));
+
+        let (second, third) = (reserve(&mut run), reserve(&mut run));
+        assert!(matches!(run.begin_model(asked(9), &price, NOW), Progress::Busy), "both may be granted");
+        run.withdrawn(&third);
+        let third = reserve(&mut run);
+        let calls = [started(run.told(second, granted)), started(run.told(third, granted))];
+        let refused = run.begin_model(asked(9), &price, NOW);
+        assert!(matches!(&refused, Progress::Refused(Refusal::Trip(trip)) if trip.reason == "model_call_ceiling"), "{refused:?}");
+        for call in calls {
+            assert!(matches!(run.finish_model(call, Used::Nothing, &price), Progress::Ask(_)));
+        }
+    }
+
+    #[test]
+    fn a_question_that_came_to_nothing_holds_up_nobody() {
+        let mut run = over_service();
+        let ask = sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
+        run.withdrawn(&ask);
+        let _ = sent(run.begin_model(asked(9), &price, NOW), "/guard/budget/reserve", json!({}));
     }
 
     #[test]

@@ -2,27 +2,30 @@
 import { isTold } from '../current.js'
 import { InvalidInputError } from '../errors.js'
 import { sent } from '../models/clients.js'
-import type { Exchange } from '../models/exchange.js'
 import { GUARDED } from '../models/hooks.js'
-import type { Route, ToolCall } from '../models/routes.js'
-import { Conversation } from '../models/tellers.js'
+import type { ToolCall } from '../models/routes.js'
+import { Conversation, type Begin } from '../models/tellers.js'
+import type { GuardSettings } from './model-turns.js'
 import { Runs, type RunSource } from './runs.js'
 
+/** What becomes of a run that is stopped: see `onTrip`. */
+export type ClientSettings = Pick<GuardSettings, 'onTrip'>
+
 /** A copy of the client (same settings) whose calls belong to the run. */
-export function guardedClient<Client extends object>(client: Client, source: RunSource | undefined): Client {
+export function guardedClient<Client extends object>(client: Client, source: RunSource | undefined, { onTrip }: ClientSettings): Client {
   const original: any = client
   if (typeof original?.makeRequest !== 'function')
     throw new InvalidInputError('This is no client of openai or @anthropic-ai/sdk that could be guarded. Pass the client itself.')
-  const runs = new Runs(source, (run) => new Conversation(run))
-  const begin = (route: Route, body: any): Promise<Exchange> => {
+  const runs = new Runs(source, (run) => new Conversation(run, onTrip === 'end'))
+  const begin: Begin = (route, body, mayFallBack) => {
     const beginning = body.messages?.[0]?.content ?? body.input?.[0]?.content ?? body.input
     const conversation = runs.of(route.transcript(body).last, beginning)
     const remember = (calls: readonly ToolCall[]): void => {
       for (const { id } of calls) runs.asked(id, beginning, conversation)
     }
-    return conversation.begin(route, body, remember)
+    return conversation.begin(route, body, mayFallBack, remember)
   }
-  return hooked(copyOf(original), begin)
+  return hooked(copyOf(original), begin, onTrip === 'end')
 }
 
 function copyOf(client: any): any {
@@ -30,14 +33,14 @@ function copyOf(client: any): any {
   return typeof client.withOptions === 'function' ? client.withOptions({}) : new client.constructor(client._options)
 }
 
-function hooked(client: any, begin: (route: Route, body: any) => Promise<Exchange>): any {
+function hooked(client: any, begin: Begin, endsPolitely: boolean): any {
   const { makeRequest, withOptions } = client
   const own = {
     makeRequest: (options: any, ...rest: any[]) =>
       // A retry is part of its call.
-      isTold() ? makeRequest.call(client, options, ...rest) : sent(makeRequest, client, begin, options, rest),
+      isTold() ? makeRequest.call(client, options, ...rest) : sent(makeRequest, client, begin, options, rest, endsPolitely),
     // It makes another client; without this it would be an unguarded one.
-    withOptions: (...options: any[]) => hooked(withOptions.apply(client, options), begin),
+    withOptions: (...options: any[]) => hooked(withOptions.apply(client, options), begin, endsPolitely),
     [GUARDED]: true,
   }
   for (const name of Reflect.ownKeys(own)) {

@@ -13,7 +13,7 @@
 
 import { asTold } from '../current.js'
 import type { Usage } from '../prices.js'
-import { ModelTurns, ending, saidAtEnd, usageOfTotal } from './model-turns.js'
+import { ModelTurns, chosen, ending, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
 interface GuardMiddleware {
@@ -26,16 +26,17 @@ export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): 
   const turns = new ModelTurns(run)
   const asked = async (request: any, handler: (request: any) => any): Promise<any> => {
     const { messages, model, modelSettings, systemPrompt, tools } = request
-    const turn = await begin(turns, messages, model, [systemPrompt, tools], modelSettings)
+    const turn = await begin(turns, messages, model, [systemPrompt, tools], modelSettings, settings)
     const nudged = turn.nudge === null ? request : { ...request, messages: [...messages, { role: 'user', content: turn.nudge }] }
     let answer: any
     try {
-      answer = await asTold(() => handler(nudged))
+      const asking = await chosen(turn, model, settings)
+      answer = await asTold(() => handler(asking === model ? nudged : { ...nudged, model: asking }))
     } catch (error) {
       await turn.failed(error)
       throw error
     }
-    await inspect(turn, answer, model)
+    await inspect(turn, answer)
     return answer
   }
   return {
@@ -53,11 +54,19 @@ async function message(text: string): Promise<any> {
 }
 
 /** A call of a chat model with these messages, and what is sent besides. */
-export function begin(turns: ModelTurns, messages: readonly Message[], model: any, besides: unknown, settings: any): Promise<Turn> {
+export function begin(
+  turns: ModelTurns,
+  messages: readonly Message[],
+  model: any,
+  besides: unknown,
+  settings: any,
+  { modelNamed }: GuardSettings,
+): Promise<Turn> {
   return turns.begin({
     model: modelName(model),
     prompt: [besides, messages.map((message) => [message.content, message.tool_calls])],
     maxTokens: longest(model, settings),
+    mayFallBack: modelNamed !== undefined,
     results: toolResults(messages),
     last: ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id)),
     beginning: messages[0]?.content,
@@ -65,8 +74,8 @@ export function begin(turns: ModelTurns, messages: readonly Message[], model: an
 }
 
 /** What a chat model answered. Throws before a tool that must not run. */
-export async function inspect(turn: Turn, answer: any, model: any): Promise<void> {
-  await turn.used(answerer(answer) ?? modelName(model), tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
+export async function inspect(turn: Turn, answer: any): Promise<void> {
+  await turn.used(answerer(answer) ?? '', tokens(answer.usage_metadata), [answer.content, answer.tool_calls])
   for (const call of answer.tool_calls ?? []) await turn.asks({ id: String(call.id), tool: call.name, args: call.args })
 }
 
@@ -106,6 +115,7 @@ function tokens(usage: any): Usage | null {
   const details = usage.input_token_details
   const anHour = details?.ephemeral_1h_input_tokens ?? 0
   const written = Math.max(0, (details?.cache_creation ?? 0) - anHour)
-  const { inputTokens = 0, ...rest } = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cache_read, written)
+  const audio = { heard: details?.audio, spoken: usage.output_token_details?.audio }
+  const { inputTokens = 0, ...rest } = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cache_read, written, audio)
   return anHour > 0 ? { ...rest, inputTokens: Math.max(0, inputTokens - anHour), cacheWrite1hTokens: anHour } : { ...rest, inputTokens }
 }

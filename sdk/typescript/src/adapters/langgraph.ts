@@ -12,7 +12,7 @@
 import { asTold } from '../current.js'
 import { GUARDED } from '../models/hooks.js'
 import { begin, inspect } from './langchain.js'
-import { ModelTurns, saidAtEnd, type GuardSettings, type RunSource } from './model-turns.js'
+import { ModelTurns, chosen, saidAtEnd, type GuardSettings, type RunSource } from './model-turns.js'
 
 /** A chat model of LangChain.js. */
 export interface GuardableChatModel {
@@ -43,7 +43,7 @@ function guarded(original: any, turns: ModelTurns, settings: GuardSettings): any
   }
 
   const sent = async (given: any, options: any) => {
-    const turn = await begin(turns, given, original, options?.tools, options)
+    const turn = await begin(turns, given, original, options?.tools, options, settings)
     if (turn.nudge === null) return { turn, messages: given }
     const { HumanMessage } = await import(`${CORE}/messages`)
     return { turn, messages: [...given, new HumanMessage(turn.nudge)] }
@@ -53,39 +53,45 @@ function guarded(original: any, turns: ModelTurns, settings: GuardSettings): any
     const { turn, messages } = await sent(given, options)
     let result: any
     try {
-      result = await asTold(() => original._generate.call(copy, messages, options, manager))
+      const asking = await chosen(turn, copy, settings)
+      const called = asking === copy ? original : asking
+      result = await asTold(() => called._generate.call(asking, messages, options, manager))
     } catch (error) {
       await turn.failed(error)
       throw error
     }
-    await inspect(turn, result.generations[0].message, original)
+    await inspect(turn, result.generations[0].message)
     return result
   }
 
   async function* stream(given: any, options: any, manager: any): AsyncGenerator<any> {
     const { turn, messages } = await sent(given, options)
-    const chunks = original._streamResponseChunks.call(copy, messages, options, manager)[Symbol.asyncIterator]()
+    let chunks: AsyncIterator<any> | undefined
     let whole: any = null
     // An answer that ends politely has no tool calls: from the first on it is held back until they are known to be allowed.
     const held: any[] = []
     try {
+      const asking = await chosen(turn, copy, settings)
+      const called = asking === copy ? original : asking
+      chunks = called._streamResponseChunks.call(asking, messages, options, manager)[Symbol.asyncIterator]() as AsyncIterator<any>
       for (;;) {
-        const { done, value } = await asTold(() => chunks.next() as Promise<IteratorResult<any>>)
+        turn.isRead()
+        const { done, value } = await asTold(() => (chunks as AsyncIterator<any>).next())
         if (done) break
         whole = whole === null ? value : whole.concat(value)
+        turn.came([value.message.content, value.message.tool_call_chunks])
         if (settings.onTrip === 'end' && (held.length > 0 || value.message.tool_call_chunks?.length > 0)) held.push(value)
         else yield value
       }
       // Nobody runs a tool before the answer is whole.
-      if (whole !== null) await inspect(turn, whole.message, original)
+      if (whole !== null) await inspect(turn, whole.message)
       yield* held
     } catch (error) {
       if (whole === null) await turn.failed(error)
       throw error
     } finally {
-      // What has been billed is not billed again.
-      await turn.used('', null, whole === null ? '' : [whole.message.content, whole.message.tool_call_chunks])
-      await chunks.return?.()
+      await turn.ended()
+      await chunks?.return?.()
     }
   }
 

@@ -10,9 +10,9 @@
  * error with code EXECUTION_ABORTED, whose cause is the trip.
  */
 
-import { TripError } from '../errors.js'
+import { untilNext } from '../models/exchange.js'
 import { Run } from '../run.js'
-import { runOf, type RunSource } from './runs.js'
+import { runOf, type AnyRun, type RunSource } from './runs.js'
 
 interface Iteration {
   readonly traces: readonly any[]
@@ -102,16 +102,7 @@ function fullName(tool: string, object: string | undefined): string {
 }
 
 /** Botpress says itself what a call cost, in dollars; an answer from its cache costs nothing. */
-async function recordSpend(run: Run, { spend = 0, tokens = 0 }: NonNullable<Iteration['llm']> = {}): Promise<void> {
+async function recordSpend(run: AnyRun, { spend = 0, tokens = 0 }: NonNullable<Iteration['llm']> = {}): Promise<void> {
   await untilNext(() => run.recordUsd(spend))
   await untilNext(() => run.budget?.recordTokens(tokens))
-}
-
-/** A budget that is broken is thrown by the run's next question: an answer that ends the task is worth having. */
-async function untilNext(record: () => unknown): Promise<void> {
-  try {
-    await record()
-  } catch (error) {
-    if (!(error instanceof TripError)) throw error
-  }
 }

@@ -9,6 +9,7 @@
  * catches what its tools throw, guard the framework as well, or end your own loop on the error.
  */
 
+import { saidAtEnd, type GuardSettings } from './model-turns.js'
 import { runOf, type RunSource } from './runs.js'
 
 /** `Client` of `@modelcontextprotocol/sdk` 1.x and of `@modelcontextprotocol/client` 2.x. */
@@ -18,9 +19,14 @@ export interface GuardableClient {
 
 /**
  * Makes `client` ask the run before each `tools/call`, however it is sent, and returns it. A function is asked for the run at each call;
- * with neither it is the current run, and outside of one the call is sent straight.
+ * with neither it is the current run, and outside of one the call is sent straight. With `{ onTrip: 'end' }` a call that is refused has a result
+ * all the same: an error that says why, for the model to read.
  */
-export function guardClient<Client extends GuardableClient>(client: Client, source?: RunSource): Client {
+export function guardClient<Client extends GuardableClient>(
+  client: Client,
+  source?: RunSource,
+  settings: Pick<GuardSettings, 'onTrip'> = {},
+): Client {
   // callTool, its streaming form and the client's own retries all end here.
   const send = client.request.bind(client)
   client.request = async (request: { method: string; params?: any }, ...rest: unknown[]) => {
@@ -28,7 +34,11 @@ export function guardClient<Client extends GuardableClient>(client: Client, sour
     if (run === null) return send(request, ...rest)
     // Not `_meta`: it holds progress tokens and trace ids, new ones with each call.
     const { name, arguments: args = {} } = request.params
-    await run.beforeTool(name, args)
+    try {
+      await run.beforeTool(name, args)
+    } catch (error) {
+      return { content: [{ type: 'text', text: saidAtEnd(error, settings) }], isError: true }
+    }
     let result
     try {
       result = await send(request, ...rest)

@@ -6,13 +6,13 @@
  * the request that follows. What a call may cost is set aside before it is sent.
  */
 
+import { answerSize } from '../core/json.js'
 import { tripOf } from '../errors.js'
 import { BEGIN, type ModelCall } from '../model-call.js'
-import { failed, settle } from '../models/exchange.js'
+import { failed, settle, untilNext } from '../models/exchange.js'
 import { parseArguments, usageOfTotal } from '../models/routes.js'
 import type { Usage } from '../prices.js'
-import type { Run } from '../run.js'
-import { Runs, type RunSource } from './runs.js'
+import { Runs, type AnyRun, type RunSource } from './runs.js'
 
 export { parseArguments, usageOfTotal }
 export type { RunSource }
@@ -20,6 +20,11 @@ export type { RunSource }
 export interface GuardSettings {
   /** What becomes of a run that is stopped: an error (`throw`, the default), or a final answer of the model that says why (`end`). */
   onTrip?: 'throw' | 'end' | undefined
+  /**
+   * Gives the model of a name, for the run's `fallbackModel`: these adapters stand for one model, and cannot change it by its name. A provider of
+   * the AI SDK is such a function. Without it the model stays.
+   */
+  modelNamed?: ((name: string) => any) | undefined
 }
 
 export interface AskedCall {
@@ -40,6 +45,8 @@ export interface ModelRequest {
   /** All that is sent. */
   readonly prompt: unknown
   readonly maxTokens: number | undefined
+  /** Another model can be asked instead. */
+  readonly mayFallBack: boolean
   /** Every result that is in the request. */
   readonly results: Iterable<CallResult>
   /** The ids of those it ends with. */
@@ -50,7 +57,7 @@ export interface ModelRequest {
 
 /** The tools that the answers to one run have asked for. */
 interface Asked {
-  readonly run: Run
+  readonly run: AnyRun
   readonly calls: Map<string, AskedCall>
 }
 
@@ -80,27 +87,34 @@ export class ModelTurns {
       const nudge = await asked.run.afterTool(call.tool, call.args, found.result, outcome)
       if (nudge) nudges.push(nudge)
     }
-    const call = await asked.run[BEGIN](request.model, request.prompt, { maxTokens: request.maxTokens })
+    const call = await asked.run[BEGIN](request.model, request.prompt, {
+      maxTokens: request.maxTokens,
+      mayFallBack: request.mayFallBack,
+    })
     const remember = (one: AskedCall): void => {
       asked.calls.set(one.id, one)
       this.#runs.asked(one.id, request.beginning, asked)
     }
-    return new Turn(asked.run, call, nudges.length > 0 ? nudges.join('\n') : null, remember)
+    const nudge = nudges.length > 0 ? nudges.join('\n') : null
+    return new Turn(asked.run, call, nudge, call.model === request.model ? null : call.model, remember)
   }
 }
 
 /** One model call of a framework. */
 export class Turn {
-  readonly #run: Run
+  readonly #run: AnyRun
   readonly #call: ModelCall
   readonly #remember: (call: AskedCall) => void
   /** A text the model should read, or null. */
   readonly nudge: string | null
+  /** The name of the model to ask instead, or null. */
+  readonly fallback: string | null
 
-  constructor(run: Run, call: ModelCall, nudge: string | null, remember: (call: AskedCall) => void) {
+  constructor(run: AnyRun, call: ModelCall, nudge: string | null, fallback: string | null, remember: (call: AskedCall) => void) {
     this.#run = run
     this.#call = call
     this.nudge = nudge
+    this.fallback = fallback
     this.#remember = remember
   }
 
@@ -115,6 +129,24 @@ export class Turn {
    */
   async used(model: string, usage: Usage | null, came: unknown): Promise<void> {
     await settle(this.#call, usage, model, came)
+  }
+
+  // Of an answer that is handed out piece by piece.
+
+  /** Somebody waits for the next piece. */
+  isRead(): void {
+    this.#call.progress.isRead()
+  }
+
+  /** This came, and is handed out. */
+  came(piece: unknown): void {
+    this.#call.progress.bytes += answerSize(piece)
+    this.#call.progress.rests()
+  }
+
+  /** It is over, and nobody has counted: bills what came. What has been billed is not billed again. */
+  async ended(): Promise<void> {
+    await untilNext(() => this.#call.brokenOff())
   }
 
   /** The request ended with an error. */
@@ -139,6 +171,11 @@ export function saidAtEnd(error: unknown, { onTrip = 'throw' }: GuardSettings): 
   const trip = onTrip === 'end' ? tripOf(error) : null
   if (trip === null) throw error
   return trip.message
+}
+
+/** The model to ask: the one that is meant, or the run's fallback. */
+export async function chosen<Model>(turn: Turn, model: Model, { modelNamed }: GuardSettings): Promise<Model> {
+  return turn.fallback === null || modelNamed === undefined ? model : ((await modelNamed(turn.fallback)) as Model)
 }
 
 /** The same object with some methods of ours. */

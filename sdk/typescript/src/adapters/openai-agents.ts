@@ -13,7 +13,7 @@
 
 import { asTold } from '../current.js'
 import type { Usage } from '../prices.js'
-import { ModelTurns, ending, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
+import { ModelTurns, chosen, ending, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { AskedCall, CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
 export interface GuardableModel {
@@ -55,8 +55,9 @@ export function guardModelProvider<Provider extends GuardableModelProvider>(
   settings: GuardSettings = {},
 ): Provider {
   const turns = new ModelTurns(run)
+  const modelNamed = settings.modelNamed ?? ((name: string) => provider.getModel(name))
   return replacing(provider, {
-    getModel: async (modelName?: string) => guarded(await provider.getModel(modelName), turns, { ...settings, modelName }),
+    getModel: async (modelName?: string) => guarded(await provider.getModel(modelName), turns, { ...settings, modelNamed, modelName }),
   })
 }
 
@@ -76,6 +77,7 @@ function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, 
       model: name,
       prompt: [request.systemInstructions, history, request.tools],
       maxTokens: request.modelSettings?.maxTokens,
+      mayFallBack: settings.modelNamed !== undefined,
       results: toolResults(history),
       last: ending(history, isResult).map((item) => String(item['callId'])),
       beginning: history[0]?.['content'],
@@ -87,7 +89,7 @@ function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, 
   }
   const inspect = async (turn: Turn, answer: Answer): Promise<void> => {
     const named = answer.providerData?.model
-    await turn.used(typeof named === 'string' ? named : name, tokens(answer.usage), answer.output)
+    await turn.used(typeof named === 'string' ? named : '', tokens(answer.usage), answer.output)
     for (const item of answer.output) {
       const call = toolCall(item)
       if (call) await turn.asks(call)
@@ -97,7 +99,8 @@ function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, 
     const [turn, asked] = await begin(request)
     let answer: any
     try {
-      answer = await asTold(() => model.getResponse(asked))
+      const asking = await chosen<GuardableModel>(turn, model, settings)
+      answer = await asTold(() => asking.getResponse(asked))
     } catch (error) {
       await turn.failed(error)
       throw error
@@ -107,24 +110,26 @@ function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, 
   }
   async function* stream(request: Request): AsyncGenerator<any> {
     const [turn, asked] = await begin(request)
-    const events = model.getStreamedResponse(asked)[Symbol.asyncIterator]()
-    let came = ''
+    let events: AsyncIterator<any> | undefined
+    let hasCome = false
     try {
+      events = (await chosen<GuardableModel>(turn, model, settings)).getStreamedResponse(asked)[Symbol.asyncIterator]()
       for (;;) {
-        const { done, value: event } = await asTold(() => events.next())
+        turn.isRead()
+        const { done, value: event } = await asTold(() => (events as AsyncIterator<any>).next())
         if (done) break
-        if (event.type === 'output_text_delta') came += String(event.delta)
+        hasCome = true
+        turn.came(event.type === 'output_text_delta' ? event.delta : '')
         // The runner starts the tools when it has the whole answer.
         if (event.type === 'response_done') await inspect(turn, event.response)
         yield event
       }
     } catch (error) {
-      if (came === '') await turn.failed(error)
+      if (!hasCome) await turn.failed(error)
       throw error
     } finally {
-      // What has been billed is not billed again.
-      await turn.used(name, null, came)
-      await events.return?.()
+      await turn.ended()
+      await events?.return?.()
     }
   }
   return replacing(model, {

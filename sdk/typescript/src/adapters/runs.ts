@@ -6,10 +6,14 @@
  */
 import { currentRun } from '../current.js'
 import { InvalidInputError } from '../errors.js'
+import type { RemoteRun } from '../remote.js'
 import { Run } from '../run.js'
 
 /** A run for everything, or a function that gives the run of an invocation; left out: the current run, or one for each invocation. */
-export type RunSource = Run | (() => Run)
+export type RunSource = AnyRun | (() => AnyRun)
+
+/** In this process, or in a service. */
+export type AnyRun = Run | RemoteRun
 
 /** Calls whose results may still come. The oldest are forgotten. */
 const REMEMBERED_CALLS = 10_000
@@ -19,11 +23,11 @@ const LONGEST_BEGINNING = 500
 /** What is kept for each run. */
 export class Runs<State> {
   readonly #source: RunSource | undefined
-  readonly #make: (run: Run) => State
-  readonly #states = new WeakMap<Run, State>()
+  readonly #make: (run: AnyRun) => State
+  readonly #states = new WeakMap<AnyRun, State>()
   readonly #waiting = new Map<string, State>()
 
-  constructor(source: RunSource | undefined, make: (run: Run) => State) {
+  constructor(source: RunSource | undefined, make: (run: AnyRun) => State) {
     if (source !== undefined && typeof source !== 'function' && typeof source?.beforeTool !== 'function')
       throw new InvalidInputError('An adapter takes a run, a function that gives one, or nothing.')
     this.#source = source
@@ -51,7 +55,7 @@ export class Runs<State> {
     if (this.#waiting.size > REMEMBERED_CALLS) this.#waiting.delete(this.#waiting.keys().next().value as string)
   }
 
-  #stateOf(run: Run): State {
+  #stateOf(run: AnyRun): State {
     const known = this.#states.get(run)
     if (known !== undefined) return known
     const state = this.#make(run)
@@ -66,6 +70,6 @@ function key(id: string, beginning: unknown): string {
 }
 
 /** The run of an adapter that has no requests to tell invocations by; null when there is none. */
-export function runOf(source: RunSource | undefined): Run | null {
+export function runOf(source: RunSource | undefined): AnyRun | null {
   return (typeof source === 'function' ? source() : source) ?? currentRun()
 }

@@ -13,8 +13,9 @@
  */
 
 import { asTold } from '../current.js'
+import { whenAborted } from '../models/exchange.js'
 import type { Usage } from '../prices.js'
-import { ModelTurns, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
+import { ModelTurns, chosen, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
 
 /** What is used of a language model; the same in the specifications v2 (ai 5), v3 (ai 6) and v4 (ai 7). */
@@ -39,6 +40,7 @@ interface Options {
   readonly prompt: readonly Message[]
   readonly tools?: unknown
   readonly maxOutputTokens?: number | undefined
+  readonly abortSignal?: AbortSignal | undefined
 }
 
 /** A model that asks the run before each request and before each tool call it hands to the SDK. */
@@ -53,13 +55,14 @@ interface HoldingSettings extends GuardSettings {
 
 export function guardedModel<Model extends GuardableModel>(model: Model, run: RunSource | undefined, settings: HoldingSettings): Model {
   const turns = new ModelTurns(run)
+  const mayFallBack = settings.modelNamed !== undefined
 
   const begin = async (options: Options): Promise<[Turn, Options]> => {
     const { prompt, tools, maxOutputTokens: maxTokens } = options
     const results = [...toolResults(prompt)]
     const last = prompt.at(-1)?.role === 'tool' ? [...toolResults(prompt.slice(-1))].map(({ id }) => id) : []
     const beginning = prompt.find(({ role }) => role === 'user')?.content
-    const turn = await turns.begin({ model: model.modelId, prompt: [prompt, tools], maxTokens, results, last, beginning })
+    const turn = await turns.begin({ model: model.modelId, prompt: [prompt, tools], maxTokens, mayFallBack, results, last, beginning })
     let asked = options
     if (turn.nudge !== null) asked = { ...asked, prompt: [...prompt, { role: 'user', content: [{ type: 'text', text: turn.nudge }] }] }
     if (turn.maxTokens !== null) asked = { ...asked, maxOutputTokens: turn.maxTokens }
@@ -69,9 +72,10 @@ export function guardedModel<Model extends GuardableModel>(model: Model, run: Ru
     if (part.type !== 'tool-call') return
     await turn.asks({ id: String(part['toolCallId']), tool: String(part['toolName']), args: parseArguments(part['input']) })
   }
-  const asked = async (turn: Turn, ask: () => PromiseLike<any>): Promise<any> => {
+  const asked = async (turn: Turn, ask: (model: GuardableModel) => PromiseLike<any>): Promise<any> => {
     try {
-      return await asTold(ask)
+      const asking = await chosen(turn, model as GuardableModel, settings)
+      return await asTold(() => ask(asking))
     } catch (error) {
       await turn.failed(error)
       throw error
@@ -80,15 +84,15 @@ export function guardedModel<Model extends GuardableModel>(model: Model, run: Ru
 
   const generate = async (options: Options): Promise<any> => {
     const [turn, changed] = await begin(options)
-    const answer = await asked(turn, () => model.doGenerate(changed))
-    await turn.used(answered(answer.response, model), tokens(answer.usage), answer.content)
+    const answer = await asked(turn, (asking) => asking.doGenerate(changed))
+    await turn.used(answered(answer.response), tokens(answer.usage), answer.content)
     for (const part of answer.content) await asks(turn, part)
     return answer
   }
   const stream = async (options: Options): Promise<any> => {
     const [turn, changed] = await begin(options)
-    const answer = await asked(turn, () => model.doStream(changed))
-    return { ...answer, stream: watched(answer.stream, turn, model, asks, settings) }
+    const answer = await asked(turn, (asking) => asking.doStream(changed))
+    return { ...answer, stream: watched(answer.stream, turn, model, asks, settings, options.abortSignal) }
   }
   return replacing(model, {
     doGenerate: (options: Options) =>
@@ -109,18 +113,18 @@ function watched(
   model: GuardableModel,
   asks: (turn: Turn, part: Part) => Promise<void>,
   settings: HoldingSettings,
+  signal: AbortSignal | undefined,
 ): ReadableStream<Part> {
   const source = parts.getReader()
-  let came = ''
-  let isBilled = false
   let isRefused = false
-  let name = model.modelId
+  let name = ''
   let held: Part[] = []
-  const bill = async (usage: Usage | null): Promise<void> => {
-    if (isBilled) return
-    isBilled = true
-    await turn.used(name, usage, came)
+  const forget = whenAborted(signal, turn)
+  const ended = async (): Promise<void> => {
+    forget()
+    await turn.ended()
   }
+  turn.came('')
   const released = (...otherwise: Part[]): Part[] => {
     const parts = held.length > 0 ? held : otherwise
     held = []
@@ -128,8 +132,11 @@ function watched(
   }
   const shown = async (part: Part): Promise<Part[]> => {
     if (part.type === 'response-metadata' && typeof part['modelId'] === 'string') name = part['modelId']
-    if (typeof part['delta'] === 'string') came += part['delta']
-    if (part.type === 'finish') await bill(tokens(part['usage']))
+    if (typeof part['delta'] === 'string') turn.came(part['delta'])
+    if (part.type === 'finish') {
+      const usage = tokens(part['usage'])
+      await (usage === null ? ended() : turn.used(name, usage, ''))
+    }
     // After a refusal only the usage is of interest, which comes last: it was spent all the same.
     if (isRefused) return []
     try {
@@ -149,24 +156,26 @@ function watched(
   return new ReadableStream<Part>(
     {
       async pull(stream) {
+        turn.isRead()
         for (;;) {
           const { done, value } = await source.read().catch(async (error: unknown) => {
-            await bill(null)
+            await ended()
             throw error
           })
           if (done) {
-            await bill(null)
+            await ended()
             if (!isRefused) for (const part of released()) stream.enqueue(part)
             stream.close()
             return
           }
           const visible = await shown(value)
+          if (visible.length > 0) turn.came('')
           for (const part of visible) stream.enqueue(part)
           if (visible.length > 0) return
         }
       },
       async cancel(reason) {
-        await bill(null)
+        await ended()
         await source.cancel(reason)
       },
     },
@@ -201,8 +210,9 @@ function streamOf(parts: readonly Part[]): ReadableStream<Part> {
   })
 }
 
-function answered(response: { modelId?: unknown } | undefined, { modelId }: GuardableModel): string {
-  return typeof response?.modelId === 'string' ? response.modelId : modelId
+/** The model that answered; nothing where it does not say, then it is the one that was asked. */
+function answered(response: { modelId?: unknown } | undefined): string {
+  return typeof response?.modelId === 'string' ? response.modelId : ''
 }
 
 function* toolResults(prompt: readonly Message[]): Generator<CallResult> {

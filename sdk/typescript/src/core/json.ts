@@ -4,7 +4,7 @@
  * `JSON.stringify` throws on a BigInt, and writes a Map or a Set as `{}`, so that different calls would look the same.
  */
 import { InvalidInputError } from '../errors.js'
-import { DONE, output, wasm, writeAll, writeTwo } from './wasm.js'
+import { DONE, output, wasm, write, writeAll, writeTwo } from './wasm.js'
 
 /** Most characters of one set of arguments. A model never writes such arguments; a mistake does. */
 const LONGEST = 8 * 1024 * 1024
@@ -36,6 +36,12 @@ export function resultToText(value: unknown): string {
   } catch {
     return '"[unreadable]"'
   }
+}
+
+/** Bytes of what a model has written, as the core counts them. */
+export function answerSize(answer: unknown): number {
+  if (answer === undefined || answer === null || answer === '') return 0
+  return wasm.answer_size(write(typeof answer === 'string' ? JSON.stringify(answer) : resultToText(answer)))
 }
 
 /**

@@ -10,6 +10,12 @@ import { WASM_BASE64 } from './wasm-bytes.js'
 /** Tokens that are read, written, read from a cache, written to one for the usual time and for an hour, heard, spoken; and the service tier. */
 export type Counts = [number, number, number, number, number, number, number, number]
 
+/**
+ * The lengths of its name, of the rules of its tools and of the name of its fallback model; ceilings of tool calls, model calls and seconds, and
+ * the thousandths it is warned at, below 0 where there is none; the numbers of its loop detector, its stall detector and its budget.
+ */
+export type RunSettings = [number, number, number, number, number, number, number, number, number, number]
+
 interface Exports {
   memory: WebAssembly.Memory
   input(length: number): number
@@ -33,6 +39,7 @@ interface Exports {
   budget_record(handle: number, usd: number, tokens: number): number
   budget_exhausted(handle: number): number
   budget_count(handle: number, session: number, step: number): number
+  budget_count_any(handle: number): number
   budget_calls_left(handle: number, session: number, step: number): number
   budget_reserve(handle: number, usd: number, tokens: number): number
   budget_commit(handle: number, id: number, usd: number, tokens: number): number
@@ -51,7 +58,8 @@ interface Exports {
   budget_record_usage(handle: number, model: number, ...counts: Counts): number
   cost_usd(model: number, ...counts: Counts): number
   prices_set(models: number): number
-  usual_tokens(bytes: number): number
+  answer_size(answer: number): number
+  usage_read(provider: number, report: number): number
   prices_unknown(choice: number): number
   breaker_new(settings: number): number
   breaker_free(handle: number): void
@@ -73,24 +81,34 @@ interface Exports {
   ): number
   stall_message(handle: number, session: number, text: number, now: number): number
   stall_user_message(handle: number, session: number): number
-  run_new(id: number, rules: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
-  run_over_service(id: number, rules: number, toolCalls: number, modelCalls: number, seconds: number, loop: number, stall: number, budget: number): number
+  run_new(...settings: RunSettings): number
+  run_over_service(...settings: RunSettings): number
   run_free(handle: number): void
   run_before_tool(handle: number, tool: number, args: number, now: number): number
   run_before_tool_of(handle: number, agent: number, tool: number, args: number, now: number): number
   run_after_tool(handle: number, agent: number, tool: number, args: number, result: number, error: number, now: number): number
   run_before_model(handle: number, now: number): number
-  run_begin_model(handle: number, model: number, prompt: number, maxOutput: number, hasWaited: number, now: number): number
+  run_begin_model(
+    handle: number,
+    model: number,
+    prompt: number,
+    maxOutput: number,
+    hasWaited: number,
+    mayFallBack: number,
+    now: number,
+  ): number
   run_finish_model(handle: number, call: number, model: number, ...counts: Counts): number
+  run_finish_broken_off(handle: number, call: number, model: number, bytes: number, ...counts: Counts): number
   run_finish_uncounted(handle: number, call: number, bytes: number): number
   run_drop_model(handle: number, call: number): number
   run_estimated_calls(handle: number): number
-  model_call_free(call: number): void
+  run_take_warning(handle: number): number
   rest_new(): number
   rest_lasts(handle: number, now: number): number
   rest_told(handle: number, answered: number, now: number): void
   run_record(handle: number, usd: number, tokens: number): number
   run_record_usage(handle: number, model: number, ...counts: Counts): number
+  run_stop_loop(handle: number, cycle: number, message: number, repeats: number): number
   run_trip(handle: number): number
   run_new_turn(handle: number): number
   run_reset(handle: number): number
@@ -105,15 +123,7 @@ interface Exports {
   service_loop_reset(handle: number, session: number): void
   service_stall_new(failOpen: number): number
   service_stall_free(handle: number): void
-  service_stall_observe(
-    handle: number,
-    session: number,
-    tool: number,
-    args: number,
-    result: number,
-    error: number,
-    round: number,
-  ): number
+  service_stall_observe(handle: number, session: number, tool: number, args: number, result: number, error: number, round: number): number
   service_stall_message(handle: number, session: number, text: number): number
   service_stall_user_message(handle: number, session: number): number
   service_budget_new(session: number, maxUsd: number, maxTokens: number, cap: number, failOpen: number): number
@@ -122,6 +132,7 @@ interface Exports {
   service_budget_session(handle: number): void
   service_budget_record(handle: number, usd: number, tokens: number): number
   service_budget_count(handle: number, session: number, step: number): number
+  service_budget_count_any(handle: number): number
   service_budget_record_usage(handle: number, model: number, ...counts: Counts): number
   service_budget_reserve(handle: number, usd: number, tokens: number): number
   service_budget_commit(handle: number, reservation: number, usd: number, tokens: number): number
@@ -138,6 +149,14 @@ interface Exports {
   service_tools_free(handle: number): void
   service_tools_should_skip(handle: number, turn: number, tool: number, args: number): number
   service_tools_record(handle: number, turn: number, tool: number, args: number, failed: number): number
+  bedrock_turn_new(settings: number): number
+  bedrock_turn_free(handle: number): void
+  bedrock_turn_hear(handle: number, event: number): number
+  bedrock_preset(name: number): number
+  action_call(action: number): number
+  history_begin(calls: number, action: number, signature: number): number
+  history_finish(calls: number, signature: number, failed: number): number
+  failure_told(text: number): void
 }
 
 function load(): Exports {

@@ -1,22 +1,25 @@
 /** The clients of `openai` and `@anthropic-ai/sdk`, which send every call through `makeRequest`, with their retries inside. */
 import { asTold } from '../current.js'
-import type { Exchange } from './exchange.js'
-import { routeOf, type Route } from './routes.js'
+import { saidInstead, type Exchange } from './exchange.js'
+import { routeOf } from './routes.js'
+import type { Begin } from './tellers.js'
 
 export type MakeRequest = (this: any, options: any, ...rest: any[]) => Promise<any>
 
 /** Sends a request of a client; one that asks a model is told to the run, before and after. Retries are part of the call. */
-export async function sent(
-  send: MakeRequest,
-  client: any,
-  begin: (route: Route, body: any) => Promise<Exchange>,
-  asked: any,
-  rest: any[],
-): Promise<any> {
+export async function sent(send: MakeRequest, client: any, begin: Begin, asked: any, rest: any[], endsPolitely = false): Promise<any> {
   const options = await asked
   const route = routeOf(options?.method, options?.path)
   if (route === null || typeof options.body !== 'object' || options.body === null) return send.call(client, options, ...rest)
-  const exchange = await begin(route, options.body)
+  // A client of Azure's may be tied to a deployment, whatever model a request names.
+  let exchange: Exchange
+  try {
+    exchange = await begin(route, options.body, client.deploymentName === undefined)
+  } catch (error) {
+    if (!endsPolitely) throw error
+    const response = saidInstead(error, route, options.body)
+    return { response, options, controller: new AbortController(), requestLogID: 'runguard', startTime: Date.now() }
+  }
   let made: any
   try {
     made = await asTold(() => send.call(client, { ...options, body: exchange.body }, ...rest))

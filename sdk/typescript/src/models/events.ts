@@ -46,25 +46,38 @@ export class EventCutter {
 }
 
 const decoder = new TextDecoder()
+const encoder = new TextEncoder()
 
 /** What OpenAI ends a stream of chat completions with, in place of an object. */
-const DONE = '[DONE]'
+export const DONE = '[DONE]'
+
+/** An event as it is sent. */
+export function written(data: any): Uint8Array {
+  if (data.type === DONE) return encoder.encode(`data: ${DONE}\n\n`)
+  return encoder.encode(`${data.type === undefined ? '' : `event: ${data.type}\n`}data: ${JSON.stringify(data)}\n\n`)
+}
 
 /** Whether a stream ends with an event. Readers may not look for what comes after it. */
 export function isLast({ type }: { type?: unknown }): boolean {
   return type === DONE || type === 'message_stop' || /^response\.(completed|incomplete|failed)$/.test(String(type))
 }
 
-/** The JSON object that an event carries; null when it carries none. */
-export function dataOf(event: Uint8Array): any {
+/** Lines that carry nothing of an answer: comments, which keep a connection alive, and what is said of the event. */
+const AROUND_DATA = /^(:|(event|id|retry)(:|$)|$)/
+
+/** The JSON object that an event carries, null when it carries none; and the bytes of what it carries in another form. */
+export function eventOf(event: Uint8Array): { data: any; size: number } {
   const lines = decoder.decode(event).split(/\r\n|\r|\n/)
   const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice(line[5] === ' ' ? 6 : 5))
-  if (data.length === 0) return null
-  if (data[0] === DONE) return { type: DONE }
+  const other = lines.filter((line) => !line.startsWith('data:') && !AROUND_DATA.test(line))
+  const size = encoder.encode(other.join('')).length
+  if (data.length === 0) return { data: null, size }
+  if (data[0] === DONE) return { data: { type: DONE }, size }
   try {
     const value: unknown = JSON.parse(data.join('\n'))
-    return typeof value === 'object' ? value : null
+    if (typeof value === 'object' && value !== null) return { data: value, size }
   } catch {
-    return null
+    // It is a text, or was cut off.
   }
+  return { data: null, size: size + encoder.encode(data.join('')).length }
 }

@@ -1,10 +1,10 @@
 /** One request to a model, and its answer: told to the run before and after, whole or streamed. */
-import { wasm } from '../core/wasm.js'
-import { TripError } from '../errors.js'
+import { answerSize } from '../core/json.js'
+import { TripError, tripOf } from '../errors.js'
 import type { ModelCall } from '../model-call.js'
 import type { Usage } from '../prices.js'
-import type { Reader, Route, ToolCall } from './routes.js'
-import { EventCutter, dataOf, isLast } from './events.js'
+import type { Reader, Route, Shown, ToolCall } from './routes.js'
+import { EventCutter, eventOf, isLast, written } from './events.js'
 
 /** Whom an exchange tells: the run alone, or with what was said so far. */
 export interface Teller {
@@ -13,27 +13,37 @@ export interface Teller {
   /** Throws the trip of a run that is over. */
   check(): void
   used?(usage: Usage): void
-}
-
-const encoder = new TextEncoder()
-
-/** Bytes of the texts in a value. */
-export function textSize(value: unknown): number {
-  if (typeof value === 'string') return encoder.encode(value).length
-  if (typeof value !== 'object' || value === null) return 0
-  let size = 0
-  for (const one of Object.values(value)) size += textSize(one)
-  return size
+  /** A run that is stopped ends with a final answer that says why, and not with an error. */
+  readonly endsPolitely?: boolean
 }
 
 /** Tells what a call used; without a word of the provider, by the size of what came. A budget it breaks is thrown by the run's next question, so that a final answer is not lost. */
 export async function settle(call: ModelCall | null, usage: Usage | null, model: string, came: unknown = ''): Promise<void> {
-  if (call === null) return
+  if (call !== null) await untilNext(() => (usage === null ? call.estimated(came) : call.used(usage, model)))
+}
+
+/** A trip that this leads to is thrown by the run's next question. */
+export async function untilNext(tell: () => unknown): Promise<void> {
   try {
-    await (usage === null ? call.estimated(typeof came === 'number' ? came : textSize(came)) : call.used(usage, model))
+    await tell()
   } catch (error) {
     if (!(error instanceof TripError)) throw error
   }
+}
+
+/**
+ * Ends what is watched when the signal says so; gives what undoes it. A signal may outlive a stream, and must not keep one that was dropped from
+ * being seen as such: hence the weak reference, and a function of its own, whose closures know nothing else.
+ */
+export function whenAborted(signal: AbortSignal | null | undefined, watched: { ended(): Promise<void> }): () => void {
+  const weak = new WeakRef(watched)
+  const brokenOff = (): void =>
+    void weak
+      .deref()
+      ?.ended()
+      .catch(() => {})
+  signal?.addEventListener('abort', brokenOff, { once: true })
+  return () => signal?.removeEventListener('abort', brokenOff)
 }
 
 /** A request that ended with an error. Only one that timed out, or was given up, may have been answered, and billed. */
@@ -41,6 +51,22 @@ export async function failed(call: ModelCall | null, error: unknown): Promise<vo
   if (call === null) return
   const wasLeft = error instanceof Error && /Timeout|Abort/.test(`${error.name} ${error.constructor.name}`)
   await (wasLeft ? settle(call, null, '') : call.release())
+}
+
+/** The model that a request asks. */
+export function modelOf(body: any): string {
+  return typeof body.model === 'string' && body.model !== '' ? body.model : 'unknown'
+}
+
+/** A final answer that says why the run was stopped; throws any other error. */
+export function saidInstead(error: unknown, route: Route, body: any): Response {
+  const trip = tripOf(error)
+  const model = modelOf(body)
+  const whole = trip === null ? null : route.said(trip.message, model)
+  if (trip === null || whole === null) throw error
+  if (body.stream !== true) return Response.json(whole)
+  const events = route.saidEvents(trip.message, model, { count: () => 0, first: undefined })
+  return new Response(joined(events.map(written)) as BodyInit, { headers: { 'content-type': 'text/event-stream' } })
 }
 
 export class Exchange {
@@ -58,8 +84,9 @@ export class Exchange {
 
   /** What is sent. */
   get body(): any {
-    const longest = this.#call?.maxTokens ?? null
-    const body = longest === null ? this.#asked : this.#route.shortened(this.#asked, longest)
+    const { maxTokens = null, model } = this.#call ?? {}
+    const asked = model === undefined || model === modelOf(this.#asked) ? this.#asked : { ...this.#asked, model }
+    const body = maxTokens === null ? asked : this.#route.shortened(asked, maxTokens)
     return body.stream === true ? this.#route.prepareStream(body) : body
   }
 
@@ -84,7 +111,12 @@ export class Exchange {
       await settle(this.#call, null, '')
       throw error
     }
-    await this.#whole(new TextDecoder().decode(bytes))
+    try {
+      await this.#whole(new TextDecoder().decode(bytes))
+    } catch (error) {
+      if (!this.#teller.endsPolitely) throw error
+      return saidInstead(error, this.#route, this.#asked)
+    }
     return replaced(response, bytes)
   }
 
@@ -115,16 +147,17 @@ export class Exchange {
   #watched(body: ReadableStream<Uint8Array>, signal: AbortSignal | null | undefined): ReadableStream<Uint8Array> {
     // Early releases of openai bring a stream of Node's.
     const source = (typeof body.getReader === 'function' ? body : webStream(body)).getReader()
-    const watch = new Watch(this.#teller, this.#route.reader(this.#asked), (usage, model, came) => this.#used(usage, model, came))
-    const brokenOff = (): void => void watch.ended().catch(() => {})
-    signal?.addEventListener('abort', brokenOff, { once: true })
+    const watch = new Watch(this.#teller, this.#route, this.#asked, this.#call)
+    const forget = whenAborted(signal, watch)
     const ended = async (): Promise<void> => {
-      signal?.removeEventListener('abort', brokenOff)
+      forget()
       await watch.ended()
     }
+    watch.rests()
     return new ReadableStream<Uint8Array>(
       {
         async pull(stream) {
+          watch.isRead()
           for (;;) {
             const { done, value } = await source.read().catch(async (error: unknown) => {
               await ended()
@@ -132,14 +165,15 @@ export class Exchange {
             })
             if (done) {
               const rest = watch.rest()
-              if (rest.length > 0) stream.enqueue(rest)
               await ended()
-              watch.check()
+              const last = joined([rest, watch.last()])
+              if (last.length > 0) stream.enqueue(last)
               stream.close()
               return
             }
             const shown = await watch.shown(value)
             if (shown.length > 0) {
+              watch.rests()
               stream.enqueue(shown)
               return
             }
@@ -158,42 +192,70 @@ export class Exchange {
 /** One streamed answer. A trip is thrown at its end only, because the usage comes last. */
 class Watch {
   readonly #teller: Teller
+  readonly #route: Route
+  readonly #asked: any
   readonly #reader: Reader
-  readonly #used: (usage: Usage | null, model: string, came: number) => Promise<void>
+  readonly #call: ModelCall | null
   readonly #cutter = new EventCutter()
-  #came = 0
+  /** An answer that ends politely has no tool calls: from the first part of one on it is held back until it is known to be allowed. */
+  #held: { event: Uint8Array; data: any }[] = []
+  readonly #shown = new ShownEvents()
   #trip: unknown = null
   #hasCalls = false
   #isOver = false
 
-  constructor(teller: Teller, reader: Reader, used: (usage: Usage | null, model: string, came: number) => Promise<void>) {
+  constructor(teller: Teller, route: Route, asked: any, call: ModelCall | null) {
     this.#teller = teller
-    this.#reader = reader
-    this.#used = used
+    this.#route = route
+    this.#asked = asked
+    this.#reader = route.reader(asked)
+    this.#call = call
+  }
+
+  isRead(): void {
+    this.#call?.progress.isRead()
+  }
+
+  rests(): void {
+    this.#call?.progress.rests()
   }
 
   /** What of the bytes the caller may see: whole events. From the call that trips on, it sees nothing more. */
   async shown(bytes: Uint8Array): Promise<Uint8Array> {
     const shown: Uint8Array[] = []
-    for (const event of this.#cutter.cut(bytes)) if (await this.#shows(event)) shown.push(event)
+    for (const event of this.#cutter.cut(bytes)) if (await this.#shows(event)) shown.push(...this.#released(event))
     return joined(shown)
+  }
+
+  /** What may be seen now that the event may. */
+  #released(event: Uint8Array): Uint8Array[] {
+    const { data } = eventOf(event)
+    const isHeld = this.#teller.endsPolitely === true && (this.#held.length > 0 || (data !== null && this.#reader.hasCall(data)))
+    if (isHeld) this.#held.push({ event, data })
+    if (isHeld && (data === null || !isLast(data))) return []
+    return this.#release(isHeld ? [] : [{ event, data }])
+  }
+
+  #release(otherwise: readonly { event: Uint8Array; data: any }[]): Uint8Array[] {
+    const shown = this.#held.length > 0 ? this.#held : otherwise
+    this.#held = []
+    for (const { data } of shown) this.#shown.add(data)
+    return shown.map(({ event }) => event)
   }
 
   /** What is left of an event that does not end. */
   rest(): Uint8Array {
     const rest = this.#cutter.rest()
-    this.#came += rest.length
+    this.#came(eventOf(rest).size)
     return this.#trip === null ? rest : new Uint8Array()
   }
 
   async #shows(event: Uint8Array): Promise<boolean> {
-    const data = dataOf(event)
-    if (data === null) {
-      this.#came += event.length
-      return this.#trip === null
-    }
+    const { data, size } = eventOf(event)
+    this.#came(size)
+    if (data === null) return this.#trip === null
     const calls = this.#reader.take(data)
-    this.#came += textSize(this.#reader.came(data))
+    this.#came(answerSize(this.#reader.came(data)))
     this.#hasCalls ||= calls.length > 0
     if (this.#trip === null) {
       try {
@@ -214,15 +276,50 @@ class Watch {
     if (this.#isOver) return
     this.#isOver = true
     const { usage, isCounted, model } = this.#reader
-    // A stream that broke off: what came is in no report.
-    const outputTokens = Math.max(usage?.outputTokens ?? 0, wasm.usual_tokens(this.#came))
-    await this.#used(usage === null || isCounted ? usage : { ...usage, outputTokens }, model, this.#came)
+    if (usage !== null) this.#teller.used?.(usage)
+    if (usage !== null && isCounted) await settle(this.#call, usage, model)
+    else await untilNext(() => this.#call?.brokenOff())
+  }
+
+  /** So many bytes more, and what the provider has counted by now. */
+  #came(bytes: number): void {
+    const progress = this.#call?.progress
+    if (progress === undefined) return
+    progress.bytes += bytes
+    progress.usage = this.#reader.usage
+    progress.model = this.#reader.model
+  }
+
+  /** What the stream ends with. Throws a trip that it must end with. */
+  last(): Uint8Array {
+    try {
+      this.check()
+      return joined(this.#release([]))
+    } catch (error) {
+      const trip = this.#teller.endsPolitely ? tripOf(error) : null
+      if (trip === null) throw error
+      return joined(this.#route.saidEvents(trip.message, modelOf(this.#asked), this.#shown).map(written))
+    }
   }
 
   check(): void {
     if (this.#trip !== null) throw this.#trip
     // An answer that breaks the budget must not have its calls run; one without calls is the caller's to keep.
     if (this.#hasCalls) this.#teller.check()
+  }
+}
+
+class ShownEvents implements Shown {
+  readonly #counts = new Map<string, number>()
+  first: any
+
+  add(data: any): void {
+    for (const kind of ['', String(data?.type)]) this.#counts.set(kind, this.count(kind) + 1)
+    this.first ??= data?.response
+  }
+
+  count(type: string): number {
+    return this.#counts.get(type) ?? 0
   }
 }
 

@@ -186,7 +186,7 @@ function hookedRequest(original: MakeRequest): MakeRequest {
     const run = isTold() || this[GUARDED] ? null : hookedRun()
     if (run === null) return original.call(this, options, ...rest)
     const spending = new Spending(run)
-    return sent(original, this, (route, body) => spending.begin(route, body), options, rest)
+    return sent(original, this, (...asked) => spending.begin(...asked), options, rest)
   }
 }
 
@@ -197,7 +197,7 @@ function hookedFetch(original: Fetch): Fetch {
     if (run === null || request === null) return original(input, init)
     // A client that was loaded meanwhile tells of itself the next time.
     hooks.hookLoaded()
-    const exchange = await new Spending(run).begin(request.route, request.body)
+    const exchange = await new Spending(run).begin(request.route, request.body, request.mayFallBack)
     let response: Response
     try {
       response = await asTold(() => request.send(original, exchange.body))
@@ -205,7 +205,7 @@ function hookedFetch(original: Fetch): Fetch {
       await exchange.failed(error)
       throw error
     }
-    return exchange.answered(response, init?.signal)
+    return exchange.answered(response, request.signal)
   }
   // Some look at what is on it.
   return Object.assign(hooked, original)
@@ -214,7 +214,8 @@ function hookedFetch(original: Fetch): Fetch {
 /** A request that asks a model, and how to send it with another body; null for any other. */
 async function modelRequest(input: Parameters<Fetch>[0], init: RequestInit | undefined) {
   const isRequest = typeof input === 'object' && 'url' in input
-  const route = routeOf(init?.method ?? (isRequest ? input.method : undefined), isRequest ? input.url : String(input))
+  const address = isRequest ? input.url : String(input)
+  const route = routeOf(init?.method ?? (isRequest ? input.method : undefined), address)
   if (route === null) return null
   const text = await bodyText(init?.body ?? (isRequest ? input.clone() : null))
   const body = parsed(text)
@@ -226,7 +227,9 @@ async function modelRequest(input: Parameters<Fetch>[0], init: RequestInit | und
     headers.delete('content-length')
     return fetch(input, { ...init, headers, body: JSON.stringify(changed) })
   }
-  return { route, body, send }
+  // Where the address names the model, the body does not choose it.
+  const mayFallBack = !/\/deployments\//.test(address)
+  return { route, body, send, mayFallBack, signal: init?.signal ?? (isRequest ? input.signal : null) }
 }
 
 async function bodyText(body: unknown): Promise<string> {

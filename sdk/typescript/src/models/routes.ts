@@ -1,5 +1,6 @@
 /** How the APIs of model services write requests, answers and streams: what of it concerns a run. */
-import type { Usage } from '../prices.js'
+import { usageIn, type Usage } from '../prices.js'
+import { DONE } from './events.js'
 
 type Json = any
 
@@ -38,6 +39,14 @@ export interface Reader {
   came(event: Json): unknown
   /** Whether the event came only because it was asked for here. */
   hides(event: Json): boolean
+  /** Whether a part of a tool call is in an event. */
+  hasCall(event: Json): boolean
+}
+
+/** What the caller has seen of a stream: how many events of a kind, and the first that brought a whole answer. */
+export interface Shown {
+  count(type: string): number
+  readonly first: Json
 }
 
 /** How one API path writes calls, results and usage. */
@@ -55,7 +64,15 @@ export interface Route {
   shortened(body: Json, maxOutput: number): Json
   prepareStream(body: Json): Json
   reader(body: Json): Reader
+  /** A final answer of the model that says a sentence. */
+  said(text: string, model: string): Json
+  /** The same as the events that end a stream. */
+  saidEvents(text: string, model: string, shown: Shown): Json[]
 }
+
+/** The id of an answer that no model has given. */
+const OWN_ID = 'runguard'
+const now = (): number => Math.floor(Date.now() / 1000)
 
 const list = (value: unknown): Json[] => (Array.isArray(value) ? value : [])
 
@@ -70,15 +87,22 @@ export function parseArguments(text: unknown): unknown {
   }
 }
 
-/** From services that count cached and cache-written tokens inside the input: prices want every token once. */
-export function usageOfTotal(total: unknown, output: unknown, cached: unknown, cacheWrite: unknown): Usage {
-  const [cachedTokens, cacheWriteTokens] = [number(cached), number(cacheWrite)]
-  return {
-    inputTokens: Math.max(0, number(total) - cachedTokens - cacheWriteTokens),
-    outputTokens: number(output),
-    cachedTokens,
-    cacheWriteTokens,
-  }
+/**
+ * From frameworks that count cached, cache-written and heard tokens inside the input, and spoken ones inside the output, under names of their own:
+ * prices want every token once.
+ */
+export function usageOfTotal(
+  total: unknown,
+  output: unknown,
+  cached: unknown,
+  cacheWrite: unknown,
+  audio: { heard?: unknown; spoken?: unknown } = {},
+): Usage {
+  const input_tokens_details = { cached_tokens: number(cached), cache_write_tokens: number(cacheWrite), audio_tokens: number(audio.heard) }
+  const output_tokens_details = { audio_tokens: number(audio.spoken) }
+  return (
+    usageIn('openai', { input_tokens: number(total), output_tokens: number(output), input_tokens_details, output_tokens_details }) ?? {}
+  )
 }
 
 function number(value: unknown): number {
@@ -115,7 +139,7 @@ const chat: Route = {
     return { ...body, messages }
   },
   calls: (answer) => list(answer.choices).flatMap((choice) => chatCalls(choice.message)),
-  usage: (answer) => chatUsage(answer.usage, answer.service_tier),
+  usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.choices,
   maxOutput(body) {
     const longest = body.max_completion_tokens ?? body.max_tokens
@@ -133,6 +157,22 @@ const chat: Route = {
   // Without this a streamed chat completion reports no usage at all.
   prepareStream: (body) => ({ ...body, stream_options: { ...body.stream_options, include_usage: true } }),
   reader: (body) => new ChatReader(Boolean(body.stream_options?.include_usage)),
+  said(text, model) {
+    const message = { role: 'assistant', content: text, refusal: null }
+    const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 }
+    const choices = [{ index: 0, message, logprobs: null, finish_reason: 'stop' }]
+    return { id: OWN_ID, object: 'chat.completion', created: now(), model, choices, usage }
+  },
+  saidEvents(text, model) {
+    const chunk = (delta: Json, finish_reason: string | null) => ({
+      id: OWN_ID,
+      object: 'chat.completion.chunk',
+      created: now(),
+      model,
+      choices: [{ index: 0, delta, logprobs: null, finish_reason }],
+    })
+    return [chunk({ role: 'assistant', content: text }, null), chunk({}, 'stop'), { type: DONE }]
+  },
 }
 
 function chatCalls(message: Json): ToolCall[] {
@@ -143,18 +183,10 @@ function chatCalls(message: Json): ToolCall[] {
   })
 }
 
-function chatUsage(usage: Json, serviceTier: unknown): Usage | null {
-  if (!usage) return null
-  const details = usage.prompt_tokens_details
-  const [heard, spoken] = [number(details?.audio_tokens), number(usage.completion_tokens_details?.audio_tokens)]
-  const written = Math.max(0, number(usage.completion_tokens) - spoken)
-  const read = number(usage.prompt_tokens) - heard
-  const told = usageOfTotal(read, written, details?.cached_tokens, details?.cache_write_tokens)
-  return { ...told, audioInputTokens: heard, audioOutputTokens: spoken, serviceTier: tierOf(serviceTier) }
-}
-
-function tierOf(told: unknown): string | undefined {
-  return typeof told === 'string' ? told : undefined
+/** As OpenAI reports it; how it was served stands beside it. */
+function openaiUsage(report: Json, serviceTier: unknown): Usage | null {
+  const usage = usageIn('openai', report)
+  return usage === null || typeof serviceTier !== 'string' ? usage : { ...usage, serviceTier }
 }
 
 class ChatReader implements Reader {
@@ -173,8 +205,8 @@ class ChatReader implements Reader {
     this.model = event.model || this.model
     this.#serviceTier = event.service_tier ?? this.#serviceTier
     if (event.usage) {
-      this.usage = chatUsage(event.usage, this.#serviceTier)
-      this.isCounted = true
+      this.usage = openaiUsage(event.usage, this.#serviceTier)
+      this.isCounted = this.usage !== null
     }
     const finished: ToolCall[] = []
     for (const choice of list(event.choices)) {
@@ -202,6 +234,10 @@ class ChatReader implements Reader {
 
   hides(event: Json): boolean {
     return !this.#usageWasAskedFor && Boolean(event.usage) && list(event.choices).length === 0
+  }
+
+  hasCall(event: Json): boolean {
+    return list(event.choices).some((choice) => list(choice.delta?.tool_calls).length > 0)
   }
 }
 
@@ -231,26 +267,46 @@ const responses: Route = {
     return { ...body, input }
   },
   calls: (answer) => list(answer.output).flatMap(responseCalls),
-  usage: responseUsage,
+  usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.output,
   maxOutput: (body) => number(body.max_output_tokens) || undefined,
   // The API takes no fewer.
   shortened: (body, maxOutput) => ({ ...body, max_output_tokens: Math.max(maxOutput, 16) }),
   prepareStream: (body) => body,
   reader: () => new ResponsesReader(),
+  said: saidResponse,
+  saidEvents(text, model, shown) {
+    const response = { ...shown.first, ...saidResponse(text, shown.first?.model ?? model), id: shown.first?.id ?? OWN_ID }
+    const [item] = response.output
+    const output_index = shown.count('response.output_item.added')
+    const place = { output_index, item_id: item.id, content_index: 0 }
+    const part = item.content[0]
+    const events: Json[] = shown.first ? [] : [{ type: 'response.created', response: { ...response, status: 'in_progress', output: [] } }]
+    events.push(
+      { type: 'response.output_item.added', output_index, item: { ...item, status: 'in_progress', content: [] } },
+      { type: 'response.content_part.added', ...place, part: { ...part, text: '' } },
+      { type: 'response.output_text.delta', ...place, delta: text, logprobs: [] },
+      { type: 'response.output_text.done', ...place, text, logprobs: [] },
+      { type: 'response.content_part.done', ...place, part },
+      { type: 'response.output_item.done', output_index, item },
+      { type: 'response.completed', response },
+    )
+    return events.map((event, place) => ({ ...event, sequence_number: shown.count('') + place }))
+  },
+}
+
+function saidResponse(text: string, model: string): Json {
+  const content = [{ type: 'output_text', text, annotations: [], logprobs: [] }]
+  const output = [{ type: 'message', id: `msg_${OWN_ID}`, role: 'assistant', status: 'completed', content }]
+  const details = { input_tokens_details: { cached_tokens: 0 }, output_tokens_details: { reasoning_tokens: 0 } }
+  const usage = { input_tokens: 0, output_tokens: 0, total_tokens: 0, ...details }
+  return { id: OWN_ID, object: 'response', created_at: now(), status: 'completed', error: null, model, output, tools: [], usage }
 }
 
 function responseCalls(item: Json): ToolCall[] {
   const id = String(item?.call_id ?? '')
   if (item?.type === 'function_call') return [{ id, tool: String(item.name ?? ''), args: parseArguments(item.arguments ?? '') }]
   return item?.type === 'custom_tool_call' ? [{ id, tool: String(item.name ?? ''), args: item.input }] : []
-}
-
-function responseUsage({ usage, service_tier }: Json): Usage | null {
-  if (!usage) return null
-  const details = usage.input_tokens_details
-  const told = usageOfTotal(usage.input_tokens, usage.output_tokens, details?.cached_tokens, details?.cache_write_tokens)
-  return { ...told, serviceTier: tierOf(service_tier) }
 }
 
 class ResponsesReader implements Reader {
@@ -262,7 +318,7 @@ class ResponsesReader implements Reader {
     // `completed`, `incomplete` and `failed` bring the whole response, and with it the usage.
     if (event.response) {
       this.model = event.response.model || this.model
-      this.usage = responseUsage(event.response) ?? this.usage
+      this.usage = openaiUsage(event.response.usage, event.response.service_tier) ?? this.usage
       this.isCounted = this.usage !== null
     }
     return event.type === 'response.output_item.done' ? responseCalls(event.item) : []
@@ -275,6 +331,10 @@ class ResponsesReader implements Reader {
   hides(): boolean {
     return false
   }
+
+  hasCall(event: Json): boolean {
+    return event.type === 'response.output_item.added' && /_call$/.test(String(event.item?.type))
+  }
 }
 
 /** They have no tools, and nothing is written. */
@@ -282,12 +342,15 @@ const embeddings: Route = {
   transcript: () => ({ calls: [], results: new Map(), last: [] }),
   withNudges: (body) => body,
   calls: () => [],
-  usage: (answer) => (answer.usage ? { inputTokens: number(answer.usage.prompt_tokens) } : null),
+  usage: (answer) => openaiUsage(answer.usage, undefined),
   came: () => '',
   maxOutput: () => 0,
   shortened: (body) => body,
   prepareStream: (body) => body,
   reader: () => new ResponsesReader(),
+  // There are no words in an embedding.
+  said: () => null,
+  saidEvents: () => [],
 }
 
 const messages: Route = {
@@ -324,7 +387,7 @@ const messages: Route = {
     return { ...body, messages: written }
   },
   calls: (answer) => list(answer.content).flatMap(messageCall),
-  usage: (answer) => (answer.usage ? messageUsage({}, answer.usage) : null),
+  usage: (answer) => usageIn('anthropic', answer.usage),
   came: (answer) => answer.content,
   maxOutput: (body) => number(body.max_tokens) || undefined,
   shortened(body, maxOutput) {
@@ -337,45 +400,45 @@ const messages: Route = {
   },
   prepareStream: (body) => body,
   reader: () => new MessagesReader(),
+  said: (text, model) => ({ ...saidMessage(model), content: [{ type: 'text', text }], stop_reason: 'end_turn' }),
+  saidEvents(text, model, shown) {
+    const index = shown.count('content_block_start')
+    const begins = shown.count('message_start') > 0 ? [] : [{ type: 'message_start', message: saidMessage(model) }]
+    return [
+      ...begins,
+      { type: 'content_block_start', index, content_block: { type: 'text', text: '' } },
+      { type: 'content_block_delta', index, delta: { type: 'text_delta', text } },
+      { type: 'content_block_stop', index },
+      { type: 'message_delta', delta: { stop_reason: 'end_turn', stop_sequence: null }, usage: { output_tokens: 0 } },
+      { type: 'message_stop' },
+    ]
+  },
+}
+
+function saidMessage(model: string): Json {
+  const usage = { input_tokens: 0, output_tokens: 0 }
+  return { id: OWN_ID, type: 'message', role: 'assistant', model, content: [], stop_reason: null, stop_sequence: null, usage }
 }
 
 function messageCall(block: Json): ToolCall[] {
   return block?.type === 'tool_use' ? [{ id: String(block.id ?? ''), tool: String(block.name ?? ''), args: block.input }] : []
 }
 
-/** Later reports replace earlier ones: the counts of a stream are totals so far. */
-function messageUsage(before: Usage, told: Json): Usage {
-  // Only the first report of a stream tells them apart; the others repeat the sum.
-  const forAnHour = number(told.cache_creation?.ephemeral_1h_input_tokens) || (before.cacheWrite1hTokens ?? 0)
-  const written = told.cache_creation_input_tokens
-  const latest = (value: unknown, earlier: number | undefined): number => (typeof value === 'number' ? number(value) : (earlier ?? 0))
-  return {
-    // Anthropic's input leaves cached tokens out already.
-    inputTokens: latest(told.input_tokens, before.inputTokens),
-    outputTokens: latest(told.output_tokens, before.outputTokens),
-    cachedTokens: latest(told.cache_read_input_tokens, before.cachedTokens),
-    cacheWriteTokens: typeof written === 'number' ? Math.max(0, number(written) - forAnHour) : (before.cacheWriteTokens ?? 0),
-    cacheWrite1hTokens: forAnHour,
-  }
-}
-
 class MessagesReader implements Reader {
   model = ''
   usage: Usage | null = null
   isCounted = false
+  #report: Json = {}
   readonly #open = new Map<unknown, { id: string; name: string; json: string }>()
 
   take(event: Json): ToolCall[] {
     switch (event.type) {
       case 'message_start':
         this.model = event.message?.model || this.model
-        if (event.message?.usage) this.usage = messageUsage({}, event.message.usage)
+        this.#reported(event.message?.usage)
         return []
       case 'message_delta':
-        if (event.usage) {
-          this.usage = messageUsage(this.usage ?? {}, event.usage)
-          this.isCounted = true
-        }
+        this.isCounted = this.#reported(event.usage)
         return []
       case 'content_block_start':
         if (event.content_block?.type === 'tool_use')
@@ -396,12 +459,27 @@ class MessagesReader implements Reader {
     }
   }
 
+  /** Later reports replace earlier ones: the counts of a stream are totals so far. What only the first tells apart stays. */
+  #reported(told: Json): boolean {
+    if (typeof told !== 'object' || told === null) return this.isCounted
+    const counted = Object.entries(told).filter(([, value]) => value !== null && value !== undefined)
+    this.#report = { ...this.#report, ...Object.fromEntries(counted) }
+    this.usage = usageIn('anthropic', this.#report)
+    return this.usage !== null
+  }
+
   came(event: Json): unknown {
-    return event.type === 'content_block_delta' ? event.delta : ''
+    // Its kind is no part of the answer.
+    const { type: _, ...delta } = event.type === 'content_block_delta' ? (event.delta ?? {}) : {}
+    return delta
   }
 
   hides(): boolean {
     return false
+  }
+
+  hasCall(event: Json): boolean {
+    return event.type === 'content_block_start' && event.content_block?.type === 'tool_use'
   }
 }
 

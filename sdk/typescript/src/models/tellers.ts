@@ -1,28 +1,27 @@
 /** Who tells a run of a model call: a hooked client of the money alone, a guarded one of the tools as well. */
-import { BEGIN, HEARS_HOOKS, NOTE_USAGE, type ModelCall, type ModelCallOptions } from '../model-call.js'
+import { BEGIN, HEARS_HOOKS, NOTE_USAGE, type BeginOptions, type ModelCall } from '../model-call.js'
 import type { Usage } from '../prices.js'
-import type { Run } from '../run.js'
-import { Exchange, type Teller } from './exchange.js'
+import type { AnyRun } from '../adapters/runs.js'
+import { Exchange, modelOf, type Teller } from './exchange.js'
 import type { Route, ToolCall } from './routes.js'
 
 /** A conversation that keeps more open or nudged calls than this has lost their results long ago; the oldest are forgotten. */
 const REMEMBERED_CALLS = 10_000
 
-function modelOf(body: any): string {
-  return typeof body.model === 'string' && body.model !== '' ? body.model : 'unknown'
-}
-
 /** What a hooked client needs of a run, in this process or in a service. */
 export interface HookedRun {
-  [BEGIN](model: string, prompt: unknown, options: ModelCallOptions): Promise<ModelCall>
+  [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall>
   [HEARS_HOOKS](): boolean
   [NOTE_USAGE](usage: Usage): void
   check(): void
 }
 
-function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any): Promise<ModelCall> {
-  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body) })
+function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any, mayFallBack: boolean): Promise<ModelCall> {
+  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), mayFallBack })
 }
+
+/** How a request begins: which API it is of, what it asks, and whether the model in its body is the one that answers. */
+export type Begin = (route: Route, body: any, mayFallBack: boolean) => Promise<Exchange>
 
 /** What a hooked client tells: money. Tools are told by who calls them. */
 export class Spending implements Teller {
@@ -33,8 +32,8 @@ export class Spending implements Teller {
   }
 
   /** Throws when the run is over, or has not enough left. */
-  async begin(route: Route, body: any): Promise<Exchange> {
-    const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body) : null
+  async begin(route: Route, body: any, mayFallBack: boolean): Promise<Exchange> {
+    const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body, mayFallBack) : null
     return new Exchange(this, route, body, call)
   }
 
@@ -53,17 +52,19 @@ export class Spending implements Teller {
 
 /** What a guarded client has seen of its run. */
 export class Conversation {
-  readonly #run: Run
+  readonly #run: AnyRun
+  readonly #endsPolitely: boolean
   readonly #waiting = new Map<string, ToolCall>()
   readonly #known = new Map<string, true>()
   readonly #nudges = new Map<string, string>()
 
-  constructor(run: Run) {
+  constructor(run: AnyRun, endsPolitely: boolean) {
     this.#run = run
+    this.#endsPolitely = endsPolitely
   }
 
   /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. `onAsked` hears of calls that are allowed. */
-  async begin(route: Route, asked: any, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange> {
+  async begin(route: Route, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange> {
     this.check()
     const { calls, results } = route.transcript(asked)
     // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
@@ -80,13 +81,14 @@ export class Conversation {
     const nudges = new Map([...this.#nudges].filter(([id]) => results.has(id)))
     const body = nudges.size > 0 ? route.withNudges(asked, nudges) : asked
     const teller: Teller = {
+      endsPolitely: this.#endsPolitely,
       check: () => this.check(),
       asked: async (calls) => {
         await this.asked(calls)
         onAsked(calls)
       },
     }
-    return new Exchange(teller, route, body, await begun(this.#run, route, body))
+    return new Exchange(teller, route, body, await begun(this.#run, route, body, mayFallBack))
   }
 
   async asked(calls: readonly ToolCall[]): Promise<void> {

@@ -38,13 +38,10 @@ async function streamed(client, asked) {
   return content
 }
 
-bars(
-  (service, source, settings) => {
-    const client = guardAnthropic(clientOf(service), source)
-    return () => messages(client, settings)
-  },
-  { endsPolitely: false },
-)
+bars((service, source, settings) => {
+  const client = guardAnthropic(clientOf(service), source, settings)
+  return () => messages(client, settings)
+})
 
 test('a nudge stands behind the result, and the end comes if it does not help', async (t) => {
   const service = await startModel(loops)

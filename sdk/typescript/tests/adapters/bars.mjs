@@ -1,6 +1,7 @@
 // What every adapter between an agent and its model is measured by, with the framework itself and a model on this machine.
 
 import assert from 'node:assert/strict'
+import { writeFileSync } from 'node:fs'
 import test from 'node:test'
 import { BudgetExceededError, currentRun, LoopDetectedError, Run, tripOf, withGuard } from '@runguard/sdk'
 import { COSTLY, startModel } from './model-server.mjs'
@@ -10,6 +11,9 @@ function turnOf({ messages = [], input = [] }) {
   const isAnswer = ({ role, type }) => role === 'assistant' || type === 'function_call'
   return 1 + [...messages, ...(Array.isArray(input) ? input : [])].filter(isAnswer).length
 }
+
+/** With these the row of the framework in the table is measured: where it is written, and a RunGuard service. */
+const { RUNGUARD_ROW, RUNGUARD_URL } = process.env
 
 const asks = (city) => ({ tools: [{ name: 'get_weather', args: { city } }] })
 const healthy = (_, body) => (turnOf(body) <= 2 ? asks(['Paris', 'Rome'][turnOf(body) - 1]) : { text: 'Paris is warmer.' })
@@ -23,7 +27,7 @@ const trips = (Kind) => (error) => tripOf(error) instanceof Kind
  * `agent(service, source, settings)` gives a function that runs the framework's agent once, which has the tool `get_weather` and the model
  * `gpt-4o` or `settings.model`, streamed with `settings.stream`, and gives its last text. It counts its tool runs with `settings.ran()`.
  */
-export function bars(agent, { endsPolitely = true, streams = true, models = true } = {}) {
+export function bars(agent, { endsPolitely = true, streams = true, models = true, hasRow = true } = {}) {
   const set = async (t, script, source, { usage, ...settings } = {}) => {
     const service = await startModel(script, usage === undefined ? {} : { usage })
     t.after(service.stop)
@@ -101,6 +105,18 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
       assert.deepEqual(counts(), { tools: 2, models: 3 })
     })
 
+    test(`bars${how}: once most is spent a cheaper model goes on`, async (t) => {
+      t.mock.method(console, 'warn', () => {})
+      const script = (turn) => (turn <= 3 ? wanders(turn) : { text: 'Paris is warmer.' })
+      const warnings = []
+      const run = new Run({ maxUsd: 1, warnAt: 0.5, fallbackModel: 'gpt-4o-mini', onWarning: ({ message }) => warnings.push(message) })
+      const { invoke, requests } = await set(t, script, run, { stream, usage: COSTLY })
+      assert.equal(await invoke(), 'Paris is warmer.')
+      const [first, ...others] = requests.map(({ model }) => model)
+      assert.deepEqual(others, [first, 'gpt-4o-mini', 'gpt-4o-mini'])
+      assert.deepEqual(warnings, ['$0.50 of $1.00 are spent.'])
+    })
+
     if (endsPolitely) {
       test(`bars${how}: with onTrip: 'end' the answer says why`, async (t) => {
         const run = new Run()
@@ -112,6 +128,54 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
         assert.deepEqual(counts(), { tools: 2, models: 3 })
       })
     }
+  }
+
+  if (RUNGUARD_ROW && hasRow) {
+    test('bars: the row of the table', async (t) => {
+      t.mock.method(console, 'warn', () => {})
+      const stopped = async (...given) => {
+        const { invoke, counts } = await set(t, ...given)
+        await assert.rejects(invoke, trips(Error))
+        return counts()
+      }
+      const cap = (stream) => stopped(wanders, () => new Run({ maxUsd: 0.99 }), { stream, usage: COSTLY })
+      const long = (turn) => asks(`${turn} ${'more '.repeat(2000)}`)
+      const row = {
+        loop: await stopped(loops, () => new Run()),
+        cap: await cap(false),
+        cap_streamed: streams ? await cap(true) : null,
+        no_usage: await stopped(long, () => new Run({ maxUsd: 0.1 }), { usage: null }),
+        at_once: { usd: await spentAtOnce(t) },
+        restart: await countsOfRestart(t, stopped),
+        users: { healthy: await healthyUsers(t), of: 3 },
+      }
+      writeFileSync(RUNGUARD_ROW, JSON.stringify(row))
+    })
+  }
+
+  /** 64 invocations of a quarter dollar each on one run with one dollar: what the service saw. */
+  async function spentAtOnce(t) {
+    const { invoke, counts } = await set(t, () => ({ text: 'done' }), new Run({ maxUsd: 1 }), { usage: COSTLY })
+    await Promise.allSettled(Array.from({ length: 64 }, invoke))
+    return counts().models * 0.25
+  }
+
+  /** A healthy conversation of two calls, then a run of the same id, known to the service alone, with a model that never ends. */
+  async function countsOfRestart(t, stopped) {
+    const runId = `job-${process.pid}-${Date.now()}`
+    const begun = () => Run.remote({ runId, url: RUNGUARD_URL, maxUsd: 0.99 })
+    const short = (_, body) => (turnOf(body) === 1 ? asks('Paris') : { text: 'Paris is warm.' })
+    const { invoke, counts } = await set(t, short, begun(), { usage: COSTLY })
+    assert.equal(await invoke(), 'Paris is warm.')
+    const [before, after] = [counts(), await stopped(wanders, begun(), { usage: COSTLY })]
+    return { tools: before.tools + after.tools, models: before.models + after.models }
+  }
+
+  async function healthyUsers(t) {
+    const { invoke } = await set(t, healthy, () => new Run())
+    let passed = 0
+    for (let user = 0; user < 3; user += 1) passed += Number((await invoke().catch(() => '')) === 'Paris is warmer.')
+    return passed
   }
 
   if (models) {

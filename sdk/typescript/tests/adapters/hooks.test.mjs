@@ -6,6 +6,8 @@ import { rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { createRequire } from 'node:module'
 import test from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
 import Anthropic from '@anthropic-ai/sdk'
@@ -448,4 +450,134 @@ test('sound and the way it was served are priced', async (t) => {
   })
   const due = (600 * 5 + 200 * 20 + 400 * 100 + 300 * 200) / 1e6
   assert.ok(Math.abs(spent - due) < 1e-9, `${spent}, not ${due}`)
+})
+
+setFlagsFromString('--expose-gc')
+const gc = runInNewContext('gc')
+
+/** Runs the collector until `isSo`, for a second at most. */
+async function collectUntil(isSo) {
+  for (let round = 0; round < 100 && !isSo(); round += 1) {
+    gc()
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  assert.ok(isSo())
+}
+
+/** How long it takes, in milliseconds. */
+async function lasts(ask) {
+  const began = performance.now()
+  await ask()
+  return performance.now() - began
+}
+
+for (const [kind, read] of [
+  ['never read', () => {}],
+  ['read in part', async (stream) => void (await stream[Symbol.asyncIterator]().next())],
+]) {
+  test(`a stream that is dropped, ${kind}, is billed for what came and holds up nobody`, async (t) => {
+    t.mock.method(console, 'warn', () => {})
+    const model = await service(t, () => ({ text: 'more '.repeat(300) }))
+    await withGuard({ maxUsd: 1 }, async (run) => {
+      for (const ask of [
+        () => openai(model).chat.completions.create({ ...asked, stream: true }),
+        () => anthropic(model).messages.create({ ...askedClaude, stream: true }),
+        async () =>
+          (await fetch(`${model.url}/chat/completions`, { method: 'POST', body: JSON.stringify({ ...asked, stream: true }) })).body,
+      ]) {
+        const before = run.budget.spent
+        await (async () => void (await read(await ask())))()
+        assert.ok(run.budget.reserved > 0)
+        await collectUntil(() => run.budget.reserved === 0)
+        assert.ok(run.budget.spent > before, 'the prompt was paid')
+      }
+      assert.ok((await lasts(() => openai(model).chat.completions.create(asked))) < 1000)
+    })
+  })
+}
+
+test('two streams that nobody reads yet do not wait for each other', async (t) => {
+  const model = await service(t)
+  await withGuard({ maxUsd: 1 }, async (run) => {
+    const client = openai(model)
+    const begin = () => client.chat.completions.create({ ...asked, stream: true, max_tokens: 1000 })
+    const first = await begin()
+    let second
+    assert.ok((await lasts(async () => (second = await begin()))) < 2000)
+    for (const stream of [first, second]) await all(stream)
+    assert.ok(Math.abs(run.budget.spent - 0.5) < 1e-9, `spent ${run.budget.spent}`)
+  })
+})
+
+test('an aborted stream is billed for what came, read or not', async (t) => {
+  t.mock.method(console, 'warn', () => {})
+  const model = await service(t)
+  await withGuard({ maxUsd: 1 }, async (run) => {
+    const aborting = new AbortController()
+    const stream = await openai(model).chat.completions.create({ ...asked, stream: true }, { signal: aborting.signal })
+    aborting.abort()
+    await new Promise((resolve) => setTimeout(resolve, 50))
+    assert.equal(run.budget.reserved, 0)
+    assert.ok(run.budget.spent > 0)
+    assert.equal(typeof stream.controller, 'object')
+    const signal = AbortSignal.timeout(100)
+    const request = new Request(`${model.url}/chat/completions`, {
+      method: 'POST',
+      body: JSON.stringify({ ...asked, stream: true }),
+      signal,
+    })
+    const response = await fetch(request)
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    assert.equal(run.budget.reserved, 0)
+    assert.equal(response.ok, true)
+  })
+})
+
+test('comments that keep a stream alive are not billed', async (t) => {
+  t.mock.method(console, 'warn', () => {})
+  const spent = async (comments) => {
+    const server = createServer((_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      const chunk = {
+        id: 'a',
+        object: 'chat.completion.chunk',
+        created: 1,
+        model: 'gpt-4o',
+        choices: [{ index: 0, delta: { content: 'more' }, finish_reason: 'stop' }],
+      }
+      response.end(`${': OPENROUTER PROCESSING\n\n'.repeat(comments)}data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`)
+    })
+    await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+    t.after(() => server.close())
+    return withGuard({ maxUsd: 1 }, async (run) => {
+      await all(await openai({ url: `http://127.0.0.1:${server.address().port}` }).chat.completions.create({ ...asked, stream: true }))
+      return run.budget.spent
+    })
+  }
+  const plain = await spent(0)
+  assert.ok(plain > 0)
+  assert.equal(await spent(1000), plain)
+})
+
+test('most of a budget is told once, and then a cheaper model goes on', async (t) => {
+  const printed = t.mock.method(console, 'warn', () => {})
+  for (const [kind, ask] of [
+    ['chat', (model) => openai(model).chat.completions.create(asked)],
+    ['a stream', async (model) => all(await openai(model).chat.completions.create({ ...asked, stream: true }))],
+    ['fetch', async (model) => (await fetch(`${model.url}/chat/completions`, { method: 'POST', body: JSON.stringify(asked) })).json()],
+  ]) {
+    const model = await service(t)
+    const warnings = []
+    const options = { maxUsd: 1, warnAt: 0.5, onWarning: (warning) => warnings.push(warning), fallbackModel: 'gpt-4o-mini' }
+    await withGuard(options, async (run) => {
+      for (let turn = 0; turn < 4; turn += 1) await ask(model)
+      assert.deepEqual(
+        model.requests.map(({ model }) => model),
+        ['gpt-4o', 'gpt-4o', 'gpt-4o-mini', 'gpt-4o-mini'],
+        kind,
+      )
+      assert.deepEqual(warnings, [{ message: '$0.50 of $1.00 are spent.', unit: 'usd', spent: 0.5, limit: 1, runId: run.runId }])
+    })
+  }
+  assert.equal(printed.mock.calls.filter(({ arguments: [text] }) => text.includes('$0.50 of $1.00')).length, 3)
 })

@@ -117,8 +117,9 @@ bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) =>
     description: 'The weather in a city',
     schema: z.object({ city: z.string() }),
   })
-  const model = new ChatOpenAI({ model: name, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
-  const agent = createAgent({ model, tools: [getWeather], middleware: [guardMiddleware(source, { onTrip })] })
+  const modelNamed = (model) => new ChatOpenAI({ model, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
+  const middleware = [guardMiddleware(source, { onTrip, modelNamed })]
+  const agent = createAgent({ model: modelNamed(name), tools: [getWeather], middleware })
   return async () => {
     if (!stream) return (await agent.invoke(task, { recursionLimit: 50 })).messages.at(-1).content
     let last

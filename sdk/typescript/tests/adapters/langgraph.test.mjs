@@ -35,8 +35,8 @@ function graphOf(model, tools) {
 
 for (const build of [graphOf, (llm, tools) => createReactAgent({ llm, tools })]) {
   bars(async (service, source, { ran, stream, model = 'gpt-4o', onTrip }) => {
-    const llm = new ChatOpenAI({ model, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
-    const graph = build(guardChatModel(llm, source, { onTrip }), [weather(ran)])
+    const modelNamed = (model) => new ChatOpenAI({ model, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
+    const graph = build(guardChatModel(modelNamed(model), source, { onTrip, modelNamed }), [weather(ran)])
     return async () => {
       if (!stream) return (await graph.invoke(task, { recursionLimit: 50 })).messages.at(-1).content
       let last

@@ -26,7 +26,7 @@ function agentOf(model, ran) {
 }
 
 bars(async (service, source, { ran, stream, model: name, onTrip }) => {
-  const agent = agentOf(guardModel(modelOf(service, name), source, { onTrip }), ran)
+  const agent = agentOf(guardModel(modelOf(service, name), source, { onTrip, modelNamed: (name) => modelOf(service, name) }), ran)
   return async () => {
     const settings = { maxSteps: 20 }
     if (!stream) return (await agent.generate('Is Paris warmer than Rome?', settings)).text

@@ -11,7 +11,7 @@ const { McpServer } = await import(first ? '@modelcontextprotocol/sdk/server/mcp
 const { InMemoryTransport } = await import(first ? '@modelcontextprotocol/sdk/inMemory.js' : '@modelcontextprotocol/server')
 
 /** A server with one tool, and a guarded client that is connected to it. */
-async function setting(t, run, weather = ({ city }) => `18 degrees in ${city}`) {
+async function setting(t, run, weather = ({ city }) => `18 degrees in ${city}`, settings = {}) {
   const server = new McpServer({ name: 'weather', version: '1.0.0' })
   let runs = 0
   server.registerTool('get_weather', { inputSchema: z.object({ city: z.string() }) }, async (input) => {
@@ -20,7 +20,7 @@ async function setting(t, run, weather = ({ city }) => `18 degrees in ${city}`) 
   })
   const [here, there] = InMemoryTransport.createLinkedPair()
   await server.connect(there)
-  const client = guardClient(new Client({ name: 'agent', version: '1.0.0' }), run)
+  const client = guardClient(new Client({ name: 'agent', version: '1.0.0' }), run, settings)
   await client.connect(here)
   t.after(() => client.close())
   return { client, toolRuns: () => runs }
@@ -109,4 +109,13 @@ test("a tool's error comes back as the server sent it", async (t) => {
   const { isError, content } = await client.callTool(call)
   assert.equal(isError, true)
   assert.match(content[0].text, /the station is down/)
+})
+
+test("with onTrip: 'end' a refused call has a result that says why", async (t) => {
+  const run = new Run()
+  const { client, toolRuns } = await setting(t, run, undefined, { onTrip: 'end' })
+  for (let calls = 0; calls < 2; calls += 1) assert.equal((await client.callTool(call)).isError, undefined)
+  for (let calls = 0; calls < 2; calls += 1)
+    assert.deepEqual(await client.callTool(call), { content: [{ type: 'text', text: run.message }], isError: true })
+  assert.equal(toolRuns(), 2)
 })

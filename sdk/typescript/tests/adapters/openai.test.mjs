@@ -51,10 +51,10 @@ async function responses(client, { ran = () => {}, stream = false, model = 'gpt-
 for (const agent of [chat, responses]) {
   bars(
     (service, source, settings) => {
-      const client = guardOpenAI(clientOf(service), source)
+      const client = guardOpenAI(clientOf(service), source, settings)
       return () => agent(client, settings)
     },
-    { endsPolitely: false },
+    { hasRow: agent === chat },
   )
 }
 

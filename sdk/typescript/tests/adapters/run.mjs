@@ -5,6 +5,7 @@
 //   node run.mjs --quick      those that install in seconds
 //   node run.mjs mcp llmz     these
 //   node run.mjs --fill …     only downloads what they need; the SDK need not be built
+//   node run.mjs --rows=FILE …  writes what was measured into FILE, for `sdk/python/tests/adapters/table.py --add FILE`; needs $RUNGUARD_BIN
 //
 // The folder is $RUNGUARD_ADAPTERS, or one under the system's temporary folder.
 
@@ -14,11 +15,13 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { startService } from '../../../../examples/test/service.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const sdk = join(here, '../..')
 const examples = join(sdk, '../../examples/typescript')
 const folder = process.env.RUNGUARD_ADAPTERS ?? join(tmpdir(), 'runguard-adapters')
+const documentation = readFileSync(join(sdk, '../../docs/adapters-typescript.md'), 'utf8')
 const environments = JSON.parse(readFileSync(join(here, 'environments.json'), 'utf8'))
 
 /** Registries refuse bursts: few connections, and another try a little later. */
@@ -72,6 +75,8 @@ function place(home) {
   for (const from of [here, examples]) {
     for (const file of readdirSync(from)) if (file.endsWith('.mjs')) cpSync(join(from, file), join(home, file))
   }
+  // Whole programs in the documentation begin with their name.
+  for (const [, file, code] of documentation.matchAll(/^```js\n\/\/ (\S+\.mjs)\n(.*?)^```$/gms)) writeFileSync(join(home, file), code)
 }
 
 async function check(name) {
@@ -81,9 +86,18 @@ async function check(name) {
   const home = await fill(name, environment, npm)
   place(home)
   console.log(`\n== ${name} (${Object.entries(environment.packages)[0].join(' ')})`)
-  const tested = spawnSync(node, ['--test', '--test-reporter=spec', `${adapter}.test.mjs`], { cwd: home, stdio: 'inherit' }).status === 0
+  const row = join(home, 'row.json')
+  rmSync(row, { force: true })
+  const env = service && environment.framework ? { ...process.env, RUNGUARD_ROW: row, RUNGUARD_URL: service.url } : process.env
+  const tested =
+    spawnSync(node, ['--test', '--test-reporter=spec', `${adapter}.test.mjs`], { cwd: home, env, stdio: 'inherit' }).status === 0
+  if (existsSync(row)) {
+    const version = Object.entries(environment.packages)[0].join(' ')
+    rows.push({ framework: environment.framework, language: 'typescript', version, ...JSON.parse(readFileSync(row, 'utf8')) })
+  }
   // The examples are written for the release that has an environment of the adapter's name.
-  return tested && (adapter !== name || (exampleStops(node, home, adapter) && typesFit(node, home, adapter)))
+  const hasExample = adapter === name && existsSync(join(examples, `${name}.mjs`))
+  return tested && (!hasExample || (exampleStops(node, home, adapter) && typesFit(node, home, adapter)))
 }
 
 /** Every example has a model that loops, and must say that it was stopped in time. */
@@ -117,7 +131,14 @@ if (process.argv.includes('--fill')) {
 }
 if (!existsSync(join(sdk, 'dist/esm/index.js')))
   throw new Error('The SDK is not built. Run `npm ci && npm run build` in sdk/typescript first.')
+const rowsFile = process.argv.find((argument) => argument.startsWith('--rows='))?.slice('--rows='.length)
+const rows = []
+const service = rowsFile === undefined ? null : await startService()
 const failed = []
 for (const name of names) if (!(await check(name))) failed.push(name)
+if (service) {
+  writeFileSync(rowsFile, `${JSON.stringify(rows, null, 2)}\n`)
+  await service.stop()
+}
 console.log(failed.length > 0 ? `\nfailed: ${failed.join(', ')}` : `\n${names.length} frameworks: all passed`)
 process.exitCode = failed.length > 0 ? 1 : 0

@@ -120,7 +120,7 @@ test('the same error again and again is a stall, whatever the arguments', async 
 
 bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
   const provider = createOpenAICompatible({ name: 'fake', baseURL: service.url, includeUsage: true })
-  const model = guardModel(provider(name), source, { onTrip })
+  const model = guardModel(provider(name), source, { onTrip, modelNamed: provider })
   const get_weather = tool({
     inputSchema: z.object({ city: z.string() }),
     execute: async ({ city }) => (ran(), `18 degrees in ${city}`),

@@ -2,7 +2,7 @@
 
 use crate::boundary::{DONE, GONE, Table, answer, refuse, tripped, whole, with_texts};
 use crate::prices::{known_cost, unknown_model, usage};
-use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, ReservationId, UsageRefused, call_key};
+use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, NO_STEP, ReservationId, UsageRefused, call_key};
 use runguard_core::money::NanoDollars;
 use runguard_core::run::{Money, Trip};
 use std::cell::RefCell;
@@ -123,6 +123,12 @@ pub extern "C" fn budget_count(handle: u32, session: usize, step: usize) -> i32 
     with_texts([session, step], |[session, step]| {
         with_budget(handle, |budget| budget.count(&call_key(session, step)).map_or_else(exceeded, |_| DONE))
     })
+}
+
+/// A call of a budget without steps.
+#[unsafe(no_mangle)]
+pub extern "C" fn budget_count_any(handle: u32) -> i32 {
+    with_budget(handle, |budget| budget.count(NO_STEP).map_or_else(exceeded, |_| DONE))
 }
 
 /// Infinite without a cap; below 0 when the budget was freed.

@@ -1,9 +1,10 @@
 //! What a model call costs.
 
-use crate::boundary::{DONE, UNKNOWN_MODEL, answer_text, refuse, with_texts};
+use crate::boundary::{DONE, UNKNOWN_MODEL, answer, answer_text, refuse, with_texts};
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{Price, Prices, ServiceTier, UnknownModel, UnknownModelError, Usage};
 use runguard_core::run::sentence;
+use serde_json::Value;
 use std::cell::RefCell;
 
 struct InForce {
@@ -104,8 +105,34 @@ pub extern "C" fn prices_unknown(choice: usize) -> i32 {
     })
 }
 
-/// The tokens that a text of so many bytes probably has.
+/// The bytes of what a model has written, from its JSON.
 #[unsafe(no_mangle)]
-pub extern "C" fn usual_tokens(bytes: f64) -> f64 {
-    runguard_core::prices::usual_tokens(bytes as u64) as f64
+pub extern "C" fn answer_size(answer: usize) -> f64 {
+    with_texts([answer], |[answer]| match serde_json::from_str(answer) {
+        Ok(value) => runguard_core::prices::answer_size(&value),
+        Err(_) => answer.len() as u64,
+    }) as f64
+}
+
+/// Reads a usage report, given as JSON, of a provider, and leaves the counts in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn usage_read(provider: usize, report: usize) -> i32 {
+    with_texts([provider, report], |[provider, report]| {
+        let report: Value = match serde_json::from_str(report) {
+            Ok(report) => report,
+            Err(problem) => return refuse(problem),
+        };
+        let read = match provider {
+            "openai" => Usage::from_openai(&report),
+            "anthropic" => Usage::from_anthropic(&report),
+            "bedrock" => Usage::from_bedrock(&report),
+            "gemini" => Usage::from_gemini(&report),
+            _ => {
+                return refuse(format!(
+                    "usage reports of '{provider}' are not known; there are those of openai, anthropic, bedrock and gemini"
+                ));
+            }
+        };
+        read.map_or_else(refuse, |usage| answer(DONE, &usage))
+    })
 }

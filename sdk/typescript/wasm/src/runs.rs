@@ -13,7 +13,7 @@ use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
 use runguard_core::prices::Prompt;
 use runguard_core::run::reply::{self, Fault};
 use runguard_core::run::service::{Question, Told};
-use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used};
+use runguard_core::run::{self, Ask, Ceilings, Loops, ModelCall, Money, Progress, RESERVATION_ENDED, Refusal, Run, Stalls, Used, Warn};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -60,10 +60,11 @@ pub(crate) fn ask_part(question: Question) -> i32 {
     ask(Asked::ByPart(question))
 }
 
-/// Left in the output of a model call that begins: its number, and the longest answer that can be paid.
+/// Left in the output of a model call that begins: its number, the model to ask, and the longest answer that can be paid.
 #[derive(Serialize)]
 struct Started {
     call: u32,
+    model: String,
     max_output: Option<u64>,
 }
 
@@ -74,9 +75,9 @@ fn with_run(handle: u32, operation: impl FnOnce(&mut Run) -> Progress) -> i32 {
         Some(Progress::Done) => DONE,
         Some(Progress::Busy) => BUSY,
         Some(Progress::Started(begun)) => {
-            let max_output = begun.max_output();
+            let (model, max_output) = (begun.model().to_owned(), begun.max_output());
             let call = MODEL_CALLS.with_borrow_mut(|calls| calls.add(begun));
-            answer(TOLD, &Started { call, max_output })
+            answer(TOLD, &Started { call, model, max_output })
         }
         Some(Progress::Nudge(nudge)) => answer(TOLD, &nudge),
         Some(Progress::Refused(Refusal::Trip(trip))) => tripped(&trip),
@@ -110,7 +111,14 @@ pub extern "C" fn reply_read(path: usize, body: usize, status: u32) -> i32 {
 /// A question that came to nothing: it was wrong, or asked of somebody else.
 #[unsafe(no_mangle)]
 pub extern "C" fn question_dropped(question: u32) {
-    QUESTIONS.with_borrow_mut(|questions| questions.remove(question));
+    match QUESTIONS.with_borrow_mut(|questions| questions.take(question)) {
+        Some(Asked::ByRun(handle, ask)) => RUNS.with_borrow_mut(|runs| {
+            if let Some(run) = runs.get(handle) {
+                run.withdrawn(&ask);
+            }
+        }),
+        Some(Asked::ByPart(_)) | None => {}
+    }
 }
 
 /// How a question goes on with its answer, a JSON object; a length below 0 stands for none. Each is answered once.
@@ -143,7 +151,7 @@ pub extern "C" fn question_told(question: u32, told: i32) -> i32 {
 /// Numbers of a run's stall detector and budget with what they stand for; 0 stands for none.
 type Parts = ((u32, Option<Stalls>), (u32, Option<Money>));
 
-fn open([id, rules]: [usize; 2], [tool_calls, model_calls, seconds]: [f64; 3], loops: Option<Loops>, parts: Parts) -> u32 {
+fn open(texts: [usize; 3], [tool_calls, model_calls, seconds, warn_at]: [f64; 4], loops: Option<Loops>, parts: Parts) -> u32 {
     let ((stall_handle, stall), (budget_handle, budget)) = parts;
     let is_whole = stall.is_some() == (stall_handle != 0) && budget.is_some() == (budget_handle != 0);
     let Some(loops) = loops.filter(|_| is_whole) else {
@@ -154,9 +162,11 @@ fn open([id, rules]: [usize; 2], [tool_calls, model_calls, seconds]: [f64; 3], l
     let ceiling = |calls: f64| (calls >= 0.0).then_some(calls as u64);
     let time = (seconds >= 0.0).then(|| Span::from_millis((seconds * 1000.0) as u64));
     let ceilings = Ceilings::default().tool_calls(ceiling(tool_calls)).model_calls(ceiling(model_calls)).time(time);
-    let run = with_texts([id, rules], |[id, rules]| {
+    let run = with_texts(texts, |[id, rules, fallback]| {
         let rules = if rules.is_empty() { Ok(BTreeMap::new()) } else { serde_json::from_str(rules) };
-        rules.map(|rules| Run::new(id, ceilings, loops, stall, budget).with_tool_rules(rules))
+        let fallback = (!fallback.is_empty()).then(|| fallback.to_owned());
+        let warn = Warn::default().at_thousandths(ceiling(warn_at)).fallback_model(fallback);
+        rules.map(|rules| Run::new(id, ceilings, loops, stall, budget).with_tool_rules(rules).with_warning(warn))
     });
     match run {
         Ok(run) => RUNS.with_borrow_mut(|runs| runs.add(run)),
@@ -167,20 +177,23 @@ fn open([id, rules]: [usize; 2], [tool_calls, model_calls, seconds]: [f64; 3], l
     }
 }
 
-/// A run whose parts are in this process; `rules` are those of single tools, as JSON, or nothing. 0 and a reason in the output when one was freed.
+/// A run whose parts are in this process; `rules` are those of single tools, as JSON, or nothing. It is warned at so many thousandths of a
+/// limit (below 0: never), and from then on asks `fallback`, or nothing. 0 and a reason in the output when a part was freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_new(
     id: usize,
     rules: usize,
+    fallback: usize,
     tool_calls: f64,
     model_calls: f64,
     seconds: f64,
+    warn_at: f64,
     detector: u32,
     stall: u32,
     budget: u32,
 ) -> u32 {
     let parts = ((stall, stall::shared(stall)), (budget, budgets::shared(budget)));
-    open([id, rules], [tool_calls, model_calls, seconds], loops::shared(detector), parts)
+    open([id, rules, fallback], [tool_calls, model_calls, seconds, warn_at], loops::shared(detector), parts)
 }
 
 /// A run whose parts a service keeps.
@@ -188,15 +201,17 @@ pub extern "C" fn run_new(
 pub extern "C" fn run_over_service(
     id: usize,
     rules: usize,
+    fallback: usize,
     tool_calls: f64,
     model_calls: f64,
     seconds: f64,
+    warn_at: f64,
     detector: u32,
     stall: u32,
     budget: u32,
 ) -> u32 {
     let parts = ((stall, services::shared_stalls(stall)), (budget, services::shared_budget(budget)));
-    open([id, rules], [tool_calls, model_calls, seconds], services::shared_loops(detector), parts)
+    open([id, rules, fallback], [tool_calls, model_calls, seconds, warn_at], services::shared_loops(detector), parts)
 }
 
 #[unsafe(no_mangle)]
@@ -247,7 +262,15 @@ pub extern "C" fn run_before_model(handle: u32, now: f64) -> i32 {
 /// `prompt` is the JSON of all that is sent, of which only the size matters; below 0 `max_output` is not said,
 /// and the longest the model gives is taken.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_output: f64, has_waited: i32, now: f64) -> i32 {
+pub extern "C" fn run_begin_model(
+    handle: u32,
+    model: usize,
+    prompt: usize,
+    max_output: f64,
+    has_waited: i32,
+    may_fall_back: i32,
+    now: f64,
+) -> i32 {
     with_texts([model, prompt], |[model, text]| {
         let mut prompt = Prompt::default();
         match serde_json::from_str(text) {
@@ -255,7 +278,7 @@ pub extern "C" fn run_begin_model(handle: u32, model: usize, prompt: usize, max_
             Err(_) => prompt.add(text),
         }
         let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
-        let asked = run::Asked { model, prompt, max_output, choices: 1, has_waited: has_waited != 0, may_fall_back: false };
+        let asked = run::Asked { model, prompt, max_output, choices: 1, has_waited: has_waited != 0, may_fall_back: may_fall_back != 0 };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }
@@ -282,6 +305,29 @@ pub extern "C" fn run_finish_model(
     })
 }
 
+/// The answer broke off: the provider had counted this much, and so many bytes had come.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_finish_broken_off(
+    handle: u32,
+    call: u32,
+    model: usize,
+    bytes: f64,
+    input: f64,
+    output: f64,
+    cached: f64,
+    cache_write: f64,
+    cache_write_1h: f64,
+    audio_input: f64,
+    audio_output: f64,
+    service_tier: u32,
+) -> i32 {
+    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
+    with_texts([model], |[model]| {
+        let model = (!model.is_empty()).then_some(model);
+        finish(handle, call, Used::BrokenOff { model, usage: &usage, bytes: bytes as u64 })
+    })
+}
+
 /// Nobody has counted: an answer of so many bytes came.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_finish_uncounted(handle: u32, call: u32, bytes: f64) -> i32 {
@@ -294,16 +340,17 @@ pub extern "C" fn run_drop_model(handle: u32, call: u32) -> i32 {
     finish(handle, call, Used::Nothing)
 }
 
-/// Nobody will say what became of it.
-#[unsafe(no_mangle)]
-pub extern "C" fn model_call_free(call: u32) {
-    MODEL_CALLS.with_borrow_mut(|calls| calls.remove(call));
-}
-
 /// A call that has ended before changes nothing.
 fn finish(handle: u32, call: u32, used: Used<'_>) -> i32 {
     let Some(call) = MODEL_CALLS.with_borrow_mut(|calls| calls.take(call)) else { return DONE };
     with_run(handle, |run| run.finish_model(call, used, &known_cost))
+}
+
+/// Once, when most of a limit is spent: leaves what to tell in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_take_warning(handle: u32) -> i32 {
+    let warning = RUNS.with_borrow_mut(|runs| runs.get(handle).and_then(Run::take_warning));
+    warning.map_or(DONE, |warning| answer(TOLD, &warning))
 }
 
 /// Calls that were billed by counting bytes.
@@ -335,6 +382,15 @@ pub extern "C" fn run_record_usage(
 ) -> i32 {
     let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
     with_texts([model], |[model]| with_run(handle, |run| run.record_usage(model, &usage, || known_cost(model, &usage))))
+}
+
+/// Somebody who sees more than the run does has found a loop: `cycle` is one round of calls as JSON, `message` says so.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_stop_loop(handle: u32, cycle: usize, message: usize, repeats: u32) -> i32 {
+    with_texts([cycle, message], |[cycle, message]| {
+        let cycle = serde_json::from_str(cycle).unwrap_or_default();
+        with_run(handle, |run| run.stop_loop(cycle, repeats, message.to_owned()))
+    })
 }
 
 /// Whether the run was stopped.

@@ -178,6 +178,12 @@ pub extern "C" fn service_budget_count(handle: u32, session: usize, step: usize)
     with_texts([session, step], |[session_id, step_id]| of_budget(handle, |budget| budget.record(Spent::Call { session_id, step_id })))
 }
 
+/// A call of a budget without steps.
+#[unsafe(no_mangle)]
+pub extern "C" fn service_budget_count_any(handle: u32) -> i32 {
+    of_budget(handle, |budget| budget.record(Spent::AnyCall))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn service_budget_record_usage(
     handle: u32,
