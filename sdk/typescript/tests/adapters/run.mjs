@@ -92,7 +92,8 @@ async function check(name) {
   const tested =
     spawnSync(node, ['--test', '--test-reporter=spec', `${adapter}.test.mjs`], { cwd: home, env, stdio: 'inherit' }).status === 0
   if (existsSync(row)) {
-    const version = Object.entries(environment.packages)[0].join(' ')
+    const measured = environment.measured ?? Object.keys(environment.packages)[0]
+    const version = `${measured} ${environment.packages[measured]}`
     rows.push({ framework: environment.framework, language: 'typescript', version, ...JSON.parse(readFileSync(row, 'utf8')) })
   }
   // The examples are written for the release that has an environment of the adapter's name.

@@ -1,5 +1,6 @@
 //! The core of RunGuard behind a C-like interface, for the TypeScript package.
 
+mod bedrock;
 mod boundary;
 mod breakers;
 mod budgets;

@@ -1,0 +1,106 @@
+//! Agents of Amazon Bedrock: what their trace says, and how calls of their actions ended.
+
+use crate::boundary::{DONE, GONE, Table, answer, answer_text, overlaid, refuse, with_texts};
+use runguard_core::bedrock::{AttemptSettings, Preset, Turn};
+use runguard_core::detect::actions::Action;
+use runguard_core::detect::failures::{CallHistory, CallResult, failure_in};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::cell::RefCell;
+
+thread_local! {
+    static TURNS: RefCell<Table<Turn>> = const { RefCell::new(Table::new()) };
+}
+
+/// The settings that differ from the usual ones, as JSON; 0 and a reason in the output when one is refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn bedrock_turn_new(settings: usize) -> u32 {
+    let settings = with_texts([settings], |[changes]| overlaid(&AttemptSettings::default(), changes));
+    let checked = settings.and_then(|settings| settings.check().map(|()| settings).map_err(|problem| problem.to_string()));
+    match checked {
+        Ok(settings) => TURNS.with_borrow_mut(|turns| turns.add(Turn::new(settings))),
+        Err(problem) => {
+            refuse(problem);
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn bedrock_turn_free(handle: u32) {
+    TURNS.with_borrow_mut(|turns| turns.remove(handle));
+}
+
+/// An event of the stream as JSON; leaves the steps it leads to in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn bedrock_turn_hear(handle: u32, event: usize) -> i32 {
+    with_texts([event], |[event]| match serde_json::from_str::<Value>(event) {
+        Ok(event) => TURNS
+            .with_borrow_mut(|turns| turns.get(handle).map(|turn| turn.hear(&event)))
+            .map_or(GONE, |steps| answer(DONE, &steps)),
+        Err(problem) => refuse(problem),
+    })
+}
+
+/// The settings for a kind of agent.
+#[unsafe(no_mangle)]
+pub extern "C" fn bedrock_preset(name: usize) -> i32 {
+    with_texts([name], |[name]| Preset::from_name(name).map_or_else(refuse, |preset| answer(DONE, &preset.settings())))
+}
+
+/// An action as Bedrock wrote it, as JSON; leaves its name and its arguments in the output.
+#[unsafe(no_mangle)]
+pub extern "C" fn action_call(action: usize) -> i32 {
+    #[derive(Serialize)]
+    struct Called {
+        name: String,
+        args: Value,
+    }
+    with_texts([action], |[action]| {
+        let read: Map<String, Value> = serde_json::from_str(action).unwrap_or_default();
+        let Action { name, arguments: args, .. } = Action::read(&read);
+        answer(DONE, &Called { name, args })
+    })
+}
+
+/// The latest calls of a session after something happened, and why a call must not be made.
+#[derive(Serialize)]
+struct Remembered {
+    calls: Vec<String>,
+    refusal: Option<String>,
+}
+
+/// A signature that is none is that of no call.
+fn number(signature: &str) -> u64 {
+    u64::from_str_radix(signature, 16).unwrap_or_default()
+}
+
+fn history(calls: &str) -> CallHistory {
+    CallHistory::read(&serde_json::from_str::<Vec<String>>(calls).unwrap_or_default())
+}
+
+/// `calls` are those that are remembered, as JSON; a call with this signature is about to be made.
+#[unsafe(no_mangle)]
+pub extern "C" fn history_begin(calls: usize, action: usize, signature: usize) -> i32 {
+    with_texts([calls, action, signature], |[calls, action, signature]| {
+        let mut history = history(calls);
+        let refusal = history.begin(action, number(signature));
+        answer(DONE, &Remembered { calls: history.texts(), refusal })
+    })
+}
+
+/// The same when it is known what came of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn history_finish(calls: usize, signature: usize, failed: u32) -> i32 {
+    with_texts([calls, signature], |[calls, signature]| {
+        let mut history = history(calls);
+        history.finish(number(signature), CallResult::of(failed != 0));
+        answer(DONE, &Remembered { calls: history.texts(), refusal: None })
+    })
+}
+
+/// Leaves what a text says went wrong in the output; nothing when it tells of no failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn failure_told(text: usize) {
+    with_texts([text], |[text]| answer_text(&failure_in(text).unwrap_or_default()));
+}
