@@ -479,8 +479,10 @@ for (const [kind, read] of [
     t.mock.method(console, 'warn', () => {})
     const model = await service(t, () => ({ text: 'more '.repeat(300) }))
     await withGuard({ maxUsd: 1 }, async (run) => {
+      // From openai 7 on the client holds on to a stream that was begun, as long as its connection is there.
+      const isHeld = kind === 'read in part' && Number.parseInt(require('openai/version').VERSION) >= 7
       for (const ask of [
-        () => openai(model).chat.completions.create({ ...asked, stream: true }),
+        ...(isHeld ? [] : [() => openai(model).chat.completions.create({ ...asked, stream: true })]),
         () => anthropic(model).messages.create({ ...askedClaude, stream: true }),
         async () =>
           (await fetch(`${model.url}/chat/completions`, { method: 'POST', body: JSON.stringify({ ...asked, stream: true }) })).body,

@@ -35,9 +35,9 @@ pub extern "C" fn bedrock_turn_free(handle: u32) {
 #[unsafe(no_mangle)]
 pub extern "C" fn bedrock_turn_hear(handle: u32, event: usize) -> i32 {
     with_texts([event], |[event]| match serde_json::from_str::<Value>(event) {
-        Ok(event) => TURNS
-            .with_borrow_mut(|turns| turns.get(handle).map(|turn| turn.hear(&event)))
-            .map_or(GONE, |steps| answer(DONE, &steps)),
+        Ok(event) => {
+            TURNS.with_borrow_mut(|turns| turns.get(handle).map(|turn| turn.hear(&event))).map_or(GONE, |steps| answer(DONE, &steps))
+        }
         Err(problem) => refuse(problem),
     })
 }
