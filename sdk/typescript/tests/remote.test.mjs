@@ -240,7 +240,12 @@ inBoth('detectors kept by a service', (sdk) => {
       await (await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })).used({ inputTokens: 200_000 })
       const call = await run.modelCall('gpt-4o', 'hi', { maxTokens: 9 })
       assert.deepEqual([warnings, call.model], [[0.5], 'gpt-4o-mini'])
+      assert.ok((await run.budget.books()).reserved > 0)
       call.free()
+      // Nobody waits for it: the service is told on its own time.
+      for (let round = 0; round < 100 && (await run.budget.books()).reserved > 0; round += 1)
+        await new Promise((resolve) => setTimeout(resolve, 10))
+      assert.equal((await run.budget.books()).reserved, 0)
     } finally {
       console.warn = warn
     }

@@ -19,14 +19,7 @@ import { DONE, failure, outputJson, wasm, write } from '../core/wasm.js'
 import { InvalidInputError } from '../errors.js'
 import { LoopDetector } from '../loop.js'
 import { Run } from '../run.js'
-import {
-  Listener,
-  Sessions,
-  sharedSessions,
-  type AttemptSettings,
-  type ListenerSettings,
-  type SessionOptions,
-} from './bedrock-run.js'
+import { Listener, Sessions, sharedSessions, type AttemptSettings, type ListenerSettings, type SessionOptions } from './bedrock-run.js'
 import type { AnyRun } from './runs.js'
 
 export { Sessions, type AttemptSettings, type SessionOptions }
