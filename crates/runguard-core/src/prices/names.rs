@@ -190,10 +190,11 @@ fn without_context_size(name: &str) -> Option<String> {
 
 /// The name before a date (`…-2024-08-06`, `…-20250219`).
 pub(super) fn without_date(name: &str) -> Option<&str> {
-    let shape: String = name.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
-    ["-0000-00-00", "-00000000"].into_iter().find(|date| shape.ends_with(*date)).and_then(|date| {
-        let (rest, found) = name.split_at_checked(name.len() - date.len())?;
-        (found.starts_with("-20") && !rest.is_empty()).then_some(rest)
+    let has_shape = |byte: u8, shape: u8| if shape == b'0' { byte.is_ascii_digit() } else { byte == shape };
+    ["-0000-00-00", "-00000000"].into_iter().find_map(|date| {
+        let (rest, found) = name.split_at_checked(name.len().checked_sub(date.len())?)?;
+        let is_date = found.starts_with("-20") && found.bytes().zip(date.bytes()).all(|(byte, shape)| has_shape(byte, shape));
+        (is_date && !rest.is_empty()).then_some(rest)
     })
 }
 
