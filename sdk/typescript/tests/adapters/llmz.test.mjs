@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { z } from '@bpinternal/zui'
-import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
+import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError, tripOf } from '@runguard/sdk'
 import { guardHooks } from '@runguard/sdk/llmz'
 import { _CustomModelClient, execute, Tool } from 'llmz'
 
@@ -62,6 +62,7 @@ test('a loop ends the execution with our error as its cause, and stays ended', a
     const result = await execute({ ...task, ...guardHooks(run) })
     assert.equal(result.isError(), true)
     assert.equal(result.error.code, 'EXECUTION_ABORTED')
+    assert.equal(tripOf(result.error), run.trip)
     assert.ok(chain(result.error).some((error) => error instanceof LoopDetectedError && error.pattern === 'get_weather'))
     assert.throws(() => run.check(), LoopDetectedError)
     assert.deepEqual(counts(), { tools: 3, models })
