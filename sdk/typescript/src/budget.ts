@@ -55,7 +55,7 @@ const nothing: BudgetLimits = {}
 export class BudgetTracker extends CoreObject {
   readonly #alerts: Alerts | null
   /** What was reported: each limit is exceeded again by every later record. */
-  readonly #reported = new Set<string>()
+  readonly #reported: Set<string> | null
 
   constructor(limits: BudgetOptions = nothing, parent?: { handle: number }) {
     known('BudgetTracker', limits, ['maxUsd', 'maxTokens', 'cap', 'alerts'])
@@ -66,6 +66,7 @@ export class BudgetTracker extends CoreObject {
     ] as const
     super(parent === undefined ? wasm.budget_new(...given) : wasm.budget_child(parent.handle, ...given), wasm.budget_free)
     this.#alerts = Alerts.of(limits.alerts)
+    this.#reported = this.#alerts === null ? null : new Set()
   }
 
   /** The same with async methods, kept by a RunGuard service. */
@@ -189,7 +190,7 @@ export class BudgetTracker extends CoreObject {
   }
 
   #told(error: RunGuardError): RunGuardError {
-    if (this.#alerts === null || !(error instanceof BudgetExceededError)) return error
+    if (this.#alerts === null || this.#reported === null || !(error instanceof BudgetExceededError)) return error
     const limit = `${error.unit} ${error.limit}`
     if (!this.#reported.has(limit)) this.#alerts.send(error)
     this.#reported.add(limit)

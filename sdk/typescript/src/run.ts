@@ -104,7 +104,8 @@ export class CoreRun extends CoreObject {
   readonly #runId: string
   readonly #alerts: Alerts | null
   readonly #onWarning: ((warning: BudgetWarning) => unknown) | undefined
-  readonly #underWay = new Set<CallProgress>()
+  /** Made with the first model call: there may be very many runs. */
+  #underWay: Set<CallProgress> | null = null
   #trip: TripError | null = null
 
   constructor(runId: string, options: Pick<RunOptions, 'alerts' | 'onWarning'>, handle: number) {
@@ -116,6 +117,7 @@ export class CoreRun extends CoreObject {
 
   /** What a model call needs of its run; `heed` makes of a status what it means. */
   keeper(heed: (status: number) => unknown): CallKeeper {
+    this.#underWay ??= new Set()
     return { runId: this.#runId, handle: this.handle, underWay: this.#underWay, heed, spent: () => this.spent() }
   }
 
