@@ -11,6 +11,8 @@ export interface ModelCallOptions {
 
 /** What only adapters and hooked clients say. */
 export interface BeginOptions extends ModelCallOptions {
+  /** How many answers are asked for; `maxTokens` is the length of each. */
+  choices?: number | undefined
   /** Whoever asks can ask another model instead. */
   mayFallBack?: boolean | undefined
 }
@@ -77,7 +79,7 @@ const LONGEST_THOUGHT_MS = 5_000
 
 /** A call that is under way. `used`, `estimated` or `release` ends it; what comes after changes nothing. */
 export class ModelCall extends CoreObject {
-  /** The longest answer that what is left pays for; null when the one that was asked for fits. */
+  /** The longest answer that what is left pays for; null when the one that was asked for fits. Of several answers, each. */
   readonly maxTokens: number | null
   /** The model to ask: `fallbackModel` of the run once most is spent. */
   readonly model: string
@@ -164,12 +166,14 @@ function uncounted({ runId }: CallKeeper, run: number, call: number, bytes: numb
 export async function beginModel(keeper: CallKeeper, model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
   const name = text('model', model, LONGEST_NAME)
   const longest = options.maxTokens === undefined ? -1 : count('maxTokens', options.maxTokens)
+  const choices = options.choices ?? 1
   const mayFallBack = Number(options.mayFallBack ?? false)
   const sent = resultToText(prompt)
   const began = Date.now()
   for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 1.5, LONGEST_PAUSE_MS)) {
     const hasWaited = Number(Date.now() - began > PATIENCE_MS || areLeftAlone(keeper.underWay))
-    const status = wasm.run_begin_model(keeper.handle, writeTwo(name, sent), secondLength, longest, hasWaited, mayFallBack, Date.now())
+    const names = writeTwo(name, sent)
+    const status = wasm.run_begin_model(keeper.handle, names, secondLength, longest, choices, hasWaited, mayFallBack, Date.now())
     const begun = await keeper.heed(status)
     if (begun !== false) return new ModelCall(keeper, begun as Begun)
     await new Promise((resolve) => setTimeout(resolve, pause))

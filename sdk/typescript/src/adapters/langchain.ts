@@ -66,6 +66,7 @@ export function begin(
     model: modelName(model),
     prompt: [besides, messages.map((message) => [message.content, message.tool_calls])],
     maxTokens: longest(model, settings),
+    choices: positive(settings?.n, model?.n) ?? 1,
     mayFallBack: modelNamed !== undefined,
     results: toolResults(messages),
     last: ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id)),
@@ -105,9 +106,13 @@ function answerer(answer: any): string | undefined {
   return [answer.response_metadata?.model_name, answer.response_metadata?.model].find(isName)
 }
 
+/** The first of these that is a number of tokens, or of answers. */
+function positive(...given: unknown[]): number | undefined {
+  return given.find((count): count is number => Number.isSafeInteger(count) && (count as number) > 0)
+}
+
 function longest(model: any, settings: any): number | undefined {
-  const given = [settings?.maxTokens, settings?.max_tokens, model?.maxTokens]
-  return given.find((count) => Number.isSafeInteger(count) && count > 0)
+  return positive(settings?.maxTokens, settings?.max_tokens, model?.maxTokens)
 }
 
 function tokens(usage: any): Usage | null {

@@ -45,6 +45,8 @@ export interface ModelRequest {
   /** All that is sent. */
   readonly prompt: unknown
   readonly maxTokens: number | undefined
+  /** How many answers are asked for; one when it is not said. */
+  readonly choices?: number | undefined
   /** Another model can be asked instead. */
   readonly mayFallBack: boolean
   /** Every result that is in the request. */
@@ -89,6 +91,7 @@ export class ModelTurns {
     }
     const call = await asked.run[BEGIN](request.model, request.prompt, {
       maxTokens: request.maxTokens,
+      choices: request.choices,
       mayFallBack: request.mayFallBack,
     })
     const remember = (one: AskedCall): void => {

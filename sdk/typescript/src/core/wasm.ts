@@ -93,6 +93,7 @@ interface Exports {
     model: number,
     prompt: number,
     maxOutput: number,
+    choices: number,
     hasWaited: number,
     mayFallBack: number,
     now: number,

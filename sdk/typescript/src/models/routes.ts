@@ -58,8 +58,10 @@ export interface Route {
   usage(answer: Json): Usage | null
   /** What the model has written. */
   came(answer: Json): unknown
-  /** The longest answer that is asked for, all of its alternatives together. */
+  /** The longest answer that is asked for. Of several, each. */
   maxOutput(body: Json): number | undefined
+  /** How many answers are asked for. */
+  choices(body: Json): number
   /** The body, asking for no longer answer than this. */
   shortened(body: Json, maxOutput: number): Json
   prepareStream(body: Json): Json
@@ -141,18 +143,13 @@ const chat: Route = {
   calls: (answer) => list(answer.choices).flatMap((choice) => chatCalls(choice.message)),
   usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.choices,
-  maxOutput(body) {
-    const longest = body.max_completion_tokens ?? body.max_tokens
-    return number(longest) > 0 ? longest * (number(body.n) || 1) : undefined
-  },
+  maxOutput: (body) => number(body.max_completion_tokens ?? body.max_tokens) || undefined,
+  choices: (body) => number(body.n) || 1,
   shortened(body, maxOutput) {
     // Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
     const isOpenAI = /(^|\/)(gpt-|chatgpt-|o1|o3|o4)[^/]*$/.test(String(body.model))
     const given = ['max_completion_tokens', 'max_tokens'].find((name) => body[name])
-    return {
-      ...body,
-      [given ?? (isOpenAI ? 'max_completion_tokens' : 'max_tokens')]: Math.max(1, Math.floor(maxOutput / (number(body.n) || 1))),
-    }
+    return { ...body, [given ?? (isOpenAI ? 'max_completion_tokens' : 'max_tokens')]: maxOutput }
   },
   // Without this a streamed chat completion reports no usage at all.
   prepareStream: (body) => ({ ...body, stream_options: { ...body.stream_options, include_usage: true } }),
@@ -270,6 +267,7 @@ const responses: Route = {
   usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.output,
   maxOutput: (body) => number(body.max_output_tokens) || undefined,
+  choices: () => 1,
   // The API takes no fewer.
   shortened: (body, maxOutput) => ({ ...body, max_output_tokens: Math.max(maxOutput, 16) }),
   prepareStream: (body) => body,
@@ -345,6 +343,7 @@ const embeddings: Route = {
   usage: (answer) => openaiUsage(answer.usage, undefined),
   came: () => '',
   maxOutput: () => 0,
+  choices: () => 1,
   shortened: (body) => body,
   prepareStream: (body) => body,
   reader: () => new ResponsesReader(),
@@ -390,6 +389,7 @@ const messages: Route = {
   usage: (answer) => usageIn('anthropic', answer.usage),
   came: (answer) => answer.content,
   maxOutput: (body) => number(body.max_tokens) || undefined,
+  choices: () => 1,
   shortened(body, maxOutput) {
     const budget = body.thinking?.budget_tokens
     if (typeof budget !== 'number' || budget < maxOutput) return { ...body, max_tokens: maxOutput }

@@ -17,7 +17,7 @@ export interface HookedRun {
 }
 
 function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any, mayFallBack: boolean): Promise<ModelCall> {
-  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), mayFallBack })
+  return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), choices: route.choices(body), mayFallBack })
 }
 
 /** How a request begins: which API it is of, what it asks, and whether the model in its body is the one that answers. */

@@ -231,6 +231,25 @@ test('an answer is no longer than what is left pays for', async (t) => {
   assert.deepEqual(model.requests[2], asked)
 })
 
+for (const given of [{}, { max_tokens: 1000 }]) {
+  test(`each of many answers is paid for: ${JSON.stringify(given)}`, async (t) => {
+    const model = await service(t)
+    const client = openai(model)
+    const many = { ...asked, n: 64, ...given }
+    await withGuard({ maxUsd: 0.5 }, () => client.chat.completions.create(many))
+    const [sent] = model.requests
+    const longest = sent.max_tokens ?? sent.max_completion_tokens
+    // Fifty cents are 50,000 tokens that are written, for 64 answers.
+    assert.ok(sent.n === 64 && longest > 776 && longest < 784, `${longest}`)
+    // 7 tokens each are no answers.
+    await assert.rejects(
+      withGuard({ maxUsd: 0.005 }, () => client.chat.completions.create(many)),
+      BudgetExceededError,
+    )
+    assert.equal(model.requests.length, 1)
+  })
+}
+
 test('the caller sees a stream as it would be without us', async (t) => {
   const model = await service(t)
   const ask = WAYS['chat, streamed'](model)

@@ -260,13 +260,14 @@ pub extern "C" fn run_before_model(handle: u32, now: f64) -> i32 {
 }
 
 /// `prompt` is the JSON of all that is sent, of which only the size matters; below 0 `max_output` is not said,
-/// and the longest the model gives is taken.
+/// and the longest the model gives is taken. It is that of each of the `choices`.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_begin_model(
     handle: u32,
     model: usize,
     prompt: usize,
     max_output: f64,
+    choices: f64,
     has_waited: i32,
     may_fall_back: i32,
     now: f64,
@@ -278,7 +279,9 @@ pub extern "C" fn run_begin_model(
             Err(_) => prompt.add(text),
         }
         let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
-        let asked = run::Asked { model, prompt, max_output, choices: 1, has_waited: has_waited != 0, may_fall_back: may_fall_back != 0 };
+        // A whole number, which JavaScript has checked.
+        let choices = choices as u64;
+        let asked = run::Asked { model, prompt, max_output, choices, has_waited: has_waited != 0, may_fall_back: may_fall_back != 0 };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }
