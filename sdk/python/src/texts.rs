@@ -34,10 +34,10 @@ pub(crate) fn similarity(py: Python<'_>, a: &str, b: &str, autojunk: bool) -> f6
     py.detach(|| ratio(a, b, if autojunk { Junk::Popular } else { Junk::Keep }))
 }
 
-/// The bytes of all texts in a value: of what is sent, or of what came.
+/// The bytes of what a model has written: of all texts in a value, without the names of fields.
 #[pyfunction]
-pub(crate) fn text_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    Ok(values::prompt(value)?.bytes)
+pub(crate) fn answer_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    values::answer_size(value)
 }
 
 /// The tokens that a text of so many bytes probably has.

@@ -138,11 +138,25 @@ pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> 
 /// How large a prompt is: all texts in a value. What cannot be read in it is no text.
 pub(crate) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     let mut prompt = Prompt::default();
-    measure(value, &mut prompt, 0)?;
+    measure(value, Measured::Prompt, &mut prompt, 0)?;
     Ok(prompt)
 }
 
-fn measure(value: &Bound<'_, PyAny>, prompt: &mut Prompt, depth: usize) -> PyResult<()> {
+/// The bytes of what a model has written, in whatever form it came; as [`runguard_core::prices::answer_size`] counts them.
+pub(crate) fn answer_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let mut written = Prompt::default();
+    measure(value, Measured::Answer, &mut written, 0)?;
+    Ok(written.bytes_of_answer())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measured {
+    Prompt,
+    /// Names of fields are added by the service, and numbers are places and counts.
+    Answer,
+}
+
+fn measure(value: &Bound<'_, PyAny>, what: Measured, prompt: &mut Prompt, depth: usize) -> PyResult<()> {
     if depth > fingerprint::DEEPEST {
         return Ok(());
     }
@@ -150,26 +164,30 @@ fn measure(value: &Bound<'_, PyAny>, prompt: &mut Prompt, depth: usize) -> PyRes
         prompt.add(&text(given)?);
     } else if let Ok(dict) = value.cast::<PyDict>() {
         for (key, value) in dict.iter() {
-            measure(&key, prompt, depth + 1)?;
-            measure(&value, prompt, depth + 1)?;
+            if what == Measured::Prompt {
+                measure(&key, what, prompt, depth + 1)?;
+            }
+            measure(&value, what, prompt, depth + 1)?;
         }
     } else if let Ok(items) = value.cast::<PyList>() {
         for item in items.iter() {
-            measure(&item, prompt, depth + 1)?;
+            measure(&item, what, prompt, depth + 1)?;
         }
     } else if let Ok(items) = value.cast::<PyTuple>() {
         for item in items.iter() {
-            measure(&item, prompt, depth + 1)?;
+            measure(&item, what, prompt, depth + 1)?;
         }
     } else if value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() {
         prompt.attachments += 1;
     } else if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>() {
-        prompt.bytes += BYTES_OF_A_NUMBER;
+        if what == Measured::Prompt {
+            prompt.bytes += BYTES_OF_A_NUMBER;
+        }
     } else if let Ok(fields) = value.getattr("__dict__") {
         // Messages of frameworks and answers of clients: their fields.
         if let Ok(fields) = fields.cast::<PyDict>() {
             for (_, value) in fields.iter() {
-                measure(&value, prompt, depth + 1)?;
+                measure(&value, what, prompt, depth + 1)?;
             }
         }
     }

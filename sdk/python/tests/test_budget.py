@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from runguard import BudgetExceededError, BudgetTracker, InvalidInputError, Run, UnknownModelError, cost_usd, read_usage
+from runguard import BudgetExceededError, BudgetTracker, InvalidInputError, Run, UnknownModelError, _core, cost_usd, read_usage
 
 
 def test_a_million_steps_of_a_tenth_of_a_cent_are_a_thousand_dollars() -> None:
@@ -192,6 +192,19 @@ def test_a_call_without_a_length_may_be_as_long_as_the_models_answers() -> None:
         assert call.max_tokens == 1_000, "8,192 tokens are more than the dollar"
     with Run(max_usd=0.1).model_call("gpt-4o", "?") as call:
         assert call.max_tokens is not None and call.max_tokens < 10_000, "its 16,384 tokens are 16 cents"
+
+
+def test_what_a_service_adds_to_an_answer_is_not_billed() -> None:
+    class Delta:
+        def __init__(self) -> None:
+            self.content, self.index, self.refusal = "Hello", 0, None
+
+    assert _core.answer_size([{"index": 0, "delta": {"content": "Hello", "refusal": None}}]) == _core.answer_size(Delta()) == 5
+    assert _core.answer_size([b"a picture", "data:image/png;base64," + "iVBORw0KGgo" * 1_000]) == 2 * 3_000, "as they are usually billed"
+    run = Run(max_tokens=1_000_000)
+    for answer in ("word " * 300, [{"type": "text", "text": "word "}] * 300):
+        run.model_call("gpt-4o", "").estimated(answer)
+    assert run.budget is not None and run.budget.spent_tokens == 500 + (1_500 + 300 * len("text")) // 3
 
 
 def test_sound_service_tiers_hours_and_embeddings_have_their_prices() -> None:

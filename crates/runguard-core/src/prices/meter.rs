@@ -83,6 +83,12 @@ impl Prompt {
             .saturating_add(self.attachments.saturating_mul(MOST_TOKENS_AN_ATTACHMENT))
     }
 
+    /// Of an answer whose texts were added, without names and numbers: the bytes it is billed by. An image or a recording has those that it
+    /// usually costs.
+    pub const fn bytes_of_answer(self) -> u64 {
+        self.bytes.saturating_add(self.attachments.saturating_mul(USUAL_TOKENS_AN_ATTACHMENT * USUAL_BYTES_A_TOKEN))
+    }
+
     /// The tokens it probably has.
     pub const fn usual_tokens(self) -> u64 {
         usual_tokens(self.bytes).saturating_add(self.attachments.saturating_mul(USUAL_TOKENS_AN_ATTACHMENT))
@@ -109,7 +115,7 @@ pub fn answer_size(answer: &Value) -> u64 {
     }
     let mut written = Prompt::default();
     add(&mut written, answer);
-    written.bytes.saturating_add(written.attachments.saturating_mul(USUAL_TOKENS_AN_ATTACHMENT * USUAL_BYTES_A_TOKEN))
+    written.bytes_of_answer()
 }
 
 /// The tokens that a text of so many bytes probably has.

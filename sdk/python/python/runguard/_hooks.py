@@ -160,7 +160,8 @@ class _Hooks:
         """Work that a run hands to another thread belongs to it."""
         from concurrent.futures import ThreadPoolExecutor
 
-        submit, start = ThreadPoolExecutor.submit, threading.Thread.start
+        submit: Any = ThreadPoolExecutor.submit
+        start = threading.Thread.start
 
         @functools.wraps(submit)
         def submit_in_run(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -499,7 +499,7 @@ class ModelCall:
 
     def estimated(self, answer: Any = "") -> None:
         """The provider counted nothing: `answer` is what came, and its size is billed."""
-        self._came(_core.text_size(answer))
+        self._came(_core.answer_size(answer))
 
     def _came(self, size: int) -> None:
         step = self.run._run.finish_uncounted(self._call, size)
@@ -655,8 +655,10 @@ def _lets_run(run: Run, tool: str) -> contextvars.Token[Any]:
     return _let_run.set([run, tool])
 
 
-def _is_counted(counted: List[Any], run: Run, tool: str) -> bool:
-    if counted[0] is not run or counted[1] != tool:
+def _is_let_run(run: Run, tool: str) -> bool:
+    """Whether this call of the tool is the one that an adapter has counted."""
+    counted = _let_run.get()
+    if not counted or counted[0] is not run or counted[1] != tool:
         return False
     # What the tool calls in turn is another call.
     counted.clear()
@@ -672,7 +674,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: O
 
     name = _tool_name(function, name)
     told = _core.Tool(name, *parameters_of(function))
-    before, after, counted_by = told.before, told.after, _let_run.get
+    before, after, let_run = told.before, told.after, _let_run.get
 
     def heeded(run: Run, given: Any) -> int:
         """The call is more than counted: a trip, or a service has to be asked."""
@@ -690,8 +692,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: O
         @functools.wraps(function)
         async def guarded_async(*args: Any, **kwargs: Any) -> Any:
             run = find_run()
-            counted = counted_by()
-            if run is None or (counted and _is_counted(counted, run, name)):
+            if run is None or (let_run() and _is_let_run(run, name)):
                 return await function(*args, **kwargs)
             given = before(run._run, args, kwargs)
             if type(given) is not int:
@@ -709,8 +710,7 @@ def wrap_tool(function: Function, find_run: Callable[[], Optional[Run]], name: O
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         run = find_run()
-        counted = counted_by()
-        if run is None or (counted and _is_counted(counted, run, name)):
+        if run is None or (let_run() and _is_let_run(run, name)):
             return function(*args, **kwargs)
         given = before(run._run, args, kwargs)
         if type(given) is not int:

@@ -44,7 +44,7 @@ def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Ma
         return answer
     call._is_sent = True
     if operation == "Converse":
-        settle(call, model, _of_converse(answer.get("usage")), _core.text_size(answer.get("output")))
+        settle(call, model, _of_converse(answer.get("usage")), _core.answer_size(answer.get("output")))
     elif operation == "ConverseStream":
         answer["stream"] = _Stream(answer["stream"], call, model, _converse_event)
     elif operation == "InvokeModel":
@@ -78,7 +78,7 @@ def _of_converse(usage: Optional[Mapping[str, Any]]) -> Optional[Tokens]:
 
 def _of_headers(headers: Mapping[str, str]) -> Optional[Tokens]:
     counts = [headers.get(f"x-amzn-bedrock-{name}-token-count") for name in ("input", "output", "cache-read-input", "cache-write-input")]
-    return None if counts[0] is None and counts[1] is None else Tokens(*(int(count or 0) for count in counts))
+    return None if counts[0] is None and counts[1] is None else Tokens.of_counts(*(int(count or 0) for count in counts))
 
 
 def _converse_event(event: Mapping[str, Any]) -> Optional[Tokens]:
@@ -109,7 +109,7 @@ class _Stream:
         try:
             for event in self._stream:
                 self._tokens = self._read(event) or self._tokens
-                self._came += _core.text_size(_read(event["chunk"].get("bytes")) if "chunk" in event else event.get("contentBlockDelta"))
+                self._came += _core.answer_size(_read(event["chunk"].get("bytes")) if "chunk" in event else event.get("contentBlockDelta"))
                 yield event
         finally:
             self._settle()

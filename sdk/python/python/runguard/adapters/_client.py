@@ -265,11 +265,11 @@ class Exchange:
         answer = _readable(answer)
         try:
             tokens, calls = self.route.tokens(answer), self.route.calls(answer)
-            came = 0 if tokens is not None else _core.text_size(self.route.came(answer))
+            came = 0 if tokens is not None else _core.answer_size(self.route.came(answer))
         except (AttributeError, LookupError, TypeError, ValueError) as problem:
             # A caller may ask for another form (`cast_to=`), and a proxy may answer in one of its own. It is paid for all the same.
             log.warning("an answer cannot be read (%s): its cost is an estimate, by its size", problem)
-            tokens, calls, came = None, [], _core.text_size(answer)
+            tokens, calls, came = None, [], _core.answer_size(answer)
         self.used(getattr(answer, "model", None), tokens, came)
         return calls
 
@@ -421,11 +421,11 @@ class _Watch:
         """Notes what is in an event. Gives the calls that it completes."""
         try:
             calls = self._reader.take(event)
-            came = _core.text_size(self._reader.came(event))
+            came = _core.answer_size(self._reader.came(event))
         except (AttributeError, LookupError, TypeError, ValueError) as problem:
             # A proxy's own: the caller may know what it is.
             log.debug("an event of a stream cannot be read: %s", problem)
-            calls, came = [], _core.text_size(event)
+            calls, came = [], _core.answer_size(event)
         self._came += came
         self._has_calls = self._has_calls or bool(calls)
         call = self._exchange.call
@@ -588,9 +588,9 @@ class _Came:
         reader, size = self._route.reader(self._asked), 0
         for event in _events(text):
             try:
-                size += _core.text_size(reader.came(event))
+                size += _core.answer_size(reader.came(event))
             except (AttributeError, LookupError, TypeError, ValueError):
-                size += _core.text_size(event)
+                size += _core.answer_size(event)
         return size
 
     def text(self) -> str:

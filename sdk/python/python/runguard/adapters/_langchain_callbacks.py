@@ -76,7 +76,7 @@ class RunGuardCallbacks(BaseCallbackHandler):
         if chats:
             settle_messages(call, chats)
         else:
-            settle(call, None, None, _core.text_size([generation.text for generation in generations]))
+            settle(call, None, None, _core.answer_size([generation.text for generation in generations]))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         self._ended(run_id)
@@ -84,7 +84,7 @@ class RunGuardCallbacks(BaseCallbackHandler):
         came = [generation.text for batch in response.generations for generation in batch] if response is not None else []
         if any(came):
             # A stream that broke off.
-            settle(call, None, None, _core.text_size(came))
+            settle(call, None, None, _core.answer_size(came))
         else:
             failed(call, error)
 

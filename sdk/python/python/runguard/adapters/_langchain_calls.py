@@ -49,10 +49,11 @@ def settle_messages(call: Optional[ModelCall], messages: Iterable[BaseMessage]) 
     messages = list(messages)
     counted = [(message, tokens) for message in messages for tokens in (_tokens(message),) if tokens is not None]
     if not counted:
-        settle(call, None, None, _core.text_size(said(messages)))
+        settle(call, None, None, _core.answer_size(said(messages)))
         return
     told = counted[0][0].response_metadata
-    tokens = Tokens(*(sum(parts) for parts in zip(*(tokens.counts for _, tokens in counted))), service_tier=counted[0][1].service_tier)
+    sums = Tokens.of_counts(*(sum(parts) for parts in zip(*(tokens.counts for _, tokens in counted))))
+    tokens = sums._replace(service_tier=counted[0][1].service_tier)
     settle(call, told.get("model_name") or told.get("model"), tokens)
 
 

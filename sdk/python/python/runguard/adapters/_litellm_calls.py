@@ -108,7 +108,7 @@ class _Asked:
             # Whether the caller did not ask for the chunk that has the usage.
             hides_usage = not (self._kwargs.get("stream_options") or {}).get("include_usage")
             return _Stream(answer, call, self.model, hides_usage)
-        settle(call, self.model, _tokens(getattr(answer, "usage", None), getattr(answer, "service_tier", None)), _core.text_size(getattr(answer, "choices", None)))
+        settle(call, self.model, _tokens(getattr(answer, "usage", None), getattr(answer, "service_tier", None)), _core.answer_size(getattr(answer, "choices", None)))
         return answer
 
 
@@ -143,7 +143,7 @@ class _Stream:
     def _shows(self, chunk: Any) -> bool:
         usage = getattr(chunk, "usage", None)
         self._usage = usage or self._usage
-        self._call._has_come = self._came = self._came + _core.text_size([getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or ()])
+        self._call._has_come = self._came = self._came + _core.answer_size([getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or ()])
         return not (usage and self._hides_usage and not getattr(chunk, "choices", None))
 
     def _settle(self) -> None:

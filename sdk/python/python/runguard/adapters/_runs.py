@@ -118,16 +118,6 @@ def starts(run: Run, tool: str) -> None:
     _lets_run(run, tool)
 
 
-def is_let_run(run: Run, tool: str) -> bool:
-    """Whether this call of the tool is the one that an adapter has counted."""
-    counted = _let_run.get()
-    if not counted or counted[0] is not run or counted[1] != tool:
-        return False
-    # What the tool calls in turn is another call.
-    counted.clear()
-    return True
-
-
 def checked(on_trip: Any) -> OnTrip:
     if on_trip not in ("raise", "end"):
         raise InvalidInputError(f'on_trip must be "raise" or "end", not {on_trip!r}.')

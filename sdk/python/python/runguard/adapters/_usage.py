@@ -34,6 +34,11 @@ class Tokens(NamedTuple):
         return (self.input, self.output, self.cached, self.cache_write, self.cache_write_1h, self.audio_input, self.audio_output)
 
     @classmethod
+    def of_counts(cls, *counts: int) -> Tokens:
+        """From the numbers, in their order; those that are left out are 0."""
+        return cls._make((*counts, *cls().counts[len(counts) :], None))
+
+    @classmethod
     def of_total(
         cls,
         total_input: Optional[int],

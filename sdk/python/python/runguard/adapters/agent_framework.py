@@ -99,7 +99,7 @@ class _Models(ChatMiddleware):
         """The answer, once the run has heard of it."""
         run = self._run
         tokens = _tokens(response.usage_details)
-        came = 0 if tokens is not None else _core.text_size([_written(item) for message in response.messages for item in message.contents])
+        came = 0 if tokens is not None else _core.answer_size([_written(item) for message in response.messages for item in message.contents])
         await run._aside(settle, call, response.model or model, tokens, came)
         try:
             for asked in _calls(response):
@@ -118,7 +118,7 @@ class _Models(ChatMiddleware):
             came = 0
             try:
                 async for update in stream:
-                    came += _core.text_size([_written(item) for item in update.contents])
+                    came += _core.answer_size([_written(item) for item in update.contents])
                     # Calls are shown once it is known that they may run.
                     if any(item.type == "function_call" for item in update.contents):
                         held.append(update)

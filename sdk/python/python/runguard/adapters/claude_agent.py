@@ -96,7 +96,7 @@ class ClaudeGuard:
             elif isinstance(message, ResultMessage):
                 await self.run._aside(self._ended, message)
             elif isinstance(message, UserMessage):
-                self._said += _core.text_size(message.content)
+                self._said += _core.answer_size(message.content)
             yield message
         if self._refused is not None and not self.ends_quietly(self._refused):
             raise self._refused
@@ -107,7 +107,7 @@ class ClaudeGuard:
 
     def _answered(self, message: AssistantMessage) -> None:
         # An answer comes in one message per content block; all of them have its id and its usage.
-        before, came = self._said, _core.text_size(message.content)
+        before, came = self._said, _core.answer_size(message.content)
         self._said += came
         is_begun = message.message_id is None or message.message_id in self._answers
         if not is_begun:
@@ -130,11 +130,11 @@ class ClaudeGuard:
     def _ended(self, message: ResultMessage) -> None:
         # An answer's message is sent before its output is counted; the result has the sums of the query.
         total, counted = _tokens(message.usage), self._counted
-        self._count(Tokens(*(max(whole - part, 0) for whole, part in zip(total.counts, counted.counts))))
+        self._count(Tokens.of_counts(*(max(whole - part, 0) for whole, part in zip(total.counts, counted.counts))))
         self._counted = Tokens()
 
     def _count(self, tokens: Tokens) -> None:
-        self._counted = Tokens(*(before + more for before, more in zip(self._counted.counts, tokens.counts)))
+        self._counted = Tokens.of_counts(*(before + more for before, more in zip(self._counted.counts, tokens.counts)))
         try:
             note_usage(self.run, self._model, tokens)
         except RunGuardError as error:
@@ -187,4 +187,4 @@ def _tokens(usage: Optional[dict[str, Any]]) -> Tokens:
     written = told.get("cache_creation_input_tokens") or 0
     for_an_hour = (told.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
     read = (told.get(name) or 0 for name in ("input_tokens", "output_tokens", "cache_read_input_tokens"))
-    return Tokens(*read, max(written - for_an_hour, 0), for_an_hour)
+    return Tokens.of_counts(*read, max(written - for_an_hour, 0), for_an_hour)

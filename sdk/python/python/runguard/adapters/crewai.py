@@ -129,7 +129,7 @@ class _Hooks:
         call = self._take_call()
         if call is not None:
             tokens = _tokens(event.usage) if event.usage else Tokens()
-            settle(call, event.model, tokens if any(tokens.counts) else None, 0 if any(tokens.counts) else _core.text_size(event.response))
+            settle(call, event.model, tokens if any(tokens.counts) else None, 0 if any(tokens.counts) else _core.answer_size(event.response))
 
     def _failed(self, source: Any, event: Any) -> None:
         failed(self._take_call(), RuntimeError(event.error))
@@ -146,6 +146,6 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
     # Bedrock's own counts are handed on as they are; CrewAI knows how to read all others.
     if "inputTokens" in usage:
         names = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-        return Tokens(*(usage.get(name) or 0 for name in names))
+        return Tokens.of_counts(*(usage.get(name) or 0 for name in names))
     used = UsageMetrics.from_provider_dict(usage) or UsageMetrics()
     return Tokens.of_total(used.prompt_tokens, used.completion_tokens, used.cached_prompt_tokens, used.cache_creation_tokens)

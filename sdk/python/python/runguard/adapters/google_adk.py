@@ -97,14 +97,14 @@ class RunGuardPlugin(BasePlugin):
             return
         asked.model = llm_response.model_version or asked.model
         if llm_response.partial:
-            asked.came += _core.text_size(_plain(llm_response.content))
+            asked.came += _core.answer_size(_plain(llm_response.content))
             return
         # The parts of a streamed answer repeat the usage so far; the whole answer has all of it.
         usage = llm_response.usage_metadata
         tokens = _tokens(usage) if usage is not None else Tokens()
         # LiteLLM has zeros where the provider said nothing.
         if not any(tokens.counts):
-            asked.came = max(asked.came, _core.text_size(_plain(llm_response.content)))
+            asked.came = max(asked.came, _core.answer_size(_plain(llm_response.content)))
         else:
             asked.tokens = tokens
             await self._settle(self._runs.of(callback_context.invocation_id), callback_context)

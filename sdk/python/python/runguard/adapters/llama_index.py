@@ -168,7 +168,7 @@ class _Asked:
             return
         self._is_over = True
         message = getattr(self._last, "message", None)
-        came = _core.text_size(_written(message) if message is not None else getattr(self._last, "text", "")) if self._tokens is None else 0
+        came = _core.answer_size(_written(message) if message is not None else getattr(self._last, "text", "")) if self._tokens is None else 0
         settle(call, self.model, self._tokens, came)
 
     def ended(self, trip: TripError) -> Any:

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, Optional, TypeVar
 
 from runguard.errors import InvalidInputError, TripError
-from runguard.run import Run, current_run
+from runguard.run import Run, _is_let_run, current_run
 
-from ._runs import OnTrip, RunLike, checked, is_let_run
+from ._runs import OnTrip, RunLike, checked
 
 __all__ = ["guard_session"]
 
@@ -40,7 +40,7 @@ def guard_session(session: Session, run: RunLike = None, *, on_trip: OnTrip = "r
         asked = current_run() if run is None else run if isinstance(run, Run) else run()
         # A call that goes on with what the server has asked for is counted already, and so is one that an adapter lets run.
         is_continued = kwargs.get("input_responses") is not None or kwargs.get("request_state") is not None
-        if asked is None or is_continued or is_let_run(asked, name):
+        if asked is None or is_continued or _is_let_run(asked, name):
             return await send(name, arguments, *args, **kwargs)
         given = arguments or {}
         try:

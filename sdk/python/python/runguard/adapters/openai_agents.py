@@ -70,7 +70,7 @@ class RunGuardHooks(RunHooks[Any]):
         # The SDK has zeros where the provider said nothing.
         is_counted = bool(usage.input_tokens or usage.output_tokens)
         tokens = Tokens.of_total(usage.input_tokens, usage.output_tokens, details.cached_tokens, written) if is_counted else None
-        await run._aside(settle, call, self._model or _name_of(agent), tokens, 0 if is_counted else _core.text_size(response.output))
+        await run._aside(settle, call, self._model or _name_of(agent), tokens, 0 if is_counted else _core.answer_size(response.output))
         for item in response.output:
             for asked in response_call(item):
                 await run._aside(run.before_tool, asked.tool, asked.args)

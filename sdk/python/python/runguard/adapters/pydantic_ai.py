@@ -107,7 +107,7 @@ class RunGuard(AbstractCapability[Any]):
         # pydantic-ai counts cached tokens inside the input, whatever the provider does, and has zeros where it said nothing.
         is_counted = bool(usage.input_tokens or usage.output_tokens)
         tokens = Tokens.of_total(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
-        came = 0 if is_counted else _core.text_size([_written(part) for part in response.parts])
+        came = 0 if is_counted else _core.answer_size([_written(part) for part in response.parts])
         await run._aside(settle, call, response.model_name, tokens if is_counted else None, came)
         try:
             for part in response.parts:

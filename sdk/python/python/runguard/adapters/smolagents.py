@@ -147,7 +147,7 @@ class _Guard:
         except BaseException as error:
             failed(call, error)
             raise
-        settle(call, model.model_id, _tokens(message.token_usage), _core.text_size(_said(message)))
+        settle(call, model.model_id, _tokens(message.token_usage), _core.answer_size(_said(message)))
         return message  # type: ignore[no-any-return]
 
     def generate_stream(self, model: Any, messages: Any, *args: Any, **kwargs: Any) -> Iterator[ChatMessageStreamDelta]:
@@ -156,7 +156,7 @@ class _Guard:
         try:
             for delta in model.generate_stream(messages, *args, **kwargs):
                 tokens = _tokens(delta.token_usage) or tokens
-                came += _core.text_size(_said(delta))
+                came += _core.answer_size(_said(delta))
                 yield delta
         except Exception as error:
             if not came:

@@ -80,7 +80,7 @@ class RunGuardHooks(HookProvider):
         usage = response.message.get("metadata", {}).get("usage")
         tokens = _tokens(usage) if usage else Tokens()
         # Strands has zeros where the provider said nothing.
-        came = 0 if any(tokens.counts) else _core.text_size(response.message.get("content"))
+        came = 0 if any(tokens.counts) else _core.answer_size(response.message.get("content"))
         await call.run._aside(settle, call, _config(event.agent).get("model_id"), tokens if any(tokens.counts) else None, came)
 
     async def after_invocation(self, event: AfterInvocationEvent) -> None:
