@@ -243,3 +243,12 @@ def test_most_of_a_budget_is_told_once() -> None:
     for wrong in (0, 1.5, -1, True, "0.5"):
         with pytest.raises(InvalidInputError, match="warn_at"):
             Run(max_usd=1, warn_at=wrong)  # type: ignore[arg-type]
+
+
+def test_whoever_wants_to_be_warned_need_not_say_when() -> None:
+    told: List[Any] = []
+    run = Run(max_usd=1, on_warning=told.append)
+    run.record_usd(0.79)
+    assert not told
+    run.record_usd(0.02)
+    assert [warning.message for warning in told] == ["$0.81 of $1.00 are spent."]

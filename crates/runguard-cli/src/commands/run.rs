@@ -66,7 +66,11 @@ const INSTALL: [(&str, &str); 2] = [
     ("@INSTALL_PYTHON@", "pip install sdk/python (a folder of the source of RunGuard)"),
     (
         "@INSTALL_NODE@",
-        "npm install runguard-sdk-0.1.0.tgz (made in sdk/typescript of the source of RunGuard: npm ci && npm run build && npm pack)",
+        concat!(
+            "npm install runguard-sdk-",
+            env!("CARGO_PKG_VERSION"),
+            ".tgz (made in sdk/typescript of the source of RunGuard: npm ci && npm run build && npm pack)"
+        ),
     ),
 ];
 

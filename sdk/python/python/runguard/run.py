@@ -106,7 +106,7 @@ class Run:
         # What decides. A part that a service keeps stands in it with its questions.
         self._run = _core.Run(
             self.run_id, self.max_tool_calls, self.max_model_calls, max_seconds, _kept(self.loop), _kept(self.stall), _kept(self.budget), _rules(tools),
-            *_warning(warn_at, fallback_model),
+            *_warning(warn_at, on_warning, fallback_model),
         )
         self._on_warning = on_warning
         # For adapters that tell the model what it has already (`on_repeat="tell"`).
@@ -413,10 +413,12 @@ class BudgetWarning(namedtuple("BudgetWarning", ("message", "unit", "spent", "li
     run_id: str
 
 
-def _warning(warn_at: Optional[float], fallback_model: Optional[str]) -> tuple[Optional[int], Optional[str]]:
-    """As the native half takes them: thousandths. A fallback without a share is taken at four fifths."""
+def _warning(
+    warn_at: Optional[float], on_warning: Optional[Callable[[BudgetWarning], Any]], fallback_model: Optional[str]
+) -> tuple[Optional[int], Optional[str]]:
+    """As the native half takes them: thousandths. Without a share whoever wants to be told is told at four fifths."""
     if warn_at is None:
-        return (None if fallback_model is None else 800), fallback_model
+        return (None if on_warning is None and fallback_model is None else 800), fallback_model
     if isinstance(warn_at, bool) or not isinstance(warn_at, (int, float)) or not 0 < warn_at <= 1:
         raise InvalidInputError(f"warn_at must be a share of the budget above 0 and up to 1, such as 0.8, not {warn_at!r}.")
     return round(warn_at * 1000), fallback_model
