@@ -160,3 +160,61 @@ def test_patience_is_what_everybody_waits(cluster):
     assert answer["degraded"] and answered - asked < 0.2, "nobody waits for what is known to be away"
     redis.go_on()
     wait_until_sound(cluster)
+
+
+def test_the_same_old_snapshot_comes_back_again(cluster):
+    """Two crashes before the next save: what is put back is older than what was built the first time."""
+    redis = cluster.start_redis()
+    cluster.start(2)
+    assert redis.cli("SAVE") == "OK"
+    snapshot = (redis.folder / "dump.rdb").read_bytes()
+    names = [f"s{number}" for number in range(40)]
+    use_up(cluster, names)
+    with cluster.load() as load:
+        for _ in range(3):
+            load.wait_for(200)
+            redis.kill()
+            (redis.folder / "dump.rdb").write_bytes(snapshot)
+            redis.start()
+            load.wait_until_sound(30)
+            assert not (passed := passed_unmarked(cluster, names)), f"{len(passed)} such as {passed[0]}"
+    load.check(cluster.database)
+
+
+def test_a_node_that_starts_with_waiting_rows_says_so_before_it_answers(cluster):
+    redis = cluster.start_redis("--appendonly", "yes", "--appendfsync", "always")
+    cluster.start(2)
+    wait_until_sound(cluster)
+    redis.kill()
+    until(lambda: retry(cluster.nodes[0].client(), "probe").get("degraded"), "a marked answer")
+    names = [f"s{number}" for number in range(60)]
+    use_up(cluster, names)
+    cluster.nodes[0].kill()
+    redis.start()
+    cluster.nodes[0].start()
+    assert not (passed := passed_unmarked(cluster, names)), f"{len(passed)} such as {passed[0]}"
+    wait_until_sound(cluster)
+    assert not passed_unmarked(cluster, names)
+
+
+def test_an_erasure_is_not_undone_by_an_old_snapshot(cluster):
+    redis = cluster.start_redis()
+    node = cluster.node()
+    use_up(cluster, ["gone", "stays"])
+    assert redis.cli("SAVE") == "OK"
+    erased = node.client().delete("/v1/sessions/gone")
+    assert erased.status == 200, erased.json
+    redis.kill()
+    redis.start()
+    wait_until_sound(cluster)
+    assert retry(node.client(), "gone")["allow"], "what was erased counts again"
+    assert not retry(node.client(), "stays")["allow"]
+
+
+def test_a_node_without_traffic_notices_that_its_connection_is_another(cluster):
+    redis = cluster.start_redis()
+    proxy = cluster.proxy(redis.port)
+    node = cluster.node(state=proxy.url)
+    use_up(cluster, ["s"])
+    proxy.cut()
+    until(lambda: node.client().delete("/v1/sessions/s").status == 200, "an erasure on a node that decides nothing", 10)

@@ -106,13 +106,22 @@ pub struct Report {
 pub enum Unclear {
     Empty,
     NoStart,
+    TooLarge,
 }
+
+/// A plan that people write is smaller; each handover is looked at in the light of all others.
+const MOST_BOTS: usize = 500;
+const MOST_HANDOVERS: usize = 4_000;
+const MOST_ACTIONS: usize = 2_000;
 
 impl Unclear {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Empty => {
                 "there is nothing to check: name bots with their targets under `bots`, or goals with their actions under `goals`"
+            }
+            Self::TooLarge => {
+                "it is larger than is looked at: at most 500 bots with 4,000 handovers, and 2,000 goals and as many actions. Check its parts one by one"
             }
             Self::NoStart => "it does not say where a conversation begins: name the first bot under `start`",
         }
@@ -135,6 +144,10 @@ pub fn check(plan: &Plan) -> Result<Report, Unclear> {
         },
         ..Report::default()
     };
+    let Size { bots, handovers, goals: planned, actions } = report.checked;
+    if bots > MOST_BOTS || handovers > MOST_HANDOVERS || planned.max(actions) > MOST_ACTIONS {
+        return Err(Unclear::TooLarge);
+    }
     cycles(plan, &mut report);
     unknown_targets(plan, &mut report.findings);
     unreachable(plan, &mut report.findings);
@@ -388,6 +401,9 @@ mod tests {
     fn what_cannot_be_checked_is_said() {
         assert_eq!(check(&plan(json!({"actions": ["a"]}))), Err(Unclear::Empty));
         assert_eq!(check(&plan(json!({"bots": {"a": []}}))), Err(Unclear::NoStart));
+        let all: Vec<String> = (0..100).map(|bot| format!("b{bot}")).collect();
+        let crowd: BTreeMap<&String, &Vec<String>> = all.iter().map(|bot| (bot, &all)).collect();
+        assert_eq!(check(&plan(json!({"start": "b0", "bots": crowd}))), Err(Unclear::TooLarge));
         assert!(serde_json::from_value::<Plan>(json!({"bot": {}})).is_err(), "a typing error must not pass");
     }
 

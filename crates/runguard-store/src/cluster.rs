@@ -222,6 +222,8 @@ impl Inner {
                     tokio::time::sleep(Duration::from_micros(wait)).await;
                 }
                 ProposalResult::Raced => {}
+                // Were it tried again it could count twice. Alone it has the same id, and it is seen when it goes home what became of this.
+                ProposalResult::Doubtful => return Ok(None),
                 // It may be back by the time we hear that it was away; but a stream that is full stays so.
                 ProposalResult::Away => {
                     aways += 1;
@@ -456,13 +458,12 @@ impl Cluster {
         }
         // A replica that is late, a primary that just changed: worth a few tries.
         let started = tokio::time::Instant::now();
-        while let Err(error) = recovery::enter(&inner).await {
+        while let Err(error) = recovery::join(&inner).await {
             if started.elapsed() >= JOIN || matches!(error, LinkError::NotOurs(_)) {
                 return Err(OpenError::Shared { detail: error.to_string() });
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        inner.health.joined(inner.link.server_run());
         let writer = tokio::spawn({
             let inner = inner.clone();
             async move { writer::run(&inner).await }
@@ -642,6 +643,9 @@ impl Cluster {
         if inner.log.is_shared() {
             let erasure = RowWithEffects { row, effects: encode_erasure(std::iter::once(&entry)) };
             log_rows = inner.log.erase_rows(tenant, session, erasure).await?;
+            // So that a database which is put back to the time before is seen to be older.
+            let moved_on = Swap { partition: 0, cells: Vec::new(), entry: entry::encode(&[]) };
+            inner.swap(vec![moved_on]).await.map_err(|error| StoreError::Write(error.to_string()))?;
             return Ok(Some(Erased { log_rows }));
         }
         // Every node has a copy: the streams tell all of them, this one too.

@@ -158,6 +158,12 @@ impl Memory {
         Ok((0..partitions).map(|partition| (partition, held.positions.get(&partition).copied().unwrap_or_default())).collect())
     }
 
+    pub(crate) async fn position_of(&self, partition: u16) -> Result<EntryId, StoreError> {
+        let held = self.inner.lock();
+        held.as_log()?;
+        Ok(held.positions.get(&partition).copied().unwrap_or_default())
+    }
+
     pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
         let held = self.inner.lock();
         held.as_log()?;

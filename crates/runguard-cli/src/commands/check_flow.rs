@@ -73,7 +73,11 @@ fn counted(number: usize, of: &str) -> String {
 fn read(file: &Path) -> Result<Plan, Failure> {
     let shown = file.display();
     let cannot = |why: String| Failure::Usage(format!("{shown} cannot be read: {why}"));
-    let size = fs::metadata(file).map_err(|error| cannot(error.to_string()))?.len();
+    let about = fs::metadata(file).map_err(|error| cannot(error.to_string()))?;
+    if !about.is_file() {
+        return Err(cannot("it is no file".to_owned()));
+    }
+    let size = about.len();
     if size > MOST_BYTES {
         return Err(cannot(format!("it has {size} bytes; at most {MOST_BYTES} are taken")));
     }

@@ -187,6 +187,7 @@ impl Network {
     }
 
     pub(crate) fn empty(&self) {
+        self.log.set_log_fault(LogFault::Sound);
         let rows = self.log.every_row();
         let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
         self.database.empty();

@@ -29,8 +29,10 @@ pub(crate) enum ProposalResult {
     Done,
     /// Another was faster: the step runs again.
     Raced,
-    /// The database is away, or takes no more.
+    /// The database is away, or takes no more: it was not done.
     Away,
+    /// It was sent, and it is not known what became of it.
+    Doubtful,
 }
 
 /// What the database said to a proposal.

@@ -22,6 +22,14 @@ pub enum Imported {
     Overtaken,
 }
 
+/// No partition has this number: the generation is kept in its place.
+const GENERATION_AT: u16 = u16::MAX;
+
+/// A generation as the log keeps it: databases have no numbers above.
+pub(crate) const fn as_kept(generation: u64) -> u64 {
+    generation & (u64::MAX >> 1)
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum ClusterLog {
     /// One log for all nodes.
@@ -80,6 +88,16 @@ impl ClusterLog {
 
     pub(crate) async fn positions(&self, partitions: u16) -> Result<Positions, StoreError> {
         each!(self, log => log.positions(partitions).await)
+    }
+
+    /// The generation of the database whose states were last built from this log; 0: none was.
+    pub(crate) async fn generation(&self) -> Result<u64, StoreError> {
+        Ok(each!(self, log => log.position_of(GENERATION_AT).await)?.millis)
+    }
+
+    pub(crate) async fn set_generation(&self, generation: u64) -> Result<(), StoreError> {
+        let at = EntryId { millis: as_kept(generation), number: 0 };
+        self.import(&[], Vec::new(), &[(GENERATION_AT, at)]).await.map(drop)
     }
 
     /// Which of these decisions are in the log.

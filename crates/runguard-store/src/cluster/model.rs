@@ -21,7 +21,7 @@ pub struct ModelLink {
 }
 
 /// A copy of everything in the database.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Replica(Model);
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use crate::cluster::cells::{Wanted, WantedRows, name_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped};
+use crate::cluster::log::as_kept;
 use crate::cluster::writer::{Progress, Sent};
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
 use crate::embedded::{Embedded, Options, Role};
@@ -163,13 +164,13 @@ impl Health {
         self.woken.notify_one();
     }
 
-    /// The first time it is there.
-    pub(crate) fn joined(&self, server_run: u64) {
+    /// It is there, started so.
+    fn joined(&self, server_run: u64) {
         self.server_run.store(server_run, Ordering::Release);
         self.sound();
     }
 
-    pub(crate) fn sound(&self) {
+    fn sound(&self) {
         let since = {
             let mut away = self.away_since();
             self.is_away.store(false, Ordering::Release);
@@ -482,7 +483,10 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     let millis = inner.link.time().await?;
     inner.clock.learn(millis, asked);
     if !inner.health.is_away() {
-        if is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await? {
+        let is_ours = is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await?;
+        // On a connection that came by itself nothing is done until it was looked through.
+        let nothing = (0..inner.partitions).map(|partition| Swap { partition, cells: Vec::new(), entry: Vec::new() });
+        if is_ours && inner.swap(nothing.collect()).await.is_ok() {
             return Ok(());
         }
         inner.health.away(&LinkError::emptied(), asked);
@@ -492,18 +496,25 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     let (run, known_run) = (inner.link.server_run(), inner.health.server_run.load(Ordering::Acquire));
     let is_new_run = known_run != 0 && run != known_run;
     let was_long = inner.health.away_since().is_some_and(|since| since.elapsed() >= inner.options.patience);
-    if was_long || is_new_run || inner.has_rows_to_bring() {
-        // Before the first answer from the shared states: what was decided alone is not in them.
+    if was_long || is_new_run {
         *inner.health.settles_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SETTLE);
-        say_what_waits(inner).await?;
     }
-    inner.health.server_run.store(run, Ordering::Release);
-    inner.health.sound();
+    // Before the first answer from the shared states: what was decided alone is not in them.
+    say_what_waits(inner).await?;
+    inner.health.joined(run);
+    Ok(())
+}
+
+/// The first time; what an earlier life of this node left is told before its first answer.
+pub(crate) async fn join(inner: &Inner) -> Result<(), LinkError> {
+    enter(inner).await?;
+    say_what_waits(inner).await?;
+    inner.health.joined(inner.link.server_run());
     Ok(())
 }
 
 /// Learns which database it is, and makes sure that its states are built.
-pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
+async fn enter(inner: &Inner) -> Result<(), LinkError> {
     // Nothing is sent to a database whose states are not built.
     let _gate = inner.gate.write().await;
     let mine = About::offered(inner.partitions, inner.token(), inner.names);
@@ -518,6 +529,19 @@ pub(crate) async fn enter(inner: &Inner) -> Result<(), LinkError> {
         // It is at work already. What this node has not seen of it, the log has: it may be older than that.
         tell_what_the_log_has(inner, about.generation).await;
         about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
+    }
+    if about.generation != known && is_built(inner, about.generation).await? {
+        // Was it built after the one that was known, or is it an old one that was put back?
+        let unknown = |error: StoreError| LinkError::Away(format!("the log cannot say whether the states are old: {error}"));
+        let built_last = match inner.log.generation().await {
+            Ok(generation) => generation,
+            Err(_) if known == 0 => 0,
+            Err(error) => return Err(unknown(error)),
+        };
+        if built_last != 0 && built_last != as_kept(about.generation) {
+            inner.link.has_read(about.generation, &[(0, EntryId { millis: u64::MAX, number: u64::MAX })]);
+            about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
+        }
     }
     if about.secret != inner.names.secret_text() {
         return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
@@ -610,6 +634,7 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+    inner.unconfirmed.were_sent_again(inner.clock.now_millis());
     Ok(())
 }
 
@@ -687,6 +712,8 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if built > 0 {
         tracing::info!(states = built, "the shared states were built from the log");
     }
+    // Before the note: whoever finds it finds the log to agree.
+    inner.log.set_generation(generation).await.map_err(unreadable)?;
     let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
     let cell = SwapCell { name: CellName::new(0, BUILT), expect: noted, put: note };
     match inner.swap(vec![Swap { partition: 0, cells: vec![cell], entry: Vec::new() }]).await?.pop() {

@@ -181,6 +181,14 @@ impl Unconfirmed {
         self.lock().retain(|sent| !is_logged(sent));
     }
 
+    /// All of them are in the streams of another database: it is that one's progress that counts for them.
+    pub(crate) fn were_sent_again(&self, now_millis: i64) {
+        let at_millis = u64::try_from(now_millis).unwrap_or(0) + MARGIN_MILLIS;
+        for sent in self.lock().iter_mut() {
+            (sent.at_millis, sent.answered) = (at_millis, Instant::now());
+        }
+    }
+
     pub(crate) fn all(&self) -> Vec<Sent> {
         self.lock().iter().cloned().collect()
     }
@@ -209,10 +217,11 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let answers = loop {
         // Whoever tends to the database's health says when it is back: nothing is sent before.
         if !inner.health.wait_until_back(inner.options.patience).await {
-            if again > 0 {
-                inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
+            if again == 0 {
+                return give_up(ProposalResult::Away);
             }
-            return give_up(ProposalResult::Away);
+            inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
+            return give_up(ProposalResult::Doubtful);
         }
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
@@ -256,11 +265,19 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();
-                let was_first = match members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) {
-                    Some(id) => again > 0 && was_written(inner, swap.partition, sent_at, id).await,
-                    None => false,
+                let ids = || members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty());
+                let result = match ids().next() {
+                    Some(id) if again > 0 => match was_written(inner, swap.partition, sent_at, id).await {
+                        Some(true) => ProposalResult::Done,
+                        Some(false) => ProposalResult::Raced,
+                        None => {
+                            inner.unconfirmed.give_up(ids());
+                            ProposalResult::Doubtful
+                        }
+                    },
+                    Some(_) | None => ProposalResult::Raced,
                 };
-                (if was_first { ProposalResult::Done } else { ProposalResult::Raced }, SwapReply::Found(found))
+                (result, SwapReply::Found(found))
             }
         };
         for member in members {
@@ -275,14 +292,13 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     results
 }
 
-/// Whether a decision is in its stream, or in the log already.
-async fn was_written(inner: &Inner, partition: u16, since_millis: i64, id: &str) -> bool {
+/// Whether a decision is in its stream, or in the log already; `None` when that cannot be learned.
+async fn was_written(inner: &Inner, partition: u16, since_millis: i64, id: &str) -> Option<bool> {
     let since = EntryId { millis: u64::try_from(since_millis).unwrap_or(0).saturating_sub(MARGIN_MILLIS), number: 0 };
-    let in_stream = match inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await {
-        Ok(entries) => {
-            entries.iter().any(|(_, _, bytes)| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|logged| logged.row.id == id)))
-        }
-        Err(_) => false,
-    };
-    in_stream || matches!(inner.log.knows(&[id.to_owned()]).await.as_deref(), Ok([true]))
+    let entries = inner.link.entries(vec![(partition, since)], LOOK_FOR, 0).await.ok()?;
+    let has_it = |bytes: &[u8]| entry::decode(bytes).is_some_and(|rows| rows.iter().any(|logged| logged.row.id == id));
+    if entries.iter().any(|(_, _, bytes)| has_it(bytes)) {
+        return Some(true);
+    }
+    inner.log.knows(&[id.to_owned()]).await.ok()?.first().copied()
 }

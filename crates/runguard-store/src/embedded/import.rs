@@ -185,6 +185,11 @@ impl Embedded {
         Ok(positions)
     }
 
+    pub(crate) async fn position_of(&self, partition: u16) -> Result<EntryId, StoreError> {
+        let known: Positions = self.blocking(read_positions).await?;
+        Ok(known.into_iter().find(|(other, _)| *other == partition).map_or_else(EntryId::default, |(_, at)| at))
+    }
+
     pub(crate) async fn knows(&self, ids: &[String]) -> Result<Vec<bool>, StoreError> {
         self.load_latest_ids().await?;
         let latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);

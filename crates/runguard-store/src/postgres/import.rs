@@ -260,6 +260,16 @@ impl PgLog {
         read.await.map_err(|failure: Failure| self.unread(&failure))
     }
 
+    /// How far one of them has.
+    pub async fn position_of(&self, partition: u16) -> Result<EntryId, StoreError> {
+        let read = async {
+            let sql = format!("SELECT partition, millis, number FROM runguard_positions WHERE partition = {partition}");
+            let rows = self.inner.readers.query(&sql, &[]).await?;
+            Ok(rows.first().map(read_position).transpose()?.map_or_else(EntryId::default, |(_, at)| at))
+        };
+        read.await.map_err(|failure: Failure| self.unread(&failure))
+    }
+
     /// Removes a session's rows and appends `row`, which says that this took place. Gives how many went. Counts by minute
     /// stay: they name nobody.
     pub async fn erase_session(&self, tenant: &str, session: &str, row: RowWithEffects) -> Result<usize, StoreError> {

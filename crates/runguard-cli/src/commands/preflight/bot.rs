@@ -5,6 +5,7 @@ use reqwest::blocking::{Client, RequestBuilder};
 use runguard_http::client::{WithoutCertificates, causes, trust_system};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 /// How a bot is talked to.
@@ -23,6 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const QUIET_FOR: Duration = Duration::from_millis(1_000);
 /// Of an answer that was not expected.
 const SHOWN_CHARS: usize = 200;
+/// More than any answer to one message has.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Bot {
@@ -59,6 +62,8 @@ impl Bot {
         let client = Client::builder()
             .tls_backend_preconfigured(trust_system(WithoutCertificates::for_scheme(scheme))?)
             .timeout(patience)
+            // What the bot's own address is told, keys and headers, is for nobody else.
+            .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| format!("cannot set up the HTTP client: {}", causes(&error)))?;
         let url = url.trim_end_matches('/').to_owned();
@@ -148,7 +153,12 @@ impl Bot {
         let failed = |problem: String| format!("{} {place}: {problem}", to.method);
         let response = self.prepared(to, &place, body).send().map_err(|error| failed(causes(&error)))?;
         let status = response.status();
-        let text = response.text().map_err(|error| failed(causes(&error)))?;
+        let mut bytes = Vec::new();
+        response.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| failed(causes(&error)))?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(failed(format!("the answer has more than {MOST_BYTES} bytes")));
+        }
+        let text = String::from_utf8_lossy(&bytes);
         if !status.is_success() {
             let shown: String = text.chars().take(SHOWN_CHARS).collect();
             return Err(failed(format!("answered {status}: {}", crate::output::clean(&shown))));
