@@ -698,6 +698,13 @@ def measure_cluster(options):
     return measure(options)
 
 
+def measure_gateway(options):
+    """The model gateway next to nginx, LiteLLM and Portkey, in front of a provider that answers at once."""
+    from gateway import measure
+
+    return measure(options)
+
+
 def measure_streams(options):
     """What a thousand event streams that hear of nothing cost those who ask."""
     from streams import measure
@@ -714,6 +721,7 @@ MEASUREMENTS = {
     "sessions": measure_sessions,
     "dashboard": measure_dashboard,
     "streams": measure_streams,
+    "gateway": measure_gateway,
     "detection": measure_detection,
     "replay": measure_replay,
     "agent": measure_agent,
@@ -728,14 +736,16 @@ def main():
     for name, measurement in MEASUREMENTS.items():
         command = commands.add_parser(name, help=measurement.__doc__, description=measurement.__doc__)
         command.add_argument("--json", metavar="FILE", help="also write the figures here")
-        if name in ("http", "cluster", "sessions", "cold-start", "dashboard", "streams"):
+        if name in ("http", "cluster", "gateway", "sessions", "cold-start", "dashboard", "streams"):
             command.add_argument("--binary", metavar="PATH", help="measure this runguard instead of building it")
         if name in ("detection", "replay"):
             command.add_argument("--traces", metavar="DIR", help="folder of recorded runs (default: RUNGUARD_TRACES)")
-        if name in ("http", "cluster", "sessions", "streams"):
+        if name in ("http", "cluster", "gateway", "sessions", "streams"):
             command.add_argument("--seconds", type=int, default=5, help="length of one run (default %(default)s)")
-        if name in ("http", "sessions", "streams"):
+        if name in ("http", "gateway", "sessions", "streams"):
             command.add_argument("--rounds", type=int, default=5, help="runs of each, median taken (default %(default)s)")
+        if name == "gateway":
+            command.add_argument("--quick", action="store_true", help="without LiteLLM and Portkey, which must be installed first")
         if name == "streams":
             command.add_argument(
                 "--no-limits", dest="limits", action="store_false", help="leave the streams' limits out of the settings: for a binary of before there were any"

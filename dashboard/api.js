@@ -60,6 +60,39 @@ export const post = (path, parameters, body) => ask(path, parameters, {
   method: 'POST', body: body === undefined ? undefined : JSON.stringify(body), headers: body === undefined ? {} : { 'content-type': 'application/json' },
 });
 
+/// Cells of a table as a spreadsheet reads them: what would be run as a formula is text.
+const cell = (value) => {
+  const text = String(value ?? '');
+  const safe = /^[=+\-@\t\r]/.test(text) && typeof value !== 'number' ? `'${text}` : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+export const csv = (names, rows) => [names, ...rows.map((row) => names.map((name) => row[name]))].map((row) => row.map(cell).join(',')).join('\r\n') + '\r\n';
+
+/// Pages of a list as CSV, as the service writes it, up to a bound of rows.
+export async function csvPages(path, parameters, most) {
+  const page = 1000;
+  let text = '';
+  let cursor;
+  for (let rows = 0; rows < most; rows += page) {
+    const response = await fetch(path + query({ ...parameters, format: 'csv', limit: page, cursor }), { headers: headers(), cache: 'no-store' });
+    if (!response.ok) throw new Problem(response.status, 'The log could not be written', `The service answered ${response.status}.`);
+    const more = await response.text();
+    text += text ? more.slice(more.indexOf('\n') + 1) : more;
+    cursor = response.headers.get('x-next-cursor');
+    if (!cursor) break;
+  }
+  return { text, isCut: Boolean(cursor) };
+}
+
+/// Gives the reader a file. The only link that is made of something else than parameters: its address is our own.
+export function download(name, text) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], { type: 'text/csv;charset=utf-8' }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
 /// Waits between attempts to connect again, in milliseconds.
 const WAITS = [500, 1000, 2000, 5000, 10_000];
 /// Decisions kept between two drawings; older ones are counted only.

@@ -6,15 +6,22 @@ import { alerts } from './view-alerts.js';
 import { decisions } from './view-decisions.js';
 import { insights } from './view-insights.js';
 import { overview } from './view-overview.js';
-import { session } from './view-session.js';
+import { decision, session } from './view-session.js';
+import { sessions } from './view-sessions.js';
 import { settings } from './view-settings.js';
-import { GUARDS, guardName, learnWords, moment, reasonName } from './words.js';
+import { spend } from './view-spend.js';
+import { GUARDS, guardName, learnWords, moment, reasonName, zone, zoneName } from './words.js';
 
-const VIEWS = { overview, decisions, insights, session, settings, alerts };
-const NAMES = { overview: 'Overview', decisions: 'Decisions', insights: 'Insights', settings: 'Settings', alerts: 'Alerts' };
+const VIEWS = { overview, spend, decisions, sessions, insights, session, decision, settings, alerts };
+const NAMES = { overview: 'Overview', spend: 'Spend', decisions: 'Decisions', sessions: 'Sessions', insights: 'Insights', settings: 'Settings', alerts: 'Alerts' };
+/// Views without a place in the navigation.
+const OTHERS = { session: 'Session', decision: 'Decision' };
 const FILTERS = ['since', 'until', 'guard', 'reason', 'tenant'];
 const RANGES = { '15m': 'Last 15 minutes', '1h': 'Last hour', '6h': 'Last 6 hours', '24h': 'Last 24 hours', '7d': 'Last 7 days', '30d': 'Last 30 days' };
 const DEFAULT_RANGE = '24h';
+/// What is looked at by the day, or looked for.
+const LONG_RANGE = '30d';
+const LONG_VIEWS = ['spend', 'sessions'];
 /// Tenants offered in the filter.
 const MAX_TENANTS = 50;
 /// Time between two looks at the numbers: with few decisions, and with many.
@@ -40,8 +47,9 @@ function read() {
   return { ...parameters, view: Object.hasOwn(VIEWS, parameters.view) ? parameters.view : 'overview' };
 }
 
+const usualRange = () => (LONG_VIEWS.includes(where.view) ? LONG_RANGE : DEFAULT_RANGE);
 /// The filters as the API takes them.
-const filters = () => ({ since: where.since ?? DEFAULT_RANGE, until: where.until, guard: where.guard, reason: where.reason, tenant: where.tenant });
+const filters = () => ({ since: where.since ?? usualRange(), until: where.until, guard: where.guard, reason: where.reason, tenant: where.tenant });
 /// The filters as an address keeps them.
 const kept = () => Object.fromEntries(FILTERS.filter((name) => where[name]).map((name) => [name, where[name]]));
 
@@ -64,6 +72,10 @@ const frame = {
   },
   get admin() {
     return admin;
+  },
+  /// Whether the service is ready, what files it refused, what its cluster warns of; undefined before it was asked.
+  get health() {
+    return health;
   },
   /// Whether the caller sees all tenants, or its own only.
   get seesAll() {
@@ -169,7 +181,7 @@ function arrive(moved) {
   }
   document.querySelector('.brand').setAttribute('href', address(to('overview')));
   main.replaceChildren();
-  const title = el('h1', { tabindex: -1 }, NAMES[where.view] ?? 'Session');
+  const title = el('h1', { tabindex: -1 }, NAMES[where.view] ?? OTHERS[where.view]);
   const head = el('div', { class: 'title' }, title);
   main.append(head);
   view = VIEWS[where.view](frame, main, head);
@@ -197,9 +209,18 @@ at('nav').append(...Object.entries(NAMES).map(([name, label]) => el('a', { to: {
 at('find').addEventListener('submit', (event) => {
   event.preventDefault();
   const id = event.target.elements.session.value.trim();
-  if (id) go(to('session', { session: id }));
   event.target.reset();
+  if (id) openSession(id);
 });
+
+/// The session of that name or, where the name is only how some begin, the list of them.
+async function openSession(id) {
+  const list = await get('v1/sessions', { prefix: id, since: '365d', limit: 50, tenant: where.tenant }).catch(() => ({ sessions: [] }));
+  const [only] = list.sessions;
+  if (list.sessions.some((one) => one.session_id === id) || !only) go(to('session', { session: id }));
+  else if (list.found === 1) go(to('session', { session: only.session_id, of: only.tenant }));
+  else go(to('sessions', { prefix: id }));
+}
 
 // --- filters
 
@@ -211,7 +232,7 @@ const absolute = (text) => (/^\d{9,}$/.test(text ?? '') ? Number(text) : Date.pa
 
 function drawFilters() {
   const form = at('filters');
-  const wanted = { overview: 'all', decisions: 'all', insights: 'guard', settings: 'time' }[where.view];
+  const wanted = { overview: 'all', decisions: 'all', insights: 'guard', settings: 'time', spend: 'time', sessions: 'time' }[where.view];
   form.hidden = !wanted;
   const focused = form.contains(document.activeElement) ? document.activeElement.name : '';
   const custom = Boolean(where.until) || (where.since && !Object.hasOwn(RANGES, where.since));
@@ -221,8 +242,8 @@ function drawFilters() {
     if (event.target.value === 'custom') {
       const now = Date.now();
       change({ since: String(now - 86_400_000), until: String(now) });
-    } else change({ since: event.target.value === DEFAULT_RANGE ? undefined : event.target.value, until: undefined });
-  } } }, Object.entries(RANGES).map(([value, label]) => choice(value, label, custom ? 'custom' : where.since ?? DEFAULT_RANGE)), choice('custom', 'Custom range', custom ? 'custom' : ''));
+    } else change({ since: event.target.value === usualRange() ? undefined : event.target.value, until: undefined });
+  } } }, Object.entries(RANGES).map(([value, label]) => choice(value, label, custom ? 'custom' : where.since ?? usualRange())), choice('custom', 'Custom range', custom ? 'custom' : ''));
   const field = (label, control) => {
     control.id = `filter-${control.name}`;
     return el('div', { class: 'field' }, el('label', { for: control.id }, label), control);
@@ -260,19 +281,37 @@ function drawFilters() {
 }
 at('filters').addEventListener('submit', (event) => event.preventDefault());
 
-// --- files that were refused
+// --- files that were refused, and a cluster that somebody should look at
 
 const FILES = { settings: 'The changed settings file', keys: 'The changed key file' };
+const CLUSTER = {
+  state_away: 'The shared state is away: this node decides alone, and its answers are marked.',
+  log_away: 'The log takes no rows: what is shown may be old.',
+  state_evicts: 'Redis is set up to throw states away when memory is short: caps may be passed. Set maxmemory-policy to noeviction.',
+  settings_differ: 'Nodes of this cluster have different settings.',
+  keys_differ: 'Nodes of this cluster have different keys: a caller may be filed under another tenant.',
+  rows_not_kept: 'Rows that the log is not known to have were let go of.',
+};
+
+let health;
 
 /// What is in force is not what stands in the file: said on every page, until a good file comes.
 async function learnRefused() {
   let refused = [];
+  let warnings = [];
   try {
-    refused = (await get('readyz')).refused ?? [];
-  } catch {
-    // What the view asks for says what is wrong.
+    const ready = await get('readyz');
+    refused = ready.refused ?? [];
+    warnings = ready.cluster?.warnings ?? [];
+    health = { isReady: true, refused, warnings: warnings.map((warning) => CLUSTER[warning] ?? plain(warning)) };
+  } catch (error) {
+    health = { isReady: false, refused, warnings: [error.message] };
+    view?.health?.(health);
     return;
   }
+  view?.health?.(health);
+  at('cluster').textContent = warnings.map((warning) => CLUSTER[warning] ?? plain(warning)).join(' ');
+  at('cluster').hidden = !warnings.length;
   const text = refused.map((what) => `${FILES[what] ?? plain(what)} was refused; what was in force before still is.`).join(' ');
   at('refused').hidden = !text;
   if (at('refused').dataset.text === text) return;
@@ -294,7 +333,7 @@ async function refresh() {
   latest = Date.now();
   const round = rounds;
   const again = await view.refresh();
-  at('foot-note').textContent = `Updated ${moment(Date.now())}`;
+  at('foot-note').textContent = `Updated ${moment(Date.now())} · times in ${zoneName()}${zoneName() === zone() ? '' : ` (${zone()})`}`;
   // The numbers are made a moment after the decisions: look again until they are all in.
   if (again && round === rounds) plan(CALM_MILLIS);
 }

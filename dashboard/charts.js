@@ -39,7 +39,8 @@ export function columns(overview) {
 }
 
 /// One chart that is kept and given other data. `layers`: [{name, colour, values}], the lowest first.
-export function stacked(label, onRange) {
+/// `options`: how values are shown, the least height of the axis, what is said of a column without any.
+export function stacked(label, onRange, { show: shown = count, least = 4, none = 'No decisions' } = {}) {
   const plot = el('div', { class: 'plot' });
   const tip = el('div', { class: 'tip', hidden: true, 'aria-hidden': 'true' });
   const legend = el('ul', { class: 'legend' });
@@ -80,11 +81,11 @@ export function stacked(label, onRange) {
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: {
         x: { time: true, range: (_, min, max) => [min, max] },
-        y: { range: (_, min, max) => [0, Math.max(4, Math.ceil((max || 0) * 1.08))] },
+        y: { range: (_, min, max) => [0, least ? Math.max(least, Math.ceil((max || 0) * 1.08)) : (max || 1) * 1.08] },
       },
       axes: [
-        { ...axis, size: 28, space: 64, values: (_, ticks, __, ___, increment) => ticks.map((at) => (increment >= 86_400_000 ? day(at).slice(5) : clock(at).slice(0, 5))) },
-        { ...axis, size: 44, space: 36, values: (_, ticks) => ticks.map((value) => (Number.isInteger(value) ? count(value) : '')) },
+        { ...axis, size: 28, space: 64, values: (_, ticks, __, ___, increment) => ticks.map((at) => (increment >= 86_400_000 || (given.step >= 86_400_000 && clock(at) === '00:00:00') ? day(at).slice(5) : given.step >= 86_400_000 ? '' : clock(at).slice(0, 5))) },
+        { ...axis, size: least ? 44 : 60, space: 36, values: (_, ticks) => ticks.map((value) => (!least || Number.isInteger(value) ? shown(value) : '')) },
       ],
       series: [{}, ...top.map((layer) => ({
         label: layer.name, fill: colour(layer.colour), width: 0,
@@ -105,7 +106,7 @@ export function stacked(label, onRange) {
     }
     const lines = [...layers].reverse().filter((layer) => layer.values[at] > 0);
     tip.replaceChildren(el('strong', null, `${step >= 86_400_000 ? day(starts[at]) : moment(starts[at]).slice(5, 16)}`),
-      ...(lines.length ? lines.map((layer) => el('span', { class: 'line' }, el('i', { class: `swatch ${layer.colour}` }), layer.name, el('b', null, count(layer.values[at])))) : [el('span', { class: 'line' }, 'No decisions')]));
+      ...(lines.length ? lines.map((layer) => el('span', { class: 'line' }, el('i', { class: `swatch ${layer.colour}` }), layer.name, el('b', null, shown(layer.values[at])))) : [el('span', { class: 'line' }, none)]));
     tip.hidden = false;
     const left = u.over.offsetLeft + u.cursor.left;
     const room = plot.clientWidth - tip.offsetWidth - 4;
@@ -133,16 +134,16 @@ export function stacked(label, onRange) {
       given = next;
       draw();
       const total = (layer) => layer.values.reduce((sum, value) => sum + value, 0);
-      legend.replaceChildren(...next.layers.map((layer) => el('li', null, el('i', { class: `swatch ${layer.colour}`, 'aria-hidden': 'true' }), layer.name, ' ', el('b', null, count(total(layer))))));
+      legend.replaceChildren(...next.layers.map((layer) => el('li', null, el('i', { class: `swatch ${layer.colour}`, 'aria-hidden': 'true' }), layer.name, ' ', el('b', null, shown(total(layer))))));
       const all = next.starts.map((_, at) => next.layers.reduce((sum, layer) => sum + layer.values[at], 0));
       const peak = all.indexOf(Math.max(...all));
-      caption.textContent = `${label}. ${next.layers.map((layer) => `${layer.name}: ${count(total(layer))}`).join(', ')}. Most at ${moment(next.starts[peak])}: ${count(all[peak])}.`;
+      caption.textContent = `${label}. ${next.layers.map((layer) => `${layer.name}: ${shown(total(layer))}`).join(', ')}. Most at ${moment(next.starts[peak])}: ${shown(all[peak])}.`;
       const busy = next.starts.map((start, at) => [start, at]).filter(([, at]) => all[at] > 0).slice(-100);
       const fill = () => {
         if (!numbers.open) return;
-        numbers.replaceChildren(numbers.firstChild, table(`${label}, the latest 100 times with decisions`,
+        numbers.replaceChildren(numbers.firstChild, table(`${label}, the latest 100 times with any`,
           [{ label: 'From' }, ...next.layers.map((layer) => ({ label: layer.name, class: 'n' }))],
-          busy.map(([start, at]) => [moment(start).slice(0, 16), ...next.layers.map((layer) => count(layer.values[at]))])));
+          busy.map(([start, at]) => [moment(start).slice(0, 16), ...next.layers.map((layer) => shown(layer.values[at]))])));
       };
       numbers.ontoggle = fill;
       fill();
@@ -173,13 +174,36 @@ export function line(values, label) {
 /// Bots drawn at most; the table has them all.
 const MAX_BOTS = 12;
 
-/// Bots on a ring, neighbours by traffic; width is traffic, red and dashed where something was refused.
-export function graph(edges, width) {
+/// The ways a conversation was led round in a circle, with how often: those between two visits of one bot in a chain that was stopped.
+function circles(chains) {
+  const ways = new Map();
+  for (const { chain, count: often } of chains) {
+    const last = new Map();
+    const own = new Set();
+    chain.forEach((bot, at) => {
+      if (last.has(bot)) for (let step = last.get(bot); step < at; step += 1) own.add(JSON.stringify([chain[step], chain[step + 1]]));
+      last.set(bot, at);
+    });
+    for (const way of own) ways.set(way, (ways.get(way) ?? 0) + often);
+  }
+  return ways;
+}
+
+/// Bots on a ring, neighbours by traffic; width is traffic, red where something was refused, and what goes round in a circle stands out.
+/// Every way has its counts on it.
+export function graph(given, chains, width) {
+  const round = circles(chains);
+  const nameOf = (edge) => JSON.stringify([edge.source, edge.target]);
+  const isRound = (edge) => round.has(nameOf(edge));
+  // Where one bot hands everything over, the circle is in the chains alone.
+  const known = new Set(given.map(nameOf));
+  const edges = [...given, ...[...round].filter(([way]) => !known.has(way)).map(([way, often]) => ({ source: JSON.parse(way)[0], target: JSON.parse(way)[1], allowed: 0, blocked: 0, often }))];
   const weight = new Map();
-  for (const edge of edges) for (const bot of [edge.source, edge.target]) weight.set(bot, (weight.get(bot) ?? 0) + edge.allowed + edge.blocked);
+  for (const edge of edges) for (const bot of [edge.source, edge.target]) weight.set(bot, (weight.get(bot) ?? 0) + edge.allowed + edge.blocked + (isRound(edge) ? 1e9 : 0));
   const left = new Set([...weight].sort((a, b) => b[1] - a[1]).slice(0, MAX_BOTS).map(([bot]) => bot));
   const drawn = edges.filter((edge) => left.has(edge.source) && left.has(edge.target) && edge.source !== edge.target);
-  const between = (a, b) => drawn.reduce((sum, edge) => sum + ((edge.source === a && edge.target === b) || (edge.source === b && edge.target === a) ? edge.allowed + edge.blocked : 0), 0);
+  const ways = drawn.filter((edge) => !edge.often).length;
+  const between = (a, b) => drawn.reduce((sum, edge) => sum + ((edge.source === a && edge.target === b) || (edge.source === b && edge.target === a) ? edge.allowed + edge.blocked + (isRound(edge) ? 1e9 : 0) : 0), 0);
   const bots = [];
   for (let bot = [...left][0]; bot !== undefined;) {
     bots.push(bot);
@@ -188,7 +212,7 @@ export function graph(edges, width) {
     bot = [...left].sort((a, b) => between(here, b) - between(here, a) || (weight.get(b) - weight.get(a)))[0];
   }
   const room = Math.min(150, width * 0.3);
-  const [rx, ry] = [Math.max(40, Math.min(230, width / 2 - room)), bots.length > 2 ? 120 : 20];
+  const [rx, ry] = [Math.max(40, Math.min(250, width / 2 - room)), bots.length > 2 ? 140 : 30];
   const height = ry * 2 + 84;
   const at = new Map(bots.map((bot, index) => {
     const angle = Math.PI + (index * 2 * Math.PI) / bots.length;
@@ -196,7 +220,17 @@ export function graph(edges, width) {
   }));
   const most = Math.max(1, ...drawn.map((edge) => edge.allowed + edge.blocked));
   const letters = Math.max(8, Math.floor((room - 16) / 7));
-  const lines = drawn.map((edge) => {
+  const taken = [];
+  /// A place on the way for its count: the first of some that no other count has.
+  const free = (places) => {
+    const found = places.find(([x, y]) => taken.every(([ox, oy]) => Math.abs(x - ox) > 34 || Math.abs(y - oy) > 15)) ?? places[0];
+    taken.push(found);
+    return found;
+  };
+  // What matters is drawn last, above the rest.
+  const ordered = [...drawn].sort((a, b) => isRound(a) - isRound(b) || a.blocked - b.blocked);
+  const places = new Map();
+  const shapes = ordered.map((edge) => {
     const [a, b] = [at.get(edge.source), at.get(edge.target)];
     const [dx, dy] = [b.x - a.x, b.y - a.y];
     const far = Math.hypot(dx, dy) || 1;
@@ -208,26 +242,35 @@ export function graph(edges, width) {
     };
     const [sx, sy] = cut(a.x, a.y, 10);
     const [tx, ty] = cut(b.x, b.y, 17);
-    const kind = edge.blocked > 0 ? 'refused' : 'passed';
-    const thick = 1.2 + 5 * Math.sqrt((edge.allowed + edge.blocked) / most);
-    const [lx, ly] = [(sx + 2 * mx + tx) / 4, (sy + 2 * my + ty) / 4];
+    const kind = isRound(edge) ? 'round' : edge.blocked > 0 ? 'refused' : 'passed';
+    const thick = (isRound(edge) ? 2.4 : 1.2) + 4 * Math.sqrt((edge.allowed + edge.blocked) / most);
+    const on = (t) => [(1 - t) ** 2 * sx + 2 * (1 - t) * t * mx + t ** 2 * tx, (1 - t) ** 2 * sy + 2 * (1 - t) * t * my + t ** 2 * ty];
+    places.set(edge, [0.5, 0.36, 0.64, 0.26, 0.74].map(on));
     return svg('g', { class: `edge ${kind}` },
       svg('path', { d: `M${sx.toFixed(1)} ${sy.toFixed(1)} Q${mx.toFixed(1)} ${my.toFixed(1)} ${tx.toFixed(1)} ${ty.toFixed(1)}`, 'stroke-width': thick.toFixed(1), 'marker-end': `url(#arrow-${kind})` }),
-      edge.blocked > 0 && svg('text', { x: lx.toFixed(1), y: ly.toFixed(1), 'text-anchor': 'middle', dy: '0.35em' }, `✕ ${count(edge.blocked)}`),
-      svg('title', null, `${edge.source} → ${edge.target}: ${count(edge.allowed)} allowed, ${count(edge.blocked)} blocked`));
+      svg('title', null, `${edge.source} → ${edge.target}: ${edge.often ? `${count(edge.often)} times on the way round` : `${count(edge.allowed)} allowed, ${count(edge.blocked)} blocked${isRound(edge) ? ', in a circle' : ''}`}`));
+  });
+  const counts = [...ordered].reverse().map((edge) => {
+    const [x, y] = free(places.get(edge));
+    const text = (kind, shown, dy) => svg('text', { class: kind, x: x.toFixed(1), y: y.toFixed(1), 'text-anchor': 'middle', dy }, shown);
+    if (edge.often) return text('refused', `↻ ${count(edge.often)}`, '0.35em');
+    if (!edge.blocked) return text('passed', count(edge.allowed), '0.35em');
+    return [edge.allowed ? text('passed', count(edge.allowed), '-0.3em') : null, text('refused', `✕ ${count(edge.blocked)}`, edge.allowed ? '0.9em' : '0.35em')];
   });
   const nodes = bots.map((bot) => {
     const { x, y, cos, sin } = at.get(bot);
     const short = Array.from(bot).length > letters ? `${Array.from(bot).slice(0, letters - 1).join('')}…` : bot;
     const aside = Math.abs(cos) > 0.3;
-    return svg('g', { class: 'bot' }, svg('circle', { cx: x.toFixed(1), cy: y.toFixed(1), r: 7 }),
+    const goesRound = drawn.some((edge) => isRound(edge) && (edge.source === bot || edge.target === bot));
+    return svg('g', { class: `bot ${goesRound ? 'round' : ''}` }, svg('circle', { cx: x.toFixed(1), cy: y.toFixed(1), r: 7 }),
       svg('text', { x: (x + (aside ? Math.sign(cos) * 14 : 0)).toFixed(1), y: (y + (aside ? 0 : Math.sign(sin) * 20)).toFixed(1), dy: '0.35em', 'text-anchor': !aside ? 'middle' : cos > 0 ? 'start' : 'end' }, short),
       svg('title', null, bot));
   });
   const arrow = (kind) => svg('marker', { id: `arrow-${kind}`, class: kind, viewBox: '0 0 8 8', refX: 1, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: 'userSpaceOnUse', orient: 'auto' }, svg('path', { d: 'M0 0L8 4L0 8z' }));
   const blocked = drawn.filter((edge) => edge.blocked > 0).length;
-  return svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `Handoffs between ${bots.length} bots: ${drawn.length} ways, ${blocked} of them with blocked handoffs. The table below has the numbers.` },
-    svg('defs', null, arrow('passed'), arrow('refused')), lines, nodes);
+  const inCircles = drawn.filter(isRound).length;
+  return svg('svg', { class: 'graph', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': `Handoffs between ${bots.length} bots: ${ways} ways, ${blocked} of them with blocked handoffs. ${inCircles} ways are part of a circle. The table below has the numbers.` },
+    svg('defs', null, arrow('passed'), arrow('refused'), arrow('round')), shapes, svg('g', { class: 'counts' }, counts), nodes);
 }
 
 export const chainText = (chain) => chain.flatMap((bot, at) => [at > 0 ? el('span', { class: 'arrow', 'aria-hidden': 'true' }, ' → ') : null, foreign(bot, 40)]);

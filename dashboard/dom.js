@@ -112,4 +112,49 @@ const keyOf = (node) => `${node.tagName}|${node.dataset.key ?? ''}|${node.getAtt
 export const bar = (share, kind = '') => svg('svg', { class: `bar ${kind}`, viewBox: '0 0 100 6', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
   svg('rect', { class: 'rail', width: 100, height: 6 }), svg('rect', { class: 'fill', width: Math.max(0, Math.min(100, share * 100)).toFixed(2), height: 6 }));
 
+/// What is to be pasted elsewhere, with a button that copies it. `said`: tells that it is done.
+export function copyable(label, text, said) {
+  const button = el('button', { type: 'button', class: 'quiet small', on: { click: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = 'Copied';
+      said?.(`${label} copied`);
+    } catch {
+      // Without a secure address the browser has no clipboard: it is marked, ready to be copied by hand.
+      getSelection().selectAllChildren(shown);
+      button.textContent = 'Marked: press Ctrl-C';
+    }
+    setTimeout(() => { button.textContent = `Copy ${label}`; }, 3000);
+  } } }, `Copy ${label}`);
+  const shown = el('pre', { tabindex: 0 }, text);
+  return el('div', { class: 'copyable' }, shown, button);
+}
+
+/// Choices of which one is shown. `tabs`: [[label, draw]].
+export function tabs(label, list) {
+  const name = label.toLowerCase().replaceAll(/[^a-z]+/g, '-');
+  const place = el('div', { role: 'tabpanel', id: `${name}-shown`, class: 'tab-shown' });
+  const buttons = list.map(([tab], at) => el('button', { type: 'button', role: 'tab', class: 'chip', id: `${name}-${at}`, 'aria-controls': `${name}-shown`, on: {
+    click: () => choose(at),
+    keydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      choose((at + step + list.length) % list.length);
+      buttons[(at + step + list.length) % list.length].focus();
+    },
+  } }, tab));
+  const choose = (chosen) => {
+    buttons.forEach((button, at) => {
+      button.setAttribute('aria-selected', String(at === chosen));
+      button.tabIndex = at === chosen ? 0 : -1;
+    });
+    place.setAttribute('aria-labelledby', `${name}-${chosen}`);
+    place.replaceChildren();
+    append(place, [list[chosen][1]()]);
+  };
+  choose(0);
+  return el('div', { class: 'tabs' }, el('div', { role: 'tablist', 'aria-label': label, class: 'chips' }, buttons), place);
+}
+
 export const badge = (kind, text) => el('span', { class: `badge ${kind}` }, text);

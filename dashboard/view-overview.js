@@ -5,13 +5,15 @@ import { GUARD_COLOURS, chainText, columns, graph, histogram, line, stacked } fr
 import { badge, bar, el, foreign, panel, table } from './dom.js';
 import { decisionTable } from './view-decisions.js';
 import { adviceTitle } from './view-insights.js';
+import { welcome } from './view-welcome.js';
 import { compact, count, decimal, dollars, duration, fieldName, guardName, milliseconds, outcomeName, percent, reasonName, subjectName, times } from './words.js';
 
 /// Rows a list shows before it says how many more there are.
 const ROWS = 8;
 const LATEST = 10;
 
-const EXAMPLE = `curl -s ${location.origin}/guard/ai-task-retry -d '{"session_id":"demo","task_name":"classify"}'`;
+/// Names of something that is wrong before it says how many more there are.
+const NAMED = 3;
 
 export function overview(frame, main) {
   const tiles = el('dl', { class: 'tiles', 'aria-label': 'Totals' });
@@ -32,7 +34,10 @@ export function overview(frame, main) {
     consumption: panel('Consumption', { class: 'full' }),
   };
   const behind = el('p', { class: 'note', hidden: true });
-  main.append(behind, tiles, el('div', { class: 'grid' }, Object.values(part).map((one) => one.root)));
+  const checks = el('ul', { class: 'checks', 'aria-label': 'Is something wrong?' });
+  const card = welcome(frame);
+  const grid = el('div', { class: 'grid' }, Object.values(part).map((one) => one.root));
+  main.append(checks, behind, card.root, tiles, grid);
   for (const one of Object.values(part)) one.say('Loading…');
   const byOutcome = stacked('Decisions over time by outcome', frame.zoom);
   const byGuard = stacked('Decisions over time by guard', frame.zoom);
@@ -42,10 +47,39 @@ export function overview(frame, main) {
   const aborted = new AbortController();
   let latest = [];
   let edges = [];
+  let chains = [];
   let isEmpty = false;
   const sessions = (ids, most = 3) => (ids ?? []).slice(0, most).map((id, at) => [at > 0 ? ', ' : null, el('a', { to: frame.to('session', { session: id }) }, foreign(id, 24))]);
   const none = (one, text) => one.say(text);
   const more = (list, text) => (list.length > ROWS ? el('p', { class: 'hint more' }, `and ${count(list.length - ROWS)} more ${text}`) : null);
+
+  // --- is something wrong?
+
+  const found = {};
+  const names = (list) => [list.slice(0, NAMED).map((name, at) => [at > 0 ? ', ' : null, foreign(name, 40)]), list.length > NAMED ? ` and ${count(list.length - NAMED)} more` : null];
+
+  /// Always the same four in the same places: what is well is seen as well.
+  function drawChecks() {
+    const check = (name, state, text, to, more) => el('li', { class: `check-item ${state}` }, el('span', { class: 'sign', 'aria-hidden': 'true' }, { well: '✓', wrong: '!', unknown: '…' }[state]),
+      el('div', null, el('span', { class: 'name' }, name), to ? el('a', { to }, text) : el('span', { class: 'text' }, text), more ? el('span', { class: 'hint' }, more) : null));
+    const { circuits, alerts } = found;
+    const { health } = frame;
+    const open = circuits?.list.filter((circuit) => circuit.phase !== 'closed') ?? [];
+    const firing = alerts?.rules ?? [];
+    checks.replaceChildren(
+      !circuits ? check('Circuits', 'unknown', 'Not known') : circuits.open + circuits.halfOpen ? check('Circuits', 'wrong', [circuits.open ? `${count(circuits.open)} open` : null, circuits.halfOpen ? `${count(circuits.halfOpen)} half open` : null].filter(Boolean).join(', '), frame.to('decisions', { guard: 'api_circuit' }), names(open.map((circuit) => circuit.endpoint_key))) : check('Circuits', 'well', 'None open'),
+      !alerts ? check('Alerts', 'unknown', 'Not known') : firing.length ? check('Alerts', 'wrong', `${count(firing.length)} firing`, frame.to('alerts'), names(firing)) : alerts.dead ? check('Alerts', 'wrong', `${times(alerts.dead, 'message')} not delivered`, frame.to('alerts')) : check('Alerts', 'well', 'None firing'),
+      !health ? check('Service', 'unknown', 'Not known') : !health.isReady ? check('Service', 'wrong', 'Not ready', undefined, health.warnings.join(' ')) : health.warnings.length ? check('Service', 'wrong', 'Degraded', undefined, health.warnings.join(' ')) : found.degraded ? check('Service', 'wrong', `${times(found.degraded, 'answer')} without its state`, frame.to('decisions', { reason: 'state_unavailable' })) : check('Service', 'well', 'Ready'),
+      !health || !health.isReady ? check('Settings', 'unknown', 'Not known') : health.refused.length ? check('Settings', 'wrong', `${health.refused.includes('keys') ? 'A changed key file' : 'The changed file'} was refused`, frame.to('settings')) : check('Settings', 'well', 'As in the file'),
+    );
+  }
+  drawChecks();
+
+  /// Every rule that fires, once a thing that it fires for.
+  const loadAlerts = () => get('v1/alerts', {}, aborted.signal).then((answer) => {
+    found.alerts = { rules: (answer.rules ?? []).flatMap((rule) => (rule.firing ?? []).map((one) => one.title)), dead: answer.dead?.length ?? 0 };
+    drawChecks();
+  }, () => {});
 
   function drawTiles(data) {
     const { totals } = data;
@@ -93,28 +127,29 @@ export function overview(frame, main) {
     more(reasons, 'reasons')];
   }
 
-  function drawSubjects({ subjects, labels }) {
+  function drawSubjects({ subjects }) {
     return [table('Tasks, bots, topics and others by blocked decisions', [{ label: 'What' }, { label: 'Guard', class: 'wide-only' }, { label: 'Blocked', class: 'n' }, { label: 'Allowed', class: 'n' }, { label: 'Example', class: 'wide-only' }],
       subjects.slice(0, ROWS).map((subject) => [
-        [foreign((subjectName(subject.guard) === 'topic' && labels[subject.subject]) || subject.subject, 48), el('span', { class: 'hint' }, ` ${subjectName(subject.guard)}`)], guardName(subject.guard),
+        [foreign(inWords(subject.guard, subject.subject), 48), el('span', { class: 'hint' }, ` ${subjectName(subject.guard)}`)], guardName(subject.guard),
         [count(subject.blocked), subject.would_block ? el('span', { class: 'hint' }, ` + ${count(subject.would_block)}`) : null], count(subject.allowed), sessions(subject.sessions, 1)])),
     more(subjects, 'subjects')];
   }
 
-  function drawHandoffs({ edges: given, chains }) {
+  function drawHandoffs({ edges: given, chains: stopped }) {
     edges = given;
     const holder = el('div', { class: 'graph-holder' });
+    chains = stopped;
     requestAnimationFrame(() => drawGraph(holder));
-    return [holder,
-      chains.length ? el('div', { class: 'chains' }, el('h3', null, 'Chains that were stopped'),
-        el('ol', null, chains.slice(0, 5).map((chain) => el('li', null, el('span', { class: 'chain' }, chainText(chain.chain.slice(0, 12))), el('span', { class: 'hint' }, ` × ${count(chain.count)} · `), sessions(chain.sessions))))) : null,
+    return [holder, el('ul', { class: 'legend' }, el('li', null, el('i', { class: 'swatch chart-allowed', 'aria-hidden': 'true' }), 'passed'), el('li', null, el('i', { class: 'swatch chart-blocked', 'aria-hidden': 'true' }), '✕ blocked'), stopped.length ? el('li', null, el('i', { class: 'swatch circle', 'aria-hidden': 'true' }), '↻ goes round in a circle') : null),
+      stopped.length ? el('div', { class: 'chains' }, el('h3', null, 'Chains that were stopped'),
+        el('ol', null, stopped.slice(0, 5).map((chain) => el('li', null, el('span', { class: 'chain' }, chainText(chain.chain.slice(0, 12))), el('span', { class: 'hint' }, ` × ${count(chain.count)} · `), sessions(chain.sessions))))) : null,
       el('details', { class: 'numbers', 'data-key': 'handoffs' }, el('summary', null, 'Show as table'),
         table('Handoffs from bot to bot', [{ label: 'From' }, { label: 'To' }, { label: 'Allowed', class: 'n' }, { label: 'Blocked', class: 'n' }],
           given.map((edge) => [foreign(edge.source, 40), foreign(edge.target, 40), count(edge.allowed), count(edge.blocked)])))];
   }
 
   function drawGraph(holder) {
-    if (holder.clientWidth) holder.replaceChildren(graph(edges, Math.max(260, Math.round(holder.clientWidth))));
+    if (holder.clientWidth) holder.replaceChildren(graph(edges, chains, Math.max(260, Math.round(holder.clientWidth))));
   }
 
   function drawTopics(topics) {
@@ -218,11 +253,13 @@ export function overview(frame, main) {
     const wanted = page.next_cursor ? ['open', 'half_open'] : [];
     const pages = await Promise.all(wanted.map((phase) => get('v1/circuits', { tenant, phase }, aborted.signal)));
     const named = new Map([...pages, page].flatMap(({ circuits }) => circuits).map((circuit) => [JSON.stringify([circuit.tenant, circuit.endpoint_key]), circuit]));
-    return { circuits: [...named.values()], all: Object.values(page.counts).reduce((sum, one) => sum + one, 0) };
+    return { circuits: [...named.values()], counts: page.counts, all: Object.values(page.counts).reduce((sum, one) => sum + one, 0) };
   };
 
-  const loadCircuits = () => attempt(() => circuitsOf(frame.where.tenant), ({ circuits, all }) => {
+  const loadCircuits = () => attempt(() => circuitsOf(frame.where.tenant), ({ circuits, counts, all }) => {
     frame.knowTenants(circuits);
+    found.circuits = { list: circuits, open: counts.open, halfOpen: counts.half_open };
+    drawChecks();
     const rank = { open: 0, half_open: 1, closed: 2 };
     const now = Date.now();
     const list = circuits.map((circuit) => ({ ...circuit, until: circuit.recovery_seconds_remaining === null ? null : now + circuit.recovery_seconds_remaining * 1000 }))
@@ -238,12 +275,14 @@ export function overview(frame, main) {
     behind.hidden = !(data.behind_rows > 1000);
     behind.textContent = `${count(data.behind_rows)} decisions are logged and not counted here yet.`;
     isEmpty = data.totals.decisions === 0;
+    found.degraded = (data.reasons ?? []).filter((reason) => reason.reason === 'state_unavailable').reduce((sum, reason) => sum + reason.blocked + reason.would_block, 0);
+    drawChecks();
     drawCharts(data);
     const list = (one, items, render, text) => (items?.length ? one.show(items, render) : none(one, text));
     const filtered = frame.where.guard || frame.where.reason || frame.where.tenant;
     list(part.reasons, data.reasons, drawReasons, isEmpty ? (filtered ? 'Nothing matches these filters in this time.' : 'Nothing decided in this time.') : 'Nothing was blocked. Good.');
-    const labels = Object.fromEntries((data.topics ?? []).flatMap((topic) => [topic.topic, ...topic.members].map((name) => [name, topic.label])));
-    if (data.subjects?.length) part.subjects.show({ subjects: data.subjects, labels }, drawSubjects);
+    labels = new Map((data.topics ?? []).flatMap((topic) => [topic.topic, ...topic.members].map((name) => [name, topic.label])));
+    if (data.subjects?.length) part.subjects.show({ subjects: data.subjects, labels: [...labels] }, drawSubjects);
     else none(part.subjects, 'Tasks, bots, topics and endpoints show here.');
     if (data.handoffs?.edges?.length) part.handoffs.show(data.handoffs, drawHandoffs);
     else none(part.handoffs, 'No bot handed a conversation over.');
@@ -266,8 +305,27 @@ export function overview(frame, main) {
   };
 
   function drawLatest() {
+    reveal();
     if (latest.length) part.latest.show(latest, (rows) => decisionTable(frame, rows, 'Latest decisions'));
-    else part.latest.say('No decisions yet. Try:', el('pre', null, EXAMPLE));
+    else part.latest.say('No decision in this time.');
+  }
+
+  /// Where nothing was ever decided, the page is how to begin.
+  async function greet() {
+    if (!isEmpty || latest.length || frame.where.guard || frame.where.reason || frame.where.tenant || card.isShown) return;
+    const { decisions } = await get('v1/decisions', { limit: 1, kind: 'all' }, aborted.signal).catch(() => ({ decisions: [undefined] }));
+    if (decisions.length || latest.length) return;
+    card.open();
+    tiles.hidden = true;
+    grid.hidden = true;
+  }
+
+  /// The rest of the page, once there is something to show.
+  function reveal() {
+    if (!card.isShown || !latest.length) return;
+    card.arrived(latest[0]);
+    tiles.hidden = false;
+    grid.hidden = false;
   }
 
   const loadAdvice = () => ask('v1/insights', { since: frame.filters().since, until: frame.where.until, tenant: frame.where.tenant }, ({ insights }) => {
@@ -275,18 +333,22 @@ export function overview(frame, main) {
     else none(part.advice, 'Nothing stands out. Advice comes with traffic.');
   }, [part.advice]);
 
+  /// Topics in words, by their names.
+  let labels = new Map();
+  const inWords = (guard, name) => (subjectName(guard) === 'topic' && labels.get(name)) || name;
+
   function drawConsumption({ weeks, steps }) {
     const change = (week) => (week.change === null ? '–' : `${week.change > 0 ? '+' : ''}${Math.round(week.change * 100)} %`);
     const bot = (name) => (name === null ? 'all' : name === '' ? '–' : foreign(name, 40));
     return [table('AI steps by week and bot', [{ label: 'Week from' }, { label: 'Bot' }, { label: 'Sessions', class: 'n' }, { label: 'AI steps', class: 'n' }, { label: 'Steps a session', class: 'n' }, { label: 'Change', class: 'n' }],
       weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
     table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Refused', class: 'n wide-only' }],
-      steps.slice(0, ROWS).map((step) => [foreign(step.step, 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
+      steps.slice(0, ROWS).map((step) => [foreign(inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
     more(steps, 'steps')];
   }
 
   const loadConsumption = () => ask('v1/consumption', { tenant: frame.where.tenant }, (used) => {
-    if (used.days.length) part.consumption.show(used, drawConsumption);
+    if (used.days.length) part.consumption.show({ ...used, labels: [...labels] }, drawConsumption);
     else none(part.consumption, 'No step was asked about in the last four weeks.');
   }, [part.consumption]);
 
@@ -305,8 +367,11 @@ export function overview(frame, main) {
           showOverview(data);
           again = data.behind_rows > 0;
         }, fromOverview),
-        loadCircuits(), loadLatest(), loadAdvice(), loadConsumption(),
+        loadCircuits(), loadLatest(), loadAdvice(), loadAlerts(),
       ]);
+      // After the overview, which has the words of the topics.
+      await loadConsumption();
+      await greet();
       return again;
     },
     live({ decisions }) {
@@ -323,6 +388,7 @@ export function overview(frame, main) {
       node.textContent = countdown(until);
       return until <= Date.now() && until > Date.now() - 1500;
     },
+    health: drawChecks,
     redraw() {
       byOutcome.redraw();
       byGuard.redraw();

@@ -1,9 +1,9 @@
 // What is in force and where each value came from, and what another threshold would have done.
 
 import { get, post } from './api.js';
-import { badge, bar, el, foreign, panel, replace, table } from './dom.js';
+import { badge, bar, copyable, el, foreign, panel, replace, table } from './dom.js';
 import { sessionOf } from './view-decisions.js';
-import { GUARDS, count, fieldName, guardName, outcomeName, reasonName, times, when } from './words.js';
+import { GUARDS, count, duration, fieldName, guardName, isSpan, outcomeName, reasonName, span, times, whenIn } from './words.js';
 
 const isLeaf = (node) => Object.hasOwn(node, 'value') && Object.hasOwn(node, 'source');
 
@@ -15,6 +15,13 @@ function flatten(node, path = []) {
 }
 
 const written = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+/// As people read it: a length of time in its units.
+const shown = (one) => (isSpan(one.path, one.value) ? duration(one.value) : written(one.value));
+/// As the form has it, and as it stands in a file.
+const typed = (one) => (isSpan(one.path, one.value) ? span(one.value) : String(one.value));
+const toml = (value) => (typeof value === 'string' ? JSON.stringify(value) : String(value));
+/// What a shell takes as one word.
+const word = (text) => (/^[\w./:=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const isDefault = (one) => one.isDefault;
 /// Thresholds: single values of a guard that a form can change. Lists, patterns and overrides stay in the file.
 const canTry = (one) => ['number', 'boolean'].includes(typeof one.value) || (typeof one.value === 'string' && one.value.length < 40 && !/patterns|entities|hint/.test(one.path));
@@ -32,6 +39,8 @@ export function settings(frame, main) {
   let values = [];
   let guard = wanted?.[1] ?? (frame.where.guard || 'handoff');
   let changes = {};
+  /// The same as paths and values.
+  let leaves = [];
 
   const ofGuard = () => values.filter((one) => one.path.startsWith(`guards.${guard}.`) && canTry(one)).slice(0, 40);
 
@@ -41,8 +50,8 @@ export function settings(frame, main) {
       const id = `try-${path}`;
       const control = typeof one.value === 'boolean' || path.endsWith('mode')
         ? el('select', { id, name: path }, (path.endsWith('mode') ? ['enforce', 'observe', 'off'] : ['true', 'false']).map((choice) => el('option', { value: choice, selected: choice === String(one.value) }, choice)))
-        : el('input', { id, name: path, type: typeof one.value === 'number' ? 'number' : 'text', step: 'any', min: typeof one.value === 'number' ? 0 : null, value: String(one.value), autocomplete: 'off' });
-      return el('div', { class: `field ${wanted && wanted[2] === path ? 'wanted' : ''}` }, el('label', { for: id }, fieldName(path.replaceAll('.', ' · '))), control, el('span', { class: 'hint' }, `in force: ${written(one.value)}`));
+        : el('input', { id, name: path, type: typeof one.value === 'number' && !isSpan(one.path, one.value) ? 'number' : 'text', step: 'any', min: typeof one.value === 'number' ? 0 : null, value: typed(one), autocomplete: 'off' });
+      return el('div', { class: `field ${wanted && wanted[2] === path ? 'wanted' : ''}` }, el('label', { for: id }, fieldName(path.replaceAll('.', ' · '))), control, el('span', { class: 'hint' }, `in force: ${shown(one)}`));
     });
     const choose = el('select', { id: 'try-guard', on: { change: (event) => {
       guard = event.target.value;
@@ -55,11 +64,13 @@ export function settings(frame, main) {
 
   function changed() {
     changes = {};
+    leaves = [];
     for (const one of ofGuard()) {
       const path = one.path.slice(`guards.${guard}.`.length);
       const control = form.elements[path];
-      if (!control || control.value === String(one.value) || control.value === '') continue;
-      const value = typeof one.value === 'number' && Number.isFinite(Number(control.value)) ? Number(control.value) : typeof one.value === 'boolean' ? control.value === 'true' : control.value;
+      if (!control || control.value === typed(one) || control.value === '') continue;
+      const value = typeof one.value === 'number' && Number.isFinite(Number(control.value)) ? Number(control.value) : typeof one.value === 'boolean' ? control.value === 'true' : control.value.trim();
+      leaves.push([path, value]);
       const steps = path.split('.');
       let node = changes;
       for (const step of steps.slice(0, -1)) node = node[step] ??= {};
@@ -82,18 +93,30 @@ export function settings(frame, main) {
     return undefined;
   });
 
+  /// How to make it so: this page changes nothing.
+  function takeOver() {
+    const { tenant } = frame.filters();
+    const table = [...(tenant ? ['tenants', /^[\w-]+$/.test(tenant) ? tenant : JSON.stringify(tenant)] : []), 'guards', guard].join('.');
+    const lines = leaves.map(([path, value]) => `${path} = ${toml(value)}`);
+    const pairs = leaves.map(([path, value]) => word(`${table}.${path}=${typeof value === 'string' ? value : toml(value)}`));
+    return [el('h3', null, 'Make it so'), el('p', { class: 'hint' }, 'In the settings file, or with the command where the file is. A service that runs with it takes it over within a second.'),
+      el('div', { class: 'pair-of-texts' }, copyable('as TOML', `[${table}]\n${lines.join('\n')}\n`, frame.say), copyable('command', `runguard settings set ${pairs.join(' ')}`, frame.say))];
+  }
+
   function drawResult(answer) {
     const most = Math.max(1, ...['allowed', 'would_block', 'blocked'].flatMap((name) => [answer.before[name] ?? 0, answer.after[name] ?? 0]));
     const difference = (name) => (answer.after[name] ?? 0) - (answer.before[name] ?? 0);
     const signed = (number) => (number > 0 ? `+${count(number)}` : number < 0 ? `−${count(-number)}` : '±0');
     const total = answer.changed_total ?? answer.changed.length;
+    const at = whenIn(answer.changed.map((row) => Date.parse(row.time)));
     result.replaceChildren(
       el('p', { class: 'outcome' }, el('strong', null, total === 0 ? 'Nothing would have been decided otherwise.' : `${times(total, 'decision')} of ${count(answer.rows)} would have been another.`), answer.truncated ? ' Only the newest were looked at.' : ''),
       table('Outcomes before and after', [{ label: 'Outcome' }, { label: 'As it was', class: 'n' }, { label: 'With the change', class: 'n' }, { label: 'Difference', class: 'n' }, { label: '', unseen: 'Share', class: 'wide-only' }],
         ['allowed', 'would_block', 'blocked'].map((name) => [badge(name, outcomeName(name)), count(answer.before[name]), count(answer.after[name]), signed(difference(name)),
           el('span', { class: 'pair' }, bar((answer.before[name] ?? 0) / most, 'faint'), bar((answer.after[name] ?? 0) / most, name === 'blocked' ? 'blocked' : name === 'would_block' ? 'would' : 'accent'))])),
       ...(answer.changed.length ? [el('h3', null, 'Decisions that change'), table('Decisions that would have been another', [{ label: 'Session' }, { label: 'Subject' }, { label: 'Was' }, { label: 'Would be' }, { label: 'Reason' }, { label: 'Time', class: 'wide-only' }],
-        answer.changed.slice(0, 50).map((row) => [el('a', { to: sessionOf(frame, { tenant: 'default', ...row }) }, foreign(row.session_id, 32)), foreign(row.subject, 40), badge(row.before, outcomeName(row.before)), badge(row.after, outcomeName(row.after)), row.reason ? reasonName(row.reason) : '–', row.time ? when(Date.parse(row.time)) : '–']))] : []),
+        answer.changed.slice(0, 50).map((row) => [el('a', { to: sessionOf(frame, { tenant: 'default', ...row }) }, foreign(row.session_id, 32)), foreign(row.subject, 40), badge(row.before, outcomeName(row.before)), badge(row.after, outcomeName(row.after)), row.reason ? reasonName(row.reason) : '–', row.time ? at(Date.parse(row.time)) : '–']))] : []),
+      ...takeOver(),
       ...((answer.inexact ?? []).length ? [el('p', { class: 'hint' }, 'Not exact: ', answer.inexact.map((note, at) => [at > 0 ? '; ' : null, foreign(note, 300)].filter(Boolean)).flat())] : []),
     );
   }
@@ -111,13 +134,13 @@ export function settings(frame, main) {
       return el('details', { class: 'group', 'data-key': name, open: own > 0 || name === `guards.${frame.where.guard}` || name === `guards.${wanted?.[1]}` },
         el('summary', null, el('code', null, `[${name}]`), el('span', { class: 'hint' }, ` ${times(list.length, 'value')}${own ? `, ${count(own)} set` : ''}`)),
         table(`Values of ${name}`, [{ label: 'Key' }, { label: 'Value' }, { label: 'From' }], list.slice(0, 200).map((one) => [
-          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(written(one.value), 160)), one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(written(one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
+          el('code', null, foreign(one.path.slice(name.length + 1) || one.path, 120)), [el('code', null, foreign(written(one.value), 160)), isSpan(one.path, one.value) && one.value >= 60 ? el('span', { class: 'hint' }, ` ${duration(one.value)}`) : null, one.later === undefined ? null : el('span', { class: 'hint' }, ' after a restart ', el('code', null, foreign(written(one.later), 160)))], isDefault(one) ? el('span', { class: 'hint' }, 'default') : badge('set', foreign(one.origin, 80))])));
     });
   }
 
   /// Why a changed file is not in force. The file and the error are told to an admin of all tenants only.
   function drawRefused(refused) {
-    return refused.map((one) => el('p', { class: 'note' }, `The changed ${one.what === 'keys' ? 'key file' : 'settings file'} was refused at ${when(Date.parse(one.time))}; what was in force before still is.`,
+    return refused.map((one) => el('p', { class: 'note' }, `The changed ${one.what === 'keys' ? 'key file' : 'settings file'} was refused at ${whenIn([Date.parse(one.time)])(Date.parse(one.time))}; what was in force before still is.`,
       one.error ? [' ', el('code', null, foreign(one.error, 600))] : ' An admin key of all tenants sees why.'));
   }
 

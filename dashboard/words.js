@@ -70,3 +70,27 @@ export const moment = (ms) => `${day(ms)} ${clock(ms)}`;
 export const isToday = (ms) => day(ms) === day(Date.now());
 /// The time alone for today, with the day before it otherwise.
 export const when = (ms) => (isToday(ms) ? clock(ms) : moment(ms).slice(5));
+/// For a list: where it is not of today alone, every time says its day.
+export function whenIn(times) {
+  const [first, last] = [Math.min(...times), Math.max(...times)];
+  if (isToday(first) && isToday(last)) return clock;
+  return day(first).slice(0, 4) === day(Date.now()).slice(0, 4) ? (ms) => moment(ms).slice(5) : moment;
+}
+
+/// Which clock all times go by: UTC+1, UTC−3:30.
+export function zone(at = Date.now()) {
+  const minutes = -new Date(at).getTimezoneOffset();
+  if (!minutes) return 'UTC';
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return `UTC${minutes < 0 ? '−' : '+'}${hours}${rest ? `:${two(rest)}` : ''}`;
+}
+export const zoneName = () => Intl.DateTimeFormat().resolvedOptions().timeZone ?? zone();
+
+const UNITS = [['d', 86_400], ['h', 3600], ['m', 60], ['s', 1]];
+/// Settings that are lengths of time; the service writes them as seconds.
+export const isSpan = (path, value) => typeof value === 'number' && /(^|[._])(window|rest|reservation|cooldown|backoff|recovery|wait|timeout)(_seconds)?$/.test(path);
+/// As the settings file takes it: 1800 is 30m, 5400 is 90m.
+export function span(seconds) {
+  const [unit, length] = UNITS.find(([, length]) => seconds >= length && seconds % length === 0) ?? ['s', 1];
+  return `${seconds / length}${unit}`;
+}

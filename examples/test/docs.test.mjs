@@ -91,7 +91,7 @@ test('voiceflow: one guard around an integration, for all flows', async () => {
 })
 
 test('botpress: counters in the flow', async () => {
-  const [retry, transfer, search] = listings('botpress', 'js')
+  const [, retry, transfer, search] = listings('botpress', 'js')
   const ask = async (code, workflow) => {
     await runBotpress(code, { workflow })
     return workflow.guardAllow

@@ -40,14 +40,15 @@ fn fitting(field: &Field, bytes: &mut Unstructured<'_>) -> Result<Value> {
         Kind::Id | Kind::Label => json!(*bytes.choose(&NAMES)?),
         Kind::Text | Kind::Name | Kind::Hash if field.required => json!(*bytes.choose(&TEXTS[..5])?),
         Kind::Text | Kind::Name | Kind::Hash => json!(text(bytes)?),
-        Kind::Fraction => json!(f64::from(bytes.int_in_range(0..=100_u8)?) / 100.0),
+        Kind::Confidence if bytes.ratio(1, 8)? => json!(*bytes.choose(&[None, Some("")])?),
+        Kind::Fraction | Kind::Confidence => json!(f64::from(bytes.int_in_range(0..=100_u8)?) / 100.0),
         Kind::Whole(at_least) => {
             let more =
                 if bytes.ratio(3, 4)? { u64::from(bytes.arbitrary::<u8>()?) } else { bytes.int_in_range(0..=9_007_199_254_740_000)? };
             json!(at_least.saturating_add(more))
         }
         Kind::Dollars if bytes.arbitrary()? => json!(format!("{}.{:03}", bytes.arbitrary::<u16>()?, bytes.int_in_range(0..=999_u16)?)),
-        Kind::Dollars => json!(f64::from(bytes.arbitrary::<u16>()?) / 1000.0),
+        Kind::Dollars | Kind::Amount => json!(f64::from(bytes.arbitrary::<u16>()?) / 1000.0),
         Kind::Flag => json!(bytes.arbitrary::<bool>()?),
         Kind::OneOf(choices) => json!(*bytes.choose(choices)?),
         Kind::Any => anything(bytes, 4)?,
@@ -55,9 +56,25 @@ fn fitting(field: &Field, bytes: &mut Unstructured<'_>) -> Result<Value> {
             let length = bytes.int_in_range(0..=3_u8)?;
             Value::Array((0..length).map(|_| Ok(json!(*bytes.choose(&NAMES)?))).collect::<Result<_>>()?)
         }
+        Kind::Steps => {
+            let length = bytes.int_in_range(0..=5_u8)?;
+            Value::Array((0..length).map(|_| step(bytes)).collect::<Result<_>>()?)
+        }
         Kind::Scopes => {
             let length = bytes.int_in_range(0..=3_u8)?;
             Value::Array((0..length).map(|_| scope(bytes)).collect::<Result<_>>()?)
+        }
+    })
+}
+
+fn step(bytes: &mut Unstructured<'_>) -> Result<Value> {
+    let hash = *bytes.choose(&["a", "b", "c"])?;
+    Ok(match bytes.int_in_range(0..=3_u8)? {
+        0 => json!({"id": *bytes.choose(&NAMES)?, "user": true}),
+        1 => json!({"id": *bytes.choose(&NAMES)?, "said": hash, "result": *bytes.choose(&[None, Some("x")])?}),
+        2 => json!({"id": *bytes.choose(&NAMES)?, "tool": *bytes.choose(&NAMES)?, "args": hash, "error": "e"}),
+        _ => {
+            json!({"id": *bytes.choose(&NAMES)?, "tool": *bytes.choose(&NAMES)?, "args": hash, "result": *bytes.choose(&["x", "y"])?, "round": hash})
         }
     })
 }

@@ -2,6 +2,7 @@
 //! them from `fuzz_targets/`; the tests below drive each for a moment, on stable Rust.
 
 mod body;
+mod conversation;
 mod story;
 
 use arbitrary::Unstructured;
@@ -51,6 +52,22 @@ pub fn provider(data: (u8, u8, &[u8])) {
     let wire = [Wire::OpenAi, Wire::Anthropic, Wire::Bedrock, Wire::BedrockWhole][usize::from(wire) % 4];
     let pieces: Vec<&[u8]> = bytes.chunks(usize::from(piece).max(1)).collect();
     let _ = read(wire, &pieces);
+}
+
+/// No question to the gateway makes its readers panic; one that is changed says the rest as it did.
+pub fn question(data: (u8, &[u8])) {
+    let (interface, body) = data;
+    runguard_gateway::fuzzing::question(interface, body);
+    // Bytes alone are hardly ever a conversation.
+    runguard_gateway::fuzzing::question(interface, conversation::question(body).to_string().as_bytes());
+}
+
+/// Nothing a provider sends makes the gateway panic, in whatever pieces it comes, and every byte of it is passed on.
+pub fn relayed(data: (u8, u8, &[u8])) {
+    let (interface, piece, bytes) = data;
+    let size = usize::from(piece).max(1);
+    runguard_gateway::fuzzing::stream(interface, size, bytes);
+    runguard_gateway::fuzzing::stream(interface, size, conversation::events(bytes).as_bytes());
 }
 
 /// No file makes a reader of recorded runs panic, whichever format it is taken for.
@@ -151,7 +168,7 @@ mod tests {
         };
     }
 
-    each_for_a_moment!(request settings provider trace fingerprint redact row address pattern);
+    each_for_a_moment!(request settings provider question relayed trace fingerprint redact row address pattern);
 
     #[test]
     fn most_bodies_are_taken_and_no_history_of_them_breaks_a_guard() {

@@ -25,6 +25,7 @@ CIRCUIT_RECORD = "/guard/api-circuit/record"
 LOOP = "/guard/loop"
 LOOP_CHECK = "/guard/loop/check"
 STALL = "/guard/stall"
+AGENT_RUN = "/guard/agent-run"
 BUDGET_CHECK = "/guard/budget/check"
 BUDGET_RECORD = "/guard/budget/record"
 BUDGET_RESERVE = "/guard/budget/reserve"
@@ -97,6 +98,7 @@ ROUTES = (
     Route(LOOP_CHECK, "loop", {"session_id": "s", "tool": "search"}, ids=("session_id", "tool")),
     Route(STALL, "stall", {"session_id": "s", "new_turn": False}, ids=("session_id",),
           texts=("tool", "args_hash", "result_hash", "error", "message")),
+    Route(AGENT_RUN, "agent_run", {"session_id": "s", "whole": False}, ids=("session_id",), texts=("model",)),
     Route(BUDGET_CHECK, "budget", {"session_id": "s", "usd": 0}, ids=("session_id",),
           numbers={"usd": DOLLARS, "max_usd": DOLLARS, "tokens": COUNT, "max_tokens": COUNT, "cap": COUNT}),
     Route(BUDGET_RECORD, "budget", {"session_id": "s", "usd": 0}, ids=("session_id",),
@@ -176,6 +178,27 @@ def _circuit(second: float, session: str):
 
 def _loop(second: float, tool: str, **more):
     return second, LOOP, {"session_id": "s", "tool": tool, **more}
+
+
+def _run(number: int) -> dict[str, Any]:
+    """A question to a model after one more step that gave nothing new."""
+    step = {"id": f"call_{number}", "tool": "search", "args": "a", "result": "b", "round": str(number)}
+    return {"session_id": "s", "model": "gpt-4o", "steps": [step]}
+
+
+def _check(n):
+    if n % 2 == 0:
+        return {"session_id": "s", "tool": "write_file", "args": {"path": "fix.py", "content": f"try {n}"}, "result": "ok"}
+    return {"session_id": "s", "tool": "run_tests", "args": {}, "error": f"1 failed: {n}"}
+
+
+def _edit(n):
+    old, new = ("3", "5") if n % 2 == 0 else ("5", "3")
+    return {"session_id": "s", "tool": "edit_file", "args": {"path": "a.py", "old_str": old, "new_str": new}, "result": "ok"}
+
+
+def _page(n):
+    return {"session_id": "s", "tool": "fetch_page", "args": {"url": f"/{n}"}, "result": "Access denied"}
 
 
 def _pair(second: float, args: int, result: str, **more):
@@ -322,8 +345,8 @@ BLOCKS = (
     Block("stall: a round of calls three times", "stalled_cycle", STALL, _pair(0, 2, "c")[2],
           {"rung": "stop", "rule": "cycle", "count": 3},
           before=tuple(_pair(n, n % 3, "abc"[n % 3]) for n in range(8)), numbers=(3,)),
-    Block("stall: nothing new", "stalled_no_news", STALL, _pair(0, 3, "d")[2], {"rung": "stop", "rule": "novelty", "count": 1},
-          before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4))), numbers=(1,)),
+    Block("stall: nothing new", "stalled_no_news", STALL, _pair(0, 3, "d")[2], {"rung": "stop", "rule": "novelty", "count": 0},
+          before=tuple(_pair(n, args, "abcde"[args]) for n, args in enumerate((0, 1, 2, 3, 4, 0, 2, 1, 4, 0))), numbers=(0,)),
     Block("stall: the same error with other arguments", "stalled_same_error", STALL,
           {"session_id": "s", "tool": "sql", "args": 9, "error": "no such column: c9"},
           {"rung": "stop", "rule": "same_error", "count": 5},
@@ -332,6 +355,18 @@ BLOCKS = (
     Block("stall: the same words three times", "stalled_messages", STALL, {"session_id": "s", "message": "Let me think."},
           {"rung": "stop", "rule": "messages", "count": 3},
           before=tuple((n, STALL, {"session_id": "s", "message": "Let me think."}) for n in range(2)), numbers=(3,)),
+    Block("stall: a check that fails after every change of a long run", "stalled_unmoved", STALL, _check(51),
+          {"rung": "stop", "rule": "unmoved", "count": 26},
+          before=tuple((n, STALL, _check(n)) for n in range(51)), numbers=(26,)),
+    Block("stall: a file that is put back the fourth time", "stalled_put_back", STALL, _edit(4),
+          {"rung": "stop", "rule": "put_back", "count": 4},
+          before=tuple((n, STALL, _edit(n)) for n in range(4)), numbers=(4,)),
+    Block("stall: the same from the twelfth page", "stalled_same_result", STALL, _page(11),
+          {"rung": "stop", "rule": "same_result", "count": 12},
+          before=tuple((n, STALL, _page(n)) for n in range(11)), numbers=(12,)),
+
+    Block("agent_run: the fourth equal step", "run_stalled", AGENT_RUN, _run(3), {"rung": "stop", "rule": "identical", "count": 4, "tool": "search"},
+          before=tuple((n, AGENT_RUN, _run(n)) for n in range(3)), retry_after=3600, numbers=(4,)),
 
     Block("budget: more than is left", "budget_exceeded", BUDGET_CHECK,
           {"session_id": "s", "max_usd": 1, "usd": "0.41"},

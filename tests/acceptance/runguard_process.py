@@ -86,8 +86,9 @@ class Server:
 
     def __init__(self, folder: Path, *, data: Path | None = None, config: str | None = None,
                  virtual_clock: bool = True, environment: dict[str, str] | None = None,
-                 arguments: tuple[str, ...] = (), listen: str | None = None):
+                 arguments: tuple[str, ...] = (), listen: str | None = None, verb: str = "serve"):
         self.folder = folder
+        self.verb = verb
         self.data = data or folder / "data"
         self.virtual_clock = virtual_clock
         self.environment = environment or {}
@@ -104,7 +105,7 @@ class Server:
 
     def launch(self) -> Server:
         """Starts the process without waiting for it to be ready."""
-        command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data)]
+        command = [str(binary()), self.verb, "--listen", self.listen, "--data", str(self.data)]
         if self.config_file:
             command += ["--config", str(self.config_file)]
         if self.virtual_clock:

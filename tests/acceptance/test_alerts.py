@@ -125,6 +125,8 @@ def target(name: str, url: str, kind: str = "webhook", extra: str = "allow_priva
 
 
 QUICK = '[alerts]\nbackoff = "50ms"\n'
+# Nothing but the rules of the test.
+ALONE = QUICK + "default_rules = false\n"
 
 
 def config(*targets: str, alerts: str = QUICK, rules: str = "") -> str:
@@ -181,6 +183,20 @@ def test_a_trip_is_told_once_signed_and_resolved(serve, receive):
     assert seen["targets"] == [{"name": "hook", "kind": "webhook", "host": "127.0.0.1", "queued": 0, "dead": 0, "problem": None}]
 
 
+def test_own_rules_are_added_and_messages_link_to_the_dashboard(serve, receive):
+    hook = receive()
+    own = '[[alerts.rule]]\nname = "each-block"\nwhen = "blocks"\ncount = 1\n'
+    server = serve('[server]\npublic_url = "https://runguard.example/guard"\n' + config(target("hook", hook.url), rules=own), environment=ENVIRONMENT)
+    client = server.client()
+    assert [rule["name"] for rule in alerts_of(client)["rules"]] == ["circuit_trip", "blocks", "budget", "fallback", "each-block"]
+    fail(client)
+    for _ in range(4):
+        client.post("/guard/agent-action", {"session_id": "chat 1", "action_name": "a"})
+    told = {got.json["data"]["rule"]: got.json["data"]["link"] for got in hook.wait_for(2)}
+    assert told["circuit_trip"] == "https://runguard.example/guard/?view=decisions&guard=api_circuit&tenant=default"
+    assert told["each-block"].startswith("https://runguard.example/guard/?view=")
+
+
 def test_while_keys_change_either_secret_verifies(serve, receive):
     hook = receive()
     server = serve(config(target("hook", hook.url)), environment={"HOOK_SECRET": f"{SECRET} {OLD_SECRET}"})
@@ -220,9 +236,10 @@ to = ["hook"]
 [[alerts.rule]]
 name = "money"
 when = "budget"
+at = [60, 80, 95, 100]
 to = ["hook"]
 """
-    client = serve(config(target("hook", hook.url), target("other", other.url), rules=rules), environment=ENVIRONMENT).client()
+    client = serve(config(target("hook", hook.url), target("other", other.url), rules=rules, alerts=ALONE), environment=ENVIRONMENT).client()
     for number in range(3):
         for _ in range(2):
             client.allowed("/guard/handoff", session_id=f"c{number}", source_bot="a", target_bot="b")
@@ -257,7 +274,7 @@ name = "shared"
 when = "budget"
 """
     budget = "[savings]\ncredits_per_operation = 2\n[guards.budget]\ncredit_usd = 0.5\n[guards.budget.scopes.tenant.month]\nmax_credits = 10\n"
-    client = serve(budget + config(target("hook", hook.url), rules=rules), environment=ENVIRONMENT).client()
+    client = serve(budget + config(target("hook", hook.url), rules=rules, alerts=ALONE), environment=ENVIRONMENT).client()
 
     def ask(day: int, times: int) -> None:
         for number in range(times):
@@ -275,7 +292,7 @@ when = "budget"
     told = {got.json["data"]["rule"]: got.json["data"]["title"] for got in hook.got}
     assert told["credits"].startswith("60 % of the credits for the month are used")
     assert told["spike"].startswith("30 credits are used today, usually 8")
-    assert told["shared"] == "Budget 'default' of 'tenant/month' has reached 60 %"
+    assert told["shared"] == "Budget 'default' of 'tenant/month' has reached 50 %"
     assert len(hook.got) == 3
 
 

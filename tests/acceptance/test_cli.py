@@ -12,9 +12,10 @@ from catalogue import AGENT_ACTION, CIRCUIT_RECORD, HANDOFF
 from runguard_process import binary, free_port, run_cli
 
 COMMANDS = [
-    ["serve"], ["decisions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
+    ["serve"], ["decisions"], ["sessions"], ["session"], ["circuits"], ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
     ["agent"], ["agent", "serve"], ["agent", "sessions"], ["demo"], ["estimate"], ["check-flow"], ["insights"], ["report"], ["alerts"], ["preview"], ["replay"], ["tune"], ["explain"],
-    ["settings"], ["settings", "example"], ["settings", "check"], ["settings", "show"],
+    ["settings"], ["settings", "example"], ["settings", "check"], ["settings", "set"], ["settings", "show"], ["insights", "snooze"],
+    ["completions"], ["man"],
 ]
 
 
@@ -99,7 +100,7 @@ def test_decisions_can_be_followed(busy):
             number += 1
 
     deciding = threading.Thread(target=decide)
-    command = [binary(), "decisions", "--url", busy.url, "--follow", "--json"]
+    command = [binary(), "decisions", "--url", busy.url, "--follow", "--limit", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as followed:
         give_up = threading.Timer(30, followed.kill)
         give_up.start()
@@ -121,6 +122,28 @@ def test_a_session(busy):
     assert "chat-1" in shown.stdout and "get_profile" in shown.stdout
     as_json = json.loads(run_cli("session", "chat-1", "--url", busy.url, "--json").stdout)
     assert as_json["session_id"] == "chat-1" and len(as_json["timeline"]) == 4
+
+
+def test_sessions_are_listed_and_found(busy):
+    shown = run_cli("sessions", "chat-", "--sort", "blocked", "--url", busy.url)
+    assert shown.returncode == 0, shown
+    lines = shown.stdout.splitlines()
+    assert [line.split()[-3 if "consecutive" in line or "same" in line else -2] for line in lines[1:]] == ["chat-1", "chat-2"], shown
+    as_json = json.loads(run_cli("sessions", "--limit", "1", "--url", busy.url, "--json").stdout)
+    assert len(as_json["sessions"]) == 1 and as_json["found"] == 12
+    nothing = run_cli("sessions", "nobody", "--url", busy.url)
+    assert nothing.returncode == 0 and "No session whose name begins so" in nothing.stdout
+
+
+def test_a_value_is_set_in_the_file_and_one_that_is_wrong_is_not(tmp_path):
+    file = tmp_path / "runguard.toml"
+    file.write_text("# Ours.\n[guards.handoff]\nmax_handoffs = 4 # was 6\n")
+    done = run_cli("settings", "set", "guards.handoff.max_handoffs=5", "guards.handoff.window=2h", "--config", file)
+    assert done.returncode == 0 and "guards.handoff.max_handoffs = 5" in done.stdout, done
+    assert file.read_text() == '# Ours.\n[guards.handoff]\nmax_handoffs = 5 # was 6\nwindow = "2h"\n'
+    wrong = run_cli("settings", "set", "guards.handoff.max_handofs=5", "--config", file)
+    assert wrong.returncode == 2 and "nothing was changed" in wrong.stderr and "max_handoffs" in wrong.stderr, wrong
+    assert "max_handofs" not in file.read_text()
 
 
 def test_an_unknown_session_is_an_error_of_its_own(busy):
@@ -246,4 +269,23 @@ def test_a_plan_that_cannot_be_read_ends_with_2(tmp_path, text):
         (tmp_path / name).write_text(text)
         shown = run_cli("check-flow", name, cwd=tmp_path)
         assert shown.returncode == 2 and name in shown.stderr and "panicked" not in shown.stderr, shown
+        assert not re.search(r"untagged|variant|serde|anchor|mapping|scalar|sequence", shown.stderr), shown
     assert run_cli("check-flow", "no-such-file.yaml", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("name, text, line, words", [
+    ("plan.yaml", "start: a\nbots:\n  a: [b\n", None, "this is no YAML. Look at the indentation"),
+    ("plan.yaml", "start: a\nbots:\n\ta: b\n", 3, "this is no YAML"),
+    ("plan.yaml", "start: a\nbots:\n  a: [b]\n  a: [c]\n", 4, "whether a name stands twice"),
+    ("plan.yaml", "start: a\nbotz:\n  a: [b]\n", 2, "a plan has no part 'botz'; did you mean 'bots'?"),
+    ("plan.yaml", "start: a\nbots:\n  a: {b: 1}\n", 3, "'bots.a' must be a name or a list of names"),
+    ("plan.yaml", "start: a\nbots:\n  a: [b, 7]\n", 3, "it has a number in it; a number that is a name needs quotes"),
+    ("plan.yaml", "bots: 7\n", 1, "'bots' must be names with the names that belong to each"),
+    ("plan.json", '{"start": "a",\n "bots": {"a": 3}}', 2, "'bots.a' must be a name or a list of names"),
+    ("plan.json", '{"start": "a",\n "bots": ', 2, "this is no JSON. Look at the commas"),
+], ids=["open", "tab", "twice", "part", "table", "number", "names", "json-number", "json-open"])
+def test_what_is_wrong_with_a_plan_is_said_with_its_line(tmp_path, name, text, line, words):
+    (tmp_path / name).write_text(text)
+    shown = run_cli("check-flow", name, cwd=tmp_path)
+    assert shown.returncode == 2 and words in shown.stderr, shown
+    assert line is None or f"line {line}, column" in shown.stderr, shown

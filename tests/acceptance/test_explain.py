@@ -30,7 +30,7 @@ def traces(tmp_path):
 
 
 def explained(*arguments):
-    shown = run_cli("explain", *arguments, "--json")
+    shown = run_cli("explain", *arguments, "--guards", "stall", "--json")
     assert shown.returncode == 0, shown
     return json.loads(shown.stdout)
 
@@ -65,12 +65,12 @@ def test_counters_verdicts_and_savings(traces):
 
 
 def test_the_timeline_folds_what_is_boring(traces):
-    folded = run_cli("explain", f"{traces}#run-stuck")
+    folded = run_cli("explain", f"{traces}#run-stuck", "--guards", "stall")
     assert folded.returncode == 0, folded
     assert "9 steps, all with something new" in folded.stdout and "3 steps that would not have been made" in folded.stdout
     assert "▲ steer: the same call gave the same result 3 times in a row" in folded.stdout and "■ stop: " in folded.stdout
-    assert "Stopped after step 14: saves 3 of 17 steps, 3000 tokens, $0.0030." in folded.stdout
-    unfolded = run_cli("explain", f"{traces}#run-stuck", "--all")
+    assert "Stopped after step 14 by stall.identical: saves 3 of 17 steps, 3000 tokens, $0.0030." in folded.stdout
+    unfolded = run_cli("explain", f"{traces}#run-stuck", "--guards", "stall", "--all")
     rows = re.findall(r"^ +(\d+) ", unfolded.stdout, re.M)
     assert rows == [str(n) for n in range(1, 18)], "every step, once"
     assert "\x1b[" not in unfolded.stdout
@@ -97,11 +97,20 @@ def test_a_hostile_run_steers_neither_terminal_nor_page(tmp_path):
     steps = [{**step(1), "tool": HOSTILE, "args": {"c": HOSTILE}, "result": HOSTILE} for _ in range(6)]
     hostile = {**run("x", True, steps), "run_id": HOSTILE, "source": HOSTILE, "task": HOSTILE, "model": HOSTILE, "agent": HOSTILE}
     traces, page = write(tmp_path / "runs.jsonl", [hostile]), tmp_path / "run.html"
-    shown = run_cli("explain", traces, "--all", "--html", page)
+    shown = run_cli("explain", traces, "--guards", "stall", "--all", "--html", page)
     assert shown.returncode == 0, shown
     assert "\x1b" not in shown.stdout and "\u202e" not in shown.stdout
     text = page.read_text()
     assert "<script" not in text and "\u202e" not in text and "\x1b" not in text and text.count("</style>") == 1
     assert not re.search(r"(src|href)=|url\(|https?://|@import", text)
     assert "a false stop that loses 2 of 6 steps" in text
-    assert run_cli("explain", traces, "--html", "-").stdout == text
+    assert run_cli("explain", traces, "--guards", "stall", "--html", "-").stdout == text
+
+
+def test_the_step_and_the_rule_are_those_that_replay_counts(traces):
+    ended = json.loads(run_cli("replay", traces, "--json").stdout)["rules"]
+    counted = {(example["id"], example["step"], rule["rule"]) for rule in ended for example in rule["examples"]}
+    for name, step, rule in counted:
+        shown = json.loads(run_cli("explain", name, traces, "--json").stdout)
+        assert (shown["stopped_after"], shown["stopped_by"]) == (step, rule), name
+    assert counted and any(rule.startswith("loop") for _, _, rule in counted), counted

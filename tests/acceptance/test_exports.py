@@ -239,6 +239,55 @@ def test_decisions_arrive_at_a_collector_as_spans_of_the_callers_trace(serve, re
     assert found['runguard_telemetry_spans_total{result="dropped"}'] == 0
 
 
+class Upstream(http.server.BaseHTTPRequestHandler):
+    """A provider that answers every question alike."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "a private word"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100, "prompt_tokens_details": {"cached_tokens": 400}},
+        }).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_model_calls_through_the_gateway_are_spans_and_metrics_of_generative_ai(serve, receiver, collector):
+    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    collector.start()
+    server = serve(f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{collector.port}"\n'
+                   f'[gateway]\nenabled = true\nupstreams.openai.url = "http://127.0.0.1:{upstream.server_port}/v1"\n')
+    question = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"x-runguard-run": "job-1", "traceparent": f"00-{TRACE}-{PARENT}-01", "authorization": "Bearer sk-own"}
+    assert server.client().post("/openai/v1/chat/completions", question, headers=headers).status == 200
+    span = until(lambda: next((span for span in receiver.spans() if span.name == "chat gpt-4o"), None))
+    assert (span.kind, span.trace_id.hex(), span.parent_span_id.hex()) == (3, TRACE, PARENT)
+    assert span.start_time_unix_nano <= span.end_time_unix_nano
+    told = {**attributes(span), **{entry.key: entry.value.int_value for entry in span.attributes if entry.value.int_value}}
+    assert (told["gen_ai.provider.name"], told["gen_ai.operation.name"], told["gen_ai.conversation.id"]) == ("openai", "chat", "job-1")
+    assert (told["gen_ai.request.model"], told["gen_ai.response.model"]) == ("gpt-4o", "gpt-4o-2024-08-06")
+    usage = [told[f"gen_ai.usage.{name}"] for name in ("input_tokens", "output_tokens", "cache_read.input_tokens")]
+    assert usage == [1000, 100, 400]
+    assert server.stop() == 0
+    tokens = until(lambda: receiver.metrics().get("gen_ai.client.token.usage"))
+    by_type = {next(entry.value.string_value for entry in point.attributes if entry.key == "gen_ai.token.type"): (point.count, point.sum)
+               for point in tokens.histogram.data_points}
+    assert by_type == {"input": (1, 1000), "output": (1, 100)}
+    assert receiver.metrics()["gen_ai.client.operation.duration"].histogram.data_points[0].count == 1
+    # 600 at 2.50, 400 from the cache at 1.25 and 100 at 10 dollars a million.
+    assert receiver.metrics()["runguard.cost"].sum.data_points[0].as_double == pytest.approx(0.003)
+    assert not any("private" in str(span) for span in receiver.spans())
+    upstream.shutdown()
+
+
 def test_the_last_spans_and_the_totals_are_sent_when_the_service_stops(serve, receiver, collector):
     collector.start()
     server = serve(f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{collector.port}"\n')

@@ -40,6 +40,39 @@ def only(advice, kind):
     return insight
 
 
+def test_advice_is_put_aside_for_a_while_or_for_good_and_kept(serve):
+    server = serve()
+    flow = server.client().at(0)
+    healthy(flow)
+    orders_without_number(flow)
+    circles(flow)
+    flow.at(HOUR)
+    before = insights(flow)
+    assert len(before) >= 2
+    first, second = before[0]["key"], before[1]["key"]
+    assert all(insight["put_aside"] is None for insight in before) and len({insight["key"] for insight in before}) == len(before)
+    assert flow.post(f"/v1/insights/{first}/dismiss").json == {"key": first, "tenant": None, "put_aside": {"until": None}}
+    assert flow.post(f"/v1/insights/{second}/snooze", {"for": "2h"}).json["put_aside"]["until"] is not None
+    assert [insight["key"] for insight in insights(flow)] == [insight["key"] for insight in before[2:]]
+    assert flow.get("/v1/insights").json["put_aside"] == 2
+    # Another list than that of all tenants has its own.
+    assert len(insights(flow, "?tenant=default")) == len(before)
+    assert [insight["key"] for insight in insights(flow, "?show=all")] == [insight["key"] for insight in before]
+    # It outlives the service; and a snooze ends by itself.
+    server.stop()
+    server.start()
+    flow = server.client().at(HOUR)
+    assert first not in [insight["key"] for insight in insights(flow)]
+    flow.at(4 * HOUR)
+    assert second in [insight["key"] for insight in insights(flow)]
+    assert flow.post(f"/v1/insights/{first}/restore").status == 200
+    assert first in [insight["key"] for insight in insights(flow)]
+    assert flow.post(f"/v1/insights/{first}/restore").status == 404
+    for path, body in [("/v1/insights/nothing/dismiss", None), (f"/v1/insights/{first}/snooze", {"for": "soon"}), ("/v1/insights?show=some", None)]:
+        response = flow.get(path) if "?" in path else flow.post(path, body)
+        assert response.status == 422, response
+
+
 # -- traffic --------------------------------------------------------------------------------------
 
 
@@ -159,7 +192,7 @@ def test_what_was_used_by_bot_step_day_and_week(flow):
     assert sum(day["sessions"] for day in used["days"]) == 60 and sum(day["credits"] for day in used["days"]) == 120
     assert used["steps"][0]["guard"] == "kb_requery"
     everyone = [week for week in used["weeks"] if week["bot"] is None]
-    assert sum(week["ai_steps"] for week in everyone) == 120 and all(week["steps_per_session"] == 2 for week in everyone)
+    assert sum(week["ai_steps"] for week in everyone) == 60 and all(week["steps_per_session"] == 1 for week in everyone)
     assert flow.get("/v1/consumption?time_zone=Mars/Olympus").status == 422
 
 

@@ -298,3 +298,18 @@ def test_revoking_the_last_key_warns(closed):
     assert revoke(first).stderr == ""
     warned = revoke(last)
     assert warned.returncode == 0 and "refuses every caller" in warned.stderr, warned
+
+
+def test_a_tenant_lists_its_own_sessions_and_puts_advice_aside_only_with_an_admin_key(closed):
+    keys = {whose: create_key(closed.data, whose, "guard") for whose in ("acme", "other")}
+    reader, everyone = create_key(closed.data, "acme", "read"), create_key(closed.data, None, "admin")
+    closed.start()
+    for whose, key in keys.items():
+        closed.client(key=key).allowed(AGENT_ACTION, session_id=f"of-{whose}", action_name="a")
+    names = lambda response: [session["session_id"] for session in response.json["sessions"]]
+    assert names(closed.client(key=reader).get("/v1/sessions")) == ["of-acme"]
+    assert names(closed.client(key=everyone).get("/v1/sessions?tenant=other")) == ["of-other"]
+    assert len(names(closed.client(key=everyone).get("/v1/sessions"))) == 2
+    assert_refused(closed.client(key=reader).get("/v1/sessions?tenant=other"), 403)
+    assert_refused(closed.client(key=reader).post("/v1/insights/0123456789abcdef/dismiss"), 403)
+    assert_refused(closed.client(key=keys["acme"]).get("/v1/sessions"), 403)

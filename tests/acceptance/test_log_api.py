@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import time
 from datetime import datetime, timezone
 from urllib.parse import quote, urlencode
 
@@ -596,3 +597,63 @@ def test_the_servers_own_log_has_no_texts(server):
     everywhere(server.client(), "s", "zanzibar")
     assert server.stop() == 0
     assert "zanzibar" not in server.log()
+
+
+# -- sessions -------------------------------------------------------------------------------------
+
+
+def listed(flow, **query):
+    """The list of sessions, once everything that is logged was looked at."""
+    deadline = time.monotonic() + 20
+    while True:
+        response = flow.get("/v1/sessions?" + urlencode(query))
+        assert response.status == 200, response
+        if response.json["behind_rows"] == 0:
+            return response.json
+        assert time.monotonic() < deadline, "the log is not caught up with"
+        time.sleep(0.02)
+
+
+def names(page):
+    return [session["session_id"] for session in page["sessions"]]
+
+
+def test_sessions_are_listed_the_latest_first_and_sorted_otherwise(day):
+    page = listed(day)
+    assert (names(page), page["found"], page["next_cursor"]) == (["s3", "s2", "s1"], 3, None)
+    assert subset(page["sessions"][2], "tenant", "decisions", "allowed", "blocked", "would_block", "usd", "reason", "first_seen", "last_seen") == {
+        "tenant": "default", "decisions": 4, "allowed": 2, "blocked": 2, "would_block": 0, "usd": 0.0, "reason": "retry_cap_reached",
+        "first_seen": rfc3339(0), "last_seen": rfc3339(180),
+    }
+    day.at(500).allowed("/guard/budget/record", session_id="dear", usd=0.25)
+    assert names(listed(day, sort="usd"))[0] == "dear" and listed(day, sort="usd")["sessions"][0]["usd"] == 0.25
+    assert names(listed(day, sort="blocked"))[:2] == ["s3", "s1"]
+    assert names(listed(day, sort="decisions"))[0] == "s1"
+    assert names(listed(day, prefix="s", until=rfc3339(200))) == ["s1"]
+    assert names(listed(day, since=rfc3339(400))) == ["dear", "s3"]
+    assert listed(day, tenant="acme")["sessions"] == []
+    assert day.get("/v1/sessions?sort=colour").status == day.get("/v1/sessions?limit=0").status == 422
+
+
+def test_sessions_come_in_pages_survive_a_restart_and_go_when_erased(serve):
+    server = serve()
+    flow = server.client().at(0)
+    for number in range(7):
+        flow.at(number).allowed(HANDOFF, session_id=f"conv-{number}", source_bot="a", target_bot="b")
+    pages, cursor = [], None
+    while True:
+        page = listed(flow, limit=3, **({"cursor": cursor} if cursor else {}))
+        pages.append(names(page))
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert pages == [["conv-6", "conv-5", "conv-4"], ["conv-3", "conv-2", "conv-1"], ["conv-0"]]
+    server.stop()
+    server.start()
+    flow = server.client().at(100)
+    assert listed(flow)["found"] == 7
+    flow.allowed(HANDOFF, session_id="conv-0", source_bot="a", target_bot="b")
+    assert listed(flow)["sessions"][0]["decisions"] == 2, "what is in the file and what came since are one"
+    assert flow.delete("/v1/sessions/conv-0").status == 200
+    assert "conv-0" not in names(listed(flow))
+    assert listed(flow, prefix="conv-")["found"] == 6

@@ -10,6 +10,7 @@ import jsonschema_rs
 from catalogue import CIRCUIT_RECORD, ROUTES
 from runguard_http import Client
 
+ADVICE = "0123456789abcdef"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 CONFIG = """
 [alerts]
@@ -47,11 +48,19 @@ def answers(client: Client) -> list[tuple[str, str, Any]]:
     return [
         ("/v1/decisions", "get", client.get("/v1/decisions?kind=all&limit=1000")),
         ("/v1/decisions/{decision_id}", "get", client.get(f"/v1/decisions/{decision}")),
+        ("/v1/sessions", "get", client.get("/v1/sessions")),
         ("/v1/sessions/{session_id}", "get", client.get("/v1/sessions/s")),
         ("/v1/stats", "get", client.get("/v1/stats")),
         ("/v1/insights", "get", client.get("/v1/insights")),
+        ("/v1/insights/{key}/snooze", "post", client.post(f"/v1/insights/{ADVICE}/snooze", {"for": "36h"})),
+        ("/v1/insights/{key}/dismiss", "post", client.post(f"/v1/insights/{ADVICE}/dismiss")),
+        ("/v1/insights/{key}/restore", "post", client.post(f"/v1/insights/{ADVICE}/restore")),
         ("/v1/overview", "get", client.get("/v1/overview")),
         ("/v1/consumption", "get", client.get("/v1/consumption")),
+        ("/v1/spend", "get", client.get("/v1/spend?by=day,model,key,run,upstream,tenant,scope")),
+        ("/v1/runs", "get", client.get("/v1/runs")),
+        ("/v1/runs/{run}/stop", "post", client.post("/v1/runs/s/stop")),
+        ("/v1/runs/{run}/resume", "post", client.post("/v1/runs/s/resume")),
         ("/v1/circuits", "get", client.get("/v1/circuits")),
         ("/v1/circuits/{endpoint_key}/open", "post", client.post(f"/v1/circuits/{endpoint}/open")),
         ("/v1/circuits/{endpoint_key}/close", "post", client.post(f"/v1/circuits/{endpoint}/close")),

@@ -87,12 +87,12 @@ def test_the_settings_are_taken_by_the_service_and_by_the_agent(traces, tmp_path
     assert values["guards.budget.max_usd"] == pytest.approx(0.018)
     again = run_cli("tune", traces, "--out", target)
     assert again.returncode == 2 and "--force" in again.stderr, "settings are not written over unasked"
-    explained = json.loads(run_cli("explain", f"{traces}:1400", "--settings", target, "--json").stdout)
+    explained = json.loads(run_cli("explain", f"{traces}:1400", "--guards", "stall", "--settings", target, "--json").stdout)
     assert explained["stopped_after"] == 9, "four that are new, then five of the same"
 
     agent = tmp_path / "agent.toml"
     assert run_cli("tune", traces, "--out", agent, "--for", "agent").returncode == 0
-    explained = json.loads(run_cli("explain", f"{traces}:1400", "--settings", agent, "--json").stdout)
+    explained = json.loads(run_cli("explain", f"{traces}:1400", "--guards", "stall", "--settings", agent, "--json").stdout)
     assert explained["stopped_after"] == 9
 
 
@@ -103,7 +103,7 @@ def test_too_few_runs_are_refused_with_how_many_are_missing(tmp_path):
     target = tmp_path / "few.toml"
     assert run_cli("tune", few, "--out", target).returncode == 0
     text = target.read_text()
-    assert "\n[guards.stall]" not in text and "more successful runs" in text and "\n[guards.budget]" in text
+    assert '\n[guards.stall]\nmode = "observe"\n' in text and "more successful runs" in text and "\n[guards.budget]" in text
     assert run_cli("settings", "check", target).returncode == 0
     tiny = write(tmp_path / "tiny.jsonl", [good(1), failed(2)])
     refused = run_cli("tune", tiny, "--out", tmp_path / "tiny.toml")

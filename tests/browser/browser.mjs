@@ -39,11 +39,11 @@ export const settled = async (page) => {
   await page.waitForFunction(() => document.querySelector('#foot-note').textContent !== '' && ![...document.querySelectorAll('.empty')].some((part) => part.textContent === 'Loading…'));
 };
 
-/// Serious and critical findings of the accessibility audit.
+/// Findings of the accessibility audit.
 export async function audit(page) {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
-  return violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join(' | ')}`);
+  return violations.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join(' | ')}`);
 }
 
 export const picture = (page, name) => page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: true });

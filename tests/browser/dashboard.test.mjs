@@ -1,7 +1,7 @@
 // The dashboard in Chromium, on a real service with real decisions.
 
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { PICTURES, audit, launch, open, picture, settled } from './browser.mjs';
@@ -22,9 +22,10 @@ const isWide = (page) => page.evaluate(() => document.documentElement.scrollWidt
 describe('a service with a day of traffic', () => {
   const service = new Service();
   let looped;
+  let one;
   const views = () => ({
-    overview: '/', decisions: '/?view=decisions', insights: '/?view=insights', settings: '/?view=settings', alerts: '/?view=alerts',
-    session: `/?view=session&session=${looped}`,
+    overview: '/', spend: '/?view=spend', decisions: '/?view=decisions', insights: '/?view=insights', settings: '/?view=settings', alerts: '/?view=alerts',
+    sessions: '/?view=sessions', session: `/?view=session&session=${looped}`, decision: `/?view=decision&decision=${one}`,
   });
 
   before(async () => {
@@ -32,7 +33,7 @@ describe('a service with a day of traffic', () => {
     await service.day(Date.now());
     await service.stop();
     await service.start();
-    looped = (await service.ask('/v1/decisions?reason=cycle_detected&limit=1')).decisions[0].session_id;
+    ({ session_id: looped, decision_id: one } = (await service.ask('/v1/decisions?reason=cycle_detected&limit=1')).decisions[0]);
   });
   after(() => service.end());
 
@@ -102,7 +103,7 @@ describe('a service with a day of traffic', () => {
     await rows.first().waitFor();
     for (const text of await rows.allTextContents()) assert.match(text, /Handed round in a circle/);
     await rows.first().locator('td:last-child a').click();
-    await page.getByRole('heading', { level: 1, name: 'Session' }).waitFor();
+    await page.getByRole('heading', { level: 1, name: 'Session', exact: true }).waitFor();
     const last = part(page, 'Timeline').locator('.step.blocked').last();
     await last.getByText('Why was this blocked?').waitFor();
     const text = await last.textContent();
@@ -173,7 +174,7 @@ describe('a service with a day of traffic', () => {
     }
     assert.notEqual(await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle), 'none');
     await page.keyboard.press('Enter');
-    await page.getByRole('heading', { level: 1, name: 'Session' }).waitFor();
+    await page.getByRole('heading', { level: 1, name: 'Session', exact: true }).waitFor();
     assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1');
     await close(page);
   });
@@ -211,6 +212,127 @@ describe('a service with a day of traffic', () => {
     await page.getByText(/would have been another/).first().waitFor();
     await part(page, 'In force').getByText('[guards.handoff]').waitFor();
     await close(page);
+  });
+
+  test('what a preview shows can be taken over: as TOML, and as a command that does it', async () => {
+    const page = await open(browser, service, '/?view=settings&guard=handoff', { permissions: ['clipboard-read', 'clipboard-write'] });
+    await settled(page);
+    assert.equal(await page.getByLabel('Window', { exact: true }).inputValue(), '30m');
+    assert.match(await page.locator('.try').textContent(), /in force: 30 min/);
+    await page.getByLabel('Window', { exact: true }).fill('2h');
+    await page.getByLabel('Max visits per bot').fill('3');
+    await page.getByRole('button', { name: 'Preview' }).click();
+    await page.getByRole('button', { name: 'Copy as TOML' }).click();
+    await page.getByRole('button', { name: 'Copied' }).waitFor();
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), '[guards.handoff]\nmax_visits_per_bot = 3\nwindow = "2h"\n');
+    const command = (await page.locator('.copyable pre').last().textContent()).split(' ');
+    assert.deepEqual(command, ['runguard', 'settings', 'set', 'guards.handoff.max_visits_per_bot=3', 'guards.handoff.window=2h']);
+    service.run(...command.slice(1));
+    assert.equal(readFileSync(join(service.folder, 'runguard.toml'), 'utf8'), '[guards.handoff]\nmax_visits_per_bot = 3\nwindow = "2h"\n');
+    assert.deepEqual(await audit(page), []);
+    await close(page);
+  });
+
+  test('a session is found by how its name begins, and the most blocked come first', async () => {
+    const page = await open(browser, service, '/?view=sessions');
+    await settled(page);
+    const rows = part(page, 'List').locator('tbody tr');
+    assert.equal(await rows.count(), 50);
+    await page.getByRole('button', { name: 'Show more' }).click();
+    await page.waitForFunction(() => document.querySelectorAll('tbody tr').length > 50);
+    await page.getByRole('link', { name: 'Most blocked' }).click();
+    await page.waitForFunction(() => new URLSearchParams(location.search).get('sort') === 'blocked');
+    const falling = () => {
+      const blocked = [...document.querySelectorAll('tbody tr td:nth-of-type(2)')].map((cell) => Number(cell.textContent.replace('–', '0')));
+      return blocked[0] > 0 && blocked.every((one, at) => at === 0 || one <= blocked[at - 1]) && blocked.length;
+    };
+    const listed = await (await page.waitForFunction(falling)).jsonValue();
+    const saved = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Save as CSV' }).click();
+    const lines = readFileSync(await (await saved).path(), 'utf8').trimEnd().split('\r\n');
+    assert.equal(lines.length, listed + 1);
+    assert.match(lines[0], /^session_id,tenant,decisions,/);
+    // From the field at the top of every page: a name that some begin with, then one.
+    const find = page.getByLabel('Session id, or how it begins');
+    await find.fill('conv-40');
+    await find.press('Enter');
+    await page.waitForFunction(() => new URLSearchParams(location.search).get('prefix') === 'conv-40');
+    await page.waitForFunction(() => {
+      const names = [...document.querySelectorAll('tbody tr th')].map((cell) => cell.textContent);
+      return names.length > 0 && names.every((name) => name.startsWith('conv-40'));
+    });
+    await find.fill(looped);
+    await find.press('Enter');
+    await page.waitForFunction((wanted) => new URLSearchParams(location.search).get('session') === wanted, looped);
+    await page.getByRole('heading', { level: 1, name: 'Session', exact: true }).waitFor();
+    await close(page);
+  });
+
+  test('one decision has an address, and all of them are saved', async () => {
+    const page = await open(browser, service, '/?view=decisions&reason=cycle_detected');
+    await settled(page);
+    // A list that is not of today alone says the day; and which clock it goes by.
+    assert.match(await part(page, 'Log').locator('thead').textContent(), /Time, UTC/);
+    const saved = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Save as CSV' }).click();
+    const lines = readFileSync(await (await saved).path(), 'utf8').trimEnd().split('\r\n');
+    const { decisions } = await service.ask('/v1/decisions?reason=cycle_detected&since=24h&limit=1000');
+    assert.deepEqual(lines.slice(1).map((line) => line.split(',')[0]), decisions.map((decision) => decision.decision_id));
+    await part(page, 'Log').locator('tbody tr').first().locator('th a').click();
+    await page.getByRole('heading', { level: 1, name: 'Decision' }).waitFor();
+    await part(page, 'What was decided').getByText('Why was this blocked?').waitFor();
+    assert.match(await part(page, 'What was decided').textContent(), /cycle_detected/);
+    const other = await open(browser, service, new URL(page.url()).search);
+    await part(other, 'What was decided').getByText('Why was this blocked?').waitFor();
+    await close(other);
+    await close(page);
+  });
+
+  test('advice is put aside for a while or for good, and comes back', async () => {
+    const page = await open(browser, service, '/?view=insights&since=7d');
+    await settled(page);
+    const cards = page.locator('.card');
+    const before = await cards.count();
+    assert.ok(before > 2, `${before}`);
+    const title = await cards.first().locator('h3').textContent();
+    await cards.first().getByRole('button', { name: /^Dismiss/ }).click();
+    await page.waitForFunction((all) => document.querySelectorAll('.card').length === all - 1, before);
+    await cards.first().getByRole('button', { name: /^Snooze/ }).click();
+    await page.waitForFunction((all) => document.querySelectorAll('.card').length === all - 2, before);
+    // Kept by the service: another reader sees the same.
+    const other = await open(browser, service, '/?view=insights&since=7d');
+    await settled(other);
+    assert.equal(await other.locator('.card').count(), before - 2);
+    await other.getByRole('link', { name: 'Show 2 put aside' }).click();
+    await other.waitForFunction((all) => document.querySelectorAll('.card').length === all, before);
+    assert.deepEqual(await audit(other), []);
+    await other.locator('.card.aside', { hasText: title }).getByRole('button', { name: /^Restore/ }).click();
+    await other.getByRole('link', { name: 'Hide what is put aside' }).waitFor();
+    await other.waitForFunction(() => document.querySelectorAll('.card.aside').length === 1);
+    await other.locator('summary', { hasText: 'suggestion' }).first().click();
+    assert.equal(await other.locator('.insight-group').first().getAttribute('open'), null);
+    await other.locator('.card.aside').getByRole('button', { name: /^Restore/ }).click({ force: true }).catch(() => {});
+    await close(other);
+    await close(page);
+  });
+
+  test('the circle is seen in the graph, with its counts', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    const graph = part(page, 'Handoffs').locator('svg.graph');
+    await graph.locator('.edge.round').first().waitFor();
+    assert.match(await graph.getAttribute('aria-label'), /[1-9]\d* ways are part of a circle/);
+    const { handoffs } = await service.ask('/v1/overview?since=24h');
+    const shown = await graph.locator('.counts text').allTextContents();
+    const worst = handoffs.edges.toSorted((a, b) => b.blocked - a.blocked)[0];
+    assert.ok(shown.includes(`✕ ${worst.blocked}`), shown.join());
+    await close(page);
+    // Where one bot hands everything over, the circle is in the chains of others.
+    for (let step = 0, goesOn = true; goesOn && step < 20; step += 1) goesOn = (await service.ask('/guard/handoff', { session_id: 'by-one', source_bot: 'hub', target_bot: ['returns-bot', 'shipping-bot'][step % 2] })).allow;
+    const other = await open(browser, service);
+    await settled(other);
+    await part(other, 'Handoffs').locator('.edge.round title', { hasText: /^(returns|shipping)-bot → (returns|shipping)-bot: 1 times on the way round$/ }).first().waitFor({ state: 'attached' });
+    await close(other);
   });
 
   test('nothing moves for those who asked for it', async () => {
@@ -265,6 +387,102 @@ describe('a settings file that is refused', () => {
   });
 });
 
+describe('a service in which much is wrong', () => {
+  const service = new Service();
+  const file = join(service.folder, 'runguard.toml');
+  before(async () => {
+    writeFileSync(file, '[alerts]\nmax_attempts = 1\n[[alerts.target]]\nname = "team"\nkind = "slack"\nurl = "http://127.0.0.1:9/"\nallow_private = true\n');
+    await service.start();
+  });
+  after(() => service.end());
+  const check = (page, name) => page.locator('.check-item', { has: page.getByText(name, { exact: true }) });
+
+  test('says so first, and where', async () => {
+    const page = await open(browser, service);
+    await settled(page);
+    for (const [name, text] of [['Circuits', 'None open'], ['Alerts', 'None firing'], ['Service', 'Ready'], ['Settings', 'As in the file']]) {
+      await check(page, name).getByText(text).waitFor();
+    }
+    assert.equal(await page.locator('.check-item.wrong').count(), 0);
+    await service.trip('inventory');
+    await check(page, 'Circuits').getByText('1 open').waitFor();
+    assert.match(await check(page, 'Circuits').textContent(), /inventory/);
+    await check(page, 'Alerts').getByText(/firing/).waitFor();
+    writeFileSync(file, '[guards.handoff]\nmax_handofs = 3\n');
+    await check(page, 'Settings').getByText('was refused').waitFor();
+    assert.deepEqual(await audit(page), []);
+    await picture(page, 'wrong-light');
+    await close(page);
+    for (const [name, options] of Object.entries({ dark: { colorScheme: 'dark' }, phone: { viewport: { width: 360, height: 740 } } })) {
+      const other = await open(browser, service, '/', options);
+      await settled(other);
+      await check(other, 'Settings').getByText('was refused').waitFor();
+      await picture(other, `wrong-${name}`);
+      assert.deepEqual(await audit(other), []);
+      assert.equal(await isWide(other), false);
+      await close(other);
+    }
+  });
+});
+
+describe('a service that meters model calls', () => {
+  const service = new Service();
+  before(async () => {
+    writeFileSync(join(service.folder, 'runguard.toml'), '[guards.budget]\nmax_usd = 2\n[guards.budget.scopes.tenant.day]\nmax_usd = 1\n[guards.budget.scopes.model.month]\nmax_tokens = 100_000\n');
+    await service.start('--virtual-clock');
+    const pay = (session_id, model, day, tokens) => service.ask('/guard/budget/record', { session_id, model, input_tokens: tokens, output_tokens: tokens }, { now: Date.now() - day * 86_400_000 });
+    for (let day = 6; day >= 0; day -= 1) {
+      await pay(`nightly-${day}`, 'gpt-4o', day, 9000 + 3000 * ((day * 5) % 4));
+      await pay(`review-${day}`, 'claude-sonnet-4-6', day, 7000);
+    }
+    await service.stop();
+    await service.start();
+    const steps = Array.from({ length: 4 }, (_, at) => ({ id: `c${at}`, tool: 'search', args: 'a', result: 'x' }));
+    await service.ask('/guard/agent-run', { session_id: 'looping/agent 1', model: 'gpt-4o', steps });
+    await service.ask('/guard/agent-run', { session_id: 'at-work', model: 'gpt-4o', steps: steps.slice(0, 1) });
+  });
+  after(() => service.end());
+
+  for (const [name, options] of Object.entries({ light: { colorScheme: 'light' }, dark: { colorScheme: 'dark' }, phone: { viewport: { width: 360, height: 740 } } })) {
+    test(`what was spent is seen, ${name}`, async () => {
+      const page = await open(browser, service, '/?view=spend', options);
+      await settled(page);
+      await part(page, 'By model').getByText('claude-sonnet-4-6').waitFor();
+      const { total } = await service.ask('/v1/spend?since=30d');
+      assert.equal(await tile(page, 'Model calls'), String(total.calls));
+      assert.match(await part(page, 'What is left').textContent(), /tenant\/day.*left of \$1\.00/);
+      assert.equal(await page.locator('figure.chart canvas').count(), 1);
+      await picture(page, `spending-${name}`);
+      assert.deepEqual(await audit(page), []);
+      assert.equal(await isWide(page), false);
+      await close(page);
+    });
+  }
+
+  test('a run is found, stopped and resumed', async () => {
+    const page = await open(browser, service, '/?view=spend');
+    await settled(page);
+    const runs = part(page, 'Runs');
+    const row = (name) => runs.locator('tbody tr', { hasText: name });
+    await row('at-work').getByText('Live').waitFor();
+    await row('at-work').getByRole('button', { name: 'Stop at-work' }).click();
+    await page.locator('#confirm').getByRole('button', { name: 'Stop' }).click();
+    await row('at-work').getByText('Stopped', { exact: true }).waitFor();
+    const refused = await service.ask('/guard/agent-run', { session_id: 'at-work', model: 'gpt-4o' });
+    assert.deepEqual([refused.allow, refused.reason], [false, 'run_stopped']);
+    await row('looping/agent 1').getByText('Run gets nowhere').waitFor();
+    await row('looping/agent 1').getByRole('button', { name: 'Resume looping/agent 1' }).click();
+    await page.locator('#confirm').getByRole('button', { name: 'Resume' }).click();
+    await row('looping/agent 1').getByText('Live').waitFor();
+    await runs.getByLabel('Runs whose name begins with').fill('looping');
+    await runs.getByLabel('Runs whose name begins with').press('Enter');
+    await page.waitForFunction(() => new URLSearchParams(location.search).get('prefix') === 'looping');
+    await row('looping/agent 1').waitFor();
+    assert.equal(await row('at-work').count(), 0);
+    await close(page);
+  });
+});
+
 describe('an empty service', () => {
   const service = new Service();
   before(() => service.start());
@@ -273,12 +491,20 @@ describe('an empty service', () => {
   test('says how to begin, and shows the first decision as it comes', async () => {
     const page = await open(browser, service);
     await settled(page);
-    await page.getByText('No decisions yet.').waitFor();
-    assert.match(await part(page, 'Latest decisions').textContent(), /curl -s http:\/\/127\.0\.0\.1:\d+\/guard\/ai-task-retry/);
+    const card = part(page, 'Ask before the next step');
+    await card.getByText('No decisions yet.').waitFor();
+    assert.match(await card.locator('pre').textContent(), /OPENAI_BASE_URL=http:\/\/127\.0\.0\.1:\d+\/openai\/v1/);
     await picture(page, 'empty-light');
     assert.deepEqual(await audit(page), []);
+    await card.getByRole('tab', { name: 'Gateway' }).press('ArrowLeft');
+    assert.equal(await card.getByRole('tab', { name: 'curl' }).getAttribute('aria-selected'), 'true');
+    assert.match(await card.locator('pre').textContent(), /curl -s http:\/\/127\.0\.0\.1:\d+\/guard\/ai-task-retry/);
+    assert.equal(await part(page, 'Latest decisions').isVisible(), false);
     await page.locator('.live[data-state="live"]').waitFor();
     await service.circle('first-of-all');
+    await card.getByText('The first decision is here').waitFor();
+    assert.deepEqual(await audit(page), []);
+    await picture(page, 'first-light');
     await part(page, 'Latest decisions').getByText('first-of-all').first().waitFor();
     await page.waitForFunction(() => document.querySelector('.tile.is-blocked .value')?.textContent === '1');
     await page.waitForFunction(() => document.querySelector('.tile .value')?.textContent === '5');
@@ -339,7 +565,7 @@ describe('text that wants to be more than text', () => {
   after(() => service.end());
 
   test('is shown as text everywhere, and nothing runs', async () => {
-    const addresses = ['/', '/?view=decisions', '/?view=insights', '/?view=settings', '/?view=alerts',
+    const addresses = ['/', '/?view=decisions', '/?view=sessions', '/?view=insights', '/?view=settings', '/?view=alerts',
       ...hostile.map((text) => `/?${new URLSearchParams({ view: 'session', session: text })}`),
       `/?${new URLSearchParams({ view: hostile[0], guard: hostile[1], tenant: hostile[0], since: hostile[2], try: hostile[0], insight: hostile[0] })}`];
     for (const address of addresses) {

@@ -36,6 +36,13 @@ export class Service {
     return JSON.parse(made.stdout).key;
   }
 
+  /// Any other command, in the folder of the service.
+  run(...command) {
+    const ended = spawnSync(binary(), command, { env: environment, encoding: 'utf8', cwd: this.folder });
+    if (ended.status !== 0) throw new Error(ended.stderr);
+    return ended.stdout;
+  }
+
   async start(...options) {
     const port = await freePort();
     this.origin = `http://127.0.0.1:${port}`;

@@ -31,7 +31,9 @@ def until(condition: Callable[[], object], what: str, seconds: float = READY_SEC
 class Redis:
     """One redis-server; may be killed and started again on the same port and folder."""
 
-    def __init__(self, folder: Path, *options: str, login: tuple[str, ...] = (), tls: Certificates | None = None):
+    def __init__(self, folder: Path, *options: str, login: tuple[str, ...] = (), tls: Certificates | None = None,
+                 program: str = "redis-server"):
+        self.program = program
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
@@ -46,7 +48,7 @@ class Redis:
 
     def start(self) -> Redis:
         self.process = subprocess.Popen(
-            ["redis-server", "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder), "--logfile", "log",
+            [self.program, "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder), "--logfile", "log",
              "--repl-diskless-sync-delay", "0", *self.options],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
@@ -104,14 +106,20 @@ def wrong_clock(offset: str) -> dict[str, str]:
 class RedisCluster:
     """Three primaries."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, tls: Certificates | None = None):
         self.servers = []
+        self.tls = tls
         for number in range(3):
             options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--cluster-config-file", "nodes",
                        "--cluster-node-timeout", "1000", "--appendonly", "yes", "--appendfsync", "always")
-            self.servers.append(Redis(folder / f"redis-{number}", *options).start())
+            if tls:
+                # Servers name each other by what their certificate is for.
+                options += ("--tls-cluster", "yes", "--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
+            self.servers.append(Redis(folder / f"redis-{number}", *options, tls=tls).start())
         places = [f"127.0.0.1:{server.port}" for server in self.servers]
-        made = subprocess.run(["redis-cli", "--cluster", "create", *places, "--cluster-yes"], capture_output=True, text=True, timeout=60)
+        trusted = ["--tls", "--cacert", str(tls.authority), "--sni", "localhost"] if tls else []
+        made = subprocess.run(["redis-cli", *trusted, "--cluster", "create", *places, "--cluster-yes"],
+                              capture_output=True, text=True, timeout=60)
         assert made.returncode == 0, made.stdout + made.stderr
         self.wait_until_whole()
 
@@ -128,7 +136,8 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+        scheme, host = ("rediss", "localhost") if self.tls else ("redis", "127.0.0.1")
+        return f"{scheme}+cluster://" + ",".join(f"{host}:{server.port}" for server in self.servers)
 
 
 class Certificates:
@@ -140,7 +149,7 @@ class Certificates:
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
         self._openssl("req", "-x509", "-subj", "/CN=test authority", "-keyout", "ca.key", "-out", "ca.pem", *key)
         self._openssl("req", "-x509", "-CA", "ca.pem", "-CAkey", "ca.key", "-subj", "/CN=localhost", "-keyout", "server.key",
-                      "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:false",
+                      "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:false",
                       "-out", "server.pem", *key)
 
     def _openssl(self, *arguments: str) -> None:

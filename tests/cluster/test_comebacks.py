@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from catalogue import AI_TASK_RETRY, BUDGET_RECORD, BUDGET_RESERVE
+from catalogue import AI_TASK_RETRY, BUDGET_CHECK, BUDGET_RECORD, BUDGET_RESERVE
+from runguard_process import run_cli
 from servers import until
 
 SESSIONS = 200
@@ -62,6 +63,7 @@ def test_redis_comes_back_with_what_it_had_a_while_ago(cluster, nodes_too):
     for number in range(50):
         spent = client.post(BUDGET_RECORD, {"session_id": f"b{number}", "usd": 1, "max_usd": 1})
         assert spent.status == 200, spent
+        answers.append(spent.json)
     logged(cluster, answers)
     if nodes_too:
         for node in cluster.nodes:
@@ -218,3 +220,99 @@ def test_a_node_without_traffic_notices_that_its_connection_is_another(cluster):
     use_up(cluster, ["s"])
     proxy.cut()
     until(lambda: node.client().delete("/v1/sessions/s").status == 200, "an erasure on a node that decides nothing", 10)
+
+
+def test_redis_comes_back_older_and_who_knows_nothing_of_it_is_first(cluster):
+    """What another node writes meanwhile must not hide from the one who wrote before that its own writes are gone."""
+    redis = cluster.start_redis()
+    proxy = cluster.proxy(redis.port)
+    cluster.node(state=proxy.url)
+    unknowing = cluster.node()
+    wait_until_sound(cluster)
+    assert redis.cli("SAVE") == "OK"
+    cluster.postgres.stop()
+    names = [f"s{number}" for number in range(40)]
+    answers = use_up(cluster, names)
+    assert not [answer for answer in answers if answer.get("degraded") or not answer["allow"]]
+    proxy.down()
+    redis.kill()
+    redis.start()
+    # Asked sooner it would decide alone, and without Postgres that cannot be brought home.
+    until(lambda: "the shared state is back" in unknowing.log(), "the one that misses nothing to be back", 20)
+    until(lambda: is_sound(unknowing), "sound answers of the one that misses nothing", 20)
+    others = use_up(cluster, [f"other{number}" for number in range(200)], node=1)
+    cluster.postgres.start()
+    logged(cluster, others)
+    proxy.up()
+    until(lambda: "lost states" in cluster.nodes[0].log(), "the loss to be noticed")
+    wait_until_sound(cluster, 40)
+    assert not (passed := passed_unmarked(cluster, names)), f"{len(passed)} such as {passed[0]}"
+    logged(cluster, answers + others)
+
+
+def test_a_reservation_that_nobody_heard_of_is_taken_back(cluster):
+    """Redis made it, its answer came too late, and the caller was told that the state is away."""
+    redis = cluster.start_redis()
+    proxy = cluster.proxy(redis.port)
+    node, other = cluster.node(state=proxy.url), cluster.node()
+    wait_until_sound(cluster)
+    asked = {"session_id": "s", "usd": 0.9, "max_usd": 1}
+
+    def left() -> dict:
+        return other.client().post(BUDGET_CHECK, {"session_id": "s", "usd": 0}).json
+
+    proxy.delay = (2.5, 2.5)
+    refused = node.client().post(BUDGET_RESERVE, asked)
+    assert (refused.status, refused.json["reason"]) == (429, "state_unavailable"), refused.json
+    assert left()["reserved_usd"] == 0.9, "what this is about did not happen"
+    kept = node.client().post(BUDGET_RESERVE, {**asked, "session_id": "k"}, headers={"Idempotency-Key": "again"})
+    proxy.delay = None
+    until(lambda: left()["reserved_usd"] == 0, "the reservation to be taken back", 20)
+    wait_until_sound(cluster)
+    rows = cluster.database.sql(f"SELECT id, outcome FROM runguard_log WHERE id LIKE '{refused.json['decision_id']}%' ORDER BY seq")
+    assert len(rows) == 2, rows
+    again = node.client().post(BUDGET_RESERVE, {**asked, "session_id": "k"}, headers={"Idempotency-Key": "again"})
+    assert again.json["allow"] or again.json["decision_id"] == kept.json["decision_id"], again.json
+    assert other.client().post(BUDGET_RESERVE, asked).status == 200
+
+
+def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
+    redis = cluster.start_redis()
+    nodes = cluster.start(2)
+    nodes.append(cluster.node(config="[guards.ai_task_retry]\nmax_retries = 7\n"))
+
+    def metric(node, name: str) -> float:
+        lines = node.client().get("/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+    def warnings(node) -> list[str]:
+        return node.client().get("/readyz").json["cluster"]["warnings"]
+
+    until(lambda: [metric(node, "runguard_nodes_with_other_settings") for node in nodes] == [1, 1, 2], "the other settings to be seen", 30)
+    assert metric(nodes[0], "runguard_nodes") == 3
+    assert metric(nodes[0], "runguard_settings_hash") == metric(nodes[1], "runguard_settings_hash") != metric(nodes[2], "runguard_settings_hash")
+    assert metric(nodes[0], "runguard_nodes_with_other_keys") == 0
+    assert warnings(nodes[0]) == ["settings_differ"]
+    assert "have other settings than this one" in nodes[2].log()
+
+    made = run_cli("key", "create", "--data", nodes[1].data, "--role", "guard", "--tenant", "acme")
+    assert made.returncode == 0, made.stderr
+    until(lambda: metric(nodes[0], "runguard_nodes_with_other_keys") == 1, "the other keys to be seen", 30)
+    assert warnings(nodes[0]) == ["settings_differ", "keys_differ"]
+
+    assert redis.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru") == "OK"
+    until(lambda: metric(nodes[0], "runguard_shared_state_evicts") == 1, "the policy to be noticed", 10)
+    assert "maxmemory-policy allkeys-lru" in nodes[0].log() and "state_evicts" in warnings(nodes[0])
+    use_up(cluster, [f"s{number}" for number in range(200)])
+    assert redis.cli("CONFIG", "SET", "maxmemory", "1") == "OK"
+    until(lambda: metric(nodes[0], "runguard_shared_state_evicted_keys") > 0, "what is thrown away to be noticed", 10)
+    assert "Redis has thrown keys away" in nodes[0].log()
+    assert redis.cli("CONFIG", "SET", "maxmemory", "0") == "OK"
+
+
+def test_a_node_that_stops_is_counted_no_more(cluster):
+    nodes = cluster.start(2)
+    count = lambda: nodes[0].client().get("/readyz").json["cluster"]["nodes"]
+    until(lambda: count() == 2, "both nodes to be seen", 30)
+    nodes[1].stop()
+    until(lambda: count() == 1, "the one that is left", 20)

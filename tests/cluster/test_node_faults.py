@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
 import time
 
 import pytest
@@ -110,14 +112,15 @@ def test_all_nodes_die_at_once(cluster):
 
 
 def test_a_node_that_starts_while_redis_is_away_says_so(cluster):
+    """One that has never been in a cluster cannot know what its states are filed under: it waits."""
     redis = cluster.start_redis()
     node = cluster.node(start=False)
     redis.kill()
     node.launch()
-    assert node.wait() == 1
+    until(lambda: "has never been in its cluster" in node.log(), "the node to say that it waits")
     assert f"Redis at 127.0.0.1:{redis.port} is not reached" in node.log()
     redis.start()
-    node.start()
+    until(lambda: "RunGuard is ready" in node.log(), "the node to be ready")
 
 
 def test_a_node_stops_in_order_under_load(cluster):
@@ -221,3 +224,49 @@ def test_another_prefix_is_another_cluster(cluster):
         for _ in range(2):
             node.client().allowed(AI_TASK_RETRY, session_id="s", task_name="classify")
         node.client().refused(AI_TASK_RETRY, "retry_cap_reached", session_id="s", task_name="classify")
+
+
+def test_a_node_says_that_it_leaves_before_its_port_closes(cluster):
+    node = cluster.node(config="[server]\ngrace = \"3s\"\n")
+    client = node.client()
+    assert client.get("/readyz").status == 200
+    node.process.send_signal(signal.SIGTERM)
+    until(lambda: client.get("/readyz").status == 503, "the node to be not ready", 2)
+    for number in range(20):
+        answer = client.post(AI_TASK_RETRY, {"session_id": f"s{number}", "task_name": "t"})
+        assert answer.status == 200, answer
+    assert node.process.poll() is None
+    assert node.wait() == 0
+    # Who cannot wait asks twice.
+    node.start()
+    node.process.send_signal(signal.SIGTERM)
+    until(lambda: client.get("/readyz").status == 503, "the node to be not ready", 2)
+    asked = time.monotonic()
+    node.process.send_signal(signal.SIGTERM)
+    assert node.wait() == 0 and time.monotonic() - asked < 2
+
+
+def test_the_disk_of_a_node_alone_is_bounded(cluster):
+    redis = cluster.start_redis("--appendonly", "yes", "--appendfsync", "always")
+    node = cluster.node(config="[store]\nalone_mb = 1\n")
+    client = node.client(keep_alive=True)
+    redis.kill()
+
+    def ask(number: int):
+        return client.post(AI_TASK_RETRY, {"session_id": f"s{number}", "task_name": "t"})
+
+    until(lambda: ask(0).json.get("degraded"), "a marked answer")
+    answers = []
+    for number in range(1, 20_000):
+        answer = ask(number)
+        if answer.status != 200:
+            break
+        answers.append(answer.json)
+    assert answer.status == 503 and "alone_mb" in node.log(), answer
+    held = sum(file.stat().st_size for file in (node.folder / "data" / "alone").iterdir())
+    assert held < 8 << 20, held
+    redis.start()
+    fresh = itertools.count(20_000)
+    until(lambda: (told := ask(next(fresh))).status == 200 and not told.json.get("degraded"), "a sound answer", 40)
+    ids = {answer["decision_id"] for answer in answers}
+    until(lambda: ids <= set(cluster.database.ids()), "all answers in the log", 30)

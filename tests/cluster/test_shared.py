@@ -168,6 +168,24 @@ def test_a_circuit_is_one_for_all_nodes(cluster):
 # -- the log -----------------------------------------------------------------------------------------
 
 
+def test_every_node_lists_all_sessions_and_knows_which_advice_is_put_aside(cluster):
+    cluster.start(2)
+    ask = clients(cluster)
+    for number in range(6):
+        ask[number % 2].allowed(AI_TASK_RETRY, session_id=f"conv-{number}", task_name="classify")
+
+    def all_listed():
+        return [client.get("/v1/sessions?prefix=conv-").json["found"] for client in ask] == [6, 6]
+
+    until(all_listed, "all sessions in the lists of both nodes")
+    key = "0123456789abcdef"
+    assert ask[0].post(f"/v1/insights/{key}/dismiss").status == 200
+    assert ask[1].post(f"/v1/insights/{key}/restore").status == 200, "the other node knows of it"
+    assert ask[0].post(f"/v1/insights/{key}/restore").status == 404
+    assert ask[1].delete("/v1/sessions/conv-0").status == 200
+    until(lambda: [client.get("/v1/sessions?prefix=conv-").json["found"] for client in ask] == [5, 5], "the erased session to leave both lists")
+
+
 def test_an_erased_session_is_gone_for_all_nodes(cluster):
     cluster.start(3)
     ask = clients(cluster)
@@ -381,33 +399,67 @@ def hook():
     server.shutdown()
 
 
-def test_an_alert_is_told_once_whoever_leads(cluster, hook):
-    got, url = hook
+def with_hook(url: str) -> dict:
+    """Nodes that tell a hook of alerts."""
     config = (f'[alerts]\nbackoff = "50ms"\n[[alerts.target]]\nname = "hook"\nkind = "webhook"\nurl = "{url}"\n'
               'secret_env = "HOOK_SECRET"\nallow_private = true\n')
     secret = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
-    cluster.start(3, config=config, environment={"HOOK_SECRET": secret})
+    return {"config": config, "environment": {"HOOK_SECRET": secret}}
 
-    def trip(endpoint: str) -> None:
-        for number in range(10):
-            alive = [node for node in cluster.nodes if node.process.poll() is None]
-            alive[number % len(alive)].client().recorded(
-                CIRCUIT_RECORD, endpoint_key=endpoint, session_id=f"s{number}", attempt=1, outcome="failure")
+
+def trip(cluster, endpoint: str) -> None:
+    for number in range(10):
+        alive = [node for node in cluster.nodes if node.process.poll() is None]
+        alive[number % len(alive)].client().recorded(
+            CIRCUIT_RECORD, endpoint_key=endpoint, session_id=f"s{number}", attempt=1, outcome="failure")
+
+
+def test_an_alert_is_told_once_whoever_leads(cluster, hook):
+    got, url = hook
+    cluster.start(3, **with_hook(url))
 
     def told(endpoint: str) -> int:
         """Different messages: one may come twice when its teller dies, under the same id."""
         return len({message["webhook-id"] for message in got if endpoint in json.dumps(message)})
 
-    trip("crm")
+    trip(cluster, "crm")
     until(lambda: told("crm"), "the alert")
     time.sleep(1.5)
     assert len(got) == 1, got
     leader = leading(cluster)
     leader.kill()
-    trip("erp")
+    trip(cluster, "erp")
     until(lambda: told("erp"), "the alert of the next leader", 20)
     time.sleep(1.5)
     assert told("erp") == 1 and told("crm") == 1, got
+
+
+@pytest.mark.parametrize("log", ["shared", None], ids=["one log", "a log each"])
+def test_a_rolling_restart_tells_no_alert_again(cluster, hook, log):
+    """Whoever goes on knows what was told, how far the log was read, and what is to be told when it is over."""
+    got, url = hook
+    nodes = cluster.start(4, log=log, **with_hook(url))
+    endpoints = [f"api{number}" for number in range(10)]
+
+    def told() -> Counter:
+        return Counter((message["data"]["subject"], message["data"]["state"]) for message in got)
+
+    for endpoint in endpoints[:5]:
+        trip(cluster, endpoint)
+    until(lambda: len(told()) == 5, "the first alerts", 20)
+    for number, node in enumerate(nodes):
+        node.stop()
+        trip(cluster, endpoints[5 + number])
+        node.start()
+        trip(cluster, endpoints[number])
+    trip(cluster, endpoints[9])
+    until(lambda: len(told()) >= 10, "the alerts of those that tripped meanwhile", 30)
+    # Longer than another node follows behind.
+    time.sleep(20)
+    assert told() == {(endpoint, "firing"): 1 for endpoint in endpoints}, told()
+    nodes[0].client().post("/v1/circuits/api0/reset", {})
+    nodes[0].client().recorded(CIRCUIT_RECORD, endpoint_key="api0", session_id="s", attempt=1, outcome="success")
+    until(lambda: told()[("api0", "resolved")] == 1, "the end of a trouble that another node has told of", 20)
 
 
 def leading(cluster):
@@ -416,3 +468,42 @@ def leading(cluster):
         line.startswith("runguard_alerts_total") and line.endswith(" 1") for line in node.client().get("/metrics").text.splitlines())]
     assert len(sent) == 1, [node.folder.name for node in sent]
     return sent[0]
+
+
+def test_a_reservation_is_settled_once_however_often_it_is_committed(cluster):
+    """An answer that was lost is asked for again, on any node, without a key of its own."""
+    nodes = cluster.start(3)
+    asked = {"session_id": "s", "usd": 0.1, "max_usd": 1}
+    reservation = nodes[0].client().post(BUDGET_RESERVE, asked).json["reservation_id"]
+    commit = {"session_id": "s", "usd": 0.11, "reservation_id": reservation}
+
+    def again(number: int):
+        client = nodes[number % 3].client()
+        return until(lambda: (told := client.post(BUDGET_COMMIT, commit)).status != 409 and told, "an answer")
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(again, range(48)))
+    assert {answer.status for answer in answers} == {200}, answers
+    assert len({answer.json["decision_id"] for answer in answers}) == 1, "all of them are told what the first was"
+    # Also when it says another price.
+    assert nodes[1].client().post(BUDGET_COMMIT, {**commit, "usd": 0.5}).json["decision_id"] == answers[0].json["decision_id"]
+    left = nodes[2].client().post(BUDGET_CHECK, {"session_id": "s", "usd": 0})
+    assert (left.json["spent_usd"], left.json["reserved_usd"]) == (0.11, 0), left.json
+
+
+def test_commits_with_different_keys_settle_a_reservation_once(cluster):
+    nodes = cluster.start(3)
+    reservation = nodes[0].client().post(BUDGET_RESERVE, {"session_id": "s", "usd": 0.1, "max_usd": 1}).json["reservation_id"]
+    commit = {"session_id": "s", "usd": 0.11, "reservation_id": reservation}
+
+    def again(number: int):
+        client, headers = nodes[number % 3].client(), {"Idempotency-Key": f"try-{number}"}
+        return until(lambda: (told := client.post(BUDGET_COMMIT, commit, headers=headers)).status != 409 and told, "an answer")
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(again, range(48)))
+    answers.append(nodes[1].client().post(BUDGET_COMMIT, commit))
+    assert {answer.status for answer in answers} == {200}, answers
+    assert len({answer.json["decision_id"] for answer in answers}) == 1, "all of them are told what the first was"
+    left = nodes[2].client().post(BUDGET_CHECK, {"session_id": "s", "usd": 0})
+    assert (left.json["spent_usd"], left.json["reserved_usd"]) == (0.11, 0), left.json

@@ -1,4 +1,4 @@
-"""What cannot work is said at the start, with what to do, and without passwords."""
+"""What cannot work is said at the start, with what to do, and without passwords. What is only away is waited for."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ def refused(cluster, **options) -> str:
     return node.log()
 
 
-def test_both_databases_are_gone(cluster):
-    port = free_port()
-    said = refused(cluster, state=f"redis://:{SECRET}@127.0.0.1:{port}", log=f"postgres://u:{SECRET}@127.0.0.1:{port}/db")
-    assert f"127.0.0.1:{port}" in said and "can be reached" in said, said
+def waits(cluster, **options) -> str:
+    """The node neither ends nor answers; what it said."""
+    node = cluster.node(start=False, **options)
+    node.launch()
+    until(lambda: "has never been in its cluster" in node.log(), "the node to say that it waits")
+    assert node.process.poll() is None, node.log()
+    assert SECRET not in node.log() and Postgres.PASSWORD not in node.log(), "a password is shown"
+    return node.log()
 
 
-def test_redis_is_gone(cluster):
+def test_a_first_start_waits_for_one_of_the_databases(cluster):
     port = free_port()
-    said = refused(cluster, state=f"redis://:{SECRET}@127.0.0.1:{port}")
-    assert f"Redis at 127.0.0.1:{port} is not reached" in said and "Is it running" in said, said
+    said = waits(cluster, state=f"redis://:{SECRET}@127.0.0.1:{port}", log=f"postgres://u:{SECRET}@127.0.0.1:{port}/db")
+    assert f"127.0.0.1:{port}" in said and "can be reached" in said and "Is it running" in said, said
 
 
 def test_wrong_password_of_redis(cluster):

@@ -163,7 +163,8 @@ def test_the_image_is_built_from_what_it_copies_and_runs_without_rights(routes: 
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.M) for word in line.split()[:-1]}
     allowed = set(re.findall(r"^!(.*)$", (DEPLOY / "Dockerfile.dockerignore").read_text(), re.M))
     assert copied == allowed == {name for name in allowed if (REPOSITORY / name).exists()}
-    for source in (REPOSITORY / "crates").glob("*/src/**/*.rs"):
+    # A module `tests` is compiled by `cargo test` alone, never into the image.
+    for source in (file for file in (REPOSITORY / "crates").glob("*/src/**/*.rs") if file.name != "tests.rs"):
         for folder in re.findall(r'include_(?:str|bytes)!\((?:concat!\()?"(?:\.\./){4}(\w+)/', source.read_text()):
             assert folder in copied, f"{source} includes a file of {folder}"
     used = tuple(map(int, re.search(r"^FROM rust:([\d.]+)", text, re.M)[1].split(".")))
@@ -445,6 +446,34 @@ def test_labels_and_selectors_match(objects: list[dict], one):
     assert {o["metadata"].get("namespace", namespace) for o in objects} == {namespace}
     target = one("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", one("Deployment")["metadata"]["name"])
+
+
+def sample(name: str) -> dict:
+    return yaml.safe_load((DEPLOY / "kubernetes-samples" / name).read_text())
+
+
+def test_the_ingress_leads_to_the_service(one):
+    ingress, service = sample("ingress.yaml"), one("Service")
+    kubernetes_validate.validate(ingress, kubernetes_validate.latest_version(), strict=True)
+    [rule] = ingress["spec"]["rules"]
+    [path] = rule["http"]["paths"]
+    backend = path["backend"]["service"]
+    assert backend["name"] == service["metadata"]["name"] and backend["port"]["name"] in [port["name"] for port in service["spec"]["ports"]]
+    assert ingress["metadata"]["namespace"] == service["metadata"]["namespace"]
+    assert rule["host"] in ingress["spec"]["tls"][0]["hosts"], "a key must not travel in plain text"
+
+
+def test_prometheus_finds_every_node(one, routes: set[str]):
+    """The operator's kinds are in no schema of Kubernetes: what it reads is compared with what is there."""
+    monitor, service = sample("servicemonitor.yaml"), one("Service")
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "ServiceMonitor")
+    assert set(monitor) == {"apiVersion", "kind", "metadata", "spec"} and set(monitor["spec"]) == {"selector", "endpoints"}
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["metadata"]["namespace"] == service["metadata"]["namespace"]
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert set(endpoint) == {"port", "path", "interval", "authorization"}
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]] and endpoint["path"] in routes
+    assert endpoint["authorization"]["credentials"] == {"name": "runguard-metrics", "key": "key"}
 
 
 def test_probes_and_ports_lead_to_routes_that_exist(one, routes: set[str]):

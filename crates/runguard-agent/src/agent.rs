@@ -557,21 +557,8 @@ impl Run<'_> {
         }
         let counters = self.timed();
         let text = if self.partial.is_empty() { self.session.last_text() } else { self.session.text_so_far() + &self.partial };
-        let report = Report {
-            session: self.session.id().to_owned(),
-            state,
-            how_to_resume: how_to_resume(&stop),
-            stop,
-            message,
-            text,
-            steps: counters.steps,
-            input_tokens: counters.input_tokens,
-            output_tokens: counters.output_tokens,
-            cost: counters.cost,
-            estimated: counters.estimated,
-            tool_runs: counters.tool_runs,
-            elapsed_ms: counters.elapsed_ms,
-        };
+        let how_to_resume = how_to_resume(&stop);
+        let report = Report { message, how_to_resume, text, ..Report::of(self.session.id(), &counters, state, stop) };
         self.observer.event(Event::State { state });
         self.observer.event(Event::Ended(Box::new(report.clone())));
         report

@@ -1,5 +1,6 @@
 //! How a run ended: why, what it cost, what came of it, and how to go on.
 
+use crate::spend::Counters;
 use crate::state::AgentState;
 use runguard_core::money::NanoDollars;
 use serde::{Deserialize, Serialize, Serializer};
@@ -92,6 +93,25 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a run used, and how it ended; what there is to say of it is the caller's.
+    pub(crate) fn of(session: &str, used: &Counters, state: AgentState, stop: Stop) -> Self {
+        Self {
+            session: session.to_owned(),
+            state,
+            stop,
+            message: String::new(),
+            how_to_resume: String::new(),
+            text: String::new(),
+            steps: used.steps,
+            input_tokens: used.input_tokens,
+            output_tokens: used.output_tokens,
+            cost: used.cost,
+            estimated: used.estimated,
+            tool_runs: used.tool_runs,
+            elapsed_ms: used.elapsed_ms,
+        }
+    }
+
     pub const fn total_tokens(&self) -> u64 {
         self.input_tokens + self.output_tokens
     }

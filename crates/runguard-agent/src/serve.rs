@@ -29,7 +29,8 @@ use http::{HeaderMap, StatusCode, Uri};
 use hyper::body::Incoming;
 use problem::Problem;
 use runguard_core::prices::Prices;
-use runguard_http::{ListenError, Listener, Options, Reply, RequestId, Threads, reply, tls};
+use runguard_http::problem::kinds;
+use runguard_http::{ListenError, Listener, Options, Reply, RequestId, Threads, listen, reply, tls};
 use runs::{Run, Runs, Unread, Work};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ const MAX_CONNECTIONS: u32 = 1024;
 const LISTED: usize = 100;
 const MOST_LISTED: usize = 1000;
 
-const HEALTH: &str = "/health";
+const HEALTH: &str = "/healthz";
 const FRONT_PAGE: &str = "\
 RunGuard agent
 
@@ -54,14 +55,12 @@ GET  /v1/agent/runs/{id}          state, counters, last text, report
 GET  /v1/agent/runs/{id}/events   its events; Last-Event-ID replays what was missed
 POST /v1/agent/runs/{id}/cancel   end it; it is saved and can be resumed
 POST /v1/agent/runs/{id}/resume   {prompt?, limits?, interactive?, detach?}: go on; answers its events
-GET  /health
+GET  /healthz
 ";
 
 /// Why the service cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("`serve.listen` is {listen:?}, which is no address: {problem}. Write an address and a port, such as 127.0.0.1:8101")]
-    Address { listen: String, problem: String },
     #[error("`serve.tls_cert` and `serve.tls_key` go together: give both, or neither for plain http")]
     HalfOfTls,
     #[error(transparent)]
@@ -109,10 +108,7 @@ impl AgentServer {
     /// Listens where `serve.listen` says, with the key in the variable `serve.key_env`.
     pub async fn bind(agent: Arc<Agent>, folder: SessionFolder) -> Result<Self, ServeError> {
         let settings = agent.settings();
-        let listen = &settings.serve.listen;
-        let wrong = |problem: String| ServeError::Address { listen: listen.clone(), problem };
-        let found = tokio::net::lookup_host(listen).await.map(|mut addresses| addresses.next());
-        let address = found.map_err(|problem| wrong(problem.to_string()))?.ok_or_else(|| wrong("the name has no address".to_owned()))?;
+        let address = listen::resolve(&settings.serve.listen).await?;
         let variable = &settings.serve.key_env;
         let key = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
         let door = match key {
@@ -164,6 +160,7 @@ fn router(app: &Arc<App>) -> Router {
     Router::new()
         .route("/", get(|| async { FRONT_PAGE }).fallback(only("GET")))
         .route(HEALTH, get(|| async { Json(json!({ "status": "ok" })) }).fallback(only("GET")))
+        .route("/docs/problems/{kind}", get(problem_page).fallback(only("GET")))
         .route("/v1/agent/runs", get(list).post(start).fallback(only("GET, POST")))
         .route("/v1/agent/runs/{id}", get(show).fallback(only("GET")))
         .route("/v1/agent/runs/{id}/events", get(events).fallback(only("GET")))
@@ -172,6 +169,12 @@ fn router(app: &Arc<App>) -> Router {
         .fallback(|uri: Uri| async move { Problem::no_route(uri.path()) })
         .layer(middleware::from_fn_with_state(app.clone(), guard))
         .with_state(app.clone())
+}
+
+/// What a problem's `type` leads to.
+async fn problem_page(Path(kind): Path<String>) -> Response {
+    kinds::page(&kind, &[kinds::ALL, problem::ALL], "/")
+        .map_or_else(|| Problem::no_route(&format!("{}{kind}", kinds::PAGES)).into_response(), reply::into_axum)
 }
 
 /// What a route answers to other methods.

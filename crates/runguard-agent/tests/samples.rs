@@ -4,6 +4,7 @@
 
 use runguard_agent::provider::connect;
 use runguard_agent::settings::{ProviderKind, ProviderSettings, Settings};
+use runguard_core::detect::tool_calls::TrackerSettings;
 use runguard_core::prices::Prices;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ fn there_is_a_sample_for_every_provider() {
     let names: Vec<String> = samples().into_iter().map(|(name, _)| name).collect();
     assert_eq!(
         names,
-        ["anthropic", "autonomous", "bedrock", "deepseek", "everything", "ollama", "openai", "scripted", "tight_budget", "vllm"]
+        ["anthropic", "autonomous", "bedrock", "chatbot", "deepseek", "everything", "ollama", "openai", "scripted", "tight_budget", "vllm"]
     );
     for kind in [ProviderKind::Openai, ProviderKind::Anthropic, ProviderKind::Bedrock, ProviderKind::Scripted] {
         assert!(samples().iter().any(|(_, settings)| settings.provider.kind == kind), "{kind:?}");
@@ -48,7 +49,7 @@ fn every_sample_with_a_cost_limit_is_priced() {
             priced += 1;
         }
     }
-    assert_eq!(priced, 8);
+    assert_eq!(priced, 9);
 }
 
 /// What the samples are for: a run that warns early and costs little, and one that goes on for long and is held by its guards.
@@ -62,6 +63,9 @@ fn the_samples_of_a_use_differ_from_the_defaults_where_it_matters() {
     let long = of("autonomous");
     assert!(long.limits.max_steps > usual.limits.max_steps && long.limits.timeout > usual.limits.timeout && long.limits.cost().is_some());
     assert_eq!(long.guardrails.max_repeated_tool_steps, 3, "nobody watches");
+    let (chat, design) = (of("chatbot").guardrails.tool_calls, TrackerSettings::default());
+    assert_eq!((&chat.limits, chat.default_limit), (&design.limits, design.default_limit), "as the design has them");
+    assert!(usual.guardrails.tool_calls.limits.is_empty() && usual.guardrails.tool_calls.default_limit > 100, "work takes many calls");
 }
 
 #[test]

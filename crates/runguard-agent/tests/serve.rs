@@ -10,6 +10,7 @@ use runguard_agent::serve::{AgentServer, ServeError};
 use runguard_agent::session::disk::SessionFolder;
 use runguard_agent::tool::{Effect, Tool, ToolOutput, ToolSet, ToolSpec};
 use runguard_agent::{Agent, AgentState, Settings};
+use runguard_http::ListenError;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -464,7 +465,7 @@ async fn a_resumed_run_goes_on_counting_up_to_the_limits_it_is_given() {
     assert_eq!(shown["report"]["steps"], 3);
 
     server.call("POST", &path, b"").await.problem(409, "nothing-to-continue");
-    let beyond = server.post(&path, json!({ "prompt": "More.", "limits": { "max_steps": 51 } })).await.problem(400, "invalid-fields");
+    let beyond = server.post(&path, json!({ "prompt": "More.", "limits": { "max_steps": 51 } })).await.problem(422, "invalid-fields");
     assert_eq!(beyond["errors"][0]["field"], "limits.max_steps");
     let again = server.follow(&path, json!({ "prompt": "More.", "limits": { "max_steps": 50 } })).await.events().await;
     assert_eq!(check_whole(&again)["steps"], 6);
@@ -509,7 +510,7 @@ async fn limits_can_be_lowered_and_not_raised() {
         ("cost_limit", json!(-1)),
     ] {
         let answer = server.post("/v1/agent/runs", json!({ "prompt": "Do it.", "limits": { field: value } })).await;
-        assert_eq!(answer.problem(400, "invalid-fields")["errors"][0]["field"], format!("limits.{field}"), "{value}");
+        assert_eq!(answer.problem(422, "invalid-fields")["errors"][0]["field"], format!("limits.{field}"), "{value}");
     }
     assert_eq!(server.model.asked(), 0);
     let lowered = json!({ "max_steps": 3, "timeout": "5m", "token_budget": 5000, "cost_limit": 0.5 });
@@ -529,7 +530,7 @@ async fn a_limit_in_dollars_that_cannot_be_kept_is_refused() {
     };
     let server = Server::start_with(vec![says("Done.")], unpriced).await;
     let answer = server.post("/v1/agent/runs", json!({ "prompt": "Do it.", "limits": { "cost_limit": 0.5 } })).await;
-    assert_eq!(answer.problem(400, "invalid-fields")["errors"][0]["field"], "limits.cost_limit");
+    assert_eq!(answer.problem(422, "invalid-fields")["errors"][0]["field"], "limits.cost_limit");
     assert_eq!(check_whole(&server.run(json!({ "prompt": "Do it." })).await)["state"], "COMPLETED");
 }
 
@@ -589,10 +590,10 @@ async fn what_is_wrong_with_a_request_is_named() {
         problem["errors"].as_array().unwrap().iter().map(|error| error["field"].as_str().unwrap().to_owned()).collect()
     };
     let wrong = json!({ "promt": "x", "limits": { "steps": 1, "max_steps": "many" }, "detach": "yes" });
-    let named = fields(server.post("/v1/agent/runs", wrong).await.problem(400, "invalid-fields"));
+    let named = fields(server.post("/v1/agent/runs", wrong).await.problem(422, "invalid-fields"));
     assert_eq!(named, ["promt", "limits.steps", "limits.max_steps", "detach", "prompt"]);
     for empty in [json!({ "prompt": "" }), json!({ "prompt": " \n" }), json!({ "prompt": null }), json!({})] {
-        assert_eq!(fields(server.post("/v1/agent/runs", empty).await.problem(400, "invalid-fields")), ["prompt"]);
+        assert_eq!(fields(server.post("/v1/agent/runs", empty).await.problem(422, "invalid-fields")), ["prompt"]);
     }
     for body in [&b""[..], b"[]", b"{", b"\xff", b"null", &b"[".repeat(100_000)] {
         server.call("POST", "/v1/agent/runs", body).await.problem(400, "not-an-object");
@@ -605,11 +606,11 @@ async fn what_is_wrong_with_a_request_is_named() {
     }
     server.get("/v2").await.problem(404, "not-found");
     server.call("DELETE", "/v1/agent/runs", b"").await.problem(405, "method-not-allowed");
-    server.get("/v1/agent/runs?limit=many").await.problem(400, "invalid-fields");
+    server.get("/v1/agent/runs?limit=many").await.problem(422, "invalid-fields");
     assert_eq!(server.model.asked(), 0);
     let id = id_of(&server.run(json!({ "prompt": "Do it." })).await);
     let path = format!("/v1/agent/runs/{id}/events");
-    server.send("GET", &path, &[("last-event-id", "x")], b"").await.whole().await.problem(400, "invalid-fields");
+    server.send("GET", &path, &[("last-event-id", "x")], b"").await.whole().await.problem(422, "invalid-fields");
     server.get(&format!("/v1/agent/runs/{}", &id[..id.len() - 1])).await.problem(404, "unknown");
 }
 
@@ -678,14 +679,14 @@ fn no_body_brings_an_error_of_the_server() {
     let outcome = runner.run(&(any_body(), 0..3_usize), |(body, path)| {
         let answer = runtime.block_on(server.call("POST", &paths[path], &body));
         // 429 and 409 happen when detached runs are still under way.
-        prop_assert!(matches!(answer.status, 200 | 202 | 400 | 404 | 409 | 429), "{}: {}", answer.status, answer.body);
+        prop_assert!(matches!(answer.status, 200 | 202 | 400 | 404 | 422 | 409 | 429), "{}: {}", answer.status, answer.body);
         if answer.status == 200 {
             prop_assert!(answer.body.contains("event: ended\n"), "{}", answer.body);
         }
         Ok(())
     });
     outcome.unwrap();
-    assert_eq!(runtime.block_on(server.get("/health")).status, 200);
+    assert_eq!(runtime.block_on(server.get("/healthz")).status, 200);
 }
 
 #[tokio::test]
@@ -718,7 +719,7 @@ async fn with_a_key_only_those_who_have_it_are_let_in() {
     }
     let named = [("x-api-key", "runguard-agent"), ("host", "agent.example"), ("origin", "https://app.example")];
     assert_eq!(server.send("GET", path, &named, b"").await.whole().await.status, 200);
-    assert_eq!((server.get("/health").await.status, server.get("/").await.status), (200, 200));
+    assert_eq!((server.get("/healthz").await.status, server.get("/").await.status), (200, 200));
 }
 
 #[tokio::test]
@@ -734,7 +735,7 @@ async fn other_machines_are_served_only_with_a_key() {
     "CARGO_PKG_NAME".clone_into(&mut settings.serve.key_env);
     assert!(bind(settings.clone(), model.clone(), folder.clone()).await.unwrap().needs_key());
     "nowhere".clone_into(&mut settings.serve.listen);
-    assert!(matches!(bind(settings, model, folder).await.unwrap_err(), ServeError::Address { .. }));
+    assert!(matches!(bind(settings, model, folder).await.unwrap_err(), ServeError::Listen(ListenError::NoAddress { .. })));
 }
 
 #[tokio::test]
@@ -752,7 +753,7 @@ async fn a_web_page_cannot_drive_it() {
     ];
     for (headers, kind) in foreign {
         server.send("POST", "/v1/agent/runs", headers, body.as_bytes()).await.whole().await.problem(403, kind);
-        server.send("GET", "/health", headers, b"").await.whole().await.problem(403, kind);
+        server.send("GET", "/healthz", headers, b"").await.whole().await.problem(403, kind);
     }
     for hosts in [&[("host", "")][..], &[("host", "127.0.0.1"), ("host", "evil.example")]] {
         server.send("POST", "/v1/agent/runs", hosts, body.as_bytes()).await.whole().await.problem(400, "no-host");
@@ -808,7 +809,7 @@ async fn a_stop_ends_and_saves_every_run() {
     let rest = stream.events().await;
     assert_eq!(check_whole(&rest)["state"], "CANCELLED");
     server.serving.await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(9));
+    assert!(began.elapsed() < Duration::from_secs(60));
     for id in [id_of(&rest).as_str(), detached["id"].as_str().unwrap()] {
         assert_eq!(server.folder.read(id).unwrap().session.state(), AgentState::Cancelled);
         server.folder.resume(id).unwrap();

@@ -804,29 +804,3 @@ fn two_who_begin_at_once_get_two_sessions() {
     assert_eq!(list.len(), 400);
     assert!(list.iter().all(|summary| summary.problem.is_none()));
 }
-
-/// `cargo test --release --test all -- --ignored --nocapture what_a_record_costs`
-#[test]
-#[ignore = "prints a time"]
-fn what_a_record_costs() {
-    let place = tempfile::tempdir().unwrap();
-    for durability in [Durability::Process, Durability::Power] {
-        let folder = SessionFolder::open(&SessionSettings { folder: place.path().to_owned(), durability }).unwrap();
-        let mut session = folder.create(&settings()).unwrap();
-        let record = Record::ToolFinished {
-            result: ToolResult { id: "a".to_owned(), name: "read_file".to_owned(), text: "z".repeat(4000), is_error: false },
-            counters: counted(1),
-        };
-        let rounds = if durability == Durability::Process { 5000 } else { 200 };
-        let begin = std::time::Instant::now();
-        for _ in 0..rounds {
-            session.record(record.clone()).unwrap();
-        }
-        let each = begin.elapsed() / rounds;
-        let id = session.id().to_owned();
-        drop(session);
-        let begin = std::time::Instant::now();
-        folder.resume(&id).unwrap();
-        println!("{durability:?}: {each:?} a record of 4 KB; {rounds} of them read back in {:?}", begin.elapsed());
-    }
-}

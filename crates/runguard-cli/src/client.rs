@@ -41,6 +41,11 @@ impl Client {
         Self { url: url.to_owned(), key: key.map(str::to_owned), ca: None }
     }
 
+    /// The certificates of a file, if one is named.
+    pub(crate) fn trusting(self, ca: Option<PathBuf>) -> Self {
+        Self { ca, ..self }
+    }
+
     /// With the query and the key; what it sends is still to be said.
     fn request(&self, method: Method, path: &str, query: &Query, timeout: Option<Duration>) -> Result<RequestBuilder, Failure> {
         let mut url = Url::parse(&self.address(path)).map_err(|problem| self.unreachable(&problem.to_string()))?;
@@ -92,7 +97,12 @@ impl Client {
 
     /// With a JSON body.
     pub(crate) fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        let request = self.request(Method::POST, path, &Query::new(), MUCH_PATIENCE)?.header("content-type", "application/json");
+        self.post_json_to(path, &Query::new(), body)
+    }
+
+    /// The same with a query.
+    pub(crate) fn post_json_to(&self, path: &str, query: &Query, body: &Value) -> Result<Value, Failure> {
+        let request = self.request(Method::POST, path, query, MUCH_PATIENCE)?.header("content-type", "application/json");
         self.json(self.sent(request.body(body.to_string()))?)
     }
 

@@ -19,14 +19,36 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
+    /// A line for people
     Text,
+    /// An object a line, for programs
     Json,
+}
+
+/// What a service logs and how, for all of them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogArgs {
+    /// How the service logs [default: text on a terminal, json elsewhere]
+    #[arg(long, env = "RUNGUARD_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// What the service logs: error, warn, info, debug
+    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+impl LogArgs {
+    /// `besides` are further directives for the filter.
+    pub(crate) fn start(&self, besides: &str) -> Result<Logging, Failure> {
+        Logging::start(&self.log_level, besides, self.log_format)
+    }
 }
 
 /// Held by the service; when it goes, what was logged is written.
 #[must_use = "the last lines are written when it is dropped"]
 pub(crate) struct Logging {
     queue: SyncSender<Message>,
+    /// Somebody reads along: lines of text, on a terminal.
+    pub(crate) is_read: bool,
 }
 
 enum Message {
@@ -36,8 +58,7 @@ enum Message {
 }
 
 impl Logging {
-    /// `level` is what `--log-level` says; `besides` are further directives for the filter.
-    pub(crate) fn start(level: &str, besides: &str, format: Option<LogFormat>) -> Result<Self, Failure> {
+    fn start(level: &str, besides: &str, format: Option<LogFormat>) -> Result<Self, Failure> {
         let filter = filter(level, besides)?;
         let is_terminal = std::io::stderr().is_terminal();
         let (queue, waiting) = sync_channel(MOST_WAITING);
@@ -64,13 +85,23 @@ impl Logging {
             .with_env_filter(filter)
             .with_writer(lines)
             .log_internal_errors(false)
-            .with_ansi(is_terminal)
+            .with_ansi(crate::output::errors_are_coloured())
             .with_target(false);
-        match format.unwrap_or(if is_terminal { LogFormat::Text } else { LogFormat::Json }) {
+        let format = format.unwrap_or(if is_terminal { LogFormat::Text } else { LogFormat::Json });
+        match format {
             LogFormat::Text => subscriber.init(),
             LogFormat::Json => subscriber.json().flatten_event(true).init(),
         }
-        Ok(Self { queue })
+        Ok(Self { queue, is_read: is_terminal && format == LogFormat::Text })
+    }
+
+    /// For whoever reads along: between the lines of the log, and whatever its level.
+    pub(crate) fn say(&self, text: &str) {
+        if self.is_read {
+            let text = if crate::output::errors_are_coloured() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+            // A queue that is full holds more than anybody reads.
+            let _ = self.queue.try_send(Message::Line(format!("{text}\n").into_bytes()));
+        }
     }
 }
 
@@ -80,6 +111,19 @@ impl Drop for Logging {
         if self.queue.try_send(Message::Written(done)).is_ok() {
             let _ = written.recv_timeout(LAST_LINES);
         }
+    }
+}
+
+/// What to say of a word that was given as the database of the log and is about the log of the service.
+pub(crate) fn meant_of_log(word: &str) -> Option<&'static str> {
+    match word.trim().to_ascii_lowercase().as_str() {
+        "off" | "error" | "warn" | "warning" | "info" | "debug" | "trace" => {
+            Some("--log names the database that many nodes keep one log in (postgres://…). What the service logs is said with --log-level")
+        }
+        "json" | "text" => {
+            Some("--log names the database that many nodes keep one log in (postgres://…). How the service logs is said with --log-format")
+        }
+        _ => None,
     }
 }
 

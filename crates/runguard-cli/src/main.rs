@@ -5,10 +5,11 @@ mod commands;
 mod failure;
 mod logging;
 mod output;
+mod version;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
-use std::io::Write;
+use output::Colors;
 use std::process::ExitCode;
 
 // Many small values live and die with every request.
@@ -19,8 +20,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///
 /// Before a step that costs money, ask RunGuard: go on, or stop, why, and what to do instead.
 #[derive(Debug, Parser)]
-#[command(name = "runguard", version, after_help = AFTER_HELP)]
+#[command(name = "runguard", version = version::SHORT, long_version = version::LONG.as_str(), after_help = AFTER_HELP)]
 struct Cli {
+    /// When colours are shown
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Colors::Auto, global = true)]
+    color: Colors,
     #[command(subcommand)]
     command: Command,
 }
@@ -40,6 +44,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 not found, 4 service 
 enum Command {
     /// Run the guard service
     Serve(commands::serve::Serve),
+    /// Stand in front of the providers of models: a hard cap in dollars by changing one variable
+    Gateway(commands::gateway::Gateway),
     /// Watch the guards at work on simulated traffic: no keys, no accounts
     Demo(commands::demo::Demo),
     /// Work out what loops cost you, and what the guards would leave of it
@@ -52,6 +58,8 @@ enum Command {
     Agent(commands::agent::Agent),
     /// Show the latest decisions, or follow them as they happen
     Decisions(commands::decisions::Decisions),
+    /// List the sessions: the latest, those blocked most, the dearest, or those whose name begins so
+    Sessions(commands::sessions::Sessions),
     /// Show one session: what happened, what is used up, what would be allowed next
     Session(commands::session::Session),
     /// Show the circuits of all endpoints; force or reset one
@@ -60,6 +68,10 @@ enum Command {
     Insights(commands::insights::Insights),
     /// Show what was used: operations and credits by bot, step and day, AI steps by conversation
     Consumption(commands::consumption::Used),
+    /// Show what model calls cost, by day, model, key or run, and what is left of the budgets
+    Spend(commands::spend::Spend),
+    /// Show the runs that ask models; stop or resume one
+    Runs(commands::runs::Runs),
     /// Write a report: a page with plots, or totals as a table
     Report(commands::report::Report),
     /// Play the loops your flow could fall into with your own bot, and see which guards stop them
@@ -78,21 +90,32 @@ enum Command {
     Key(commands::key::Key),
     /// Print an example settings file, check one, or show every value and where it comes from
     Settings(commands::settings::Settings),
+    /// Print the completions of a shell: commands, flags and their values
+    Completions(commands::manual::Completions),
+    /// Print the manual page, or write those of all commands into a folder
+    Man(commands::manual::Man),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    Colors::asked(std::env::args_os().filter_map(|argument| argument.into_string().ok())).apply();
+    let cli = Cli::parse();
+    cli.color.apply();
+    let result = match cli.command {
         Command::Serve(serve) => serve.run(),
+        Command::Gateway(gateway) => gateway.run(),
         Command::Demo(demo) => demo.run(),
         Command::Estimate(estimate) => estimate.run(),
         Command::CheckFlow(check) => check.run(),
         Command::Run(run) => run.run(),
         Command::Agent(agent) => agent.run(),
         Command::Decisions(decisions) => decisions.run(),
+        Command::Sessions(sessions) => sessions.run(),
         Command::Session(session) => session.run(),
         Command::Circuits(circuits) => circuits.run(),
         Command::Insights(insights) => insights.run(),
         Command::Consumption(used) => used.run(),
+        Command::Spend(used) => used.run(),
+        Command::Runs(used) => used.run(),
         Command::Report(report) => report.run(),
         Command::Preflight(preflight) => preflight.run(),
         Command::Alerts(alerts) => alerts.run(),
@@ -102,6 +125,8 @@ fn main() -> ExitCode {
         Command::Explain(explain) => explain.run(),
         Command::Key(key) => key.run(),
         Command::Settings(settings) => settings.run(),
+        Command::Completions(completions) => completions.run(Cli::command()),
+        Command::Man(man) => man.run(Cli::command()),
     };
     match result {
         // A closed output: whoever reads it has seen enough (`| head`).
@@ -109,8 +134,7 @@ fn main() -> ExitCode {
         // It was said where it happened, with what to do about it.
         Err(failure @ (Failure::Cancelled | Failure::AlreadyTold | Failure::Exited(_))) => failure.exit_code(),
         Err(failure) => {
-            // Where it cannot be said, the code still is.
-            let _ = writeln!(anstream::stderr(), "{} {failure}", owo_colors::OwoColorize::red(&"error:"));
+            output::note(&format!("{} {failure}", owo_colors::OwoColorize::red(&"error:")));
             failure.exit_code()
         }
     }
@@ -119,10 +143,40 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Every command, flag and place, and every word that one of them takes.
+    fn without_words(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        if command.get_about().is_none() {
+            found.push(path.to_owned());
+        }
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let name = format!("{path} {}", argument.get_id());
+            if argument.get_help().is_none() {
+                found.push(name.clone());
+            }
+            for value in argument.get_possible_values().iter().filter(|value| value.get_help().is_none()) {
+                // `true` and `false` of a flag need no words.
+                if argument.get_action().takes_values() {
+                    found.push(format!("{name}={}", value.get_name()));
+                }
+            }
+        }
+        for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            without_words(inner, &format!("{path} {}", inner.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_flag_and_every_value_says_what_it_is_for() {
+        let mut found = Vec::new();
+        let mut command = Cli::command();
+        command.build();
+        without_words(&command, "runguard", &mut found);
+        assert!(found.is_empty(), "{found:#?}");
     }
 }

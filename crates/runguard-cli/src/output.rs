@@ -1,27 +1,172 @@
-//! Tables and colours for people; on a pipe, plain text.
+//! Tables, words and colours for people; on a pipe, plain text in full.
 
 use crate::failure::Failure;
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use jiff::tz::TimeZone;
 pub(crate) use runguard_core::shown::dotted as clean;
+use runguard_core::text::grouped;
+use runguard_engine::clock::system_now;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
-/// Writes a line; a closed pipe ends the command quietly.
+/// A terminal that does not say how wide it is.
+const USUAL_COLUMNS: u16 = 80;
+/// Narrower than this no sentence is worth breaking.
+const FEWEST_COLUMNS: usize = 20;
+
+const MANY_COLUMNS: usize = 8;
+
+/// When colours are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Colors {
+    /// On a terminal, unless `NO_COLOR` is set
+    #[default]
+    Auto,
+    /// Also on a pipe and with `NO_COLOR`
+    Always,
+    /// Nowhere
+    Never,
+}
+
+impl Colors {
+    /// For everything that is written from now on.
+    pub(crate) fn apply(self) {
+        match self {
+            Self::Auto => anstream::ColorChoice::Auto,
+            Self::Always => anstream::ColorChoice::Always,
+            Self::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+
+    /// What the command line says of it, where it may be wrong in other ways: its errors are coloured too.
+    pub(crate) fn asked(arguments: impl Iterator<Item = String>) -> Self {
+        let mut arguments = arguments.take_while(|argument| argument != "--");
+        while let Some(argument) = arguments.next() {
+            let value = match argument.strip_prefix("--color") {
+                Some("") => arguments.next(),
+                Some(rest) => rest.strip_prefix('=').map(str::to_owned),
+                None => None,
+            };
+            if let Some(value) = value {
+                return clap::ValueEnum::from_str(&value, false).unwrap_or_default();
+            }
+        }
+        Self::default()
+    }
+}
+
+/// Whether the standard error shows colours.
+pub(crate) fn errors_are_coloured() -> bool {
+    anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never
+}
+
+/// Writes a line as it is; a closed pipe ends the command quietly.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;
     Ok(())
 }
 
+/// Writes sentences: on a terminal no word is torn at its edge.
+pub(crate) fn prose(text: &str) -> Result<(), Failure> {
+    line(&terminal_columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns.into())))
+}
+
+/// Sentences beside the output. Where they cannot be written there is nobody to tell.
+pub(crate) fn note(text: &str) {
+    let columns = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0));
+    let text = columns.map_or_else(|| text.to_owned(), |columns| wrapped(text, columns));
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
 pub(crate) fn json(value: &Value) -> Result<(), Failure> {
     line(&serde_json::to_string_pretty(value).unwrap_or_default())
 }
 
+/// How wide the terminal is; `None` on a pipe.
+pub(crate) fn terminal_columns() -> Option<u16> {
+    let out = std::io::stdout();
+    out.is_terminal().then(|| terminal_size::terminal_size_of(out).map_or(USUAL_COLUMNS, |(width, _)| width.0.max(1)))
+}
+
 pub(crate) fn table(headers: &[&str]) -> Table {
     let mut table = Table::new();
-    let style = if std::io::stdout().is_terminal() { presets::UTF8_BORDERS_ONLY } else { presets::NOTHING };
-    table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic).set_header(headers);
+    // Colours are written always, and taken out again on the way where nobody wants them.
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+    let Some(columns) = terminal_columns() else {
+        table.set_header(headers);
+        return table;
+    };
+    let mut header = Row::from(headers.iter().map(|name| Cell::new(name).add_attribute(comfy_table::Attribute::Dim)).collect::<Vec<_>>());
+    header.max_height(1);
+    table.set_header(header).set_width(columns);
+    // Many columns are narrow ones: numbers, which end where the next begin.
+    let gap = if headers.len() > MANY_COLUMNS { 1 } else { 2 };
+    for column in table.column_iter_mut() {
+        column.set_padding((0, gap));
+    }
     table
+}
+
+/// Columns that are not cut where others can be.
+pub(crate) fn keep_whole(table: &mut Table, columns: &[usize]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+}
+
+/// Writes a table: on a terminal one line a row, cut where it is too narrow.
+pub(crate) fn show(mut table: Table) -> Result<(), Failure> {
+    if terminal_columns().is_some() {
+        for row in table.row_iter_mut() {
+            row.max_height(1);
+        }
+        return line(&table.trim_fmt());
+    }
+    line(&table.to_string())
+}
+
+/// Breaks lines between words; what a line is indented by, its rest is, too. A word longer than a line stays whole.
+fn wrapped(text: &str, columns: usize) -> String {
+    let columns = columns.max(FEWEST_COLUMNS);
+    text.split('\n').map(|line| wrapped_line(line, columns)).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped_line(line: &str, columns: usize) -> String {
+    let width = |text: &str| anstream::adapter::strip_str(text).to_string().chars().count();
+    if width(line) <= columns {
+        return line.to_owned();
+    }
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let mut out = String::new();
+    let mut used = 0;
+    // Blanks between words are part of a layout, and stay.
+    for word in line.split_inclusive(' ') {
+        let needed = width(word.trim_end());
+        if used > indent.len() && used + needed > columns {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(indent);
+            used = indent.len();
+        }
+        out.push_str(word);
+        used += width(word);
+    }
+    out
+}
+
+/// At most so many characters, the last of them `…` where some are missing.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    match most {
+        0 => String::new(),
+        most => text.chars().take(most - 1).chain(['…']).collect(),
+    }
 }
 
 /// What users, models and tools said must not steer the terminal; line ends and tabs stay.
@@ -39,6 +184,29 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
+/// A time as the reader's clock says it; on a pipe as the service does, for programs.
+pub(crate) fn time(value: &Value) -> String {
+    let text = text(value);
+    match text.parse::<jiff::Timestamp>() {
+        Ok(at) if terminal_columns().is_some() => short_time(at, system_now().as_millis(), &TimeZone::system()),
+        Ok(_) | Err(_) => text,
+    }
+}
+
+/// Of today the time, of this year the day, of others the date.
+fn short_time(at: jiff::Timestamp, now_millis: i64, zone: &TimeZone) -> String {
+    let at = at.to_zoned(zone.clone());
+    let today = jiff::Timestamp::from_millisecond(now_millis).map(|now| now.to_zoned(zone.clone()).date()).unwrap_or_default();
+    let form = if at.date() == today {
+        "%H:%M:%S"
+    } else if at.year() == today.year() {
+        "%b %d %H:%M"
+    } else {
+        "%Y-%m-%d"
+    };
+    at.strftime(form).to_string()
+}
+
 /// Coloured by what it means.
 pub(crate) fn outcome_cell(outcome: &str) -> Cell {
     let color = match outcome {
@@ -50,6 +218,93 @@ pub(crate) fn outcome_cell(outcome: &str) -> Cell {
     Cell::new(outcome).fg(color)
 }
 
+/// An answer of the service, as this version knows it.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer)
+        .map_err(|error| Failure::Failed(format!("the service's answer is of another version than this program: {error}")))
+}
+
+/// Says so where decisions are not counted yet.
+pub(crate) fn behind(rows: u64) {
+    if rows > 0 {
+        let are = if rows == 1 { "is" } else { "are" };
+        note(&format!("{} {are} not looked at yet; ask again in a moment.", count(rows, "decision")));
+    }
+}
+
+/// Says so where a list goes on after this page.
+pub(crate) fn more(cursor: Option<&str>, found: u64) {
+    if let Some(cursor) = cursor {
+        note(&format!("There are more, {} in all. Go on with --cursor {}", grouped(found), clean(cursor)));
+    }
+}
+
+/// A name that fits a table of 80 columns: its beginning, where it is longer.
+pub(crate) fn short(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A count in as many characters as a table has: 950, 12.3k, 4.56M.
+pub(crate) fn short_count(count: u64) -> String {
+    match count {
+        0..10_000 => count.to_string(),
+        10_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),
+        1_000_000.. => format!("{:.2}M", count as f64 / 1e6),
+    }
+}
+
 pub(crate) fn cell(value: &Value) -> Cell {
     Cell::new(text(value))
+}
+
+pub(crate) fn time_cell(value: &Value) -> Cell {
+    Cell::new(time(value))
+}
+
+/// Values an argument may have, each with what it is for.
+pub(crate) fn values(of: impl IntoIterator<Item = (&'static str, &'static str)>) -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(of.into_iter().map(|(code, about)| clap::builder::PossibleValue::new(code).help(about)))
+}
+
+/// A number with what it counts.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_whole() {
+        let text = "No keys. A service started on this folder is open on loopback.";
+        assert_eq!(wrapped(text, 30), "No keys. A service started on\nthis folder is open on\nloopback.");
+        assert_eq!(wrapped("  a longwordthatdoesnotfitanywhere b", 20), "  a\n  longwordthatdoesnotfitanywhere\n  b");
+        assert_eq!(wrapped("a  b   c", 80), "a  b   c");
+        assert_eq!(wrapped("\u{1b}[31mred words of five\u{1b}[0m xx", 20), "\u{1b}[31mred words of five\u{1b}[0m xx");
+    }
+
+    #[test]
+    fn times_are_as_long_as_they_need_to_be() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+        let now = at("2026-11-16T12:00:00Z").as_millisecond();
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        assert_eq!(short_time(at("2026-11-16T11:59:58.123Z"), now, &zone), "12:59:58");
+        assert_eq!(short_time(at("2026-11-15T23:30:00Z"), now, &zone), "00:30:00", "a day begins where the reader is");
+        assert_eq!(short_time(at("2026-11-15T21:30:00Z"), now, &zone), "Nov 15 22:30");
+        assert_eq!(short_time(at("2025-11-15T21:30:00Z"), now, &zone), "2025-11-15");
+    }
+
+    #[test]
+    fn colours_are_found_where_the_rest_is_wrong() {
+        let asked = |line: &str| Colors::asked(line.split(' ').map(str::to_owned));
+        assert_eq!(asked("runguard serv --color=always"), Colors::Always);
+        assert_eq!(asked("runguard --color never decisions"), Colors::Never);
+        assert_eq!(asked("runguard run -- ls --color=always"), Colors::Auto);
+        assert_eq!(asked("runguard --colors=always"), Colors::Auto);
+        assert_eq!(asked("runguard --color"), Colors::Auto);
+    }
 }

@@ -1,6 +1,6 @@
 //! Agents of Amazon Bedrock, by the trace of what they do.
 //!
-//! A [`Turn`] hears the events of a stream and says, step by step, what a [`Run`](crate::run::Run) is to be asked and told: which model
+//! A [`Turn`] hears the events of a stream and says, step by step, what a [`Run`] is to be asked and told: which model
 //! was called and what it used, which call is being made, what came of it. It also looks for what a run alone does not see, because only
 //! a trace shows it: the same question to a knowledge base in other words, lookups that bring what is known, actions that fail as before
 //! whatever their parameters are, and rounds of both ([`AttemptSettings`]). Whoever reads the stream carries the steps out in their order
@@ -27,11 +27,13 @@ mod attempts;
 mod preset;
 mod trace;
 
-pub use attempts::AttemptSettings;
-pub use preset::{Preset, PresetSettings};
+pub use attempts::{AttemptChanges, AttemptSettings};
+pub use preset::{Preset, PresetOptions, PresetSettings};
 
 use crate::detect::stall::result_fingerprint;
 use crate::fingerprint;
+use crate::limits::InvalidSetting;
+use crate::run::Run;
 use crate::similarity::Gist;
 use attempts::{Attempts, InVain};
 use serde::Serialize;
@@ -132,6 +134,17 @@ impl Turn {
     /// A turn at its beginning.
     pub fn new(settings: AttemptSettings) -> Self {
         Self { attempts: Attempts::new(settings), ..Self::default() }
+    }
+
+    /// A turn of this run: what is given goes before what goes with the run.
+    pub fn of_run(run: &Run, given: AttemptChanges) -> Result<Self, InvalidSetting> {
+        let settings = AttemptSettings::of_run(run).changed(given);
+        settings.check().map(|()| Self::new(settings))
+    }
+
+    /// After how many attempts in vain the run is ended.
+    pub fn settings(&self) -> AttemptSettings {
+        self.attempts.settings()
     }
 
     /// One event of the stream: `{"trace": …}` or `{"returnControl": …}`. Others say nothing. The results of returned calls, which are sent

@@ -160,7 +160,7 @@ impl CircuitBreaker {
     /// How a call ended. A result without its permit counts as one of a call that was admitted just now.
     pub fn record(&mut self, permit: Option<&Permit>, ok: bool, latency: Option<Span>, now: Timestamp) -> Option<PhaseChange> {
         let permit = permit.map(|permit| permit.id.as_str());
-        let result = CallReport { session: "", is_failure: !ok, latency_ms: latency.map(Span::as_millis), permit };
+        let result = CallReport { session: "", is_failure: !ok, latency_ms: latency.map(Span::as_millis), permit, retry_after: None };
         let events = self.circuit.record(&Caller::default(), &result, &self.settings, now);
         self.live_through(&events, now);
         PhaseChange::of(&events)

@@ -207,7 +207,7 @@ mod zone {
             /// Every moment has an end that is later, at most a period away, and the same for all moments up to it.
             #[test]
             fn periods_follow_each_other(
-                millis in -1_000_000_000_000_i64..4_000_000_000_000,
+                millis in 0_i64..4_000_000_000_000,
                 zone in prop::sample::select(vec!["UTC", "Europe/Berlin", "America/Havana", "Asia/Kathmandu", "Australia/Lord_Howe"]),
                 period in prop::sample::select(Period::ALL.to_vec()),
             ) {

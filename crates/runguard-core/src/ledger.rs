@@ -397,8 +397,27 @@ impl std::error::Error for BudgetExceeded {}
 pub struct Lease {
     /// What is set aside.
     pub cost: Cost,
-    /// From then on it counts no more.
+    /// Until then it is to be settled.
     pub expires: Timestamp,
+    /// What becomes of it then.
+    pub unsettled: Unsettled,
+}
+
+impl Lease {
+    /// Whether it still counts.
+    fn counts(&self, now: Timestamp) -> bool {
+        now < self.expires || self.unsettled == Unsettled::Spent
+    }
+}
+
+/// What becomes of a reservation that nobody settles in its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unsettled {
+    /// It is free again.
+    #[default]
+    Free,
+    /// It is taken to have been paid: whoever held it may have died after it was.
+    Spent,
 }
 
 /// Reservations that are not settled, by their number.
@@ -429,7 +448,7 @@ impl Leases {
     const BYTES_OF_ONE: usize = 32;
 
     fn in_force(&self, now: Timestamp) -> impl Iterator<Item = (u64, &Lease)> {
-        self.by_number.iter().filter(move |(_, lease)| now < lease.expires).map(|(id, lease)| (*id, lease))
+        self.by_number.iter().filter(move |(_, lease)| lease.counts(now)).map(|(id, lease)| (*id, lease))
     }
 
     /// There may be very many; most of the time none of them has expired.
@@ -452,12 +471,20 @@ impl Leases {
         Some(lease)
     }
 
-    fn forget_expired(&mut self, at: Timestamp) {
+    /// Removes what has expired, and gives what of it is taken to have been paid.
+    fn forget_expired(&mut self, at: Timestamp) -> Cost {
         if at < self.earliest {
-            return;
+            return Cost::ZERO;
         }
-        self.by_number.retain(|_, lease| at < lease.expires);
+        let mut paid = Cost::ZERO;
+        self.by_number.retain(|_, lease| {
+            if at >= lease.expires && lease.unsettled == Unsettled::Spent {
+                paid = paid.plus(lease.cost);
+            }
+            at < lease.expires
+        });
         *self = Self::of(std::mem::take(&mut self.by_number));
+        paid
     }
 
     fn of(by_number: BTreeMap<u64, Lease>) -> Self {
@@ -478,11 +505,16 @@ fn sum_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> [u128; 2] {
 impl Packed for Leases {
     fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
-        for (id, Lease { cost, expires }) in &self.by_number {
+        for (id, Lease { cost, expires, unsettled }) in &self.by_number {
             bytes.extend_from_slice(&id.to_le_bytes());
             bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
             bytes.extend_from_slice(&cost.tokens.to_le_bytes());
-            bytes.extend_from_slice(&expires.as_millis().to_le_bytes());
+            // No moment is before 1970: what is below zero says what becomes of it, where those of before there was a choice have nothing.
+            let expires = match unsettled {
+                Unsettled::Free => expires.as_millis(),
+                Unsettled::Spent => !expires.as_millis(),
+            };
+            bytes.extend_from_slice(&expires.to_le_bytes());
         }
         bytes
     }
@@ -491,7 +523,11 @@ impl Packed for Leases {
         let read = |one: &[u8]| {
             let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
             let cost = Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? };
-            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(number(3)?.cast_signed()) }))
+            let (expires, unsettled) = match number(3)?.cast_signed() {
+                expires @ 0.. => (expires, Unsettled::Free),
+                expires => (!expires, Unsettled::Spent),
+            };
+            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled }))
         };
         bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
     }
@@ -529,6 +565,15 @@ pub enum Entry {
         /// The first moment of the next one.
         ends: Timestamp,
     },
+    /// Set aside until it is settled; if nobody does in its time, it was paid.
+    ReservedOrSpent {
+        /// Its number.
+        id: u64,
+        /// How much.
+        cost: Cost,
+        /// Until then it is to be settled.
+        expires: Timestamp,
+    },
 }
 
 /// One level of a budget.
@@ -558,14 +603,18 @@ impl Account {
         match entry {
             Entry::Limited(limits) => self.limits = *limits,
             Entry::Spent(cost) => self.spend(*cost),
-            Entry::Reserved { id, cost, expires } => {
-                self.open.forget_expired(at);
-                self.open.insert(*id, Lease { cost: *cost, expires: *expires });
-            }
+            Entry::Reserved { id, cost, expires } => self.set_aside(*id, *cost, *expires, Unsettled::Free, at),
+            Entry::ReservedOrSpent { id, cost, expires } => self.set_aside(*id, *cost, *expires, Unsettled::Spent, at),
             Entry::Settled { id } => drop(self.open.remove(*id)),
             Entry::Counted { key } => self.calls.add(*key, most_keys),
             Entry::Began { ends } => self.begin(*ends),
         }
+    }
+
+    fn set_aside(&mut self, id: u64, cost: Cost, expires: Timestamp, unsettled: Unsettled, at: Timestamp) {
+        let paid = self.open.forget_expired(at);
+        self.spend(paid);
+        self.open.insert(id, Lease { cost, expires, unsettled });
     }
 
     /// Whether a period has to begin before anything is asked of an account that counts by periods.
@@ -633,7 +682,7 @@ impl Account {
 
     /// An open reservation; an expired one is none.
     pub fn lease(&self, id: u64, now: Timestamp) -> Option<Lease> {
-        self.open.by_number.get(&id).copied().filter(|lease| now < lease.expires)
+        self.open.by_number.get(&id).copied().filter(|lease| lease.counts(now))
     }
 
     /// How many reservations are open, at most: some may have expired.
@@ -648,7 +697,8 @@ impl Account {
 
     /// When the next reservation expires by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        self.open.in_force(now).map(|(_, lease)| lease.expires).min()
+        let freed = self.open.in_force(now).filter(|(_, lease)| lease.unsettled == Unsettled::Free);
+        freed.map(|(_, lease)| lease.expires).min()
     }
 
     /// When what refuses here may end by itself: a reservation expires, or the period does. What is spent stays spent until then.
@@ -663,7 +713,8 @@ impl Account {
     fn leaves_by_expiry(&self, unit: Unit, at_most: u64, now: Timestamp) -> Option<Timestamp> {
         let unit = BOOKED.into_iter().position(|booked| booked == unit)?;
         let mut reserved = self.reserved(now).amounts()[unit];
-        let mut leases: Vec<&Lease> = self.open.in_force(now).map(|(_, lease)| lease).collect();
+        let freed = self.open.in_force(now).filter(|(_, lease)| lease.unsettled == Unsettled::Free);
+        let mut leases: Vec<&Lease> = freed.map(|(_, lease)| lease).collect();
         leases.sort_unstable_by_key(|lease| lease.expires);
         leases.into_iter().find_map(|lease| {
             reserved = reserved.saturating_sub(lease.cost.amounts()[unit]);
@@ -789,4 +840,37 @@ pub fn first_of(limits: impl Iterator<Item = BudgetExceeded>) -> Result<(), Budg
 /// The number that a key, or the name of a reservation, is known by.
 pub fn number_of(name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: usize = 8;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn what_nobody_settles_is_free_or_paid_as_it_was_set_aside() {
+        let limits = Limits { tokens: Some(100), ..Limits::default() };
+        let mut account = Account::new(limits);
+        let cost = Cost::tokens(40);
+        account.apply(&Entry::Reserved { id: 1, cost, expires: at(10) }, at(0), KEYS);
+        account.apply(&Entry::ReservedOrSpent { id: 2, cost, expires: at(10) }, at(0), KEYS);
+        let account = Account::from_bytes(&account.to_bytes());
+        assert_eq!((account.reserved(at(9)).tokens, account.reserved(at(10)).tokens), (80, 40), "one is free again, the other is not");
+        assert_eq!(account.next_expiry(at(11)), None, "time frees nothing of it");
+        let refused = account.lacks_room_for(Cost::tokens(70), limits, Level::Own, at(11)).next().unwrap();
+        assert_eq!(account.may_clear_at(&refused, at(11)), None);
+        let mut paid = account.clone();
+        paid.apply(&Entry::Reserved { id: 3, cost: Cost::tokens(1), expires: at(30) }, at(20), KEYS);
+        assert_eq!((paid.spent().tokens, paid.reserved(at(20)).tokens), (40, 1), "it was paid");
+        let mut settled = account;
+        assert!(settled.lease(2, at(15)).is_some(), "whoever comes late can still say what it was");
+        settled.apply(&Entry::Settled { id: 2 }, at(15), KEYS);
+        settled.apply(&Entry::Spent(Cost::tokens(5)), at(15), KEYS);
+        assert_eq!((settled.spent().tokens, settled.reserved(at(15)).tokens), (5, 0));
+    }
 }

@@ -12,6 +12,8 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation as _;
 
+/// What a link is called.
+const LOOK: &str = "Open the dashboard";
 /// Notices that a message of several names; the rest is counted.
 const MOST_LISTED: usize = 10;
 /// Of a fact beside the text; the rest are the receivers' limits. In UTF-16 units.
@@ -19,6 +21,8 @@ const FACT: usize = 200;
 const SLACK_HEADER: usize = 150;
 const SLACK_TEXT: usize = 3000;
 const SLACK_FIELD: usize = 2000;
+const EMAIL_SUBJECT: usize = 200;
+const EMAIL_TEXT: usize = 20_000;
 const PAGERDUTY_SUMMARY: usize = 1024;
 const PAGERDUTY_DEDUP_KEY: usize = 255;
 /// An event may have 512 KB; a text among its details has no limit of its own.
@@ -108,6 +112,8 @@ pub struct Message<'a> {
     pub id: &'a str,
     /// In the order they came.
     pub notices: &'a [Notice],
+    /// Where more of it is seen.
+    pub link: Option<&'a str>,
 }
 
 impl Notice {
@@ -228,8 +234,32 @@ pub fn slack(message: &Message<'_>) -> Value {
         blocks.extend(section(&message.listed().join("\n")));
         headline
     };
+    if let Some(link) = message.link.map(|link| format!("<{}|{LOOK}>", escaped(link, SLACK_TEXT))) {
+        // A link that is cut leads elsewhere.
+        if link.encode_utf16().count() <= SLACK_TEXT {
+            blocks.push(json!({"type": "section", "text": {"type": "mrkdwn", "text": link}}));
+        }
+    }
     blocks.push(json!({"type": "context", "elements": [markup(&format!("RunGuard · {}", message.id), SLACK_TEXT)]}));
     json!({"text": escaped(&text, SLACK_TEXT), "blocks": blocks})
+}
+
+/// A mail: its subject, and its text in lines.
+pub fn email(message: &Message<'_>) -> (String, String) {
+    let headline = message.headline();
+    let mut lines = Vec::new();
+    if let [notice] = message.notices {
+        lines.push(notice.summary());
+        lines.push(String::new());
+        lines.extend(notice.shown_facts().map(|(name, value)| format!("{name}: {value}")));
+    } else {
+        lines.extend(message.listed());
+    }
+    if let Some(link) = message.link {
+        lines.extend([String::new(), format!("{LOOK}: {link}")]);
+    }
+    lines.extend([String::new(), format!("RunGuard · {}", message.id)]);
+    (plain(&one_line(&headline), EMAIL_SUBJECT), plain(&lines.join("\n"), EMAIL_TEXT))
 }
 
 /// An adaptive card. Text stands in runs, which are shown as they are: in a plain text block, Teams would read it as Markdown.
@@ -244,22 +274,25 @@ pub fn teams(message: &Message<'_>) -> Value {
         body.extend(message.listed().iter().map(|line| block(line, "Default", "Default")));
     }
     body.push(block(&format!("RunGuard · {}", message.id), "Lighter", "Small"));
-    let card = json!({
+    let mut card = json!({
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
         "fallbackText": plain(&headline, TEAMS_TEXT),
         "body": body,
     });
+    if let Some(link) = message.link {
+        card["actions"] = json!([{"type": "Action.OpenUrl", "title": LOOK, "url": link}]);
+    }
     json!({"type": "message", "attachments": [{"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": null, "content": card}]})
 }
 
-/// An event of Events API v2, which takes one notice.
-pub fn pagerduty(notice: &Notice, routing_key: &str) -> Value {
+/// An event of Events API v2, which takes one notice, and a link to where more of it is seen.
+pub fn pagerduty(notice: &Notice, routing_key: &str, link: Option<&str>) -> Value {
     let dedup_key = bounded_key(&notice.dedup_key);
     // An event without a source is refused.
     let source = Some(fact(&notice.source)).filter(|source| !source.is_empty()).unwrap_or_else(|| "runguard".to_owned());
-    match notice.state {
+    let mut event = match notice.state {
         AlertState::Resolved => json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": dedup_key}),
         AlertState::Firing => json!({
             "routing_key": routing_key,
@@ -277,7 +310,12 @@ pub fn pagerduty(notice: &Notice, routing_key: &str) -> Value {
                 "custom_details": notice.details.iter().map(|(name, value)| (name.clone(), detail(value))).collect::<Map<_, _>>(),
             },
         }),
+    };
+    if let Some(link) = link.filter(|_| notice.state == AlertState::Firing) {
+        event["client_url"] = json!(link);
+        event["links"] = json!([{"href": link, "text": LOOK}]);
     }
+    event
 }
 
 fn detail(value: &Value) -> Value {
@@ -296,12 +334,12 @@ fn bounded_key(key: &str) -> Cow<'_, str> {
 /// What the SDKs send of a trip to Slack. `facts` is a JSON object, see [`Notice::of_trip`].
 pub fn trip_to_slack(facts: &str, source: &str) -> Result<String, serde_json::Error> {
     let notice = Notice::of_trip(serde_json::from_str(facts)?, source);
-    Ok(slack(&Message { id: &notice.dedup_key, notices: std::slice::from_ref(&notice) }).to_string())
+    Ok(slack(&Message { id: &notice.dedup_key, notices: std::slice::from_ref(&notice), link: None }).to_string())
 }
 
 /// What the SDKs send of a trip to PagerDuty.
 pub fn trip_to_pagerduty(facts: &str, source: &str, routing_key: &str) -> Result<String, serde_json::Error> {
-    Ok(pagerduty(&Notice::of_trip(serde_json::from_str(facts)?, source), routing_key).to_string())
+    Ok(pagerduty(&Notice::of_trip(serde_json::from_str(facts)?, source), routing_key, None).to_string())
 }
 
 #[cfg(test)]

@@ -96,6 +96,19 @@ macro_rules! for_every_guard {
                 StalledSameError = "stalled_same_error", "Same error again";
                 /// The model said the same again and again without acting.
                 StalledMessages = "stalled_messages", "Same message again";
+                /// The same check gave the same again and again although something was changed in between.
+                StalledUnmoved = "stalled_unmoved", "Check does not move";
+                /// A file was put back to what it had been again and again.
+                StalledPutBack = "stalled_put_back", "File put back again";
+                /// Calls that look at different things gave the same again and again.
+                StalledSameResult = "stalled_same_result", "Other arguments, same result";
+            }
+            /// A run that asks a model again and again gets nowhere, or was stopped.
+            AgentRun = "agent_run" in agent_run, "Agent run", subject "model" {
+                /// Its calls give nothing new: it goes round in circles.
+                RunStalled = "run_stalled", "Run gets nowhere";
+                /// An operator stopped it by hand; it goes on when somebody resumes it.
+                RunStopped = "run_stopped", "Run stopped by hand";
             }
             /// A run spends more than it may.
             Budget = "budget" in budget, "Budget", subject "budget" {

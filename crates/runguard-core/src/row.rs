@@ -50,6 +50,10 @@ named! {
         CircuitReset = "circuit_reset", "Circuit left to itself",
         /// A session was erased.
         SessionErased = "session_erased", "Session erased",
+        /// A run was stopped by hand.
+        RunStopped = "run_stopped_by_hand", "Run stopped",
+        /// A run may go on again.
+        RunResumed = "run_resumed", "Run resumed",
     }
 }
 

@@ -30,7 +30,7 @@ mod warning;
 
 use crate::budget::{Budget, Reservation, UsageRefused, call_key as joined};
 use crate::detect::loops::{Called, LoopDetected, LoopDetector};
-use crate::detect::stall::{StallSessions, Step, Verdict};
+use crate::detect::stall::{Deed, StallSessions, Step, Verdict};
 use crate::fingerprint::Volatile;
 use crate::ledger::{BudgetExceeded, Cost};
 use crate::limits::setters;
@@ -140,12 +140,21 @@ pub struct Ask {
 #[derive(Debug)]
 enum Purpose {
     Tool(Box<ToolCall>),
-    Result(Box<ToolCall>, Option<u64>, Option<u64>, Option<u64>),
+    Result(Box<ToolCall>, Outcome),
     Model,
     Begin(Box<Pending>),
     Money,
     /// A model call that had something set aside.
     Settled,
+}
+
+/// What a tool gave, as it was told to a service.
+#[derive(Debug)]
+struct Outcome {
+    result: Option<u64>,
+    error: Option<u64>,
+    round: Option<u64>,
+    deed: Deed,
 }
 
 #[derive(Debug)]
@@ -231,6 +240,19 @@ impl Run {
         &self.id
     }
 
+    /// How many equal rounds of calls are a loop.
+    pub fn repeats(&self) -> u32 {
+        match &self.loops {
+            Loops::InProcess(detector) => locked(detector).settings().repeats,
+            Loops::Service(loops) => loops.usual_repeats(),
+        }
+    }
+
+    /// Whether somebody looks at what its tools give.
+    pub fn looks_for_stalls(&self) -> bool {
+        self.stall.is_some()
+    }
+
     /// Why the run was stopped, if it was.
     pub fn trip(&self) -> Option<&Trip> {
         self.trip.as_ref()
@@ -288,13 +310,14 @@ impl Run {
         }
         // Who never tells of model calls has no rounds: every call counts.
         let round = (self.model_calls > 0).then_some(self.model_calls);
-        let step = Step { tool, args: arguments, result: gave.result, error: gave.error.map(|error| error.fingerprint), round };
+        let error = gave.error.map(|error| error.fingerprint);
+        let step = Step { tool, args: arguments, result: gave.result, error, round, deed: gave.deed };
         let verdict = match &self.stall {
             None => return Progress::Done,
             Some(Stalls::InProcess(detector)) => locked(detector).observe(history, step, now),
             Some(Stalls::Service(stalls)) => {
                 let call = ToolCall { history: history.to_owned(), tool: tool.to_owned(), arguments, at: now };
-                let purpose = Purpose::Result(Box::new(call), step.result, step.error, step.round);
+                let purpose = Purpose::Result(Box::new(call), Outcome { result: step.result, error, round, deed: step.deed });
                 return ask(stalls.observe(history, tool, Some(arguments), gave, round), purpose);
             }
         };
@@ -442,8 +465,8 @@ impl Run {
             (Told::Unpriced(unpriced), Purpose::Money | Purpose::Settled) => self.unpriced(unpriced),
             (Told::Unpriced(unpriced), _) => Progress::Refused(Refusal::Unpriced(unpriced)),
             (Told::Unanswered, _) => Progress::Refused(Refusal::Unanswered),
-            (told, Purpose::Result(call, result, error, round)) => {
-                let own = self.shown_here(&call, result, error, round);
+            (told, Purpose::Result(call, outcome)) => {
+                let own = self.shown_here(&call, outcome);
                 // Anything else is no answer.
                 let verdict = if let Told::Looked(verdict, _) = told { verdict } else { own };
                 self.looked(verdict, &call.tool)
@@ -472,11 +495,11 @@ impl Run {
     }
 
     /// The same of what a tool gave.
-    fn shown_here(&self, call: &ToolCall, result: Option<u64>, error: Option<u64>, round: Option<u64>) -> Verdict {
+    fn shown_here(&self, call: &ToolCall, Outcome { result, error, round, deed }: Outcome) -> Verdict {
         match &self.stall {
             None | Some(Stalls::InProcess(_)) => Verdict::default(),
             Some(Stalls::Service(stalls)) => {
-                stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round }, call.at)
+                stalls.observe_here(&call.history, Step { tool: &call.tool, args: call.arguments, result, error, round, deed }, call.at)
             }
         }
     }

@@ -14,7 +14,7 @@ pub use wording::Wording;
 
 use crate::hashed::HashedMap;
 use crate::text::{cut, redact};
-use content::Verdict;
+use content::{Verdict, Words};
 use serde::{Deserialize, Serialize};
 
 use std::sync::LazyLock;
@@ -212,10 +212,11 @@ impl Gist {
         self.is_similar_by(other, THRESHOLD, Junk::Keep)
     }
 
-    /// Whether the two ask for the same, and one of them with a slip of the keyboard that the other does not have: "thremostat" and
-    /// "thermostat". Which of them is the right one is not known.
-    pub fn is_respelling_of(&self, other: &Self) -> bool {
-        self.fixed == other.fixed && self.words != other.words && content::is_respelled(&self.text, &other.text)
+    /// Whether the two ask for the same, and one of them with a slip of the keyboard or a wrong letter that the other does not have:
+    /// "thremostat", "thexmostat" and "thermostat". Which of them is the right one is not known, and some are two words ("medication",
+    /// "meditation"), so it is for those who let the first such pass.
+    pub fn is_misspelling_of(&self, other: &Self) -> bool {
+        self.fixed == other.fixed && self.words != other.words && content::is_misspelled(&self.text, &other.text)
     }
 
     /// By the ratio of their letters alone. Without letters, by their words.
@@ -235,6 +236,15 @@ impl Gist {
     /// With a threshold of the caller's for the letters where the words do not tell, and always if it is above
     /// [`THRESHOLD`]; with Python's junk heuristic if wanted.
     pub fn is_similar_by(&self, other: &Self, threshold: f64, junk: Junk) -> bool {
+        self.is_similar_where(other, threshold, junk, || content::compare(&Words::of(&self.text), &Words::of(&other.text)))
+    }
+
+    /// It with its words read, to be compared with many others.
+    pub fn reading(&self) -> Reading<'_> {
+        Reading { gist: self, words: Words::of(&self.text) }
+    }
+
+    fn is_similar_where(&self, other: &Self, threshold: f64, junk: Junk, compare_words: impl FnOnce() -> Verdict) -> bool {
         if self.fixed != other.fixed {
             return false;
         }
@@ -244,13 +254,27 @@ impl Gist {
         if self.text.is_empty() || other.text.is_empty() {
             return false;
         }
-        match content::compare(&self.text, &other.text) {
+        match compare_words() {
             // Whoever asks for more than the usual asks it of the letters.
             Verdict::Same if threshold <= THRESHOLD => return true,
             Verdict::Different => return false,
             Verdict::Same | Verdict::Open => {}
         }
         could_reach(&self.text, &other.text, threshold) && reaches(&self.text, &other.text, threshold, junk)
+    }
+}
+
+/// A query whose words are read.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    gist: &'a Gist,
+    words: Words<'a>,
+}
+
+impl Reading<'_> {
+    /// Whether the two ask for the same, as [`Gist::is_similar`] says.
+    pub fn is_similar(&self, other: &Reading<'_>) -> bool {
+        self.gist.is_similar_where(other.gist, THRESHOLD, Junk::Keep, || content::compare(&self.words, &other.words))
     }
 }
 

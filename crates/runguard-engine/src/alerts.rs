@@ -3,7 +3,12 @@
 //! All of it runs on one thread of its own with a small runtime: the follower, which reads rows behind the log's writer at a
 //! modest pace, and one task a target ([`delivery`]). No decision waits for any of it. What is fired is in the
 //! [`outbox`] before anyone is told, together with how far the log was read, so a crash neither loses an alert nor invents one.
+//!
+//! Of a cluster's nodes one does it. What the next must know (the rules' states, how far the log was read, what was fired and may be in
+//! nobody's outbox) it leaves in the shared state ([`baton`]) before anyone is told: so whoever goes on neither tells it again nor
+//! forgets to say that it is over.
 
+mod baton;
 mod delivery;
 mod outbox;
 mod targets;
@@ -15,6 +20,7 @@ use crate::clock::system_now;
 use crate::engine::Engine;
 use crate::erasure::Gone;
 use crate::keys::Caller;
+use baton::{Baton, Held, cluster_of};
 pub(crate) use outbox::FILE;
 use outbox::{Outbox, Posting};
 use runguard_core::limits::InvalidSetting;
@@ -23,7 +29,7 @@ use runguard_core::{Span, Timestamp};
 use runguard_guards::logged;
 use runguard_guards::policy::{self, SettingsProblem, Tree};
 use runguard_insight::alert::{self, Alert, Firing, Rule, State};
-use runguard_store::{Order, Row, RowFilter, StoreError};
+use runguard_store::{Cluster, Order, Row, RowFilter, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -33,6 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 /// Rows read at a time; a rest follows, so that answers come first.
 const CHUNK: usize = 128;
@@ -58,14 +65,15 @@ pub struct AlertSettings {
     pub enabled: bool,
     pub max_attempts: u32,
     pub backoff: Span,
+    /// Whether the usual rules are in force beside one's own.
+    pub default_rules: bool,
     pub target: Vec<TargetSettings>,
-    /// Empty: the usual ones.
     pub rule: Vec<Rule>,
 }
 
 impl Default for AlertSettings {
     fn default() -> Self {
-        Self { enabled: true, max_attempts: 32, backoff: Span::from_seconds(5), target: Vec::new(), rule: Vec::new() }
+        Self { enabled: true, max_attempts: 32, backoff: Span::from_seconds(5), default_rules: true, target: Vec::new(), rule: Vec::new() }
     }
 }
 
@@ -101,18 +109,21 @@ impl AlertSettings {
         Ok(settings)
     }
 
-    /// The rules in force.
+    /// The rules in force: the usual ones and one's own, which stand in the place of those whose name they have.
     pub fn rules(&self) -> Vec<Rule> {
-        if self.rule.is_empty() { alert::default_rules() } else { self.rule.clone() }
+        let is_own = |usual: &Rule| self.rule.iter().any(|own| own.name == usual.name);
+        let usual = alert::default_rules().into_iter().filter(|usual| self.default_rules && !is_own(usual));
+        usual.chain(self.rule.iter().cloned()).collect()
     }
 
     fn is_on(&self) -> bool {
         self.enabled && !self.target.is_empty()
     }
 
-    /// The receivers, with their secrets from the environment.
-    pub fn targets(&self) -> Result<Vec<Target>, String> {
-        self.target.iter().map(|settings| Target::new(settings, &|name| std::env::var(name).ok())).collect()
+    /// The receivers, with their secrets from the environment and the address that they are sent links to.
+    pub fn targets(&self, public_url: &str) -> Result<Vec<Target>, String> {
+        let made = |settings| Target::new(settings, &|name| std::env::var(name).ok()).map(|target| target.linking(public_url));
+        self.target.iter().map(made).collect()
     }
 }
 
@@ -253,7 +264,7 @@ impl Alerts {
         if !settings.alerts.is_on() {
             return Ok(None);
         }
-        let targets = settings.alerts.targets()?;
+        let targets = settings.alerts.targets(&settings.server.public_url)?;
         let mut outbox = Outbox::open(Path::new(&settings.store.data)).map_err(|error| error.to_string())?;
         let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
         let strangers = outbox.give_up_strangers(&names, system_now().as_millis()).map_err(|error| error.to_string())?;
@@ -276,7 +287,10 @@ impl Alerts {
             read_upto: AtomicU64::new(0),
         });
         let (forgetting, to_forget) = mpsc::unbounded_channel();
-        let follower = Follower::new(engine.clone(), shared.clone(), to_forget).map_err(|error| error.to_string())?;
+        let mut follower = Follower::new(engine.clone(), shared.clone(), to_forget);
+        if engine.store.log_is_known() {
+            follower.begin().map_err(|error| error.to_string())?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
         let (stop, stopping) = watch::channel(false);
         let thread = std::thread::Builder::new().name("alerts".into());
@@ -458,8 +472,9 @@ async fn test_one(target: &Target, number: u64, now: i64) -> Tested {
 
 async fn run(mut follower: Follower, stopping: watch::Receiver<bool>) {
     let shared = follower.shared.clone();
+    let mut deliveries = JoinSet::new();
     for number in 0..shared.targets.len() {
-        tokio::spawn(delivery::deliver(shared.clone(), number, stopping.clone()));
+        deliveries.spawn(delivery::deliver(shared.clone(), number, stopping.clone()));
     }
     let mut stopped = stopping;
     tokio::select! {
@@ -468,11 +483,12 @@ async fn run(mut follower: Follower, stopping: watch::Receiver<bool>) {
     }
     // Who asks from here on is told that the service stops.
     follower.to_forget.close();
-    if follower.save() {
+    if follower.save().await {
         while let Ok(asked) = follower.to_forget.try_recv() {
-            follower.forget(asked);
+            follower.forget(asked).await;
         }
     }
+    deliveries.join_all().await;
 }
 
 /// Reads the log and asks the rules.
@@ -480,20 +496,45 @@ struct Follower {
     engine: Arc<Engine>,
     shared: Arc<Shared>,
     rules: Vec<(Rule, State)>,
+    has_begun: bool,
     /// What the rules have said and is not written down.
     pending: Vec<Alert>,
     /// The last row that was looked at, and the last that is written down.
     read_upto: u64,
+    last_id: String,
     saved_upto: u64,
     saved_at: Instant,
     /// The ends of the log we saw while another node was telling.
     seen: VecDeque<(Instant, u64)>,
+    /// What is left to the next, where there are several nodes.
+    baton: Baton,
+    /// It names alerts as perhaps in nobody's outbox.
+    baton_names_pending: bool,
     to_forget: mpsc::UnboundedReceiver<Forget>,
 }
 
 impl Follower {
-    fn new(engine: Arc<Engine>, shared: Arc<Shared>, to_forget: mpsc::UnboundedReceiver<Forget>) -> Result<Self, OutboxError> {
-        let newest = *engine.store.committed().borrow();
+    fn new(engine: Arc<Engine>, shared: Arc<Shared>, to_forget: mpsc::UnboundedReceiver<Forget>) -> Self {
+        Self {
+            engine,
+            shared,
+            rules: Vec::new(),
+            has_begun: false,
+            pending: Vec::new(),
+            read_upto: 0,
+            last_id: String::new(),
+            saved_upto: 0,
+            saved_at: Instant::now(),
+            seen: VecDeque::new(),
+            baton: Baton::default(),
+            baton_names_pending: false,
+            to_forget,
+        }
+    }
+
+    /// Where it was left, or at the end of the log.
+    fn begin(&mut self) -> Result<(), OutboxError> {
+        let (newest, shared) = (*self.engine.store.committed().borrow(), self.shared.clone());
         let found = shared.outbox().watermark()?;
         let (read_upto, is_first) = match found {
             Some(seq) if seq <= newest => (seq, false),
@@ -510,26 +551,43 @@ impl Follower {
         }
         shared.set_firing(&rules);
         shared.read_upto.store(read_upto, Ordering::Relaxed);
-        Ok(Self {
-            engine,
-            shared,
-            rules,
-            pending: Vec::new(),
-            read_upto,
-            saved_upto: read_upto,
-            saved_at: Instant::now(),
-            seen: VecDeque::new(),
-            to_forget,
-        })
+        (self.rules, self.read_upto, self.saved_upto, self.has_begun) = (rules, read_upto, read_upto, true);
+        Ok(())
+    }
+
+    /// A node may start while the log is away: until then nobody knows where it ends.
+    async fn begin_with_the_log(&mut self) {
+        loop {
+            tokio::select! {
+                () = self.engine.store.wait_for_log() => {}
+                Some(asked) = self.to_forget.recv() => {
+                    self.forget(asked).await;
+                    continue;
+                }
+            }
+            match self.begin() {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::error!(%error, "alerts cannot be read");
+                    tokio::time::sleep(AFTER_TROUBLE).await;
+                }
+            }
+        }
     }
 
     async fn follow(&mut self) {
+        if !self.has_begun {
+            self.begin_with_the_log().await;
+        }
         let mut committed = self.engine.store.committed();
         loop {
             let mut newest = *committed.borrow_and_update();
-            if self.engine.store.leads("alerts").await {
+            let leads = self.engine.store.leads("alerts").await && self.take_over(newest).await;
+            if leads {
                 self.seen.clear();
             } else {
+                self.baton.let_go();
+                self.baton_names_pending = false;
                 newest = self.left_to_others(newest);
             }
             while self.read_upto < newest {
@@ -543,6 +601,9 @@ impl Follower {
                 };
                 let rules = &mut self.rules;
                 self.pending.extend(rows.iter().flat_map(|row| judge(rules, row)));
+                if let Some(last) = rows.last() {
+                    self.last_id.clone_from(&last.id);
+                }
                 // Rows that were erased leave gaps.
                 self.read_upto = if rows.len() < CHUNK {
                     newest.max(rows.last().map_or(0, |row| row.seq))
@@ -552,8 +613,11 @@ impl Follower {
                 self.shared.read_upto.store(self.read_upto, Ordering::Relaxed);
                 let is_due = self.saved_at.elapsed() >= SAVE_EVERY;
                 // What the rules have said they do not say again: it is kept before anything else is read.
-                while (is_due || !self.pending.is_empty()) && !self.save() {
+                while (is_due || !self.pending.is_empty()) && !self.save().await {
                     tokio::time::sleep(AFTER_TROUBLE).await;
+                }
+                if leads && !self.is_ours_to_tell() {
+                    break;
                 }
                 tokio::time::sleep(REST).await;
             }
@@ -565,9 +629,9 @@ impl Follower {
                     tokio::time::sleep(GATHER).await;
                 }
                 () = tokio::time::sleep(DISTANCE / 5), if !self.seen.is_empty() => {}
-                Some(asked) = self.to_forget.recv() => self.forget(asked),
+                Some(asked) = self.to_forget.recv() => self.forget(asked).await,
                 () = tokio::time::sleep(SAVE_EVERY), if self.saved_upto < self.read_upto => {
-                    self.save();
+                    self.save().await;
                 }
             }
         }
@@ -588,23 +652,125 @@ impl Follower {
         self.read_upto
     }
 
-    fn forget(&mut self, Forget { gone, done }: Forget) {
+    /// Whether no other node has gone on in our place.
+    fn is_ours_to_tell(&self) -> bool {
+        self.baton.is_ours() || cluster_of(&self.engine.store).is_none()
+    }
+
+    /// Goes on from where whoever did it before has left it. `false`: not yet.
+    async fn take_over(&mut self, newest: u64) -> bool {
+        let Some(cluster) = cluster_of(&self.engine.store) else { return true };
+        if self.baton.is_ours() {
+            return true;
+        }
+        match self.baton.take(cluster).await {
+            Err(error) => {
+                tracing::warn!(%error, "what the node before has told is not known yet: no alert is told");
+                false
+            }
+            Ok(None) => true,
+            Ok(Some(held)) => {
+                let place = self.place_of(&held, newest).await;
+                if place.is_none() && !self.baton.has_waited(DISTANCE) {
+                    // Another node has seen more of the log than we have; we get it in a moment.
+                    self.baton.let_go();
+                    return false;
+                }
+                // What nobody finds is of another log.
+                self.read_upto = place.unwrap_or(self.read_upto);
+                self.go_on_from(held).await;
+                true
+            }
+        }
+    }
+
+    /// Where the row stands in our log that was looked at last.
+    async fn place_of(&self, held: &Held, newest: u64) -> Option<u64> {
+        if cluster_of(&self.engine.store).is_some_and(Cluster::log_is_shared) {
+            return (held.upto <= newest).then_some(held.upto);
+        }
+        if held.last_id.is_empty() {
+            return Some(self.read_upto);
+        }
+        // Each node numbers its own copy.
+        let filter = RowFilter { id: Some(held.last_id.clone()), ..RowFilter::default() };
+        self.engine.store.rows(filter, Order::NewestFirst, None, 1).await.ok()?.pop().map(|row| row.seq)
+    }
+
+    async fn go_on_from(&mut self, held: Held) {
+        for (rule, state) in &mut self.rules {
+            if let Some(known) = held.state_of(rule) {
+                *state = known;
+            }
+        }
+        (self.last_id, self.pending) = (held.last_id, held.pending);
+        self.shared.set_firing(&self.rules);
+        self.shared.read_upto.store(self.read_upto, Ordering::Relaxed);
+        self.saved_upto = 0;
+        // What was fired and may be in nobody's outbox is told by us: twice under one id, if it is in one.
+        while !self.pending.is_empty() && self.baton.is_ours() && !self.save().await {
+            tokio::time::sleep(AFTER_TROUBLE).await;
+        }
+    }
+
+    async fn forget(&mut self, Forget { gone, done }: Forget) {
         for (_, state) in &mut self.rules {
             state.forget(gone.tenant(), |session| gone.is(gone.tenant(), session));
         }
         self.pending.retain(|alert| !gone.is(&alert.tenant, &alert.session));
         self.shared.set_firing(&self.rules);
-        let forgotten = self.shared.outbox().forget(&gone).map_err(|error| StoreError::Write(error.to_string()));
+        let mut forgotten = self.shared.outbox().forget(&gone).map_err(|error| StoreError::Write(error.to_string()));
+        if let Some(cluster) = cluster_of(&self.engine.store) {
+            let left_to_next = self.baton.forget(cluster, &gone).await;
+            forgotten = forgotten.and_then(|here| left_to_next.map(|there| here || there));
+        }
         // Nobody may wait for it any more.
         let _ = done.send(forgotten);
     }
 
-    /// Writes alerts, states and the place in the log down; whether it worked.
-    fn save(&mut self) -> bool {
-        let alerts = &self.pending;
-        if alerts.is_empty() && self.saved_upto == self.read_upto {
+    /// Writes alerts, states and the place in the log down; whether it worked. Where another node has gone on meanwhile, what we
+    /// would say is its to say.
+    async fn save(&mut self) -> bool {
+        if !self.has_begun || self.pending.is_empty() && self.saved_upto == self.read_upto && !self.baton_names_pending {
             return true;
         }
+        if let Some(cluster) = cluster_of(&self.engine.store)
+            && self.baton.is_ours()
+        {
+            self.baton_names_pending |= !self.pending.is_empty();
+            if let Err(error) = self.baton.pass(cluster, Held::of(self.read_upto, &self.last_id, &self.rules, &self.pending)).await {
+                tracing::warn!(%error, "another node tells of alerts, or the shared state is away: what this one would tell is left to whoever goes on");
+                self.baton.let_go();
+                self.baton_names_pending = false;
+                self.pending.clear();
+                if let Err(error) = self.begin() {
+                    tracing::error!(%error, "alerts cannot be read");
+                }
+                return true;
+            }
+            self.baton_names_pending = !self.pending.is_empty();
+        }
+        if !self.write_down() {
+            return false;
+        }
+        if !self.pending.is_empty() {
+            self.pending.clear();
+            if let Some(cluster) = cluster_of(&self.engine.store)
+                && self.baton.is_ours()
+            {
+                if self.baton.pass(cluster, Held::of(self.read_upto, &self.last_id, &self.rules, &[])).await.is_err() {
+                    // They are in our outbox: should another go on now, they are told twice, under one id.
+                    self.baton.let_go();
+                }
+                self.baton_names_pending = false;
+            }
+        }
+        true
+    }
+
+    /// In our own file.
+    fn write_down(&mut self) -> bool {
+        let alerts = &self.pending;
         let targets = &self.shared.targets;
         let receives = |alert: &Alert, target: &Target| {
             let rule = self.rules.iter().find(|(rule, _)| rule.name == alert.rule).map(|(rule, _)| rule);
@@ -634,7 +800,6 @@ impl Follower {
         for alert in alerts {
             tracing::info!(rule = alert.rule, state = alert.state.code(), severity = alert.severity.code(), key = alert.dedup_key, "alert");
         }
-        self.pending.clear();
         true
     }
 }

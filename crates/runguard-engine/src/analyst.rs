@@ -9,6 +9,7 @@
 //! row of it that was just being read brings it back.
 
 mod cells;
+mod sessions;
 
 use crate::clock::Clock;
 use crate::erasure::Gone;
@@ -16,7 +17,9 @@ use cells::{Cells, Marks};
 use runguard_core::calendar::Zone;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::{Consumption, consumption};
-use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Range, Savings};
+use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Dimension, OF_OVERVIEW, Range, Savings};
+use runguard_insight::insight::session_list::{SessionList, SessionQuery};
+use runguard_insight::insight::spend::{self, By, RunQuery, Runs, Spent, SpentFor};
 use runguard_store::pace::{Pace, step_back};
 use runguard_store::{Family, Follower, Names, Store, StoreError};
 use std::ops::ControlFlow;
@@ -198,31 +201,63 @@ impl Analyst {
         let minutes = (range.bucket_seconds / 60) as i64;
         let filters = &range.filters;
         let stats = store.stats_by(filters.tenant.clone(), filters.guard.clone(), range.since_ms, range.until_ms, minutes).await?;
-        self.read(range, move |range, cells, behind_rows| Overview { behind_rows, ..digest::overview(range, &stats, cells, &savings) })
-            .await
+        let make = move |range: &Range, cells, behind_rows| Overview { behind_rows, ..digest::overview(range, &stats, cells, &savings) };
+        self.read(range, &OF_OVERVIEW, make).await
     }
 
     /// What was used in the range, by the cells.
     pub async fn consumption(&self, range: Range, zone: Zone, savings: Savings) -> Result<Consumption, StoreError> {
         let make = move |range: &Range, cells, behind_rows| Consumption { behind_rows, ..consumption(range, &zone, cells, &savings) };
-        self.read(range, make).await
+        self.read(range, &[Dimension::Subject, Dimension::Sessions], make).await
     }
 
-    /// Makes something of the cells of a range, on a thread that may wait.
+    /// What was spent in the range, and the names of what it was spent for.
+    pub async fn spent(&self, range: Range, zone: Zone, by: Vec<By>) -> Result<(Spent, SpentFor), StoreError> {
+        let make = move |range: &Range, cells: Vec<(CellKey, Cell)>, behind_rows| {
+            (Spent { behind_rows, ..spend::spent(range, &zone, &by, &cells) }, spend::names(range, &cells))
+        };
+        self.read(range, &spend::READS, make).await
+    }
+
+    /// The runs of the range.
+    pub async fn runs(&self, range: Range, query: RunQuery) -> Result<Runs, StoreError> {
+        let make =
+            move |range: &Range, cells: Vec<(CellKey, Cell)>, behind_rows| Runs { behind_rows, ..spend::runs(range, &query, &cells) };
+        self.read(range, &[Dimension::Run], make).await
+    }
+
+    /// A page of the sessions.
+    pub async fn sessions(&self, query: SessionQuery) -> Result<SessionList, StoreError> {
+        self.on_a_thread(move |shared| shared.sessions(&query)).await
+    }
+
+    /// Makes something of the cells of a range.
     async fn read<T: Send + 'static>(
         &self,
         range: Range,
+        wanted: &'static [Dimension],
         make: impl FnOnce(&Range, Vec<(CellKey, Cell)>, u64) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let make = move |shared: &Shared| {
+            let (cells, behind_rows) = shared.cells(&range, wanted)?;
+            Ok(make(&range, cells, behind_rows))
+        };
+        self.on_a_thread(make).await
+    }
+
+    /// Reads the file on a thread that may wait; few at a time.
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
         let place = shared.readers.clone().acquire_owned().await.map_err(|_| StoreError::Stopping)?;
-        let make = move || {
+        let read = move || {
             // Held by the thread: a caller who goes away does not end it.
             let _place = place;
-            let (cells, behind_rows) = shared.cells(&range)?;
-            Ok(make(&range, cells, behind_rows))
+            read(&shared)
         };
-        tokio::task::spawn_blocking(make).await.map_err(|error| StoreError::Read(error.to_string()))?
+        tokio::task::spawn_blocking(read).await.map_err(|error| StoreError::Read(error.to_string()))?
     }
 
     /// Ends the thread; what is not written down is read again at the next start.
@@ -245,27 +280,50 @@ impl Drop for Analyst {
 
 impl Shared {
     /// The cells of a range, with the rows behind them when they are few, and how many rows are missing.
-    fn cells(&self, range: &Range) -> Result<(Vec<(CellKey, Cell)>, u64), StoreError> {
-        let (digested, mut found) = cells::read(&self.path, range).map_err(|error| {
-            if cells::is_damage(&error) {
-                let _ = self.ask(|asked| asked.is_damaged = true);
-            }
-            StoreError::Read(error.to_string())
-        })?;
+    fn cells(&self, range: &Range, wanted: &[Dimension]) -> Result<(Vec<(CellKey, Cell)>, u64), StoreError> {
+        let (digested, mut found) = cells::read(&self.path, range, wanted).map_err(|error| self.unreadable(&error))?;
+        let (digest, behind_rows) = self.behind(digested)?;
+        found.extend(digest.into_cells().filter(|(place, _)| wanted.contains(&place.dimension)));
+        Ok((found, behind_rows))
+    }
+
+    /// A page of the sessions, with the rows behind them when they are few.
+    fn sessions(&self, query: &SessionQuery) -> Result<SessionList, StoreError> {
+        // A file that is not there yet has none, and rests on no row.
+        let page = |snapshot: Option<&rusqlite::Connection>, digested| {
+            let (mut digest, behind_rows) = self.behind(digested)?;
+            Ok::<_, StoreError>(sessions::page(snapshot, query, digest.take_sessions()).map(|page| SessionList { behind_rows, ..page }))
+        };
+        let found = cells::look(&self.path, |snapshot, digested| Ok(page(Some(snapshot), digested)));
+        let read = match found.map_err(|error| self.unreadable(&error))? {
+            Some(read) => read?,
+            None => page(None, 0)?,
+        };
+        read.map_err(|error| self.unreadable(&error))
+    }
+
+    /// The rows after this one, when they are few; and how many they are, when they are not.
+    fn behind(&self, digested: u64) -> Result<(Digest, u64), StoreError> {
+        let mut digest = Digest::default();
         let committed = self.log.committed();
         let behind = committed.saturating_sub(digested);
         if behind > FEW_ROWS {
-            return Ok((found, behind));
+            return Ok((digest, behind));
         }
         if behind > 0 {
-            let mut digest = Digest::default();
             let _ = self.log.follow(digested, committed, |row| {
                 digest.fold(&row, session_number(self.names, row.tenant, row.session));
                 ControlFlow::Continue(())
             })?;
-            found.extend(digest.into_cells());
         }
-        Ok((found, 0))
+        Ok((digest, 0))
+    }
+
+    fn unreadable(&self, error: &rusqlite::Error) -> StoreError {
+        if cells::is_damage(error) {
+            let _ = self.ask(|asked| asked.is_damaged = true);
+        }
+        StoreError::Read(error.to_string())
     }
 }
 
@@ -428,6 +486,9 @@ impl Desk {
     }
 
     fn try_work(&mut self, all: bool) -> Result<(), Ended> {
+        if !self.shared.log.is_known() {
+            return Ok(());
+        }
         let goal = self.shared.log.committed();
         loop {
             let digested = self.open()?.digested();

@@ -5,7 +5,7 @@ use crate::analyst::{Analyst, AnalystOptions};
 use crate::circuits::{Circuit, Endpoints, Room};
 use crate::clock::Clock;
 use crate::erasure::Erasures;
-use crate::ids::Ids;
+use crate::ids::{Id, Ids};
 use crate::keys::KeyRing;
 use crate::preview::Turns;
 use crate::settings::{Settings, WhenAway};
@@ -23,9 +23,10 @@ use runguard_guards::policy::Mode;
 use runguard_insight::insight::Overview;
 use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::digest::Range;
+use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Family, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Store, StoreError,
-    StoreHealth, View, Written,
+    Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Store,
+    StoreError, StoreHealth, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -83,6 +84,8 @@ pub struct Answered {
     pub body: String,
     pub retry_after_seconds: Option<u64>,
     pub notice: Option<Notice>,
+    /// Given from what this node remembers, or while what others decided alone is not counted.
+    pub degraded: bool,
     /// The first answer to a repeated request; nothing was counted.
     pub replayed: bool,
 }
@@ -166,16 +169,18 @@ pub struct Engine {
     pub previews: Turns,
     /// There when a collector is set.
     pub telemetry: Option<Arc<Telemetry>>,
-    ids: Ids,
+    pub(crate) ids: Ids,
     pub(crate) endpoints: Endpoints,
     /// None in a simulation.
     pub(crate) erasures: Option<Erasures>,
+    /// Held while advice is put aside or taken back.
+    pub(crate) advice: tokio::sync::Mutex<()>,
     /// Set once the service tells anybody.
     pub alerts: std::sync::OnceLock<Alerts>,
 }
 
 /// What the store must know of the guards' states.
-pub const RULES: Rules = Rules { replay, group, keep };
+pub const RULES: Rules = Rules { replay, group, keep, take_back: guard::take_back };
 
 /// Rebuilds a state from the events of the log.
 fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: i64) -> Option<Vec<u8>> {
@@ -242,6 +247,10 @@ pub(crate) fn fresh_names() -> Result<Names, OpenError> {
 }
 
 async fn last_id(store: &Store) -> Result<Option<String>, StoreError> {
+    // Nodes that went on from the same id would give the same ones, should its time not have come yet.
+    if store.cluster_health().is_some() {
+        return Ok(None);
+    }
     Ok(store.rows(RowFilter::default(), Order::NewestFirst, None, 1).await?.pop().map(|row| row.id))
 }
 
@@ -258,7 +267,9 @@ impl Engine {
         let ids = Ids::new(last_id(&store).await?.as_deref(), options.seed);
         let analyst = Analyst::start(&store, following(&options)).map_err(|error| StoreError::Read(error.to_string()))?;
         let erasures = Erasures::new(std::path::Path::new(&options.settings.store.data))?;
-        Ok(Self { erasures: Some(erasures), ..Self::of(store, options, ids, analyst) })
+        let engine = Self { erasures: Some(erasures), ..Self::of(store, options, ids, analyst) };
+        engine.tell_fingerprints();
+        Ok(engine)
     }
 
     /// An engine for a simulation: no thread and, with a seed, no chance in it. It has no overviews.
@@ -290,6 +301,7 @@ impl Engine {
             keys: ArcSwap::from_pointee(options.keys),
             refusals: Refusals::default(),
             previews: Turns::default(),
+            advice: tokio::sync::Mutex::default(),
             alerts: OnceLock::new(),
         }
     }
@@ -311,6 +323,10 @@ impl Engine {
             if earlier.as_deref().and_then(Claim::from_bytes).is_some_and(|earlier| earlier.fingerprint != idempotency.fingerprint) {
                 return Err(EngineError::KeyReused);
             }
+        }
+        let repeats = asked.repeats();
+        for repeat in &repeats {
+            let key = names.key(Family::Idempotency, asked.tenant, &repeat.key);
             let group = cells.first().map_or(key.group(), |first| first.group);
             cells.push(Cell { key, slot: KEPT_ANSWER, subject: "", group });
         }
@@ -320,8 +336,8 @@ impl Engine {
         let answered = self
             .store
             .apply(&cells, |view| {
-                let decision_id = || decision_id.get_or_init(|| self.ids.next(asked.now.as_millis())).clone();
-                Self::step(&asked, &settings, places.len(), room.as_ref(), &decision_id, view)
+                let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
+                Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view)
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
@@ -330,23 +346,23 @@ impl Engine {
         answered
     }
 
-    /// `kept_at`: the cell of a repeated request's answer, after those of the guard.
+    /// `kept_at`: the first of the cells for the answers of a repeated request, after those of the guard.
     fn step(
         asked: &Asked<'_>,
         settings: &Settings,
         kept_at: usize,
+        repeats: &[Repeat<'_>],
         room: Option<&Room>,
-        decision_id: &dyn Fn() -> String,
+        decision_id: &dyn Fn() -> Id,
         view: &View<'_>,
     ) -> Decided<Result<Answered, EngineError>> {
         let now = asked.now;
-        if let Some(idempotency) = &asked.idempotency
-            && let Some(earlier) = earlier_answer(view, kept_at, asked, idempotency, now)
-        {
+        let kept_cells = || repeats.iter().zip(kept_at..);
+        if let Some(earlier) = kept_cells().find_map(|(repeat, cell)| earlier_answer(view, cell, asked, repeat, now)) {
             return Decided::Reply(earlier);
         }
         let operation = asked.operation;
-        let decision_id = decision_id();
+        let decision_id = decision_id().text();
         let states: SmallVec<[Option<&[u8]>; 2]> = (0..kept_at).map(|cell| view.get(cell)).collect();
         let store_text = settings.log.store_text;
         let moment = Moment { now, decision_id: &decision_id, store_text };
@@ -399,11 +415,13 @@ impl Engine {
             retry_after_seconds: answer.retry_after_seconds(now),
             body: rendered.json,
             notice: outcome.notice,
+            degraded: answer.facts.get("degraded").is_some(),
             replayed: false,
         };
-        if let Some(idempotency) = &asked.idempotency {
+        let is_kept = |repeat: &Repeat<'_>| !repeat.is_settlement || answer.reason != Some(Reason::StateUnavailable);
+        for (repeat, cell) in kept_cells().filter(|(repeat, _)| is_kept(repeat)) {
             let kept = Kept {
-                fingerprint: idempotency.fingerprint,
+                fingerprint: repeat.fingerprint,
                 at: now.as_millis(),
                 outcome: ended,
                 reason: answered.reason.map(|reason| reason.code().to_owned()),
@@ -411,7 +429,7 @@ impl Engine {
                 body: without_warnings(&answered.body, &warnings, asked.shape),
             };
             let bytes = kept.to_bytes(&warnings[asked.warnings.len()..]);
-            changes.push(Change { cell: kept_at, events: bytes.clone(), state: bytes });
+            changes.push(Change { cell, events: bytes.clone(), state: bytes });
         }
         Decided::Keep(Ok(answered), Written { row, changes })
     }
@@ -446,6 +464,11 @@ impl Engine {
         Ok(Some(SessionView { timeline, outlooks }))
     }
 
+    /// A page of the sessions.
+    pub async fn sessions(&self, query: SessionQuery) -> Result<SessionList, StoreError> {
+        self.analyst.sessions(query).await
+    }
+
     /// What happened in a range of time.
     pub async fn overview(&self, range: Range) -> Result<Overview, StoreError> {
         let savings = self.settings.load().savings.clone();
@@ -458,11 +481,16 @@ impl Engine {
         self.analyst.consumption(range, zone, savings).await
     }
 
-    /// Ends the threads; everything is written down.
-    pub fn stop(&self) {
+    /// Ends the thread that tells people; whoever goes on finds what it must know.
+    pub fn stop_alerts(&self) {
         if let Some(alerts) = self.alerts.get() {
             alerts.stop();
         }
+    }
+
+    /// Ends the threads; everything is written down.
+    pub fn stop(&self) {
+        self.stop_alerts();
         self.analyst.stop();
         self.store.stop();
     }
@@ -470,7 +498,7 @@ impl Engine {
     pub(crate) fn admin_row(&self, tenant: &str, now: Timestamp, action: Action, subject: &str) -> Row {
         Row {
             at: now.as_millis(),
-            id: self.ids.next(now.as_millis()),
+            id: self.ids.next(now.as_millis()).text(),
             tenant: tenant.into(),
             kind: Kind::Admin.into(),
             subject: subject.to_owned(),
@@ -498,7 +526,7 @@ impl Engine {
                 let change = api_circuit::control(view.get(0), control, now);
                 let kept = Change { cell: 0, events: change.events, state: change.state.clone() };
                 // An id for each try: an earlier one may have been made, without our hearing of it.
-                let row = Row { id: self.ids.next(now.as_millis()), ..row.clone() };
+                let row = Row { id: self.ids.next(now.as_millis()).text(), ..row.clone() };
                 Decided::Keep(change.state, Written { row, changes: vec![kept] })
             })
             .await?;
@@ -512,7 +540,19 @@ impl Engine {
         let needs_restart = new.changed_since_start(&self.started_with);
         self.store.keep_states_for(new.policies.longest_window().as_millis() as i64);
         self.settings.store(Arc::new(new));
+        self.tell_fingerprints();
         needs_restart
+    }
+
+    /// Takes over new keys.
+    pub fn replace_keys(&self, new: KeyRing) {
+        self.keys.store(Arc::new(new));
+        self.tell_fingerprints();
+    }
+
+    /// Other nodes compare theirs with it.
+    fn tell_fingerprints(&self) {
+        self.store.tell_fingerprints(Fingerprints { settings: self.settings.load().fingerprint(), keys: self.keys.load().fingerprint() });
     }
 }
 
@@ -613,18 +653,40 @@ pub(crate) fn cell<'a>(names: Names, tenant: &str, place: &guard::Place<'_>, lab
     Cell { key, slot, subject: label, group: group(names, tenant, key, slot, label).unwrap_or(key.group()) }
 }
 
+/// What a request is known by when it comes again.
+#[derive(Debug)]
+struct Repeat<'a> {
+    key: Cow<'a, str>,
+    fingerprint: u64,
+    /// Known by what it settles, whatever else it says.
+    is_settlement: bool,
+}
+
+impl Asked<'_> {
+    /// By the caller's own key, and by what it settles, under whatever key.
+    fn repeats(&self) -> SmallVec<[Repeat<'_>; 2]> {
+        let own = self.idempotency.as_ref().map(|Idempotency { key, fingerprint }| Repeat {
+            key: Cow::Borrowed(*key),
+            fingerprint: *fingerprint,
+            is_settlement: false,
+        });
+        let settled = self.operation.once().map(|key| Repeat { key: key.into(), fingerprint: 0, is_settlement: true });
+        own.into_iter().chain(settled).collect()
+    }
+}
+
 fn earlier_answer(
     view: &View<'_>,
     key: usize,
     asked: &Asked<'_>,
-    idempotency: &Idempotency<'_>,
+    repeat: &Repeat<'_>,
     now: Timestamp,
 ) -> Option<Result<Answered, EngineError>> {
     let (kept, own_warnings) = Kept::from_bytes(view.get(key)?)?;
     if now.millis_since(Timestamp::from_millis(kept.at)) >= IDEMPOTENCY_MILLIS {
         return None;
     }
-    if kept.fingerprint != idempotency.fingerprint {
+    if kept.fingerprint != repeat.fingerprint {
         return Some(Err(EngineError::KeyReused));
     }
     if !view.is_safe(key) {
@@ -636,6 +698,7 @@ fn earlier_answer(
         body: with_warnings(kept.body, &[asked.warnings, &own_warnings].concat()),
         retry_after_seconds: kept.retry_after_seconds,
         notice: None,
+        degraded: false,
         replayed: true,
     }))
 }

@@ -27,7 +27,7 @@ impl Ids {
         Self { last: Mutex::new(Last { id: after.and_then(decode).unwrap_or(0), noise }) }
     }
 
-    pub fn next(&self, now_millis: i64) -> String {
+    pub fn next(&self, now_millis: i64) -> Id {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let millis = (now_millis.max(0) as u64).min(TIME_BITS);
         if u128::from(millis) > last.id >> 80 {
@@ -41,9 +41,17 @@ impl Ids {
         } else {
             last.id += 1;
         }
-        let id = last.id;
-        drop(last);
-        encode(id)
+        Id(last.id)
+    }
+}
+
+/// An id before it is written out, to be kept where it may be written several times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Id(u128);
+
+impl Id {
+    pub fn text(self) -> String {
+        encode(self.0)
     }
 }
 
@@ -73,10 +81,10 @@ mod tests {
     fn ids_go_up_whatever_the_clock_does() {
         let ids = Ids::new(None, None);
         let clock = [1000, 1000, 999, 5, 2000, 1_700_000_000_000, -5, 0, 1_700_000_000_001];
-        let made: Vec<String> = clock.iter().map(|now| ids.next(*now)).collect();
+        let made: Vec<String> = clock.iter().map(|now| ids.next(*now).text()).collect();
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]), "{made:?}");
         assert!(made.iter().all(|id| id.len() == 26 && decode(id).map(encode).as_deref() == Some(id)));
-        let later = Ids::new(made.last().map(String::as_str), None).next(0);
+        let later = Ids::new(made.last().map(String::as_str), None).next(0).text();
         assert!(later > made[8], "a new process goes on where the log ended");
     }
 }

@@ -4,6 +4,7 @@
 //! random bits: nothing to guess, so nothing slow is needed). The file is small JSON, replaced as a whole, so the
 //! command line can make and revoke keys while the service runs; the service looks at it again every second.
 
+use crate::settings::short_hash;
 use runguard_store::files::{create_private_folder, make_private, private_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -174,6 +175,13 @@ enum Lock {
 }
 
 impl KeyRing {
+    /// Of the keys and what each may do.
+    pub fn fingerprint(&self) -> u32 {
+        let mut lines: Vec<String> = self.keys.values().filter_map(|(record, _)| serde_json::to_string(record).ok()).collect();
+        lines.sort_unstable();
+        short_hash(&lines)
+    }
+
     pub fn load(folder: &Path) -> Result<Self, KeyError> {
         let file = read(folder)?;
         let entry = |key: KeyRecord| {

@@ -1,5 +1,6 @@
 //! Between the doors and the rules: one clock reading, the tenant's policy, one atomic step, the log row.
 
+pub mod advice;
 pub mod alerts;
 pub mod analyst;
 pub mod circuits;
@@ -11,6 +12,7 @@ pub mod keys;
 pub mod preview;
 pub mod settings;
 pub mod shared;
+pub mod spend;
 pub mod telemetry;
 pub mod watch;
 

@@ -10,8 +10,11 @@
 //! A caller's `traceparent` is not in the log. The door notes it beside the decision's id, only while telemetry is on and
 //! only for requests that bring one; the sender looks a quarter of a second after the commit, when it has been noted.
 
+mod model_calls;
+
 use crate::engine::Engine;
 use crate::settings::{TelemetrySettings, shown_receiver};
+use model_calls::ModelCalls;
 use runguard_core::row::{Ended, Kind, Named, Row};
 use runguard_core::{GuardName, Reason};
 use runguard_guards::guard::{GuardEntry, GuardedStep};
@@ -115,10 +118,11 @@ pub fn export(
     let committed = engine.store.committed();
     let mut exporter = Exporter {
         wire: Wire::new(&settings)?,
-        after: *committed.borrow(),
+        after: engine.store.log_is_known().then(|| *committed.borrow()),
         notes: HashMap::new(),
         waiting: VecDeque::new(),
         totals: BTreeMap::new(),
+        calls: ModelCalls::default(),
         began: nanos(crate::clock::system_now().as_millis()),
         resource: resource(&settings),
         next_metrics: Instant::now() + METRICS_EVERY,
@@ -171,11 +175,13 @@ struct Exporter {
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
     wire: Wire,
-    after: u64,
+    /// `None` until it is known where the log ended when this began.
+    after: Option<u64>,
     notes: HashMap<String, TraceContext>,
     waiting: VecDeque<Value>,
     /// Decisions since the start by guard, outcome and reason.
     totals: BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), u64>,
+    calls: ModelCalls,
     began: String,
     resource: Value,
     next_metrics: Instant,
@@ -186,21 +192,30 @@ impl Exporter {
     /// Everything up to a row becomes spans and totals.
     async fn read(&mut self, newest: u64) {
         self.notes.extend(self.telemetry.take_notes());
+        if !self.engine.store.log_is_known() {
+            return;
+        }
+        let mut after = *self.after.get_or_insert(newest);
         if !self.engine.store.leads("telemetry").await {
             // Another node sends what all of them decide.
-            self.after = newest;
+            after = newest;
             self.notes.clear();
         }
-        while self.after < newest {
-            let Ok(rows) = self.engine.rows(RowFilter::default(), Order::OldestFirst, Some(self.after), PAGE).await else { return };
+        while after < newest {
+            let Ok(rows) = self.engine.rows(RowFilter::default(), Order::OldestFirst, Some(after), PAGE).await else { return };
             let Some(last) = rows.last() else {
-                self.after = newest;
+                after = newest;
                 break;
             };
-            self.after = last.seq;
+            after = last.seq;
+            self.after = Some(after);
             for row in rows.iter().filter(|row| row.kind != Kind::Admin) {
                 let key = (row.guard.clone(), row.outcome.clone(), row.reason.clone());
                 *self.totals.entry(key).or_default() += 1;
+                let spending = logged::shows(&row.as_ref()).spending;
+                if let Some((spending, call)) = spending.as_ref().and_then(|spending| Some((spending, model_calls::settled(spending)?))) {
+                    self.calls.see(call, spending);
+                }
                 let context = self.notes.remove(&row.id);
                 // The caller decided that this trace is not looked at.
                 if context.is_none_or(|context| context.sampled) {
@@ -211,6 +226,7 @@ impl Exporter {
             self.waiting.drain(..excess);
             self.telemetry.dropped.fetch_add(excess as u64, Ordering::Relaxed);
         }
+        self.after = Some(after);
         // Of rows that are never read (an erased session's), the notes stay; they go before they gather.
         if self.notes.len() > MOST_NOTES {
             self.notes.clear();
@@ -273,6 +289,7 @@ impl Exporter {
         if !decisions.is_empty() {
             metrics.insert(0, sum("runguard.decisions", "Decisions and records by guard, outcome and reason.", decisions));
         }
+        metrics.extend(self.calls.metrics(&self.began, &now));
         json!({"resourceMetrics": [{"resource": self.resource, "scopeMetrics": [{"scope": scope(), "metrics": metrics}]}]})
     }
 }
@@ -382,11 +399,14 @@ fn operation(guard: Option<GuardName>) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// One decision. A decision is a moment: the span has a place and no length.
+/// One decision. A decision is a moment: the span has a place and no length. One that settles a model call is that call's.
 fn span(row: &Row, context: Option<TraceContext>) -> Value {
     let (operation, names) = operation(row.guard.known());
+    let row_ref = row.as_ref();
+    let spending = logged::shows(&row_ref).spending;
+    let call = spending.as_ref().and_then(model_calls::settled);
     let mut attributes = vec![
-        text("gen_ai.operation.name", operation),
+        text("gen_ai.operation.name", call.map_or(operation, |call| &*call.operation)),
         text("gen_ai.conversation.id", &row.session),
         text("runguard.guard", row.guard.code()),
         text("runguard.kind", row.kind.code()),
@@ -401,8 +421,10 @@ fn span(row: &Row, context: Option<TraceContext>) -> Value {
     if let Some(reason) = &row.reason {
         attributes.push(text("runguard.reason", reason.code()));
     }
-    let row_ref = row.as_ref();
-    if let Some(spending) = logged::shows(&row_ref).spending {
+    if let Some(spending) = &spending {
+        if let Some(call) = call {
+            attributes.extend(model_calls::attributes(call, spending));
+        }
         if let Some(model) = &spending.model {
             attributes.push(text("gen_ai.request.model", model));
         }
@@ -412,10 +434,15 @@ fn span(row: &Row, context: Option<TraceContext>) -> Value {
         }
     }
     let at = nanos(row.at);
+    let began =
+        call.and_then(|call| i64::try_from(call.millis?).ok()).map_or_else(|| at.clone(), |millis| nanos(row.at.saturating_sub(millis)));
+    let model = spending.as_ref().and_then(|spending| spending.model.as_deref()).unwrap_or_default();
+    // As the conventions have it: what was asked, and of which model. It is asked of another service.
+    let (name, kind) = call.map_or_else(|| (format!("guard {}", row.guard), 1), |call| (format!("{} {model}", call.operation), 3));
     let mut span = json!({
         "traceId": format!("{:032x}", context.map_or_else(|| xxh3_128(row.id.as_bytes()).max(1), |context| context.trace)),
         "spanId": format!("{:016x}", xxh3_64(row.id.as_bytes()).max(1)),
-        "name": format!("guard {}", row.guard), "kind": 1, "startTimeUnixNano": at, "endTimeUnixNano": at,
+        "name": name, "kind": kind, "startTimeUnixNano": began, "endTimeUnixNano": at,
         "attributes": attributes, "flags": 1,
     });
     if let Some(context) = context {

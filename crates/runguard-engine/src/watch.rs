@@ -123,7 +123,7 @@ async fn follow(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, fold
                         tracing::info!("the keys have changed and are in force");
                         engine.refusals.clear(Watched::Keys);
                     }
-                    engine.keys.store(Arc::new(keys));
+                    engine.replace_keys(keys);
                 }
                 Err(error) => {
                     engine.refusals.refuse(Watched::Keys, &key_file, error.to_string());

@@ -171,6 +171,19 @@ fn request(guard: GuardName, dice: &mut Dice, session: &str, earlier: &[Value]) 
             body["new_turn"] = (dice.roll(40) == 0).into();
             ("/guard/stall", body)
         }
+        "agent_run" => {
+            let id = dice.roll(1_000_000).to_string();
+            let step = match dice.roll(12) {
+                0 => json!({"id": id, "user": true}),
+                1 => json!({"id": id, "said": "let me think", "result": format!("{}", dice.roll(2))}),
+                2 => json!({"id": id, "tool": "read", "args": "a", "error": "no such file"}),
+                _ => {
+                    json!({"id": id, "tool": dice.of(&["search", "read"]), "args": "a", "result": format!("{}", dice.roll(2)), "round": id})
+                }
+            };
+            let steps: Vec<Value> = if dice.roll(5) == 0 { Vec::new() } else { vec![step] };
+            ("/guard/agent-run", json!({"session_id": session, "model": "gpt-4o", "steps": steps}))
+        }
         "budget" => {
             let cents = f64::from(dice.roll(60) as u32) / 100.0;
             let mut body = json!({"session_id": session, "usd": cents, "tokens": 0});
@@ -252,7 +265,8 @@ async fn drive(services: &[&Service], guard: GuardName, seed: u64, requests: u32
         let (path, body) = request(guard, &mut dice, &session, &earlier);
         for (service, outcomes) in services.iter().zip(&mut outcomes) {
             let answered = service.ask(path, &body, now).await;
-            if answered.outcome.code() != "recorded" {
+            // A repeat, such as a reservation that is settled again, leaves no row.
+            if answered.outcome.code() != "recorded" && !answered.replayed {
                 outcomes.push(answered.outcome.code().to_owned());
             }
             earlier.push(serde_json::from_str(&answered.body).unwrap_or_default());
@@ -306,7 +320,7 @@ async fn unchanged_settings_change_nothing_whatever_is_kept_of_texts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_preview_that_takes_too_long_ends_and_its_turn_with_it() {
     let service = Service::new("").await;
-    drive(&[&service], GuardName::Handoff, 3, 20).await;
+    drive(&[&service], GuardName::Handoff, 3, 500).await;
     let too_long = preview_within(&service.engine, ask(GuardName::Handoff, json!({}), 0), Duration::ZERO).await;
     assert!(matches!(too_long, Err(PreviewError::TooLong)), "{too_long:?}");
     let until = Instant::now() + Duration::from_secs(10);
@@ -355,9 +369,14 @@ async fn one_at_a_time_for_a_tenant_and_four_in_all() {
     // Begun, and left where they stand: each has its turn until it is dropped and its work has ended.
     let mut begun = Vec::new();
     for tenant in ["a", "b", "c", "d"] {
-        let mut one = Box::pin(preview(&service.engine, of(tenant)));
-        assert!(std::future::poll_fn(|context| Poll::Ready(one.as_mut().poll(context).is_pending())).await);
-        begun.push(one);
+        // On a busy machine its work may have ended before it is looked at: then another one.
+        loop {
+            let mut one = Box::pin(preview(&service.engine, of(tenant)));
+            if std::future::poll_fn(|context| Poll::Ready(one.as_mut().poll(context).is_pending())).await {
+                begun.push(one);
+                break;
+            }
+        }
     }
     assert!(matches!(preview(&service.engine, of("a")).await, Err(PreviewError::UnderWay)));
     assert!(matches!(preview(&service.engine, of("e")).await, Err(PreviewError::Busy)));

@@ -254,6 +254,7 @@ pub struct Slot {
     pub lasts: Lasts,
     pub subject: NamedBy,
     replay: Replay,
+    take_back: fn(&[u8]) -> Option<Vec<u8>>,
     outlook: fn(&Policy, &str, &[u8], Timestamp) -> Vec<Outlook>,
 }
 
@@ -276,6 +277,7 @@ impl Slot {
             lasts,
             subject: NamedBy::Program,
             replay: |state, events, at| G::replay(PART, state, events, at),
+            take_back: G::take_back,
             outlook: |policy, subject, state, now| {
                 let mut parts = [None; MOST_PARTS];
                 parts[PART] = Some(state);
@@ -315,6 +317,10 @@ pub trait Operation: Send + Sync + Debug {
     }
     /// What of the request is kept in the log, as JSON: the guard's own to read.
     fn input(&self, store_text: StoreText) -> String;
+    /// What it does once, however often it is asked for: a name within the tenant.
+    fn once(&self) -> Option<String> {
+        None
+    }
     /// `states` are those at [`Self::places_by`] the same policy, in that order.
     fn run(&self, policy: &Policy, states: &[Option<&[u8]>], moment: Moment<'_>) -> Outcome;
 }
@@ -413,6 +419,10 @@ pub(crate) trait Guard {
         }
         Some(state.save(part))
     }
+    /// Events that undo these, of which nobody was told. `None`: they stay, they do no harm.
+    fn take_back(_events: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Parts of the state of one guard.
@@ -476,6 +486,10 @@ pub(crate) trait Decide: Send + Sync + Debug {
         self.places()
     }
     fn input(&self, store_text: StoreText) -> String;
+    /// See [`Operation::once`].
+    fn once(&self) -> Option<String> {
+        None
+    }
     fn decide(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, moment: Moment<'_>) -> RulingOf<Self>;
     /// The facts and the sentence for the person who reads the log.
     fn explain(&self, settings: &SettingsOf<Self>, state: &StateOf<Self>, block: &Self::Block, moment: Moment<'_>) -> (Facts, String);
@@ -517,6 +531,10 @@ impl<D: Decide> Operation for D {
 
     fn places_by<'a>(&'a self, policy: &'a Policy) -> Vec<Place<'a>> {
         Decide::places_by(self, policy)
+    }
+
+    fn once(&self) -> Option<String> {
+        Decide::once(self)
     }
 
     fn input(&self, store_text: StoreText) -> String {
@@ -603,7 +621,17 @@ pub(crate) fn run_check<C: Decide>(check: &C, section: &Section<SettingsOf<C>>, 
                 let mut answer = answer(check, Some(false), check.always(false).and(facts), signals);
                 answer.reason = Some(finding.reason);
                 answer.message = Some(message);
-                answer.retry_at = finding.clears_at.and_then(|at| first_allowed(check, rulebook, &state, moment, at));
+                answer.retry_at = finding.clears_at.and_then(|at| {
+                    if finding.events.is_empty() {
+                        return first_allowed(check, rulebook, &state, moment, at);
+                    }
+                    // Whoever asks again finds what this refusal leaves behind.
+                    let mut after = StateOf::<C>::load(states);
+                    for event in &finding.events {
+                        C::Guard::apply(&mut after, event, moment.now);
+                    }
+                    first_allowed(check, rulebook, &after, moment, at)
+                });
                 return Outcome { answer, changes: changes::<C::Guard>(state, finding.events, moment.now), notice: None, warnings };
             }
         }
@@ -666,6 +694,11 @@ pub(crate) fn changes<G: Guard>(mut state: G::State, events: Vec<G::Event>, at: 
 /// `None` when the slot or the events are not known to this version.
 pub fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], at: Timestamp) -> Option<Vec<u8>> {
     (Slot::from_number(slot)?.replay)(state, events, at)
+}
+
+/// Events that undo those that happened to a slot and nobody was told of. `None`: they stay, they do no harm.
+pub fn take_back(slot: u8, events: &[u8]) -> Option<Vec<u8>> {
+    (Slot::from_number(slot)?.take_back)(events)
 }
 
 /// What is used up in one slot of a session, and what would be allowed next.

@@ -10,8 +10,8 @@ use runguard_core::calendar::Period;
 use runguard_core::ledger::{Limits, MOST_SCOPES, Scope, scope_label};
 use runguard_core::money::NanoDollars;
 pub use runguard_core::text::MAX_TEXT_BYTES;
-use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -39,10 +39,14 @@ pub enum Kind {
     Hash,
     /// A number from 0 to 1.
     Fraction,
+    /// The same of an answer. Empty or null is 0: a flow has nothing there when there was no answer, and that counts too.
+    Confidence,
     /// A whole number of at least this.
     Whole(u64),
     /// An amount of money of at least 0: a number, or a decimal number as text.
     Dollars,
+    /// An amount of something else, of at least 0.
+    Amount,
     Flag,
     OneOf(&'static [&'static str]),
     /// Any JSON value, nested at most 64 deep.
@@ -51,6 +55,8 @@ pub enum Kind {
     Names,
     /// What a budget draws on: a list of objects.
     Scopes,
+    /// What a run did, oldest first: a list of objects, of hashes and names.
+    Steps,
 }
 
 /// What is kept of a field, in the log and in states.
@@ -97,9 +103,17 @@ impl Keeping {
 impl Kind {
     pub const fn keeping(self) -> Keeping {
         match self {
-            Self::Id | Self::Name | Self::Fraction | Self::Whole(_) | Self::Dollars | Self::Flag | Self::OneOf(_) | Self::Scopes => {
-                Keeping::AsItIs
-            }
+            Self::Id
+            | Self::Name
+            | Self::Fraction
+            | Self::Confidence
+            | Self::Whole(_)
+            | Self::Dollars
+            | Self::Amount
+            | Self::Flag
+            | Self::OneOf(_)
+            | Self::Scopes
+            | Self::Steps => Keeping::AsItIs,
             Self::Text | Self::Names => Keeping::AsStoreTextSays,
             Self::Label | Self::Hash => Keeping::AsNameOrDigest,
             Self::Any => Keeping::AsDigest,
@@ -158,6 +172,7 @@ enum Parsed<'a> {
     Json(&'a RawValue),
     Names(Vec<String>),
     Scopes(Vec<Scope>),
+    Steps(Vec<SentStep>),
 }
 
 /// The fields of one request, checked.
@@ -167,21 +182,63 @@ pub struct Input<'a> {
     pub warnings: Vec<String>,
     /// The public id of the key that it was asked with, if any.
     pub asked_with: Option<&'a str>,
+    /// The model call it belongs to, where it comes from a door that passes such calls on.
+    pub call: Option<&'a PassedCall>,
+}
+
+/// What a door that passes model calls on knows of one, beside what is asked about it. No caller can say it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PassedCall {
+    /// Who is asked: `openai`, `anthropic`.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub upstream: Box<str>,
+    /// By what the run was recognised.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub found_by: Box<str>,
+    /// The same call asked before, and was to ask for less or to wait.
+    #[serde(skip_serializing_if = "is_not")]
+    pub again: bool,
+    /// Why it is given back without having been made: the door refused it after all.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub refused: Box<str>,
+    /// The model that answered, where it is named otherwise.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub answered_by: Box<str>,
+    /// The model that was wanted, where another was asked because it could not be.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub instead_of: Box<str>,
+    /// What was asked for: `chat`, `embeddings`.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub operation: Box<str>,
+    /// Why the answer ended, in the provider's word.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub finish: Box<str>,
+    /// From the question to the end of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub millis: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form in which serde asks")]
+fn is_not(flag: &bool) -> bool {
+    !*flag
 }
 
 impl<'a> Input<'a> {
     pub fn read(body: &'a [u8], fields: &'static [Field]) -> Result<Self, InputError> {
         let text = std::str::from_utf8(body).map_err(|_| InputError::NotAnObject("the body is not UTF-8 text".into()))?;
         let Object(members) = serde_json::from_str(text).map_err(|error| InputError::NotAnObject(not_an_object(text, &error)))?;
-        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new(), asked_with: None };
+        let mut input = Self { values: Vec::with_capacity(members.len()), warnings: Vec::new(), asked_with: None, call: None };
         let mut problems = Vec::new();
         let mut misquoted: Vec<(&'static str, Misquoted)> = Vec::new();
         let mut unknown = 0_usize;
+        let mut strangers = Vec::new();
         for (name, raw) in members {
             let Some(field) = fields.iter().chain([&REQUEST_ID]).find(|field| field.name == name) else {
                 unknown += 1;
                 if unknown <= MAX_WARNINGS {
                     input.warnings.push(unknown_field(&name, fields));
+                    strangers.push(name);
                 }
                 continue;
             };
@@ -204,7 +261,7 @@ impl<'a> Input<'a> {
         for field in fields.iter().filter(|field| field.required) {
             let is_there = input.find(field.name).is_some() || problems.iter().any(|problem| problem.field == field.name);
             if !is_there {
-                problems.push(Problem { field: field.name.into(), problem: format!("is required: {}", field.about) });
+                problems.push(Problem { field: field.name.into(), problem: missing_field(field, &strangers) });
             }
         }
         if problems.is_empty() { Ok(input) } else { Err(InputError::Fields(problems)) }
@@ -267,6 +324,14 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Empty when absent.
+    pub fn steps(&self, name: &str) -> &[SentStep] {
+        match self.find(name) {
+            Some(Parsed::Steps(steps)) => steps,
+            _ => &[],
+        }
+    }
+
     pub fn json(&self, name: &str) -> Option<&'a RawValue> {
         match self.find(name) {
             Some(Parsed::Json(raw)) => Some(raw),
@@ -275,8 +340,9 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The members of an object, values unread.
-struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+/// The members of a JSON object in their order, values unread.
+#[derive(Debug)]
+pub struct Object<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -345,6 +411,16 @@ fn unknown_field(name: &str, fields: &[Field]) -> String {
     }
 }
 
+/// What came under another name is most likely what is missing.
+fn missing_field(field: &Field, strangers: &[Cow<'_, str>]) -> String {
+    let Field { name, about, .. } = field;
+    let likely = closest(name, strangers.iter().map(|stranger| &**stranger).filter(|stranger| stranger.len() <= 64));
+    likely.map_or_else(
+        || format!("is required: {about}"),
+        |stranger| format!("is required: {about} What came is called '{stranger}'; did you mean '{name}'?"),
+    )
+}
+
 /// The known name nearest to a mistyped one, if it is near enough to be worth naming.
 pub fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What is that long is no slip of the finger, and would take its time.
@@ -363,6 +439,7 @@ enum Misquoted {
     TextAsNumber,
     TextAsFlag,
     NothingAsText,
+    NothingAsNone,
 }
 
 impl Misquoted {
@@ -372,6 +449,7 @@ impl Misquoted {
             Self::TextAsNumber => "is text and was taken as the number in it: leave out the quotes",
             Self::TextAsFlag => "is text and was taken as the true or false in it: leave out the quotes",
             Self::NothingAsText => "is an empty text and was taken as not given: leave it out, or send null",
+            Self::NothingAsNone => "is empty and was taken as 0, as if there was no answer: send its confidence",
         }
     }
 }
@@ -379,6 +457,9 @@ impl Misquoted {
 /// A value, `None` when it is not given, and how it was written if otherwise than it should be.
 fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>>, Option<Misquoted>), String> {
     let text = raw.get();
+    if text == "null" && field.kind == Kind::Confidence {
+        return not_given(field);
+    }
     if text == "null" {
         // An optional value that is null is absent: low-code tools send what they have not set as null.
         return if field.required { Err("is required and must not be null".into()) } else { Ok((None, None)) };
@@ -388,16 +469,17 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>
             Ok((Some(read_text(field, Cow::Borrowed(text))?), Some(Misquoted::NumberAsText)))
         }
         Kind::Id | Kind::Label | Kind::Text | Kind::Name | Kind::Hash => Ok((Some(read_text(field, string(text)?)?), None)),
-        Kind::Fraction | Kind::Whole(_) | Kind::Flag if text.starts_with('"') => {
+        Kind::Fraction | Kind::Confidence | Kind::Whole(_) | Kind::Amount | Kind::Flag if text.starts_with('"') => {
             let inside = string(text)?;
             let inside = inside.trim();
             if inside.is_empty() {
-                return if field.required { Err("must not be empty".into()) } else { Ok((None, Some(Misquoted::NothingAsText))) };
+                return not_given(field);
             }
             let how = if field.kind == Kind::Flag { Misquoted::TextAsFlag } else { Misquoted::TextAsNumber };
             Ok((Some(read_bare(field, inside)?), Some(how)))
         }
-        Kind::Fraction | Kind::Whole(_) | Kind::Flag => Ok((Some(read_bare(field, text)?), None)),
+        Kind::Fraction | Kind::Confidence | Kind::Whole(_) | Kind::Amount | Kind::Flag => Ok((Some(read_bare(field, text)?), None)),
+        Kind::Dollars if text.starts_with('"') && string(text)?.trim().is_empty() => not_given(field),
         Kind::Dollars => Ok((Some(Parsed::Dollars(dollars(text)?)), None)),
         Kind::OneOf(choices) => {
             let value = string(text)?;
@@ -414,7 +496,16 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>
         }
         Kind::Names => Ok((Some(Parsed::Names(names(text)?)), None)),
         Kind::Scopes => Ok((Some(Parsed::Scopes(scopes(text)?)), None)),
+        Kind::Steps => Ok((Some(Parsed::Steps(steps(text)?)), None)),
     }
+}
+
+/// A value whose quotes are empty.
+fn not_given<'a>(field: &Field) -> Result<(Option<Parsed<'a>>, Option<Misquoted>), String> {
+    if field.kind == Kind::Confidence {
+        return Ok((Some(Parsed::Number(0.0)), Some(Misquoted::NothingAsNone)));
+    }
+    if field.required { Err("must not be empty".into()) } else { Ok((None, Some(Misquoted::NothingAsText))) }
 }
 
 /// A name or a text, without its quotes.
@@ -438,6 +529,9 @@ fn read_text<'a>(field: &Field, value: Cow<'a, str>) -> Result<Parsed<'a>, Strin
 fn read_bare<'a>(field: &Field, text: &str) -> Result<Parsed<'a>, String> {
     if let Kind::Whole(at_least) = field.kind {
         return Ok(Parsed::Whole(whole(text, at_least)?));
+    }
+    if field.kind == Kind::Amount {
+        return Ok(Parsed::Dollars(dollars(text)?));
     }
     if field.kind == Kind::Flag {
         return match text {
@@ -466,6 +560,54 @@ fn names(text: &str) -> Result<Vec<String>, String> {
         Some(_) => Err(format!("has a name that is empty or longer than {MAX_ID_CHARS} characters")),
         None => Ok(names),
     }
+}
+
+/// One step of a run, as it is sent: a call and what it gave, a message and what was answered to it, or a person who spoke.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SentStep {
+    /// Tells it from the others of the run; one that was told before is not counted again.
+    pub id: String,
+    pub tool: String,
+    /// A hash, as are the others.
+    pub args: String,
+    pub result: Option<String>,
+    pub error: Option<String>,
+    /// The model's turn.
+    pub round: Option<String>,
+    /// What the call does: `looks`, `runs`, `edits FILE BY` (see `/guard/stall`).
+    pub does: Option<String>,
+    /// What the model said without calling anything.
+    pub said: Option<String>,
+    /// A person has spoken.
+    pub user: bool,
+}
+
+/// Steps that one question may tell of.
+pub const MOST_STEPS: usize = 256;
+
+fn steps(text: &str) -> Result<Vec<SentStep>, String> {
+    let steps: Vec<SentStep> = serde_json::from_str(text).map_err(|error| {
+        format!("must be a list such as [{{\"id\": \"call_1\", \"tool\": \"search\", \"args\": \"9f2c\", \"result\": \"77ab\"}}]: {error}")
+    })?;
+    if steps.len() > MOST_STEPS {
+        return Err(format!("has {} steps; at most {MOST_STEPS} are taken: leave out the oldest", steps.len()));
+    }
+    let is_long = |text: &str| text.len() > 4 * MAX_ID_CHARS || text.chars().count() > MAX_ID_CHARS;
+    for step in &steps {
+        let SentStep { id, tool, args, result, error, round, does, said, user } = step;
+        if id.trim().is_empty() {
+            return Err("has a step without an id: it tells a step that was told before from a new one".into());
+        }
+        if tool.trim().is_empty() && said.is_none() && !user {
+            return Err("has a step that is nothing: give its tool, what was said, or \"user\": true".into());
+        }
+        let others = [result, error, round, does, said].into_iter().flatten();
+        if [id, tool, args].into_iter().chain(others).any(|text| is_long(text)) {
+            return Err(format!("has a name or a hash of more than {MAX_ID_CHARS} characters"));
+        }
+    }
+    Ok(steps)
 }
 
 /// A scope as it is sent.
@@ -540,10 +682,8 @@ fn dollars(text: &str) -> Result<NanoDollars, String> {
 }
 
 fn string(text: &str) -> Result<Cow<'_, str>, String> {
-    if !text.starts_with('"') {
-        return Err("must be a string".into());
-    }
-    let inside = &text[1..text.len() - 1];
+    // A text that stands for a number (`"\""`) was taken out of its quotes already, and may be anything.
+    let inside = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or("must be a string")?;
     if !inside.contains('\\') {
         return Ok(Cow::Borrowed(inside));
     }
@@ -586,6 +726,9 @@ mod tests {
         Field::optional("note", Kind::Text, "a note", "\"n\""),
         Field::optional("share", Kind::Fraction, "a share", "0.5"),
         Field::optional("count", Kind::Whole(1), "a count", "1"),
+        Field::optional("max_usd", Kind::Dollars, "money", "0.25"),
+        Field::optional("credits", Kind::Amount, "an amount", "3"),
+        Field::optional("confidence", Kind::Confidence, "of an answer", "0.4"),
         Field::optional("error", Kind::Flag, "a flag", "true"),
         Field::optional("outcome", Kind::OneOf(&["success", "failure"]), "an outcome", "\"success\""),
         Field::optional("params", Kind::Any, "anything", "{}"),
@@ -614,10 +757,26 @@ mod tests {
     }
 
     #[test]
+    fn a_text_for_a_number_may_be_a_quote() {
+        for field in ["share", "count", "max_usd", "credits", "confidence", "error"] {
+            let problems = problem(&format!(r#"{{"session_id":"s","{field}":"\""}}"#));
+            assert_eq!(problems.len(), 1, "{field}: {problems:?}");
+        }
+    }
+
+    #[test]
     fn every_problem_is_named_at_once() {
         let problems = problem(r#"{"note":[5],"share":1.5,"count":0,"error":"yes","outcome":"maybe"}"#);
         let fields: Vec<&str> = problems.iter().map(|(field, _)| field.as_str()).collect();
         assert_eq!(fields, ["note", "share", "count", "error", "outcome", "session_id"]);
+    }
+
+    #[test]
+    fn a_required_field_under_another_name_is_named() {
+        let problems = problem(r#"{"sessionId":"a"}"#);
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].1.contains("is called 'sessionId'; did you mean 'session_id'?"), "{problems:?}");
+        assert!(!problem(r#"{"zzz":"a"}"#)[0].1.contains("did you mean"));
     }
 
     #[test]
@@ -647,6 +806,18 @@ mod tests {
         assert_eq!((input.fraction("share"), input.whole("count"), input.flag("error")), (None, None, false), "not set in the flow");
         assert_eq!(named(&input.warnings), ["share", "count", "error"]);
 
+        let input = Input::read(br#"{"session_id":"a","max_usd":" ","credits":""}"#, FIELDS).unwrap();
+        assert_eq!((input.dollars("max_usd"), input.dollars("credits")), (None, None), "not set in the flow");
+        assert_eq!(named(&input.warnings), ["max_usd", "credits"]);
+        let input = Input::read(br#"{"session_id":"a","max_usd":"0.25","credits":"3.5"}"#, FIELDS).unwrap();
+        assert_eq!((input.dollars("max_usd"), input.dollars("credits")), (NanoDollars::parse("0.25").ok(), NanoDollars::parse("3.5").ok()));
+        assert_eq!(named(&input.warnings), ["credits"], "money is often text");
+        for nothing in ["\"\"", "\" \"", "null"] {
+            let body = format!("{{\"session_id\":\"a\",\"confidence\":{nothing}}}");
+            let input = Input::read(body.as_bytes(), FIELDS).unwrap();
+            assert_eq!((input.fraction("confidence"), named(&input.warnings)), (Some(0.0), vec!["confidence".to_owned()]), "{nothing}");
+        }
+
         let input = Input::read(br#"{"session_id":7,"share":"0.4","session_id":"a","share":0.5}"#, FIELDS).unwrap();
         assert!(input.warnings.is_empty(), "the last of several counts: {:?}", input.warnings);
 
@@ -658,6 +829,9 @@ mod tests {
             r#""share":"true""#,
             r#""share":true"#,
             r#""count":"2.5""#,
+            r#""max_usd":"five""#,
+            r#""credits":"-1""#,
+            r#""confidence":"1.5""#,
             r#""count":"0""#,
             r#""count":"two""#,
             r#""count":[2]"#,

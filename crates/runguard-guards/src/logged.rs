@@ -5,9 +5,10 @@
 
 use crate::answer::Answer;
 use crate::guard::{GuardEntry, Operation, Route};
-use crate::input::Input;
+use crate::input::{Input, PassedCall};
 use crate::pattern::Pattern;
 use crate::policy::{Mode, Policy, Rulebook};
+use runguard_core::detect::stall::Deed;
 use runguard_core::reason::Reason;
 use runguard_core::row::{Effect, Named, Row, RowRef};
 use runguard_core::text::{self, StoreText};
@@ -38,6 +39,7 @@ pub struct Shows<'a> {
     pub circuit: Option<Turned>,
     pub failing: Option<Failing>,
     pub spending: Option<Spending<'a>>,
+    pub run: Option<RunSeen<'a>>,
 }
 
 /// A question that was put to a knowledge base.
@@ -125,12 +127,63 @@ pub struct Spending<'a> {
     pub cost_usd: Option<f64>,
     /// Whether the cost was spent, and not only asked about.
     pub is_spent: bool,
+    /// Whether it asks if something may be spent.
+    pub asks: bool,
+    /// The public id of the key that it was asked with.
+    pub key: Option<Cow<'a, str>>,
+    /// What was used, where it was spent.
+    pub used: Tokens,
+    /// What it has set aside.
+    pub reserved_usd: Option<f64>,
+    /// Scopes that the request names itself: label and name.
+    pub scopes: Vec<(String, String)>,
+    /// The model call it belongs to, where a door passed it on.
+    pub call: Option<PassedCall>,
     pub spent_usd: Option<f64>,
     pub limit_usd: Option<f64>,
     pub spent_tokens: Option<u64>,
     pub limit_tokens: Option<u64>,
     /// The scope of which most is spent, where something was spent.
     pub nearest: Option<Nearest>,
+}
+
+/// Tokens by what they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokens {
+    #[serde(skip_serializing_if = "is_none")]
+    pub input: u64,
+    #[serde(skip_serializing_if = "is_none")]
+    pub output: u64,
+    /// Read from a cache.
+    #[serde(skip_serializing_if = "is_none")]
+    pub cached: u64,
+    #[serde(skip_serializing_if = "is_none")]
+    pub cache_writes: u64,
+}
+
+impl Tokens {
+    pub(crate) fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form in which serde asks")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+/// What the guard of runs says of one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunSeen<'a> {
+    /// Steps that it had not told before.
+    pub new_steps: u64,
+    pub key: Option<Cow<'a, str>>,
+    pub call: Option<PassedCall>,
+    /// When a refusal is over by itself.
+    pub retry_after_seconds: Option<u64>,
+    /// What an operator said when stopping or resuming it.
+    pub note: Cow<'a, str>,
 }
 
 /// How much of what many sessions share is spent.
@@ -222,6 +275,8 @@ pub enum Traced {
         result: Option<u64>,
         error: Option<u64>,
         shown: String,
+        /// What it does.
+        deed: Deed,
     },
     /// What the model said.
     Message(u64),
@@ -238,7 +293,7 @@ pub enum Traced {
 impl Traced {
     /// A call whose result is told later, or never.
     pub(crate) fn call(arguments: Option<u64>) -> Self {
-        Self::Call { arguments, result: None, error: None, shown: String::new() }
+        Self::Call { arguments, result: None, error: None, shown: String::new(), deed: Deed::Unknown }
     }
 }
 

@@ -89,9 +89,10 @@ pub struct Rulebook<S> {
 }
 
 impl<S> Rulebook<S> {
-    /// A rule is never stricter than its guard.
+    /// A rule is never stricter than its guard. An operator's word holds as long as the guard is asked at all.
     pub fn mode_of(&self, reason: Reason) -> Mode {
-        self.mode.min(self.rules[reason.index()])
+        let own = self.rules[reason.index()];
+        if reason == Reason::RunStopped && self.mode != Mode::Off { own } else { self.mode.min(own) }
     }
 }
 

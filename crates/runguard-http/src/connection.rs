@@ -222,7 +222,8 @@ impl<S: Service> Connection<S> {
         } else {
             Problem::no_connection_left().into_reply()
         };
-        reply.headers_mut().insert(REQUEST_ID.clone(), id.0);
+        // A provider's own name for its answer is what its support asks for.
+        reply.headers_mut().entry(REQUEST_ID.clone()).or_insert(id.0);
         let is_unread = has_body && reply.extensions().get::<Unread>().is_some();
         // Before the service stops every connection has the chance to hear of it, so that no request is on its way when it closes.
         if is_http1 && (is_unread || self.wire.is_stopping()) {

@@ -5,15 +5,17 @@
 //! so it stands here, once: the accept loop ([`listen`]), plain and TLS connections of HTTP/1.1 and HTTP/2 ([`tls`],
 //! `connection`), request ids, bodies within bounds ([`body`]), the way in without a key ([`door`]), how much of the service
 //! one caller may have ([`load`]), and errors as callers see them ([`problem`]). So do whom to trust
-//! and when to ask again, for whoever calls others ([`client`], [`again`]). A service brings its routes and its words.
+//! and when to ask again, for whoever calls others ([`client`], [`again`], [`aws`]), and how streams of events are read ([`events`]). A service brings its routes and its words.
 
 pub mod address;
 pub mod again;
+pub mod aws;
 pub mod body;
 pub mod client;
 mod connection;
 mod crowd;
 pub mod door;
+pub mod events;
 mod files;
 pub mod listen;
 pub mod load;

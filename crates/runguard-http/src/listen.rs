@@ -59,10 +59,32 @@ pub struct Options {
 pub enum ListenError {
     #[error("cannot listen on {address}: {source}. Is another program using the port? Give another with --listen")]
     Bind { address: SocketAddr, source: std::io::Error },
+    #[error("cannot listen on {listen}: {problem}. Write an address and a port, such as 127.0.0.1:8100 or localhost:8100")]
+    NoAddress { listen: String, problem: String },
     #[error("the system lets this process open so few files that {fit} connections fit. Raise the limit (ulimit -n, LimitNOFILE=)")]
     FewFiles { fit: u64 },
     #[error(transparent)]
     Tls(#[from] TlsError),
+}
+
+/// Whether it has the form of an address and a port, `127.0.0.1:8100`, `[::1]:8100` or `localhost:8100`; nobody is asked what the name means.
+pub fn is_address(listen: &str) -> bool {
+    let is_name = |host: &str| {
+        !host.is_empty() && host.len() <= 253 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    let has_name = |(host, port): (&str, &str)| is_name(host) && port.parse::<u16>().is_ok();
+    listen.parse::<SocketAddr>().is_ok() || listen.rsplit_once(':').is_some_and(has_name)
+}
+
+/// The address that is meant. A name that means several, as `localhost` does, means the one that most clients try: IPv4.
+pub async fn resolve(listen: &str) -> Result<SocketAddr, ListenError> {
+    if let Ok(address) = listen.parse() {
+        return Ok(address);
+    }
+    let wrong = |problem: String| ListenError::NoAddress { listen: listen.to_owned(), problem };
+    let mut found: Vec<SocketAddr> = tokio::net::lookup_host(listen).await.map_err(|error| wrong(error.to_string()))?.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| wrong("the name has no address".to_owned()))
 }
 
 #[derive(Debug)]
@@ -287,6 +309,21 @@ mod tests {
         assert_eq!(connections(10_000, Some(768)).unwrap(), 768 - RESERVE);
         assert_eq!(connections(4, Some(40)).unwrap(), 4);
         assert!(matches!(connections(10_000, Some(40)), Err(ListenError::FewFiles { fit: 8 })));
+    }
+
+    #[tokio::test]
+    async fn an_address_may_be_a_name() {
+        for listen in ["127.0.0.1:8100", "[::1]:0", "localhost:8100", "a-b.example:1"] {
+            assert!(is_address(listen), "{listen}");
+        }
+        for listen in
+            ["here", "localhost", ":8100", "localhost:", "localhost:99999", "redis://:secret@host", "http://localhost:8100", "a b:1"]
+        {
+            assert!(!is_address(listen), "{listen}");
+        }
+        assert_eq!(resolve("localhost:8100").await.unwrap(), SocketAddr::from(([127, 0, 0, 1], 8100)));
+        assert_eq!(resolve("[::1]:8100").await.unwrap().to_string(), "[::1]:8100");
+        assert!(matches!(resolve("no-such-name.invalid:1").await, Err(ListenError::NoAddress { .. })));
     }
 
     #[tokio::test(start_paused = true)]

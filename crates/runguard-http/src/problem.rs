@@ -2,10 +2,13 @@
 //!
 //! Here is the form, and what any listener has to say; a service adds the words of its own routes with [`Problem::new`].
 
+pub mod kinds;
+
 use crate::reply::{Reply, into_axum, reply};
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName, HeaderValue};
+pub use kinds::Kind;
 use serde_json::{Value, json};
 
 pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -21,8 +24,7 @@ pub struct FieldProblem {
 #[derive(Debug, Clone)]
 pub struct Problem {
     status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
+    kind: &'static Kind,
     detail: String,
     errors: Vec<FieldProblem>,
     retry_after_seconds: Option<u64>,
@@ -44,9 +46,9 @@ enum Closes {
 pub(crate) struct Unread;
 
 impl Problem {
-    pub fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+    pub fn new(status: StatusCode, kind: &'static Kind, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        Self { status, kind, title, detail, errors: Vec::new(), retry_after_seconds: None, allow: None, closes: Closes::No }
+        Self { status, kind, detail, errors: Vec::new(), retry_after_seconds: None, allow: None, closes: Closes::No }
     }
 
     #[must_use]
@@ -66,62 +68,55 @@ impl Problem {
     /// `index` is the address that lists the routes.
     pub fn not_found(path: &str, index: &str) -> Self {
         let shown: String = path.chars().take(100).collect();
-        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here", format!("No route {shown}; {index} lists them all."))
+        Self::new(StatusCode::NOT_FOUND, &kinds::NOT_FOUND, format!("No route {shown}; {index} lists them all."))
     }
 
     pub fn method(allow: &'static str) -> Self {
         let detail = format!("Use {allow}.");
-        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This route has another method", detail);
+        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, &kinds::METHOD_NOT_ALLOWED, detail);
         Self { allow: Some(allow), ..problem }
     }
 
     /// `advice` says what to do with what does not fit.
     pub fn too_large(limit: usize, advice: &str) -> Self {
         let detail = format!("At most {limit} bytes are taken. {advice}");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large", detail).before_the_body()
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, &kinds::TOO_LARGE, detail).before_the_body()
     }
 
     pub fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body took too long", "The whole request must arrive within 10 seconds.")
-            .closing()
+        Self::new(StatusCode::REQUEST_TIMEOUT, &kinds::TOO_SLOW, "The whole request must arrive within 10 seconds.").closing()
     }
 
     pub fn broken_body() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "broken-body", "The body broke off", "The connection ended before the body did.").closing()
+        Self::new(StatusCode::BAD_REQUEST, &kinds::BROKEN_BODY, "The connection ended before the body did.").closing()
     }
 
     pub fn not_an_object(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "not-an-object", "The body must be a JSON object", detail)
+        Self::new(StatusCode::BAD_REQUEST, &kinds::NOT_AN_OBJECT, detail)
     }
 
     /// `how` says which key to send, and where to get one.
     pub fn unauthorized(how: &str) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "A key is needed", how).before_the_body()
+        Self::new(StatusCode::UNAUTHORIZED, &kinds::UNAUTHORIZED, how).before_the_body()
     }
 
     pub fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "The key may not do this", detail).before_the_body()
+        Self::new(StatusCode::FORBIDDEN, &kinds::FORBIDDEN, detail).before_the_body()
     }
 
     pub fn encoded() -> Self {
         let detail = "Bodies are read as they are: send this one without Content-Encoding.";
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "encoded", "The body is encoded", detail).before_the_body()
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, &kinds::ENCODED, detail).before_the_body()
     }
 
     pub(crate) fn no_host() -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "no-host",
-            "The request names no host",
-            "A request of HTTP/1.1 has one `Host` header, not none and not several.",
-        )
+        Self::new(StatusCode::BAD_REQUEST, &kinds::NO_HOST, "A request of HTTP/1.1 has one `Host` header, not none and not several.")
     }
 
     pub fn foreign_host() -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
-            "foreign-host",
-            "The request was meant for another host",
+            &kinds::FOREIGN_HOST,
             "Without a key only this machine is served, under the names localhost, 127.0.0.1 and [::1], and nobody through a proxy. To be reached otherwise, make a key (`runguard key create`); a name listed in `server.hosts` is served to whoever asks for it.",
         )
         .before_the_body()
@@ -130,51 +125,42 @@ impl Problem {
     pub fn foreign_origin() -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
-            "foreign-origin",
-            "A page of another site asks",
+            &kinds::FOREIGN_ORIGIN,
             "Without a key no web page of another origin may ask. Make a key, and send it from a server of your own.",
         )
         .before_the_body()
     }
 
-    pub fn not_ready(title: &'static str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", title, detail).retry_after(1)
+    pub fn not_ready(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, &kinds::NOT_READY, detail).retry_after(1)
     }
 
     /// The caller has as much of the service as one caller gets.
     pub fn too_much_at_once(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-much-at-once", "One caller asks too much at once", detail)
-            .retry_after(1)
-            .before_the_body()
+        Self::new(StatusCode::TOO_MANY_REQUESTS, &kinds::TOO_MUCH_AT_ONCE, detail).retry_after(1).before_the_body()
     }
 
     pub fn too_fast(detail: impl Into<String>, seconds: u64) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "Requests come too fast", detail).retry_after(seconds).before_the_body()
+        Self::new(StatusCode::TOO_MANY_REQUESTS, &kinds::TOO_FAST, detail).retry_after(seconds).before_the_body()
     }
 
     pub(crate) fn no_connection_left() -> Self {
         let detail = "As many connections are open as this service takes; those kept for health checks answer nothing else. Close idle ones, or raise `max_connections`.";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "no-connection-left", "Too many connections are open", detail).retry_after(1).closing()
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, &kinds::NO_CONNECTION_LEFT, detail).retry_after(1).closing()
     }
 
     pub(crate) fn unreadable(status: StatusCode) -> Self {
-        let (kind, title, detail) = match status {
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                ("head-too-large", "The head of the request is too large", "At most 64 header fields and about 64 KiB are taken.")
-            }
-            StatusCode::URI_TOO_LONG => ("address-too-long", "The address is too long", "At most about 64 KiB are taken."),
-            _ => (
-                "unreadable",
-                "This is not a request",
-                "What came is not HTTP/1.1: look at the request line, the header fields and their ends.",
-            ),
+        let (kind, detail) = match status {
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => (&kinds::HEAD_TOO_LARGE, "At most 64 header fields and about 64 KiB are taken."),
+            StatusCode::URI_TOO_LONG => (&kinds::ADDRESS_TOO_LONG, "At most about 64 KiB are taken."),
+            _ => (&kinds::UNREADABLE, "What came is not HTTP/1.1: look at the request line, the header fields and their ends."),
         };
-        Self::new(status, kind, title, detail).closing()
+        Self::new(status, kind, detail).closing()
     }
 
     pub(crate) fn not_tls() -> Self {
         let detail = "This port speaks TLS: begin the address with https://.";
-        Self::new(StatusCode::BAD_REQUEST, "tls-needed", "A plain request to a TLS port", detail).closing()
+        Self::new(StatusCode::BAD_REQUEST, &kinds::TLS_NEEDED, detail).closing()
     }
 
     fn before_the_body(self) -> Self {
@@ -187,8 +173,8 @@ impl Problem {
 
     pub fn to_json(&self) -> Value {
         json!({
-            "type": format!("https://runguard.invalid/problems/{}", self.kind),
-            "title": self.title,
+            "type": format!("{}{}", kinds::PAGES, self.kind.code),
+            "title": self.kind.title,
             "status": self.status.as_u16(),
             "detail": self.detail,
             "errors": self.errors.iter().map(|error| json!({"field": error.field, "problem": error.problem})).collect::<Vec<_>>(),

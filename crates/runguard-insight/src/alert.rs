@@ -152,7 +152,7 @@ impl Default for Rule {
             count: 20,
             window: Span::from_seconds(300),
             share: 30.0,
-            at: vec![60, 80, 95, 100],
+            at: vec![50, 80, 100],
             limit: 0.0,
             unit: Counted::Credits,
             period: Period::Month,
@@ -391,10 +391,7 @@ impl Rule {
             return Err(InvalidSetting::new("at_least", format!("must be 0 or more, is {}", self.at_least)));
         }
         if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
-            return Err(InvalidSetting::new(
-                "at",
-                format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [60, 80, 95, 100]"),
-            ));
+            return Err(InvalidSetting::new("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 100]")));
         }
         Ok(())
     }
@@ -553,13 +550,19 @@ impl Rule {
         Some(self.tell(key, entry, row, turned, Severity::Warning, (title, text)))
     }
 
+    /// The group a row counts in, by its key, with what the row says of it.
+    fn group_of<'a>(&self, state: &'a mut State, row: &RowRef<'_>) -> Option<(String, &'a mut Entry)> {
+        let key = self.group_key(row);
+        let entry = state.entry(&key, row.time(), self.cooldown)?;
+        self.describe(entry, row);
+        Some((key, entry))
+    }
+
     fn judge_blocks(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
         if row.outcome != Outcome::Blocked || !self.concerns(row) {
             return None;
         }
-        let key = self.group_key(row);
-        let entry = state.entry(&key, row.time(), self.cooldown)?;
-        self.describe(entry, row);
+        let (key, entry) = self.group_of(state, row)?;
         entry.times.push_back(row.time());
         while entry.times.len() > self.count as usize {
             entry.times.pop_front();
@@ -578,9 +581,7 @@ impl Rule {
         if row.kind != Kind::Check || !self.concerns(row) {
             return None;
         }
-        let key = self.group_key(row);
-        let entry = state.entry(&key, row.time(), self.cooldown)?;
-        self.describe(entry, row);
+        let (key, entry) = self.group_of(state, row)?;
         entry.times.clear();
         entry.times.push_back(row.time());
         let length = (self.window.as_millis() as i64 / PARTS).max(1);
@@ -615,9 +616,7 @@ impl Rule {
         if !self.concerns(row) || !logged::is_degraded(row) {
             return None;
         }
-        let key = self.group_key(row);
-        let entry = state.entry(&key, row.time(), self.cooldown)?;
-        self.describe(entry, row);
+        let (key, entry) = self.group_of(state, row)?;
         entry.times.clear();
         entry.times.push_back(row.time());
         let turned = entry.latch().turn_on(row.time(), self.cooldown)?;
@@ -654,7 +653,7 @@ impl Rule {
 
     fn amount(&self, operations: u64) -> f64 {
         match self.unit {
-            Counted::Credits => operations as f64 * self.savings.credits_per_operation,
+            Counted::Credits => self.savings.credits(operations),
             Counted::Operations => operations as f64,
         }
     }
@@ -672,9 +671,7 @@ impl Rule {
 
     fn judge_consumption(&self, state: &mut State, row: &RowRef<'_>) -> Vec<Alert> {
         let Some(operations) = self.operations(row) else { return Vec::new() };
-        let group = self.group_key(row);
-        let Some(entry) = state.entry(&group, row.time(), self.cooldown) else { return Vec::new() };
-        self.describe(entry, row);
+        let Some((group, entry)) = self.group_of(state, row) else { return Vec::new() };
         let before = entry.used.back().map(|used| used.ends);
         self.count_used(entry, self.period, operations, row.time(), 1);
         let Some(used) = entry.used.back().copied() else { return Vec::new() };
@@ -715,9 +712,7 @@ impl Rule {
 
     fn judge_spike(&self, state: &mut State, row: &RowRef<'_>) -> Option<Alert> {
         let operations = self.operations(row)?;
-        let key = self.group_key(row);
-        let entry = state.entry(&key, row.time(), self.cooldown)?;
-        self.describe(entry, row);
+        let (key, entry) = self.group_of(state, row)?;
         self.count_used(entry, Period::Day, operations, row.time(), SPIKE_DAYS + 1);
         let today = entry.used.back().copied()?;
         let days_ago = |used: &Used| (today.ends.millis_since(used.ends) + DAY_MILLIS / 2) / DAY_MILLIS;

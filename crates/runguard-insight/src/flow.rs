@@ -6,6 +6,7 @@
 
 use runguard_guards::input::closest;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// One name, several, or none: as people write them.
@@ -48,6 +49,79 @@ pub struct Plan {
     pub goals: BTreeMap<String, Names>,
     /// What the agent can call.
     pub actions: Names,
+}
+
+/// What a plan has, and whether it is names by a name, lists of names, or names.
+const PARTS: [(&str, Shape); 6] = [
+    ("start", Shape::Names),
+    ("bots", Shape::NamesByName),
+    ("ends", Shape::Names),
+    ("accepted_cycles", Shape::ListsOfNames),
+    ("goals", Shape::NamesByName),
+    ("actions", Shape::Names),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Names,
+    ListsOfNames,
+    NamesByName,
+}
+
+impl Shape {
+    const fn wanted(self) -> &'static str {
+        match self {
+            Self::Names => "a name or a list of names, such as [billing, person]",
+            Self::ListsOfNames => "a list of circles, such as [[desk, billing]]",
+            Self::NamesByName => "names with the names that belong to each, such as {desk: [billing, person]}",
+        }
+    }
+}
+
+/// What of something written is no plan, for whoever wrote it; `None` when all of it is.
+pub fn misshapen(written: &Value) -> Option<String> {
+    let Value::Object(parts) = written else {
+        let has = PARTS.map(|(part, _)| part).join(", ");
+        return Some(format!("a plan has {has}, each with a colon behind it, and this is {}", kind_of(written)));
+    };
+    parts.iter().find_map(|(part, value)| {
+        if let Some((_, shape)) = PARTS.iter().find(|(known, _)| known == part) {
+            return misshapen_part(part, *shape, value);
+        }
+        let known = PARTS.map(|(part, _)| part.to_owned());
+        Some(format!("a plan has no part '{part}'{}; it has {}", meant(part, known.iter()), known.join(", ")))
+    })
+}
+
+fn misshapen_part(part: &str, shape: Shape, value: &Value) -> Option<String> {
+    let is_name = |value: &Value| value.is_string();
+    let is_names = |value: &Value| value.is_null() || is_name(value) || value.as_array().is_some_and(|names| names.iter().all(is_name));
+    let must_be = |place: &str, shape: Shape, value: &Value| {
+        let inside = value.as_array().and_then(|names| names.iter().find(|name| !is_name(name)));
+        let is = inside.map_or_else(|| format!("is {}", kind_of(value)), |inside| format!("has {} in it", kind_of(inside)));
+        format!("'{place}' must be {}, and it {is}; a number that is a name needs quotes", shape.wanted())
+    };
+    match (shape, value) {
+        (Shape::Names, value) => (!is_names(value)).then(|| must_be(part, shape, value)),
+        (Shape::ListsOfNames, Value::Array(circles)) => {
+            circles.iter().find(|circle| !is_names(circle)).map(|circle| must_be(part, shape, circle))
+        }
+        (Shape::NamesByName, Value::Object(entries)) => {
+            entries.iter().find(|(_, names)| !is_names(names)).map(|(name, names)| must_be(&format!("{part}.{name}"), Shape::Names, names))
+        }
+        (Shape::ListsOfNames | Shape::NamesByName, value) => Some(must_be(part, shape, value)),
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "empty",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table of names",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -7,6 +7,8 @@
 pub mod advice;
 pub mod consumption;
 pub mod digest;
+pub mod session_list;
+pub mod spend;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -263,6 +265,16 @@ pub struct Insight {
     /// Sessions to look at.
     pub sessions: Vec<String>,
     pub saves: Saves,
+}
+
+impl Insight {
+    /// What it is known by, as long as it is about the same: its kind, its guard and its subject. It tells nothing of them.
+    pub fn key(&self) -> String {
+        let parts = [Some(&self.id), self.guard.as_ref(), self.subject.as_ref()];
+        // Not there is not the same as empty.
+        let text: Vec<String> = parts.iter().map(|part| part.map_or("-".to_owned(), |part| format!("+{part}"))).collect();
+        runguard_core::fingerprint::hex16(text.join("\0").as_bytes())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

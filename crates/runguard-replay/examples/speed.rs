@@ -7,7 +7,8 @@
 use runguard_core::Span;
 use runguard_core::money::NanoDollars;
 use runguard_guards::policy::Tree;
-use runguard_replay::evaluate::{Progress, Reading};
+use runguard_replay::evaluate::{Progress, Reading, Recorded};
+use runguard_replay::labels::Labels;
 use runguard_replay::replay::{Ask, By, files_of, replay};
 use runguard_replay::rules::{Caps, Guards, Presets, Watched};
 use runguard_replay::trace::Detail;
@@ -68,7 +69,8 @@ fn main() -> Result<(), Failure> {
 }
 
 fn read(files: &[PathBuf], guards: &Guards, threads: usize, pack: Option<&Path>) -> Result<u64, Failure> {
-    let reading = Reading { files, format: None, detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+    let labels = Labels::default();
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
     Ok(replay(&reading, &Ask { guards, against: &[], by: &[By::Source], pack })?.steps)
 }
 

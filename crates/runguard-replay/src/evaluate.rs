@@ -5,8 +5,9 @@
 
 mod reading;
 
-pub use reading::{Order, Progress, Reading, Unread, Worker, bytes_on_disk, each_run};
+pub use reading::{Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
 
+use crate::labels::Labels;
 use crate::rules::Contender;
 use crate::trace::{Broken, Detail, Run, Step};
 use serde::Serialize;
@@ -45,12 +46,19 @@ pub struct Tally {
     /// Neither known to have succeeded nor to have failed.
     pub unknown: u64,
     pub unknown_stopped: u64,
+    pub unknown_steps: u64,
+    /// What comes after the stop of those: it would not have been spent, and nobody knows whether it was worth it.
+    pub unknown_after_steps: u64,
+    pub unknown_after_tokens: u64,
+    pub unknown_after_dollars: f64,
     /// For the deviation of the share of steps saved: sums of saved², saved × steps and steps².
     #[serde(skip)]
     squares: [f64; 3],
     /// The same of steps lost.
     #[serde(skip)]
     lost_squares: [f64; 3],
+    #[serde(skip)]
+    unknown_squares: [f64; 3],
 }
 
 /// What steps cost, on a grid of 2⁻³⁰ dollars: sums of such amounts are exact (up to eight million dollars), so that the order
@@ -101,6 +109,11 @@ impl Tally {
             None => {
                 tally.unknown = 1;
                 tally.unknown_stopped = stopped;
+                tally.unknown_steps = steps;
+                tally.unknown_after_steps = after.len() as u64;
+                tally.unknown_after_tokens = tokens_of(after);
+                tally.unknown_after_dollars = dollars_of(after);
+                tally.unknown_squares = squares_of(tally.unknown_after_steps, steps);
             }
         }
         if run.stuck == Some(true) {
@@ -140,6 +153,20 @@ impl Tally {
     pub fn lost(&self) -> Share {
         share_of_steps(self.lost_steps, self.successful_steps, self.successful, self.lost_squares)
     }
+
+    /// Of the steps of runs whose end is not known, those that would not have been made.
+    pub fn unknown_after(&self) -> Share {
+        share_of_steps(self.unknown_after_steps, self.unknown_steps, self.unknown, self.unknown_squares)
+    }
+
+    /// All that would not have been done after stops, whatever became of the runs: steps, tokens, dollars.
+    pub fn after(&self) -> (u64, u64, f64) {
+        (
+            self.saved_steps + self.lost_steps + self.unknown_after_steps,
+            self.saved_tokens.saturating_add(self.lost_tokens).saturating_add(self.unknown_after_tokens),
+            self.saved_dollars + self.lost_dollars + self.unknown_after_dollars,
+        )
+    }
 }
 
 /// The steps of one run hang together, so the deviation is that of a ratio over runs.
@@ -172,8 +199,12 @@ impl AddAssign<&Self> for Tally {
         self.stuck_found += other.stuck_found;
         self.unknown += other.unknown;
         self.unknown_stopped += other.unknown_stopped;
-        let squares = self.squares.iter_mut().chain(&mut self.lost_squares);
-        for (sum, more) in squares.zip(other.squares.iter().chain(&other.lost_squares)) {
+        self.unknown_steps += other.unknown_steps;
+        self.unknown_after_steps += other.unknown_after_steps;
+        self.unknown_after_tokens += other.unknown_after_tokens;
+        self.unknown_after_dollars += other.unknown_after_dollars;
+        let squares = self.squares.iter_mut().chain(&mut self.lost_squares).chain(&mut self.unknown_squares);
+        for (sum, more) in squares.zip(other.squares.iter().chain(&other.lost_squares).chain(&other.unknown_squares)) {
             *sum += more;
         }
     }
@@ -309,7 +340,8 @@ pub fn evaluate(files: &[PathBuf], contenders: &[Contender], threads: usize) -> 
             self.report.add(self.contenders, &run);
         }
     }
-    let reading = Reading { files, format: None, detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+    let labels = Labels::default();
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: Detail::Fingerprints, threads, progress: &Progress::default() };
     let (workers, unread) = each_run(&reading, || Adds { contenders, report: Report::default() });
     let mut report = Report::default();
     for worker in workers {

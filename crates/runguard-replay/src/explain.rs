@@ -1,13 +1,15 @@
 //! One run, step by step: what the detector saw, what it had counted, what it said and why.
 //!
-//! Everything shown is read from the detector itself, which is handed the recorded steps one by one; nothing is counted here.
+//! The run is watched as `replay` watches it, by the same guards, and everything shown is read from them as they see the recorded
+//! steps one by one; nothing is counted here.
 
 use crate::format::{self, Format, OpenError};
-use crate::rules;
-use crate::trace::{Broken, Detail, Kind, Run, Step};
-use crate::tune::Amounts;
-use runguard_core::detect::stall::{Counters, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
-use runguard_core::limits::InvalidSetting;
+use crate::labels::Labels;
+use crate::rules::{Cause, Guards, Onlooker, Seen};
+use crate::trace::{Broken, Detail, Kind, Run};
+use crate::tune::{Amounts, amounts};
+use runguard_core::detect::stall::{Counters, Rung, StallRule, StallSettings, StallState, Verdict};
+use runguard_guards::policy::Mode;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,30 +18,6 @@ use std::path::{Path, PathBuf};
 const LONGEST_BORING: usize = 4;
 /// Of a folded stretch so many stay at each end.
 const KEPT_AT_ENDS: usize = 1;
-
-/// Who answers a message that calls nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replies {
-    /// Everything starts anew.
-    Person,
-    /// The program that drives the agent.
-    Program,
-}
-
-impl Replies {
-    /// In the runs a preset is made for.
-    pub const fn of(preset: Preset) -> Self {
-        match preset {
-            Preset::Chatbot => Self::Person,
-            Preset::Coding | Preset::Browser | Preset::Research => Self::Program,
-        }
-    }
-
-    /// Hands a recorded step to the detector, as it would have been told of it live.
-    pub(crate) fn observe(self, state: &mut StallState, settings: &StallSettings, step: &Step) -> Verdict {
-        rules::observe(state, settings, step, self == Self::Person)
-    }
-}
 
 /// Whether the call with its result had been seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -67,6 +45,16 @@ impl Serialize for Fingerprint {
     }
 }
 
+/// A finding of another guard or of a budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Other {
+    pub rule: &'static str,
+    /// In words.
+    pub why: &'static str,
+    /// It ends a run; otherwise it only observes.
+    pub enforced: bool,
+}
+
 /// A step, and where the detector stood after it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExplainedStep {
@@ -90,6 +78,10 @@ pub struct ExplainedStep {
     pub why: String,
     /// What the model is told.
     pub nudge: String,
+    /// What other guards and budgets found here.
+    pub others: Vec<Other>,
+    /// The rule that ends the run after this step, as `replay` names it.
+    pub ended_by: Option<&'static str>,
     /// A person has answered: counting starts anew.
     pub starts_anew: bool,
     pub args_text: String,
@@ -99,7 +91,7 @@ pub struct ExplainedStep {
 impl ExplainedStep {
     /// Nothing that anybody would look for.
     fn is_boring(&self) -> bool {
-        self.rung == Rung::GoOn && self.news != News::Known && !self.failed && !self.starts_anew
+        self.rung == Rung::GoOn && self.news != News::Known && !self.failed && !self.starts_anew && self.others.is_empty()
     }
 }
 
@@ -114,20 +106,24 @@ pub struct Explained {
     pub success: Option<bool>,
     pub file: PathBuf,
     pub line: u64,
+    /// The kind of agent it was taken for.
+    pub preset: &'static str,
     pub settings: StallSettings,
     pub steps: Vec<ExplainedStep>,
     /// The number of the step after which the run is ended.
     pub stopped_after: Option<usize>,
+    /// The rule that ends it, as `replay` names it.
+    pub stopped_by: Option<&'static str>,
     pub in_all: Amounts,
     /// What follows the stop: saved when the run failed, lost when it succeeded.
     pub after: Amounts,
 }
 
-/// Explains a run by these thresholds.
-pub fn explain(run: &Run, settings: &StallSettings, replies: Replies) -> Result<Explained, InvalidSetting> {
-    settings.check()?;
-    let mut state = StallState::default();
-    let mut explained = Explained {
+/// Explains a run by these guards.
+pub fn explain(run: &Run, guards: &Guards) -> Explained {
+    let mut timeline = Timeline { steps: Vec::with_capacity(run.steps.len()), before: Counters::default() };
+    let found = guards.watch().run_before(run, &mut timeline);
+    Explained {
         id: run.id.clone(),
         source: run.source.clone(),
         task: run.task.clone(),
@@ -136,32 +132,48 @@ pub fn explain(run: &Run, settings: &StallSettings, replies: Replies) -> Result<
         success: run.success,
         file: run.place.file.to_path_buf(),
         line: run.place.line,
-        settings: settings.clone(),
-        steps: Vec::with_capacity(run.steps.len()),
-        stopped_after: None,
-        in_all: Amounts::default(),
-        after: Amounts::default(),
-    };
-    for (index, step) in run.steps.iter().enumerate() {
-        let before = state.counters(settings);
-        let verdict = replies.observe(&mut state, settings, step);
-        let counters = state.counters(settings);
-        let amounts = Amounts { steps: 1, tokens: step.tokens, dollars: step.dollars };
-        explained.in_all.add(amounts);
-        if explained.stopped_after.is_some() {
-            explained.after.add(amounts);
-        } else if verdict.rung == Rung::Stop {
-            explained.stopped_after = Some(index + 1);
-        }
+        preset: found.preset.name(),
+        settings: guards.stall_settings(found.preset).clone(),
+        steps: timeline.steps,
+        stopped_after: found.ended.map(|(at, _)| at + 1),
+        stopped_by: found.ended.map(|(_, cause)| cause.code()),
+        in_all: amounts(run, 0),
+        after: found.ended.map(|(at, _)| amounts(run, at + 1)).unwrap_or_default(),
+    }
+}
+
+/// Writes down what guards see.
+struct Timeline {
+    steps: Vec<ExplainedStep>,
+    /// Of the stall detector, before the step at hand.
+    before: Counters,
+}
+
+impl Onlooker for Timeline {
+    fn before(&mut self, state: &StallState, settings: &StallSettings) {
+        self.before = state.counters(settings);
+    }
+
+    fn after(&mut self, seen: &Seen<'_>) {
+        let Seen { at, step, stall, verdict, others, ended } = *seen;
+        let counters = stall.map_or_else(Counters::default, |(state, settings)| state.counters(settings));
         let message = step.kind == Kind::Message;
         let news = match step.kind {
-            Kind::Call if counters.pairs > before.pairs && counters.latest_new => News::New,
-            Kind::Call if counters.pairs > before.pairs => News::Known,
+            Kind::Call if counters.pairs > self.before.pairs && counters.latest_new => News::New,
+            Kind::Call if counters.pairs > self.before.pairs => News::Known,
             Kind::Call | Kind::Message => News::NotCounted,
         };
+        // What only observes neither ends a run nor keeps a call back.
+        let rung_of = |(verdict, mode): &(Verdict, Mode)| match (verdict.rung, mode) {
+            (_, Mode::Off) => Rung::GoOn,
+            (Rung::Stop | Rung::Block, Mode::Observe) => Rung::Observe,
+            (rung, Mode::Observe | Mode::Enforce) => rung,
+        };
+        let rung = verdict.as_ref().map_or(Rung::GoOn, rung_of);
+        let said = verdict.as_ref().map(|(verdict, _)| verdict).filter(|_| rung > Rung::GoOn);
         let texts = step.texts.as_deref();
-        explained.steps.push(ExplainedStep {
-            number: index + 1,
+        self.steps.push(ExplainedStep {
+            number: at + 1,
             message,
             tool: String::from(&*step.tool),
             args: Fingerprint(step.args),
@@ -172,16 +184,21 @@ pub fn explain(run: &Run, settings: &StallSettings, replies: Replies) -> Result<
             at_millis: step.at_millis,
             news,
             counters,
-            rung: verdict.rung,
-            rule: verdict.rule,
-            why: if verdict.rung == Rung::GoOn { String::new() } else { verdict.to_string() },
-            nudge: if verdict.rung >= Rung::Steer { verdict.nudge(&step.tool) } else { String::new() },
-            starts_anew: message && before != Counters::default() && counters == Counters::default(),
+            rung,
+            rule: said.and_then(|verdict| verdict.rule),
+            why: said.map(ToString::to_string).unwrap_or_default(),
+            nudge: said.filter(|_| rung >= Rung::Steer).map(|verdict| verdict.nudge(&step.tool)).unwrap_or_default(),
+            others: others
+                .iter()
+                .filter(|(_, mode)| *mode != Mode::Off)
+                .map(|(cause, mode)| Other { rule: cause.code(), why: cause.words(), enforced: *mode == Mode::Enforce })
+                .collect(),
+            ended_by: ended.map(Cause::code),
+            starts_anew: message && self.before != Counters::default() && counters == Counters::default(),
             args_text: texts.map(|texts| texts.args.clone()).unwrap_or_default(),
             result_text: texts.map(|texts| texts.result.clone()).unwrap_or_default(),
         });
     }
-    Ok(explained)
 }
 
 /// A stretch of a timeline.
@@ -241,10 +258,13 @@ impl Explained {
         if dollars > 0.0 {
             amounts.push_str(&format!(", ${dollars:.4}"));
         }
+        let by = self.stopped_by.map(|rule| format!(" by {rule}")).unwrap_or_default();
         match self.success {
-            Some(false) => format!("Stopped after step {stopped}: saves {amounts}."),
-            Some(true) => format!("Stopped after step {stopped}, although the run went on to succeed: a false stop that loses {amounts}."),
-            None => format!("Stopped after step {stopped}: {amounts} are not made. Whether the run succeeded is not known."),
+            Some(false) => format!("Stopped after step {stopped}{by}: saves {amounts}."),
+            Some(true) => {
+                format!("Stopped after step {stopped}{by}, although the run went on to succeed: a false stop that loses {amounts}.")
+            }
+            None => format!("Stopped after step {stopped}{by}: {amounts} are not made. Whether the run succeeded is not known."),
         }
     }
 }
@@ -307,7 +327,7 @@ impl std::error::Error for NotFound {}
 const KEPT_BROKEN: usize = 20;
 
 /// The run that is meant, with its texts, and whether its file holds others.
-pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>) -> Result<(Run, bool), NotFound> {
+pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>, labels: &Labels) -> Result<(Run, bool), NotFound> {
     let (files, name) = match wanted {
         Wanted::First(file) => (std::slice::from_ref(file), "a run".to_owned()),
         Wanted::Line(file, line) => (std::slice::from_ref(file), format!("the run of line {line}")),
@@ -324,7 +344,8 @@ pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>) -> Resul
         let mut runs = format::open(file, format, Detail::Texts).map_err(NotFound::Unreadable)?;
         while let Some(run) = runs.next() {
             match run {
-                Ok(run) if is_meant(&run) => {
+                Ok(mut run) if is_meant(&run) => {
+                    labels.label(&mut run);
                     let others = read > 0 || runs.any(|other| other.is_ok());
                     return Ok((run, others));
                 }
@@ -341,10 +362,21 @@ pub fn find(wanted: &Wanted, files: &[PathBuf], format: Option<Format>) -> Resul
 mod tests {
     use super::*;
     use crate::rules::tests::{call, run};
+    use crate::rules::{Caps, Presets, Watched};
+    use crate::trace::Step;
+    use proptest::prelude::*;
+    use runguard_core::detect::stall::Preset;
+    use runguard_guards::policy::Tree;
+    use serde_json::json;
     use std::io::Write;
+    use std::sync::LazyLock;
+
+    fn guards(preset: Preset, watched: &[Watched]) -> Guards {
+        Guards::new(Presets { always: Some(preset), by_source: Vec::new() }, &Tree::new(), watched, Caps::default()).unwrap()
+    }
 
     fn explained(steps: Vec<Step>) -> Explained {
-        explain(&run("s", steps), &Preset::Coding.settings(), Replies::Program).unwrap()
+        explain(&run("s", steps), &guards(Preset::Coding, &[Watched::Stall]))
     }
 
     #[test]
@@ -362,8 +394,9 @@ mod tests {
         );
         assert_eq!(explained.steps[3].why, "the same call gave the same result 4 times in a row");
         assert!(explained.steps[2].nudge.contains("sh 3 times"), "{:?}", explained.steps[2].nudge);
-        assert_eq!(explained.verdict(), "Stopped after step 4: saves 2 of 6 steps, 20 tokens, $1.0000.");
-        let good = explain(&Run { success: Some(true), ..run("s", vec![call(1, 1); 6]) }, &explained.settings, Replies::Program).unwrap();
+        assert_eq!(explained.verdict(), "Stopped after step 4 by stall.identical: saves 2 of 6 steps, 20 tokens, $1.0000.");
+        let good = Run { success: Some(true), ..run("s", vec![call(1, 1); 6]) };
+        let good = explain(&good, &guards(Preset::Coding, &[Watched::Stall]));
         assert!(good.verdict().contains("a false stop that loses 2 of 6 steps"), "{}", good.verdict());
     }
 
@@ -390,7 +423,7 @@ mod tests {
         let said = Step { kind: Kind::Message, tool: "__message__".into(), ..call(5, 1) };
         let wait = Step { tool: "wait".into(), ..call(1, 1) };
         let steps = vec![call(1, 1), call(1, 1), said, call(1, 1), wait];
-        let explained = explain(&run("s", steps), &Preset::Coding.settings(), Replies::Person).unwrap();
+        let explained = explain(&run("s", steps), &guards(Preset::Chatbot, &[Watched::Stall]));
         assert!(explained.steps[2].starts_anew && !explained.steps[1].starts_anew);
         assert_eq!((explained.steps[3].counters.identical, explained.steps[3].news), (1, News::New));
         assert_eq!((explained.steps[4].news, explained.stopped_after), (News::NotCounted, None));
@@ -418,14 +451,92 @@ mod tests {
         }
         writeln!(file, "{{").unwrap();
         let path = file.path().to_owned();
-        let found = |wanted: Wanted| find(&wanted, std::slice::from_ref(&path), None).map(|(run, others)| (run.id, others));
+        let found =
+            |wanted: Wanted| find(&wanted, std::slice::from_ref(&path), None, &Labels::default()).map(|(run, others)| (run.id, others));
         assert_eq!(found(Wanted::First(path.clone())).unwrap(), ("a".to_owned(), true));
         assert_eq!(found(Wanted::Line(path.clone(), 2)).unwrap().0, "b");
         assert_eq!(found(Wanted::AnyFile("b".into())).unwrap().0, "b");
         let missing = found(Wanted::AnyFile("c".into())).unwrap_err().to_string();
         assert!(missing.contains("`c` is not among the 2 runs") && missing.contains(":3: "), "{missing}");
         assert!(matches!(found(Wanted::First("/nowhere".into())), Err(NotFound::Unreadable(_))));
-        let (run, _) = find(&Wanted::AnyFile("b".into()), &[path], None).unwrap();
+        let (run, _) = find(&Wanted::AnyFile("b".into()), &[path], None, &Labels::default()).unwrap();
         assert_eq!(run.steps[0].texts.as_ref().unwrap().args, r#"{"c":"ls"}"#);
+    }
+
+    /// Every way in which a run can be watched: kinds of agents, guards, modes, limits, exceptions for tools.
+    static WAYS: LazyLock<Vec<Guards>> = LazyLock::new(ways);
+
+    fn ways() -> Vec<Guards> {
+        let caps = Caps { steps: Some(30), ..Caps::default() };
+        let all = [Watched::Stall, Watched::Loop, Watched::ToolCall];
+        let tree = |value: serde_json::Value| value.as_object().unwrap().clone();
+        let observed = tree(json!({"stall": {"mode": "observe"}}));
+        let by_tool = tree(json!({"stall": {"tools": {"sh": {"identical": {"steer": 0, "block": 0, "stop": 7}}}}, "loop": {"repeats": 3}}));
+        let mut ways = Vec::new();
+        for always in Preset::ALL.into_iter().map(Some).chain([None]) {
+            let presets = Presets { always, by_source: Vec::new() };
+            for (settings, watched, caps) in [
+                (&Tree::new(), &all[..2], Caps::default()),
+                (&Tree::new(), &all[..], caps),
+                (&observed, &all[..2], Caps::default()),
+                (&by_tool, &all[1..], caps),
+                (&by_tool, &all[..2], Caps::default()),
+            ] {
+                ways.push(Guards::new(presets.clone(), settings, watched, caps).unwrap());
+            }
+        }
+        ways
+    }
+
+    /// What is explained is what `replay` counts.
+    fn assert_one_truth(run: &Run, guards: &Guards) {
+        let (found, explained) = (guards.watch().run(run), explain(run, guards));
+        assert_eq!(found.ended.map(|(at, _)| at + 1), explained.stopped_after, "{}", run.id);
+        assert_eq!(found.ended.map(|(_, cause)| cause.code()), explained.stopped_by, "{}", run.id);
+        let ended: Vec<(usize, &str)> = explained.steps.iter().filter_map(|step| Some((step.number, step.ended_by?))).collect();
+        assert_eq!(ended, found.ended.map(|(at, cause)| (at + 1, cause.code())).into_iter().collect::<Vec<_>>(), "{}", run.id);
+        if let Some((at, cause)) = found.ended {
+            let step = &explained.steps[at];
+            let is_told = match cause {
+                Cause::Stall(rule) => step.rung == Rung::Stop && step.rule == Some(rule),
+                Cause::Cycle | Cause::Ceiling | Cause::Budget(_) => {
+                    step.others.iter().any(|other| other.rule == cause.code() && other.enforced)
+                }
+            };
+            assert!(is_told, "{}: {step:?}", run.id);
+        }
+    }
+
+    #[test]
+    fn what_is_explained_of_recorded_runs_is_what_replay_counts() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats");
+        let mut ended = 0;
+        for file in format::files(&fixtures).unwrap() {
+            for run in format::open(&file, None, Detail::Texts).unwrap().filter_map(Result::ok) {
+                // Fixtures are short: told again and again, something ends them.
+                let again = Run { steps: run.steps.iter().cycle().take(40).cloned().collect(), ..run.clone() };
+                for guards in &*WAYS {
+                    assert_one_truth(&run, guards);
+                    assert_one_truth(&again, guards);
+                    ended += usize::from(guards.watch().run(&again).ended.is_some());
+                }
+            }
+        }
+        assert!(ended > 100, "{ended}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_explained_is_what_replay_counts(
+            steps in prop::collection::vec((0_u64..5, 0_u64..3, 0_u64..4), 0..60), source in 0_usize..3
+        ) {
+            let steps = steps.into_iter().map(|(kind, args, result)| crate::front::tests::step(kind, args, result)).collect();
+            let run = run(["mine", "taubench", "webarena"][source], steps);
+            for guards in &*WAYS {
+                assert_one_truth(&run, guards);
+            }
+        }
     }
 }

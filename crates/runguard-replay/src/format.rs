@@ -19,6 +19,7 @@ mod records;
 mod sketch;
 mod spans;
 mod swe_agent;
+mod tau_bench;
 
 use crate::packed::Frames;
 use crate::trace::{self, Broken, Detail, Lines, ReadAt, Run};
@@ -51,10 +52,11 @@ pub enum Format {
     ClaudeCode,
     SweAgent,
     OpenHands,
+    TauBench,
 }
 
 impl Format {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Traces,
         Self::Packed,
         Self::DecisionLog,
@@ -67,6 +69,7 @@ impl Format {
         Self::ClaudeCode,
         Self::SweAgent,
         Self::OpenHands,
+        Self::TauBench,
     ];
 
     pub fn code(self) -> &'static str {
@@ -83,6 +86,7 @@ impl Format {
             Self::ClaudeCode => "claude-code",
             Self::SweAgent => "swe-agent",
             Self::OpenHands => "openhands",
+            Self::TauBench => "taubench",
         }
     }
 
@@ -204,6 +208,7 @@ fn reader_of(format: Format) -> Option<Box<dyn Reader>> {
         Format::ClaudeCode => Box::new(claude_code::ClaudeCode::default()),
         Format::SweAgent => Box::new(swe_agent::SweAgent),
         Format::OpenHands => Box::new(openhands::OpenHands::default()),
+        Format::TauBench => Box::new(tau_bench::TauBench),
     })
 }
 
@@ -427,7 +432,7 @@ fn guess_of(input: impl BufRead) -> Option<Format> {
 }
 
 /// What is to be read of a path, each to be [opened](open): the path itself when it is a file, or a folder that is one log (a
-/// data folder, the completions of one run of `OpenHands`); else the files in it, in order, that may hold runs.
+/// data folder, the completions or events of one run of `OpenHands`); else the files in it, in order, that may hold runs.
 pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         fs::metadata(path)?;
@@ -445,7 +450,7 @@ fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Re
     }
     let mut entries: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     entries.sort();
-    if is_completions(&entries) {
+    if is_one_run(&entries) {
         found.push(folder.to_owned());
         return Ok(());
     }
@@ -465,21 +470,29 @@ fn files_below(folder: &Path, deeper: usize, found: &mut Vec<PathBuf>) -> io::Re
 fn may_hold_runs(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
+    // What programs keep beside runs.
+    if ["report.json", "base_state.json", "sessions-index.json"].contains(&name) || name.ends_with(".meta.json") {
+        return false;
+    }
     [".jsonl", ".ndjson", ".json", ".traj", ".runs"].iter().any(|end| name.ends_with(end))
 }
 
-/// Whether a folder holds the completions of one run: more than one file, and the first is one.
-fn is_completions(entries: &[PathBuf]) -> bool {
+/// Whether a folder holds one run, a file for each completion or event: more than one file, and the first is one.
+fn is_one_run(entries: &[PathBuf]) -> bool {
     let mut files = entries.iter().filter(|entry| entry.is_file() && may_hold_runs(entry));
     let Some(first) = files.next() else { return false };
     let input = fs::File::open(first).map(BufReader::new);
-    files.next().is_some() && input.is_ok_and(|input| sketch::is_completion(Records::new(input)))
+    files.next().is_some() && input.is_ok_and(|input| sketch::is_part(Records::new(input)))
 }
 
 fn json_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     files.retain(|path| path.is_file() && may_hold_runs(path));
-    files.sort();
+    // Events that are numbered are in the order of the numbers: 9.json, 10.json.
+    files.sort_by_cached_key(|path| {
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+        (number, path.clone())
+    });
     Ok(files)
 }
 

@@ -11,7 +11,9 @@ use serde::Serialize;
 use std::fmt;
 
 /// Rules that are tuned, in the order in which their parts stand in a candidate.
-pub const RULES: [StallRule; 5] = StallRule::ALL;
+pub const RULES: [StallRule; StallRule::ALL.len()] = StallRule::ALL;
+/// How many there are.
+pub const TUNED: usize = RULES.len();
 /// Values of one rule; more would be a finer grid than runs can tell apart.
 pub const MAX_PARTS: usize = 16;
 
@@ -55,6 +57,9 @@ impl Part {
             StallRule::Cycle => settings.cycle.stop,
             StallRule::SameError => settings.same_error.stop,
             StallRule::Messages => settings.messages.stop,
+            StallRule::Unmoved => settings.unmoved.stop,
+            StallRule::PutBack => settings.put_back.stop,
+            StallRule::SameResult => settings.same_result.stop,
             StallRule::Novelty if settings.novelty_window > 0 && settings.novelty_rung == Rung::Stop => {
                 return Self::Novelty { window: settings.novelty_window, max_new: settings.novelty_max_new };
             }
@@ -69,6 +74,9 @@ impl Part {
             StallRule::Cycle => &mut settings.cycle,
             StallRule::SameError => &mut settings.same_error,
             StallRule::Messages => &mut settings.messages,
+            StallRule::Unmoved => &mut settings.unmoved,
+            StallRule::PutBack => &mut settings.put_back,
+            StallRule::SameResult => &mut settings.same_result,
             StallRule::Novelty => {
                 let (window, max_new) = if let Self::Novelty { window, max_new } = self { (window, max_new) } else { (0, 0) };
                 (settings.novelty_window, settings.novelty_max_new, settings.novelty_rung) = (window, max_new, Rung::Stop);
@@ -92,11 +100,11 @@ impl Part {
 pub struct Grid {
     base: StallSettings,
     /// One list a rule, as in [`RULES`].
-    axes: [Vec<Part>; 5],
+    axes: [Vec<Part>; TUNED],
 }
 
 /// A combination: for each rule which of its values.
-pub type Candidate = [u8; 5];
+pub type Candidate = [u8; TUNED];
 
 impl Grid {
     /// What is tried when nothing is said: for each rule never, what the settings say, and values around what is usual.
@@ -106,12 +114,35 @@ impl Grid {
             let mut parts = match rule {
                 StallRule::Identical | StallRule::SameError => stops(&[3, 4, 5, 6, 8]),
                 StallRule::Cycle | StallRule::Messages => stops(&[3, 4, 5]),
+                // As they are, unless other values are asked for: what they look for is rare, and every axis multiplies the others.
+                StallRule::Unmoved | StallRule::PutBack | StallRule::SameResult => return vec![Part::of(&base, rule)],
                 StallRule::Novelty => [(5, 1), (6, 1), (8, 1), (10, 2)].map(|(window, max_new)| Part::Novelty { window, max_new }).to_vec(),
             };
             parts.extend([Part::Off, Part::of(&base, rule)]);
             tidy(parts)
         });
         Self { base: base.highest(Rung::Stop), axes }
+    }
+
+    /// [`Self::around`] for runs of several kinds: also what each of their settings says.
+    pub fn around_all(bases: &[StallSettings]) -> Self {
+        let mut grid = Self::around(bases.first().cloned().unwrap_or_default());
+        for (axis, rule) in grid.axes.iter_mut().zip(RULES) {
+            axis.extend(bases.iter().map(|base| Part::of(base, rule)));
+            *axis = tidy(std::mem::take(axis));
+        }
+        grid
+    }
+
+    /// The same values, with everything else as these settings have it.
+    #[must_use]
+    pub fn with_base(&self, base: StallSettings) -> Self {
+        Self { base: base.highest(Rung::Stop), axes: self.axes.clone() }
+    }
+
+    /// What is nearest to the settings as they are.
+    pub fn nearest(&self) -> Candidate {
+        (0..self.len()).map(|index| self.candidate(index)).min_by_key(|candidate| self.distance(*candidate)).unwrap_or_default()
     }
 
     /// Tries these values of a rule, and no others.
@@ -147,7 +178,7 @@ impl Grid {
 
     pub fn candidate(&self, index: usize) -> Candidate {
         let mut rest = index;
-        let mut candidate = [0; 5];
+        let mut candidate = [0; TUNED];
         for (part, axis) in candidate.iter_mut().zip(&self.axes).rev() {
             *part = (rest % axis.len()) as u8;
             rest /= axis.len();
@@ -155,8 +186,8 @@ impl Grid {
         candidate
     }
 
-    pub fn parts(&self, candidate: Candidate) -> [Part; 5] {
-        let mut parts = [Part::Off; 5];
+    pub fn parts(&self, candidate: Candidate) -> [Part; TUNED] {
+        let mut parts = [Part::Off; TUNED];
         for ((part, axis), chosen) in parts.iter_mut().zip(&self.axes).zip(candidate) {
             *part = axis[usize::from(chosen)];
         }
@@ -178,12 +209,17 @@ impl Grid {
         (changed, std::cmp::Reverse(parts.iter().map(|part| u64::from(part.patience())).sum()))
     }
 
+    /// Whether a value can end a run; those without a threshold for it may, of long runs.
+    fn ends_runs(&self, rule: StallRule, part: Part) -> bool {
+        part != Part::Off || (self.base.long_run > 0 && matches!(rule, StallRule::Unmoved | StallRule::PutBack))
+    }
+
     /// In which of [`Self::probes`] each part of a candidate is found; one that is off is in none.
-    pub fn probes_of(&self, candidate: Candidate) -> [Option<usize>; 5] {
-        let mut found = [None; 5];
+    pub fn probes_of(&self, candidate: Candidate) -> [Option<usize>; TUNED] {
+        let mut found = [None; TUNED];
         let mut first = 0;
-        for ((found, axis), chosen) in found.iter_mut().zip(&self.axes).zip(candidate) {
-            let is_on = |part: &Part| *part != Part::Off;
+        for (((found, axis), chosen), rule) in found.iter_mut().zip(&self.axes).zip(candidate).zip(RULES) {
+            let is_on = |part: &Part| self.ends_runs(rule, *part);
             let before = axis[..usize::from(chosen)].iter().filter(|part| is_on(part)).count();
             *found = is_on(&axis[usize::from(chosen)]).then_some(first + before);
             first += axis.iter().filter(|part| is_on(part)).count();
@@ -195,7 +231,7 @@ impl Grid {
     pub fn probes(&self) -> Result<Vec<StallSettings>, InvalidSetting> {
         let mut probes = Vec::new();
         for (rule, axis) in RULES.into_iter().zip(&self.axes) {
-            for part in axis.iter().filter(|part| **part != Part::Off) {
+            for part in axis.iter().filter(|part| self.ends_runs(rule, **part)) {
                 // The rule's own nudges stay: which round of calls is looked at depends on the lowest of its thresholds.
                 let mut settings = self.base.clone();
                 part.apply(rule, &mut settings);
@@ -228,6 +264,9 @@ fn silence(rule: StallRule, settings: &mut StallSettings) {
         StallRule::Novelty => (settings.novelty_window, settings.novelty_max_new) = (0, 0),
         StallRule::SameError => settings.same_error = NEVER,
         StallRule::Messages => settings.messages = NEVER,
+        StallRule::Unmoved => settings.unmoved = NEVER,
+        StallRule::PutBack => settings.put_back = NEVER,
+        StallRule::SameResult => settings.same_result = NEVER,
     }
 }
 
@@ -258,12 +297,12 @@ pub fn pareto<K: Ord>(points: &[Point], order: impl Fn(usize) -> K) -> Vec<Point
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::explain::Replies;
+    use crate::rules::observe;
     use crate::trace::{Kind, Step};
     use proptest::prelude::*;
-    use runguard_core::detect::stall::{Preset, StallState};
+    use runguard_core::detect::stall::{Deed, Preset, StallState};
 
     fn point(candidate: usize, false_stops: u64, saved: f64) -> Point {
         Point { candidate, false_stops, saved }
@@ -283,7 +322,7 @@ mod tests {
     fn every_combination_comes_once_and_the_preset_is_among_them() {
         for preset in Preset::ALL {
             let grid = Grid::around(preset.settings());
-            let mut all: Vec<[Part; 5]> = (0..grid.len()).map(|index| grid.parts(grid.candidate(index))).collect();
+            let mut all: Vec<[Part; TUNED]> = (0..grid.len()).map(|index| grid.parts(grid.candidate(index))).collect();
             assert!(all.len() > 1000);
             let nearest = (0..grid.len()).min_by_key(|index| grid.distance(grid.candidate(*index))).unwrap();
             assert_eq!(grid.settings(grid.candidate(nearest)), preset.settings());
@@ -316,13 +355,19 @@ mod tests {
         assert_eq!(grid.axes().next().unwrap().1, [Part::Stop(4), Part::Stop(9)]);
     }
 
-    fn step(kind: u64, args: u64, result: u64) -> Step {
+    pub(crate) fn step(kind: u64, args: u64, result: u64) -> Step {
         Step {
             kind: if kind == 0 { Kind::Message } else { Kind::Call },
             tool: ["", "read", "edit_file", "wait", "sql"][kind as usize].into(),
             args,
             result: (result < 3).then_some(result),
             error: (kind == 4 && result > 0).then_some(result),
+            deed: match kind {
+                1 => Deed::Looks,
+                2 => Deed::Edits { file: 1, by: if args == 0 { 7 } else { 7_u64.wrapping_neg() } },
+                4 => Deed::Runs,
+                _ => Deed::Unknown,
+            },
             tokens: 0,
             dollars: 0.0,
             at_millis: None,
@@ -332,7 +377,7 @@ mod tests {
 
     fn first_stop(settings: &StallSettings, steps: &[Step]) -> Option<usize> {
         let mut state = StallState::default();
-        steps.iter().position(|step| Replies::Program.observe(&mut state, settings, step).rung == Rung::Stop)
+        steps.iter().position(|step| observe(&mut state, settings, step, false).rung == Rung::Stop)
     }
 
     proptest! {

@@ -11,6 +11,7 @@ pub mod explain;
 pub mod format;
 pub mod front;
 pub mod html;
+pub mod labels;
 pub mod packed;
 pub mod replay;
 pub mod rules;

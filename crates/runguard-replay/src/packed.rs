@@ -9,6 +9,7 @@
 //! A run keeps the place where it was first read, so that what a report says of it leads to the record that has its texts.
 
 use crate::trace::{Broken, Counted, Kind, ReadAt, Run, Step};
+use runguard_core::detect::stall::Deed;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What every file begins with; the last byte is the version of what follows.
-const MAGIC: [u8; 8] = *b"RGRUNS\n\x01";
+const MAGIC: [u8; 8] = *b"RGRUNS\n\x02";
 /// Length of a frame, a check of that length, a checksum of the frame.
 const HEAD_BYTES: usize = 16;
 /// A longer frame is no run.
@@ -62,6 +63,7 @@ struct PackedStep {
     args: u64,
     result: Option<u64>,
     error: Option<u64>,
+    deed: Deed,
     tokens: u64,
     /// Most steps of most sources have no price.
     dollars: Option<f64>,
@@ -83,6 +85,7 @@ pub fn write_frame(run: &Run, out: &mut Vec<u8>) -> Result<(), String> {
             args: step.args,
             result: step.result,
             error: step.error,
+            deed: step.deed,
             tokens: step.tokens,
             dollars: (step.dollars != 0.0).then_some(step.dollars),
             at_millis: step.at_millis,
@@ -210,6 +213,7 @@ impl Frame {
                 args: step.args,
                 result: step.result,
                 error: step.error,
+                deed: step.deed,
                 tokens: step.tokens,
                 dollars: step.dollars.unwrap_or(0.0),
                 at_millis: step.at_millis,
@@ -354,6 +358,7 @@ pub(crate) mod tests {
                 args,
                 result,
                 error,
+                deed: [Deed::Unknown, Deed::Runs, Deed::Edits { file: 1, by: u64::MAX }][args as usize % 3],
                 tokens,
                 dollars: f64::from(cents) / 100.0,
                 at_millis,
@@ -481,7 +486,7 @@ pub(crate) mod tests {
         later[7] = 9;
         std::fs::write(&path, later).unwrap();
         assert!(is_packed(&path).unwrap(), "it is known for what it is");
-        assert!(Frames::open(&path).unwrap_err().to_string().contains("version 9, and this program reads version 1"));
+        assert!(Frames::open(&path).unwrap_err().to_string().contains("version 9, and this program reads version 2"));
     }
 
     #[test]

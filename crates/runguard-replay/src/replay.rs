@@ -20,11 +20,12 @@ use crate::format;
 use crate::packed::write_frame;
 use crate::rules::{Cause, Contender, Ender, Found, Guards, Nudge, Other, Watch, Watched};
 use crate::trace::{Broken, Detail, Run};
-use examples::Examples;
+use examples::{Examples, Most};
 use groups::Groups;
 use packing::Ordered;
 use positions::Positions;
 use runguard_core::detect::stall::Preset;
+use runguard_core::text::grouped;
 use serde::{Serialize, Serializer};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,64 @@ pub struct Summary {
     pub groups: Vec<Grouping>,
     /// The rules of other agents on the same runs.
     pub against: Vec<Named>,
+    /// The ended runs with most behind their end.
+    pub most_after: Vec<Example>,
+    /// Files that were found in folders and hold no runs in a form that is known.
+    pub files_left_alone: u64,
     pub notes: Vec<String>,
+}
+
+impl Summary {
+    /// What it comes to, in words: what was ended, and what would not have been spent.
+    pub fn headline(&self) -> String {
+        let sums = &self.total.sums;
+        let ended = sums.false_stops + sums.stopped + sums.unknown_stopped;
+        if ended == 0 {
+            return format!("None of {} would have been ended.", counted(self.runs, "run"));
+        }
+        let mut out = format!("{} of {} would have been ended.", grouped(ended), counted(self.runs, "run"));
+        if sums.failed > 0 {
+            let amounts = in_words(sums.saved_steps, sums.saved_tokens, sums.saved_dollars);
+            let share = share_in_words(self.total.saved_steps);
+            out.push_str(&format!(" Of {} that failed {}: that saves {amounts}{share}.", grouped(sums.failed), grouped(sums.stopped)));
+        }
+        if sums.successful > 0 {
+            let amounts = in_words(sums.lost_steps, sums.lost_tokens, sums.lost_dollars);
+            let share = share_in_words(self.total.lost_steps);
+            let loses = if sums.false_stops == 0 { "nothing is lost".to_owned() } else { format!("that loses {amounts}{share}") };
+            out.push_str(&format!(" Of {} that succeeded {}: {loses}.", grouped(sums.successful), grouped(sums.false_stops)));
+        }
+        if sums.unknown > 0 {
+            let amounts = in_words(sums.unknown_after_steps, sums.unknown_after_tokens, sums.unknown_after_dollars);
+            let share = share_in_words(self.total.unknown_after);
+            let whose = if sums.unknown == self.runs {
+                String::new()
+            } else {
+                format!(" Of {} whose end is not known {}:", grouped(sums.unknown), grouped(sums.unknown_stopped))
+            };
+            out.push_str(&format!("{whose} {amounts}{share} came after that point."));
+        }
+        out
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn in_words(steps: u64, tokens: u64, dollars: f64) -> String {
+    let mut out = counted(steps, "step");
+    if tokens > 0 {
+        out.push_str(&format!(", {}", counted(tokens, "token")));
+    }
+    if dollars > 0.0 {
+        out.push_str(&format!(", ${dollars:.2}"));
+    }
+    out
+}
+
+fn share_in_words(share: Share) -> String {
+    share.value.map(|value| format!(" ({:.1} % of their steps)", 100.0 * value)).unwrap_or_default()
 }
 
 fn as_places<S: Serializer>(broken: &[Broken], serializer: S) -> Result<S::Ok, S::Error> {
@@ -152,6 +210,8 @@ pub struct Figures {
     pub saved_steps: Share,
     /// Of the steps of successful runs, those after the end.
     pub lost_steps: Share,
+    /// Of the steps of runs that are not known to have succeeded or failed, those after the end.
+    pub unknown_after: Share,
 }
 
 impl From<Tally> for Figures {
@@ -163,6 +223,7 @@ impl From<Tally> for Figures {
             recall: sums.recall(),
             saved_steps: sums.saved(),
             lost_steps: sums.lost(),
+            unknown_after: sums.unknown_after(),
             sums,
         }
     }
@@ -191,6 +252,10 @@ pub struct RuleFigures {
     pub lost_steps: u64,
     pub lost_tokens: u64,
     pub lost_dollars: f64,
+    /// What follows in runs that are not known to have succeeded or failed.
+    pub unknown_after_steps: u64,
+    pub unknown_after_tokens: u64,
+    pub unknown_after_dollars: f64,
     /// The step after which it ended them, from 1.
     pub at: Where,
     pub examples: Vec<Example>,
@@ -208,6 +273,16 @@ pub struct NudgeFigures {
 pub struct Nudged {
     pub runs: u64,
     pub steps: u64,
+    /// Of the runs, those that got out: nothing of the kind ended them afterwards, though no recorded run has heard the nudge.
+    pub recovered: u64,
+}
+
+impl Nudged {
+    fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.recovered += other.recovered;
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -261,6 +336,7 @@ struct Sums {
     nudges: [[Nudged; End::COUNT]; Nudge::ALL.len()],
     groups: Vec<Groups>,
     against: Vec<Tally>,
+    most_after: Most,
     without_times: u64,
     without_tokens: u64,
     without_dollars: u64,
@@ -281,6 +357,7 @@ impl Sums {
             nudges: [[Nudged::default(); End::COUNT]; Nudge::ALL.len()],
             groups: ask.by.iter().map(|by| Groups::new(*by)).collect(),
             against: vec![Tally::default(); ask.against.len()],
+            most_after: Most::default(),
             without_times: 0,
             without_tokens: 0,
             without_dollars: 0,
@@ -315,11 +392,12 @@ impl Sums {
             let rule = &mut self.rules[cause.index()];
             rule.tally += &outcome;
             rule.at.add(at as u64 + 1);
-            rule.examples.add(run, at, order);
+            rule.examples.add(run, at, cause.code(), order);
+            self.most_after.add(run, at, cause.code(), &outcome, order);
         }
         for (sums, steps) in self.nudges.iter_mut().zip(found.nudges).filter(|(_, steps)| *steps > 0) {
-            let sum = &mut sums[End::of(run) as usize];
-            *sum = Nudged { runs: sum.runs + 1, steps: sum.steps + u64::from(steps) };
+            let ended = matches!(found.ended, Some((_, Cause::Stall(_))));
+            sums[End::of(run) as usize].add(Nudged { runs: 1, steps: u64::from(steps), recovered: u64::from(!ended) });
         }
     }
 
@@ -347,11 +425,12 @@ impl Sums {
             mine.examples.merge(theirs.examples);
         }
         for (mine, theirs) in self.nudges.iter_mut().flatten().zip(other.nudges.iter().flatten()) {
-            *mine = Nudged { runs: mine.runs + theirs.runs, steps: mine.steps + theirs.steps };
+            mine.add(*theirs);
         }
         for (mine, theirs) in self.groups.iter_mut().zip(other.groups) {
             mine.merge(theirs);
         }
+        self.most_after.merge(other.most_after);
     }
 }
 
@@ -399,17 +478,25 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
         watch: ask.guards.watch(),
         against: &against,
         stops: Vec::new(),
-        sums: Sums::new(ask, reading.files.len()),
+        sums: Sums::new(ask, reading.recorded.files.len()),
         pack: pack.as_ref(),
         frames: Vec::new(),
         framed: 0,
     });
-    let mut sums = Sums::new(ask, reading.files.len());
+    let mut sums = Sums::new(ask, reading.recorded.files.len());
     for worker in workers {
         sums.merge(worker.sums);
     }
     let finished = !reading.progress.is_cancelled();
     let mut notes = notes(&sums, ask.guards);
+    let (given, unused) = reading.recorded.labels.unused();
+    if unused > 0 && finished {
+        notes.push(format!("{unused} of {given} labels name no run that was read; a label needs a run's id or the path of its file"));
+    }
+    if let Some(first) = unread.left_alone.first() {
+        let count = unread.left_alone.len();
+        notes.push(format!("{count} files in these folders hold no runs in a form that is known, the first: {}", first.display()));
+    }
     if let Some(pack) = pack {
         if finished {
             pack.finish()?;
@@ -418,7 +505,7 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
         }
     }
     let broken_of = |file: usize| unread.by_file.get(file).copied().unwrap_or(0);
-    let files = reading.files.iter().zip(&sums.files).enumerate().map(|(index, (path, (runs, steps)))| FileRead {
+    let files = reading.recorded.files.iter().zip(&sums.files).enumerate().map(|(index, (path, (runs, steps)))| FileRead {
         file: path.display().to_string(),
         runs: *runs,
         steps: *steps,
@@ -455,6 +542,8 @@ pub fn replay(reading: &Reading<'_>, ask: &Ask<'_>) -> io::Result<Summary> {
         nudges: Nudge::ALL.into_iter().zip(sums.nudges).filter_map(|(nudge, by_end)| nudge_figures(nudge, by_end)).collect(),
         groups: sums.groups.into_iter().map(Groups::finish).collect(),
         against: against.iter().zip(sums.against).map(|(other, tally)| Named { name: other.name.clone(), figures: tally.into() }).collect(),
+        most_after: sums.most_after.finish(),
+        files_left_alone: unread.left_alone.len() as u64,
         notes,
     })
 }
@@ -487,6 +576,9 @@ fn rule_figures(cause: Cause, RuleSums { tally, at, examples }: RuleSums, total:
         lost_steps: tally.lost_steps,
         lost_tokens: tally.lost_tokens,
         lost_dollars: tally.lost_dollars,
+        unknown_after_steps: tally.unknown_after_steps,
+        unknown_after_tokens: tally.unknown_after_tokens,
+        unknown_after_dollars: tally.unknown_after_dollars,
         at: at.summary(),
         examples: examples.finish(),
     })
@@ -514,7 +606,10 @@ fn notes(sums: &Sums, guards: &Guards) -> Vec<String> {
     if guards.caps.usd.is_some() {
         note(sums.without_dollars, "name no costs: no limit of dollars ends them");
     }
-    note(sums.total.unknown, "do not say whether they succeeded: what they would have saved or lost is not known");
+    note(
+        sums.total.unknown,
+        "do not say whether they succeeded: what comes after their end would not have been spent, but whether it was worth it is not known; --labels FILE tells, --assume failed takes them for failed",
+    );
     if guards.watches(Watched::ToolCall) {
         notes.push(
             "tool_call: a message that a person answers begins a turn; similar queries are seen only where arguments are kept whole, and packed runs have none"

@@ -1,9 +1,12 @@
-//! Rules that stop runs: RunGuard's, and those of well-known agents, written from their published descriptions.
+//! Rules that stop runs: RunGuard's, as they are asked live, beside those of others.
 //!
 //! Sources often lack the result of a run's last call, because the run ended before the model was told. Every rule that
 //! looks at results takes one that is not known for the one that would complete its pattern; otherwise none could be held
 //! against a detector that had seen it.
 
+mod others;
+
+pub use self::others::Other;
 use crate::trace::{Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
 use runguard_core::detect::stall::{self, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
@@ -16,7 +19,6 @@ use runguard_guards::policy::{Mode, Policy, SettingsProblem, Tree, merge};
 use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Watches one run.
 pub trait Rule {
@@ -68,41 +70,6 @@ pub fn contenders() -> Result<Vec<Contender>, InvalidSetting> {
     Ok([runguard].into_iter().chain(Other::ALL.map(Other::contender)).collect())
 }
 
-/// Another agent's rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Other {
-    OpenHands,
-    GeminiCli,
-    Roo,
-    LangGraph,
-}
-
-impl Other {
-    pub const ALL: [Self; 4] = [Self::OpenHands, Self::GeminiCli, Self::Roo, Self::LangGraph];
-
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::OpenHands => "openhands",
-            Self::GeminiCli => "gemini-cli",
-            Self::Roo => "roo",
-            Self::LangGraph => "langgraph",
-        }
-    }
-
-    pub fn from_code(code: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|other| other.code() == code)
-    }
-
-    pub fn contender(self) -> Contender {
-        match self {
-            Self::OpenHands => Contender::new("OpenHands", |_| Box::new(OpenHands::default())),
-            Self::GeminiCli => Contender::new("gemini-cli", |_| Box::new(GeminiCli::default())),
-            Self::Roo => Contender::new("Roo", |_| Box::new(Roo::default())),
-            Self::LangGraph => Contender::new("LangGraph", |_| Box::new(LangGraph::default())),
-        }
-    }
-}
-
 /// Which thresholds a run is watched by: what is known of its source beforehand, never anything about a single run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Presets {
@@ -116,6 +83,15 @@ const KNOWN_SOURCES: &[(&str, Preset)] =
     &[("taubench", Preset::Chatbot), ("webarena", Preset::Browser), ("visualwebarena", Preset::Browser), ("browser-use", Preset::Browser)];
 
 impl Presets {
+    /// Those that a run may be watched by.
+    pub fn in_use(&self) -> impl Iterator<Item = Preset> + '_ {
+        let is_used = |preset: &Preset| match self.always {
+            Some(always) => always == *preset || self.by_source.iter().any(|(_, named)| named == preset),
+            None => true,
+        };
+        Preset::ALL.into_iter().filter(is_used)
+    }
+
     pub fn of(&self, source: &str) -> Preset {
         let named = self.by_source.iter().find(|(name, _)| name == source).map(|(_, preset)| *preset);
         let known = || KNOWN_SOURCES.iter().find(|(name, _)| *name == source).map(|(_, preset)| *preset);
@@ -124,7 +100,7 @@ impl Presets {
 }
 
 /// Whether a message is answered by a person, who starts everything anew, or by the program that drives the agent.
-fn person_replies(preset: Preset) -> bool {
+pub(crate) fn person_replies(preset: Preset) -> bool {
     match preset {
         Preset::Chatbot => true,
         Preset::Coding | Preset::Browser | Preset::Research => false,
@@ -148,7 +124,8 @@ impl Rule for RunGuard {
 pub(crate) fn observe(state: &mut StallState, settings: &StallSettings, step: &Step, person_replies: bool) -> Verdict {
     match step.kind {
         Kind::Call => {
-            let step = stall::Step { tool: &step.tool, args: step.args, result: step.result, error: step.error, round: None };
+            let step =
+                stall::Step { tool: &step.tool, args: step.args, result: step.result, error: step.error, round: None, deed: step.deed };
             state.observe(settings, step)
         }
         Kind::Message => {
@@ -232,12 +209,15 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Stall(StallRule::Identical),
         Self::Stall(StallRule::Cycle),
         Self::Stall(StallRule::Novelty),
         Self::Stall(StallRule::SameError),
         Self::Stall(StallRule::Messages),
+        Self::Stall(StallRule::Unmoved),
+        Self::Stall(StallRule::PutBack),
+        Self::Stall(StallRule::SameResult),
         Self::Cycle,
         Self::Ceiling,
         Self::Budget(Ender::Steps),
@@ -253,9 +233,33 @@ impl Cause {
             Self::Stall(StallRule::Novelty) => "stall.novelty",
             Self::Stall(StallRule::SameError) => "stall.same_error",
             Self::Stall(StallRule::Messages) => "stall.messages",
+            Self::Stall(StallRule::Unmoved) => "stall.unmoved",
+            Self::Stall(StallRule::PutBack) => "stall.put_back",
+            Self::Stall(StallRule::SameResult) => "stall.same_result",
             Self::Cycle => "loop.cycle",
             Self::Ceiling => "loop.ceiling",
             Self::Budget(ender) => ender.code(),
+        }
+    }
+
+    /// What happened, for one who reads of a run that was ended.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Stall(StallRule::Identical) => "the same call gave the same result again and again",
+            Self::Stall(StallRule::Cycle) => "the same calls came round again and again with the same results",
+            Self::Stall(StallRule::Novelty) => "nearly nothing of what was done brought anything new",
+            Self::Stall(StallRule::SameError) => "the same error came again and again",
+            Self::Stall(StallRule::Messages) => "the same was said again and again",
+            Self::Stall(StallRule::Unmoved) => "the same check gave the same again and again, whatever was changed in between",
+            Self::Stall(StallRule::PutBack) => "a file was put back to what it had been again and again",
+            Self::Stall(StallRule::SameResult) => "calls that look at different things gave the same again and again",
+            Self::Cycle => "the loop detector saw the same calls in the same order as often as it allows, whatever they gave",
+            Self::Ceiling => "the loop detector counted more calls than one conversation may make",
+            Self::Budget(Ender::Steps) => "the limit of steps was passed",
+            Self::Budget(Ender::Tokens) => "the limit of tokens was passed",
+            Self::Budget(Ender::Dollars) => "the limit of dollars was passed",
+            Self::Budget(Ender::Minutes) => "the limit of time was passed",
+            Self::Budget(Ender::Stall | Ender::Loop) => "a limit was passed",
         }
     }
 
@@ -263,9 +267,9 @@ impl Cause {
     pub const fn index(self) -> usize {
         match self {
             Self::Stall(rule) => rule as usize,
-            Self::Cycle => 5,
-            Self::Ceiling => 6,
-            Self::Budget(ender) => ender as usize + 5,
+            Self::Cycle => 8,
+            Self::Ceiling => 9,
+            Self::Budget(ender) => ender as usize + 8,
         }
     }
 }
@@ -346,6 +350,17 @@ impl Guards {
         &self.policies[preset as usize]
     }
 
+    /// The stall detector alone, by these thresholds whatever the kind of a run is.
+    pub fn of_stall(settings: &StallSettings, presets: Presets) -> Result<Self, SettingsProblem> {
+        let tree = Tree::from_iter([("stall".to_owned(), serde_json::json!(settings))]);
+        Self::new(presets, &tree, &[Watched::Stall], Caps::default())
+    }
+
+    /// The thresholds of the stall detector for runs of that kind, as they are where no tool has others.
+    pub fn stall_settings(&self, preset: Preset) -> &StallSettings {
+        &self.policy(preset).stall.for_subject("").settings.0
+    }
+
     /// Watches runs one after the other.
     pub fn watch(&self) -> Watch<'_> {
         Watch {
@@ -356,6 +371,7 @@ impl Guards {
             stall_state: StallState::default(),
             loop_state: run_loop::State::default(),
             call: String::new(),
+            others: Vec::new(),
         }
     }
 }
@@ -393,6 +409,33 @@ impl Found {
     }
 }
 
+/// Looks on while a run is watched.
+pub trait Onlooker {
+    /// Before a step is told to the stall detector.
+    fn before(&mut self, _state: &StallState, _settings: &StallSettings) {}
+
+    /// A step was taken through everything.
+    fn after(&mut self, _seen: &Seen<'_>) {}
+}
+
+/// Nobody.
+impl Onlooker for () {}
+
+/// What guards made of a step.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    pub at: usize,
+    pub step: &'a Step,
+    /// The stall detector after the step, and the thresholds it was asked by, unless it is off.
+    pub stall: Option<(&'a StallState, &'a StallSettings)>,
+    /// What it said, and how that is handled.
+    pub verdict: Option<(Verdict, Mode)>,
+    /// What else was found at this step, and how that is handled.
+    pub others: &'a [(Cause, Mode)],
+    /// The run is ended after it.
+    pub ended: Option<Cause>,
+}
+
 /// Guards at work: holds what one run needs, and is used for the next.
 #[derive(Debug)]
 pub struct Watch<'a> {
@@ -404,11 +447,18 @@ pub struct Watch<'a> {
     loop_state: run_loop::State,
     /// The name of a call, written again for each.
     call: String,
+    /// What others than the stall detector found at a step.
+    others: Vec<(Cause, Mode)>,
 }
 
 impl Watch<'_> {
     /// Takes a run through all guards, to its recorded end whatever ends it earlier.
     pub fn run(&mut self, run: &Run) -> Found {
+        self.run_before(run, &mut ())
+    }
+
+    /// [`Self::run`], with somebody looking on.
+    pub fn run_before(&mut self, run: &Run, onlooker: &mut impl Onlooker) -> Found {
         let guards = self.guards;
         let preset = guards.presets.of(&run.source);
         let policy = guards.policy(preset);
@@ -422,12 +472,18 @@ impl Watch<'_> {
         for (at, step) in run.steps.iter().enumerate() {
             found.has_times |= step.at_millis.is_some();
             let is_call = step.kind == Kind::Call;
+            let was_ended = found.ended.is_some();
+            let (mut asked_by, mut said) = (None, None);
+            self.others.clear();
             if self.stall {
                 let book = policy.stall.for_subject(if is_call { &step.tool } else { "" });
                 if book.mode != Mode::Off {
+                    onlooker.before(&self.stall_state, &book.settings.0);
                     let verdict = observe(&mut self.stall_state, &book.settings.0, step, person_replies);
+                    asked_by = Some(&book.settings.0);
                     if let Some(rule) = verdict.rule {
                         let mode = book.mode_of(rule.reason());
+                        said = Some((verdict, mode));
                         match verdict.rung {
                             Rung::Stop => found.finds(Ender::Stall, at, Cause::Stall(rule), mode),
                             Rung::Block if mode == Mode::Enforce => found.nudged(Nudge::Block),
@@ -445,13 +501,14 @@ impl Watch<'_> {
                     if let Some(reason) = self.loop_state.call(&book.settings.thresholds(), &self.call, now) {
                         let cause = if reason == Reason::CallCeiling { Cause::Ceiling } else { Cause::Cycle };
                         let mode = book.mode_of(reason);
+                        self.others.push((cause, mode));
                         found.finds(Ender::Loop, at, cause, mode);
                         // A run that is ended makes no further call; one that is only watched does.
                         loops = mode != Mode::Enforce;
                     }
                 }
             }
-            spending.step(at, step, &mut found);
+            spending.step(at, step, &mut found, &mut self.others);
             if self.tool_calls {
                 if is_call {
                     ask_tracker(&mut turn, policy, step, &mut found);
@@ -459,6 +516,14 @@ impl Watch<'_> {
                     turn = TurnCalls::default();
                 }
             }
+            onlooker.after(&Seen {
+                at,
+                step,
+                stall: asked_by.map(|settings| (&self.stall_state, settings)),
+                verdict: said,
+                others: &self.others,
+                ended: found.ended.filter(|_| !was_ended).map(|(_, cause)| cause),
+            });
         }
         found
     }
@@ -521,7 +586,7 @@ impl Spending {
         }
     }
 
-    fn step(&mut self, at: usize, step: &Step, found: &mut Found) {
+    fn step(&mut self, at: usize, step: &Step, found: &mut Found, others: &mut Vec<(Cause, Mode)>) {
         let costs = [
             (Ender::Steps, &mut self.steps, Cost::tokens(1)),
             (Ender::Tokens, &mut self.tokens, Cost::tokens(step.tokens)),
@@ -531,6 +596,7 @@ impl Spending {
             // What is passed stays passed: asking again would tell nothing more.
             if budget.as_ref().is_some_and(|budget| budget.record(cost).is_err()) {
                 *budget = None;
+                others.push((Cause::Budget(ender), Mode::Enforce));
                 found.finds(ender, at, Cause::Budget(ender), Mode::Enforce);
             }
         }
@@ -539,371 +605,12 @@ impl Spending {
             let began = *self.began.get_or_insert(now);
             if now.millis_since(began) > i64::try_from(limit.as_millis()).unwrap_or(i64::MAX) {
                 self.time = None;
+                others.push((Cause::Budget(Ender::Minutes), Mode::Enforce));
                 found.finds(Ender::Minutes, at, Cause::Budget(Ender::Minutes), Mode::Enforce);
             }
         }
     }
 }
 
-/// What a rule keeps of a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Done {
-    call: bool,
-    /// The hash of its name.
-    tool: u64,
-    args: u64,
-    result: Option<u64>,
-    failed: bool,
-}
-
-impl Done {
-    fn of(step: &Step) -> Self {
-        let (tool, args) = step.action();
-        Self { call: step.kind == Kind::Call, tool: xxh3_64(tool.as_bytes()), args, result: step.result, failed: step.error.is_some() }
-    }
-
-    fn same_action(&self, other: &Self) -> bool {
-        (self.call, self.args, self.tool) == (other.call, other.args, other.tool)
-    }
-
-    fn same_pair(&self, other: &Self) -> bool {
-        self.same_action(other) && (self.result == other.result || self.result.is_none() || other.result.is_none())
-    }
-}
-
-/// The last `count`, when there are as many.
-fn latest<T>(of: &[T], count: usize) -> Option<&[T]> {
-    of.len().checked_sub(count).map(|from| &of[from..])
-}
-
-/// The `StuckDetector` of `OpenHands`: four equal actions with equal observations, three equal actions that all failed, three equal
-/// messages, or two pairs that alternate for six steps.
-#[derive(Debug, Default)]
-struct OpenHands {
-    done: Vec<Done>,
-}
-
-impl Rule for OpenHands {
-    fn stops(&mut self, step: &Step) -> bool {
-        if self.done.len() == 6 {
-            self.done.remove(0);
-        }
-        self.done.push(Done::of(step));
-        let latest = |count| latest(&self.done, count).unwrap_or_default();
-        let all = |count, test: &dyn Fn(&Done, &Done) -> bool| match latest(count) {
-            [first, others @ ..] => others.iter().all(|other| test(first, other)),
-            [] => false,
-        };
-        let six = latest(6);
-        all(4, &|first, other| first.call && first.same_pair(other))
-            || all(3, &|first, other| first.call && first.failed && other.failed && first.same_action(other))
-            || all(3, &|first, other| !first.call && first.same_action(other))
-            || (six.len() == 6 && (0..4).all(|index| six[index].same_pair(&six[index + 2])))
-    }
-}
-
-/// gemini-cli's loop detection: one to five calls, in the same order five times, whatever they gave.
-#[derive(Debug, Default)]
-struct GeminiCli {
-    calls: Vec<Done>,
-}
-
-impl GeminiCli {
-    const LONGEST: usize = 5;
-    const TIMES: usize = 5;
-}
-
-impl Rule for GeminiCli {
-    fn stops(&mut self, step: &Step) -> bool {
-        if step.kind != Kind::Call {
-            return false;
-        }
-        if self.calls.len() == Self::LONGEST * Self::TIMES {
-            self.calls.remove(0);
-        }
-        self.calls.push(Done::of(step));
-        (1..=Self::LONGEST).any(|period| {
-            latest(&self.calls, period * Self::TIMES)
-                .is_some_and(|calls| calls.iter().zip(&calls[period..]).all(|(call, later)| call.same_action(later)))
-        })
-    }
-}
-
-/// Roo Code's repetition limit: three equal calls in a row, whatever they gave.
-#[derive(Debug, Default)]
-struct Roo {
-    last: Option<Done>,
-    in_a_row: u32,
-}
-
-impl Rule for Roo {
-    fn stops(&mut self, step: &Step) -> bool {
-        if step.kind != Kind::Call {
-            return false;
-        }
-        let call = Done::of(step);
-        self.in_a_row = if self.last.as_ref().is_some_and(|last| last.same_action(&call)) { self.in_a_row + 1 } else { 1 };
-        self.last = Some(call);
-        self.in_a_row >= 3
-    }
-}
-
-/// The recursion limit of `LangGraph`: a run that needs more than 25 steps ends.
-#[derive(Debug, Default)]
-struct LangGraph {
-    steps: u32,
-}
-
-impl Rule for LangGraph {
-    fn stops(&mut self, _: &Step) -> bool {
-        self.steps += 1;
-        self.steps > 25
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    pub(crate) fn call(args: u64, result: u64) -> Step {
-        Step {
-            kind: Kind::Call,
-            tool: "sh".into(),
-            args,
-            result: Some(result),
-            error: None,
-            tokens: 10,
-            dollars: 0.5,
-            at_millis: None,
-            texts: None,
-        }
-    }
-
-    fn failed(args: u64, error: u64) -> Step {
-        Step { error: Some(error), ..call(args, error) }
-    }
-
-    fn said(text: u64) -> Step {
-        Step { kind: Kind::Message, tool: "__message__".into(), result: Some(1), ..call(text, 1) }
-    }
-
-    fn unknown(args: u64) -> Step {
-        Step { result: None, ..call(args, 0) }
-    }
-
-    pub(crate) fn run(source: &str, steps: Vec<Step>) -> Run {
-        Run {
-            id: "r".into(),
-            source: source.into(),
-            task: "t".into(),
-            model: "m".into(),
-            agent: "a".into(),
-            success: Some(false),
-            stuck: None,
-            native_tools: None,
-            place: crate::trace::ReadAt::default(),
-            steps,
-        }
-    }
-
-    fn stop(name: &str, steps: Vec<Step>) -> Option<usize> {
-        let contenders = contenders().unwrap();
-        contenders.iter().find(|contender| contender.name == name).unwrap().stop(&run("s", steps))
-    }
-
-    #[test]
-    fn openhands_stops_four_equal_pairs() {
-        assert_eq!(stop("OpenHands", vec![call(1, 1); 6]), Some(3));
-        assert_eq!(stop("OpenHands", (0..9).map(|result| call(1, result)).collect()), None, "another result");
-        assert_eq!(stop("OpenHands", [vec![call(1, 1); 3], vec![unknown(1)]].concat()), Some(3), "the last result is not known");
-    }
-
-    #[test]
-    fn openhands_stops_three_equal_actions_with_errors_and_three_equal_messages() {
-        assert_eq!(stop("OpenHands", vec![failed(1, 1), failed(1, 2), failed(1, 3)]), Some(2));
-        assert_eq!(stop("OpenHands", vec![failed(1, 1), failed(2, 1), failed(3, 1)]), None, "other arguments");
-        assert_eq!(stop("OpenHands", vec![said(1), said(1), said(1)]), Some(2));
-        assert_eq!(stop("OpenHands", vec![said(1), said(2), said(1)]), None);
-    }
-
-    #[test]
-    fn openhands_stops_two_pairs_that_alternate_six_times() {
-        let alternating: Vec<Step> = (0..8).map(|index| call(index % 2, index % 2)).collect();
-        assert_eq!(stop("OpenHands", alternating), Some(5));
-        assert_eq!(stop("OpenHands", (0..12).map(|index| call(index % 3, index % 3)).collect()), None, "a round of three");
-    }
-
-    #[test]
-    fn gemini_cli_stops_rounds_of_up_to_five_calls_made_five_times() {
-        for period in 1..=5_usize {
-            let steps = (0..40).map(|index| call((index % period) as u64, index as u64)).collect();
-            assert_eq!(stop("gemini-cli", steps), Some(period * 5 - 1), "whatever the results");
-        }
-        assert_eq!(stop("gemini-cli", (0..60).map(|index| call(index % 6, 1)).collect()), None);
-    }
-
-    #[test]
-    fn roo_stops_three_equal_calls() {
-        assert_eq!(stop("Roo", (0..3).map(|result| call(1, result)).collect()), Some(2));
-        assert_eq!(stop("Roo", vec![call(1, 1), call(1, 1), call(2, 1), call(1, 1)]), None);
-    }
-
-    #[test]
-    fn langgraph_stops_a_run_that_needs_more_than_25_steps() {
-        assert_eq!(stop("LangGraph", (0..25).map(|args| call(args, args)).collect()), None);
-        assert_eq!(stop("LangGraph", (0..40).map(|args| call(args, args)).collect()), Some(25));
-    }
-
-    #[test]
-    fn runguard_nudges_at_three_and_stops_at_four() {
-        assert_eq!(stop("RunGuard", vec![call(1, 1); 3]), None);
-        assert_eq!(stop("RunGuard", vec![call(1, 1); 6]), Some(3));
-    }
-
-    #[test]
-    fn the_preset_follows_the_source_and_a_person_starts_anew() {
-        let contenders = contenders().unwrap();
-        let stop = |source: &str, steps: Vec<Step>| contenders[0].stop(&run(source, steps));
-        assert_eq!(stop("taubench", vec![call(1, 1); 6]), Some(2), "somebody waits for the answer");
-        let asked: Vec<Step> = (0..9).flat_map(|_| [call(1, 1), said(1)]).collect();
-        assert_eq!(stop("taubench", asked), None);
-    }
-
-    fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, SettingsProblem> {
-        Guards::new(Presets::default(), settings.as_object().unwrap(), watched, caps)
-    }
-
-    fn found(settings: Value, watched: &[Watched], caps: Caps, steps: Vec<Step>) -> Found {
-        guards(settings, watched, caps).unwrap().watch().run(&run("s", steps))
-    }
-
-    fn others(count: u64) -> Vec<Step> {
-        (0..count).map(|index| Step { at_millis: Some(index as i64 * 30_000), ..call(index, index) }).collect()
-    }
-
-    #[test]
-    fn codes_and_numbers_agree() {
-        for (index, cause) in Cause::ALL.into_iter().enumerate() {
-            assert_eq!(cause.index(), index, "{}", cause.code());
-        }
-        for (index, nudge) in Nudge::ALL.into_iter().enumerate() {
-            assert_eq!(nudge.index(), index, "{}", nudge.code());
-        }
-        for (index, ender) in Ender::ALL.into_iter().enumerate() {
-            assert_eq!(ender as usize, index);
-        }
-        for (index, preset) in Preset::ALL.into_iter().enumerate() {
-            assert_eq!(preset as usize, index);
-        }
-        assert!(Other::ALL.into_iter().all(|other| Other::from_code(other.code()) == Some(other)));
-        assert!(Watched::ALL.into_iter().all(|watched| Watched::from_code(watched.code()) == Some(watched)));
-    }
-
-    #[test]
-    fn a_budget_ends_a_run_at_exactly_the_step_that_passes_it() {
-        let none = Caps::default();
-        for (caps, ender, at) in [
-            (Caps { steps: Some(7), ..none }, Ender::Steps, 7),
-            (Caps { tokens: Some(70), ..none }, Ender::Tokens, 7),
-            (Caps { tokens: Some(69), ..none }, Ender::Tokens, 6),
-            (Caps { usd: Some(NanoDollars::parse("3.5").unwrap()), ..none }, Ender::Dollars, 7),
-            (Caps { usd: Some(NanoDollars::parse("3.499999999").unwrap()), ..none }, Ender::Dollars, 6),
-            (Caps { time: Some(Span::from_seconds(210)), ..none }, Ender::Minutes, 8),
-            (Caps { time: Some(Span::from_seconds(209)), ..none }, Ender::Minutes, 7),
-        ] {
-            let found = found(serde_json::json!({}), &[], caps, others(20));
-            assert_eq!(found.ended, Some((at, Cause::Budget(ender))), "{caps:?}");
-            assert_eq!(found.alone.iter().flatten().count(), 1);
-        }
-        let exactly = Caps { steps: Some(20), tokens: Some(200), usd: NanoDollars::parse("10").ok(), time: Some(Span::from_seconds(570)) };
-        assert_eq!(found(serde_json::json!({}), &[], exactly, others(20)).ended, None, "what is reached is not passed");
-    }
-
-    #[test]
-    fn limits_of_the_settings_are_caps_unless_others_are_given() {
-        let settings = serde_json::json!({"budget": {"max_usd": 2, "max_tokens": 1000}});
-        assert_eq!(found(settings.clone(), &[], Caps::default(), others(20)).ended, Some((4, Cause::Budget(Ender::Dollars))));
-        let own = Caps { usd: NanoDollars::parse("1").ok(), ..Caps::default() };
-        assert_eq!(found(settings, &[], own, others(20)).ended, Some((2, Cause::Budget(Ender::Dollars))));
-        let observed = serde_json::json!({"budget": {"max_usd": 2, "mode": "observe"}});
-        assert_eq!(found(observed, &[], Caps::default(), others(20)).ended, None);
-    }
-
-    #[test]
-    fn the_first_to_find_something_ends_the_run_and_each_is_known_alone() {
-        let both = [Watched::Stall, Watched::Loop];
-        let caps = Caps { steps: Some(5), ..Caps::default() };
-        let found = found(serde_json::json!({}), &both, caps, vec![call(1, 1); 9]);
-        assert_eq!(found.ended, Some((2, Cause::Cycle)), "three equal calls, whatever they gave");
-        assert_eq!(found.alone, [Some(3), Some(2), Some(5), None, None, None]);
-        assert_eq!(found.nudges, [1, 0, 0, 0, 0], "the third step was told of before the loop ended it");
-    }
-
-    #[test]
-    fn thresholds_and_modes_are_those_of_the_service() {
-        let nine = || vec![call(1, 1); 9];
-        let ended = |settings: Value| found(settings, &[Watched::Stall, Watched::Loop], Caps::default(), nine()).ended;
-        assert_eq!(ended(serde_json::json!({"loop": {"repeats": 5}})), Some((3, Cause::Stall(StallRule::Identical))));
-        let later = serde_json::json!({"loop": {"mode": "off"}, "stall": {"identical": {"stop": 7}, "novelty_window": 0}});
-        assert_eq!(ended(later), Some((6, Cause::Stall(StallRule::Identical))));
-        let watching = serde_json::json!({"loop": {"mode": "observe"}, "stall": {"rules": {"stalled_identical": "off", "stalled_no_news": "observe"}}});
-        let seen = found(watching, &[Watched::Stall, Watched::Loop], Caps::default(), nine());
-        assert_eq!((seen.ended, seen.alone[1]), (None, Some(2)), "observing ends nothing and is counted");
-        let of_tool = serde_json::json!({"loop": {"tools": {"sh": {"repeats": 6}}}, "stall": {"tools": {"sh": {"mode": "off"}}}});
-        assert_eq!(ended(of_tool), Some((5, Cause::Cycle)));
-        let ceiling = serde_json::json!({"loop": {"max_calls": 1}});
-        assert_eq!(ended(ceiling), Some((1, Cause::Ceiling)));
-    }
-
-    #[test]
-    fn a_mistyped_setting_is_refused_with_the_right_name() {
-        let refused = |settings: Value| guards(settings, &[], Caps::default()).unwrap_err();
-        let problem = refused(serde_json::json!({"stall": {"identicl": {"stop": 5}}}));
-        assert_eq!(problem.path, ["guards", "stall", "identicl"]);
-        assert!(problem.problem.contains("did you mean `identical`?"), "{problem:?}");
-        assert!(refused(serde_json::json!({"stal": {}})).problem.contains("did you mean `stall`?"));
-        assert!(refused(serde_json::json!({"stall": {"identical": {"stop": 1}}})).problem.contains("from 2 to 1000"));
-    }
-
-    #[test]
-    fn presets_are_chosen_by_source_and_can_be_named() {
-        let presets = Presets { always: None, by_source: vec![("mine".into(), Preset::Research)] };
-        assert_eq!(
-            ["taubench", "webarena", "mine", "x"].map(|source| presets.of(source)),
-            [Preset::Chatbot, Preset::Browser, Preset::Research, Preset::Coding]
-        );
-        let presets = Presets { always: Some(Preset::Browser), ..presets };
-        assert_eq!(["taubench", "mine"].map(|source| presets.of(source)), [Preset::Browser, Preset::Research]);
-        let guards = Guards::new(presets, &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
-        assert_eq!(guards.watch().run(&run("x", vec![call(1, 1); 6])).ended, Some((4, Cause::Stall(StallRule::Identical))), "of browser");
-        // A setting is laid over every preset.
-        let settings = serde_json::json!({"stall": {"identical": {"stop": 6}, "novelty_window": 0}});
-        let guards = Guards::new(Presets::default(), settings.as_object().unwrap(), &[Watched::Stall], Caps::default()).unwrap();
-        for source in ["taubench", "x"] {
-            assert_eq!(guards.watch().run(&run(source, vec![call(1, 1); 9])).ended, Some((5, Cause::Stall(StallRule::Identical))));
-        }
-    }
-
-    #[test]
-    fn the_tracker_skips_and_never_ends() {
-        let texts = |args: &str| Some(Box::new(crate::trace::Texts { args: args.into(), result: String::new() }));
-        let search = |args: &str| Step { tool: "search_knowledge".into(), texts: texts(args), ..call(args.len() as u64, 1) };
-        let steps = vec![
-            search(r#"{"query": "fix bug"}"#),
-            search(r#"{"query": "fix the bug"}"#),
-            search(r#"{"query": "fix bug"}"#),
-            search(r#"{"query": "weather in Rome"}"#),
-            search(r#"{"query": "trains to Oslo"}"#),
-        ];
-        let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), steps.clone());
-        assert_eq!((seen.ended, seen.nudges), (None, [0, 0, 1, 1, 1]));
-        let without_texts: Vec<Step> = steps.into_iter().map(|step| Step { texts: None, ..step }).collect();
-        let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), without_texts);
-        assert_eq!(seen.nudges, [0, 0, 3, 0, 0], "by fingerprint two others came first, then the limit was reached");
-        // Whoever is answered by a person begins a turn.
-        let turns: Vec<Step> = (0..6).flat_map(|_| [search("{}"), said(1)]).collect();
-        let guards = guards(serde_json::json!({}), &[Watched::ToolCall], Caps::default()).unwrap();
-        assert_eq!(guards.watch().run(&run("taubench", turns.clone())).nudges, [0; 5]);
-        assert_eq!(guards.watch().run(&run("s", turns)).nudges[3], 5);
-    }
-}
+pub(crate) mod tests;

@@ -7,7 +7,7 @@
 //! a run, and a text is unescaped only when something is made of it.
 
 use flate2::read::MultiGzDecoder;
-use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -47,6 +47,24 @@ pub struct Run {
     pub native_tools: Option<bool>,
     pub place: ReadAt,
     pub steps: Vec<Step>,
+}
+
+impl Run {
+    /// A run of which no more is known, and that has no steps.
+    pub fn new(id: String, source: impl Into<String>, place: ReadAt) -> Self {
+        Self {
+            id,
+            source: source.into(),
+            task: String::new(),
+            model: String::new(),
+            agent: String::new(),
+            success: None,
+            stuck: None,
+            native_tools: None,
+            place,
+            steps: Vec::new(),
+        }
+    }
 }
 
 /// Where a run was read.
@@ -90,6 +108,8 @@ pub struct Step {
     pub result: Option<u64>,
     /// Of the normalised error, when the call failed.
     pub error: Option<u64>,
+    /// What the call does, as far as its arguments tell.
+    pub deed: Deed,
     /// Read and written by the model; those of a turn stand at its first step.
     pub tokens: u64,
     pub dollars: f64,
@@ -394,6 +414,10 @@ impl RecordedStep<'_> {
             args: self.args_hash.0,
             result,
             error: failed.then(|| error_fingerprint(text.as_deref().unwrap_or_default())),
+            deed: match (self.kind, self.args) {
+                (RecordedKind::Call, Some(args)) => Deed::of(&self.tool, args.get()),
+                (RecordedKind::Call | RecordedKind::Message, _) => Deed::Unknown,
+            },
             tokens: self.tokens_in.unwrap_or(0).saturating_add(self.tokens_out.unwrap_or(0)),
             dollars: self.cost_usd.unwrap_or(0.0),
             at_millis: None,

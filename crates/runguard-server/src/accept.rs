@@ -3,11 +3,14 @@
 use crate::auth::Openness;
 use crate::service::{App, Service};
 use crate::streams;
+use runguard_core::time::Span;
 use runguard_engine::Engine;
 use runguard_engine::watch::Watched;
-use runguard_http::{ListenError, Listener, Options, Threads, tls};
+use runguard_http::{ListenError, Listener, Options, Threads, listen, tls};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -28,7 +31,7 @@ pub struct Server {
 impl Server {
     pub async fn bind(engine: Arc<Engine>) -> Result<Self, ServeError> {
         let settings = engine.settings.load().server.clone();
-        let address: SocketAddr = settings.listen.parse().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 8100)));
+        let address = listen::resolve(&settings.listen).await?;
         let openness = if address.ip().is_loopback() { Openness::Loopback } else { Openness::KeysOnly };
         if openness == Openness::KeysOnly && engine.keys.load().is_open() {
             return Err(ServeError::NoKeys { address });
@@ -51,8 +54,23 @@ impl Server {
         self.listener.url()
     }
 
-    /// Serves until `stop` is ready, then finishes what is under way.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
-        self.listener.run(self.service, stop, std::future::ready(())).await;
+    pub fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// Serves until `stop` is ready, then finishes what is under way. Before the port closes it says for a while (`server.grace`) that it
+    /// will, unless `hurry` is ready.
+    pub async fn run(self, stop: impl Future<Output = ()>, hurry: impl Future<Output = ()>) {
+        let app = self.service.app();
+        let leave = async {
+            stop.await;
+            app.leaving.store(true, Ordering::Release);
+            let grace = app.engine.settings.load().server.grace;
+            if grace > Span::ZERO {
+                tracing::info!(%grace, "not ready any more; the port closes after the grace period");
+                let _ = tokio::time::timeout(Duration::from_millis(grace.as_millis()), hurry).await;
+            }
+        };
+        self.listener.run(self.service.clone(), leave, std::future::ready(())).await;
     }
 }

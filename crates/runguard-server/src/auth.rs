@@ -16,12 +16,17 @@ pub(crate) enum Openness {
 }
 
 pub(crate) fn caller(engine: &Engine, openness: Openness, headers: &HeaderMap) -> Result<Arc<Caller>, Problem> {
+    caller_of(engine, openness, headers, door::token(headers))
+}
+
+/// The same by a key that may stand elsewhere than where keys usually do.
+pub(crate) fn caller_of(engine: &Engine, openness: Openness, headers: &HeaderMap, token: Option<&str>) -> Result<Arc<Caller>, Problem> {
     let keys = engine.keys.load();
     if keys.is_open() && openness == Openness::Loopback {
         door::this_machine(headers, &engine.settings.load().server.hosts)?;
         return Ok(Caller::open());
     }
-    door::token(headers).and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
+    token.and_then(|token| keys.caller(token)).ok_or_else(Problem::unauthorized)
 }
 
 /// Whether one who was let in before would be let in again, with the same rights.

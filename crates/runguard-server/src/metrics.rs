@@ -122,6 +122,21 @@ pub(crate) struct Metrics {
     wal_bytes: Gauge<u64, AtomicU64>,
     shared_up: Gauge,
     rows_waiting: Gauge<u64, AtomicU64>,
+    unconfirmed: Gauge<u64, AtomicU64>,
+    unconfirmed_bytes: Gauge<u64, AtomicU64>,
+    unconfirmed_dropped: Counter,
+    degraded: Counter,
+    stream_entries: Gauge<u64, AtomicU64>,
+    evicts: Gauge,
+    evicted: Gauge<u64, AtomicU64>,
+    nodes: Gauge<u64, AtomicU64>,
+    other_settings: Gauge<u64, AtomicU64>,
+    other_keys: Gauge<u64, AtomicU64>,
+    settings_hash: Gauge<u64, AtomicU64>,
+    keys_hash: Gauge<u64, AtomicU64>,
+    log_up: Gauge,
+    log_lag: Gauge<f64, AtomicU64>,
+    imports: Gauge,
     reload_refused: Family<WatchedLabel, Gauge>,
     reload_refusals: Family<WatchedLabel, Counter>,
 }
@@ -174,6 +189,21 @@ impl Metrics {
             wal_bytes: Gauge::default(),
             shared_up: Gauge::default(),
             rows_waiting: Gauge::default(),
+            unconfirmed: Gauge::default(),
+            unconfirmed_bytes: Gauge::default(),
+            unconfirmed_dropped: Counter::default(),
+            degraded: Counter::default(),
+            stream_entries: Gauge::default(),
+            evicts: Gauge::default(),
+            evicted: Gauge::default(),
+            nodes: Gauge::default(),
+            other_settings: Gauge::default(),
+            other_keys: Gauge::default(),
+            settings_hash: Gauge::default(),
+            keys_hash: Gauge::default(),
+            log_up: Gauge::default(),
+            log_lag: Gauge::default(),
+            imports: Gauge::default(),
             reload_refused: Family::default(),
             reload_refusals: Family::default(),
             registry: Registry::default(),
@@ -204,6 +234,37 @@ impl Metrics {
         );
         registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
         registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
+        registry.register("unconfirmed_entries", "Entries sent that are not known to be in the log", metrics.unconfirmed.clone());
+        registry.register("unconfirmed_bytes", "Bytes of them on disk", metrics.unconfirmed_bytes.clone());
+        registry.register(
+            "unconfirmed_dropped",
+            "Entries not kept any more though the log was not known to have them",
+            metrics.unconfirmed_dropped.clone(),
+        );
+        registry.register("degraded_answers", "Answers given while the shared state was away, or behind", metrics.degraded.clone());
+        registry.register(
+            "stream_entries",
+            "Entries in the streams of the shared state, on their way to the log",
+            metrics.stream_entries.clone(),
+        );
+        registry.register(
+            "shared_state_evicts",
+            "1 while Redis is set up to throw states away when memory is short",
+            metrics.evicts.clone(),
+        );
+        registry.register("shared_state_evicted_keys", "Keys that Redis has thrown away since it was started", metrics.evicted.clone());
+        registry.register(
+            "nodes",
+            "Nodes of the cluster that were seen in the last half minute, this one among them",
+            metrics.nodes.clone(),
+        );
+        registry.register("nodes_with_other_settings", "Nodes whose settings are not this one's", metrics.other_settings.clone());
+        registry.register("nodes_with_other_keys", "Nodes whose keys are not this one's", metrics.other_keys.clone());
+        registry.register("settings_hash", "Tells the settings of nodes apart", metrics.settings_hash.clone());
+        registry.register("keys_hash", "Tells the keys of nodes apart", metrics.keys_hash.clone());
+        registry.register("log_database_up", "1 while the log takes rows, or is this node's own", metrics.log_up.clone());
+        registry.register("log_lag_seconds", "How far the log is behind what was decided", metrics.log_lag.clone());
+        registry.register("log_imports", "1 on the node that brings the rows of all nodes into the log", metrics.imports.clone());
         registry.register(
             "reload_refused",
             "1 while a changed settings file, key file or certificate is not in force because it was refused",
@@ -220,6 +281,9 @@ impl Metrics {
     /// `spares` says how many billed operations a refusal of this guard spares.
     pub(crate) fn answered(&self, guard: GuardName, answered: &Answered, elapsed: f64, spares: impl FnOnce() -> u32) {
         self.seconds.observe(elapsed);
+        if answered.degraded {
+            self.degraded.inc();
+        }
         if answered.replayed {
             self.replayed.inc();
             return;
@@ -307,7 +371,23 @@ impl Metrics {
         self.wal_bytes.set(store.wal_bytes().unwrap_or(0));
         let health = store.cluster_health();
         self.shared_up.set(i64::from(health.as_ref().is_none_or(|health| health.away.is_none())));
-        self.rows_waiting.set(health.map_or(0, |health| health.waiting_rows));
+        self.rows_waiting.set(health.as_ref().map_or(0, |health| health.waiting_rows));
+        self.log_up.set(i64::from(health.as_ref().is_none_or(|health| health.log_up)));
+        if let Some(health) = health {
+            self.unconfirmed.set(health.unconfirmed);
+            self.unconfirmed_bytes.set(health.unconfirmed_bytes);
+            self.unconfirmed_dropped.inner().store(health.unconfirmed_dropped, Ordering::Relaxed);
+            self.log_lag.set(health.log_lag_millis as f64 / 1000.0);
+            self.imports.set(i64::from(health.imports));
+            self.stream_entries.set(health.condition.stream_entries);
+            self.evicts.set(i64::from(health.condition.evicts.is_some()));
+            self.evicted.set(health.condition.evicted);
+            self.nodes.set(health.seen.nodes);
+            self.other_settings.set(health.seen.other_settings);
+            self.other_keys.set(health.seen.other_keys);
+            self.settings_hash.set(u64::from(health.fingerprints.settings));
+            self.keys_hash.set(u64::from(health.fingerprints.keys));
+        }
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);

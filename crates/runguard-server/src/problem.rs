@@ -5,8 +5,22 @@ use hyper::StatusCode;
 use runguard_engine::{Caller, ClockError, EngineError, Role};
 use runguard_guards::input::{InputError, Problem as WrongField};
 use runguard_http::FieldProblem;
+use runguard_http::problem::{Kind, kinds};
 use runguard_http::reply::Reply;
 use runguard_store::StoreError;
+
+runguard_http::problem_kinds! {
+    TOO_MANY_STREAMS: "too-many-streams", "Too many event streams",
+        "The key, or the service, has as many event streams open as it may (`server.max_streams_per_key`, `server.max_streams`). Close one, or share one among your readers.";
+    BUSY: "busy", "One at a time",
+        "Work that takes the whole machine (a preview, a page of insights) is done for one caller at a time. Ask again in a moment.";
+    NO_TIME: "no-time", "The request has no time",
+        "The service runs with `--virtual-clock`, for tests: each request says what time it is in the header `x-runguard-now`, in Unix milliseconds.";
+    IDEMPOTENCY_KEY_REUSED: "idempotency-key-reused", "The idempotency key belongs to another request",
+        "A repeat must be the same request, byte for byte, within 24 hours. Use another key for another request.";
+    STILL_RUNNING: "still-running", "The first request is still running",
+        "A request with the same idempotency key is under way. Its answer is given to a repeat in a moment: ask again after `Retry-After`.";
+}
 
 const NAME_ANOTHER_TENANT: &str = "Another one is named with `?tenant=NAME` (`--tenant NAME` on the command line).";
 
@@ -20,8 +34,13 @@ impl From<runguard_http::Problem> for Problem {
 }
 
 impl Problem {
-    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self(runguard_http::Problem::new(status, kind, title, detail))
+    fn new(status: StatusCode, kind: &'static Kind, detail: impl Into<String>) -> Self {
+        Self(runguard_http::Problem::new(status, kind, detail))
+    }
+
+    /// As every service says it.
+    pub(crate) fn plain(&self) -> &runguard_http::Problem {
+        &self.0
     }
 
     fn retry_after(self, seconds: u64) -> Self {
@@ -33,7 +52,7 @@ impl Problem {
     }
 
     pub(crate) fn unknown(what: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", format!("Nothing is known of this {what}."))
+        Self::new(StatusCode::NOT_FOUND, &kinds::UNKNOWN, format!("Nothing is known of this {what}."))
     }
 
     /// The same of what is filed under its tenant: whoever may look in others is told where was looked.
@@ -42,7 +61,7 @@ impl Problem {
             return Self::unknown(what);
         }
         let detail = format!("Nothing is known of this {what} in tenant '{tenant}'. {NAME_ANOTHER_TENANT}");
-        Self::new(StatusCode::NOT_FOUND, "unknown", "Not known", detail)
+        Self::new(StatusCode::NOT_FOUND, &kinds::UNKNOWN, detail)
     }
 
     /// For a key of all tenants that asks for what is filed under one.
@@ -66,7 +85,7 @@ impl Problem {
     pub(crate) fn fields(errors: Vec<FieldProblem>) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         let detail = format!("Nothing was counted. Look at: {}.", names.join(", "));
-        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-fields", "Some fields are missing or wrong", detail);
+        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, &kinds::INVALID_FIELDS, detail);
         Self(problem.0.with_errors(errors))
     }
 
@@ -105,7 +124,7 @@ impl Problem {
     }
 
     pub(crate) fn not_ready(detail: impl Into<String>) -> Self {
-        Self(runguard_http::Problem::not_ready("The service cannot decide right now", detail))
+        Self(runguard_http::Problem::not_ready(detail))
     }
 
     pub(crate) fn too_many_streams(too_many: TooMany) -> Self {
@@ -117,11 +136,11 @@ impl Problem {
                 format!("The service has {limit} event streams open, as many as it may (`server.max_streams`). Try again shortly.")
             }
         };
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams", detail).retry_after(10)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, &TOO_MANY_STREAMS, detail).retry_after(10)
     }
 
     pub(crate) fn busy(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail).retry_after(1)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, &BUSY, detail).retry_after(1)
     }
 
     pub(crate) fn into_reply(self) -> Reply {
@@ -147,7 +166,7 @@ impl From<InputError> for Problem {
 
 impl From<ClockError> for Problem {
     fn from(error: ClockError) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "no-time", "The request has no time", error.to_string())
+        Self::new(StatusCode::BAD_REQUEST, &NO_TIME, error.to_string())
     }
 }
 
@@ -170,17 +189,12 @@ impl From<EngineError> for Problem {
         match error {
             EngineError::KeyReused => Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "idempotency-key-reused",
-                "The idempotency key belongs to another request",
+                &IDEMPOTENCY_KEY_REUSED,
                 "A repeat must be the same request, byte for byte. Use a new key for a new request.",
             ),
-            EngineError::StillRunning => Self::new(
-                StatusCode::CONFLICT,
-                "still-running",
-                "The first request is still running",
-                "Its answer will be given to a repeat in a moment.",
-            )
-            .retry_after(1),
+            EngineError::StillRunning => {
+                Self::new(StatusCode::CONFLICT, &STILL_RUNNING, "Its answer will be given to a repeat in a moment.").retry_after(1)
+            }
             EngineError::Store(error) => error.into(),
         }
     }

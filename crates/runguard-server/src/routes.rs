@@ -12,8 +12,10 @@ pub(crate) mod health;
 pub(crate) mod insights;
 pub(crate) mod overview;
 pub(crate) mod preview;
+pub(crate) mod query;
 pub(crate) mod sessions;
 pub(crate) mod settings;
+pub(crate) mod spend;
 pub(crate) mod stats;
 
 use crate::problem::Problem;
@@ -27,42 +29,61 @@ use std::sync::Arc;
 
 type State = axum::extract::State<Arc<App>>;
 
-/// Path, what answers it, the methods it has. The guard routes are in [`guards`].
-fn table() -> Vec<(&'static str, MethodRouter<Arc<App>>, &'static str)> {
-    vec![
-        ("/v1/decisions", get(decisions::list), "GET"),
-        ("/v1/decisions/{decision_id}", get(decisions::one), "GET"),
-        ("/v1/sessions/{session_id}", delete(sessions::erase).get(sessions::show), "GET, DELETE"),
-        ("/v1/stats", get(stats::show), "GET"),
-        ("/v1/insights", get(insights::show), "GET"),
-        ("/v1/overview", get(overview::show), "GET"),
-        ("/v1/consumption", get(consumption::show), "GET"),
-        ("/v1/circuits", get(circuits::list), "GET"),
-        ("/v1/circuits/{endpoint_key}/open", post(circuits::open), "POST"),
-        ("/v1/circuits/{endpoint_key}/close", post(circuits::close), "POST"),
-        ("/v1/circuits/{endpoint_key}/reset", post(circuits::reset), "POST"),
-        ("/v1/alerts", get(alerts::show), "GET"),
-        ("/v1/alerts/test", post(alerts::test), "POST"),
-        ("/v1/alerts/dead/{id}/retry", post(alerts::retry), "POST"),
-        ("/v1/guards", get(docs::guards), "GET"),
-        ("/v1/settings", get(settings::show), "GET"),
-        ("/v1/preview", post(preview::run), "POST"),
-        ("/v1/events", get(events::stream), "GET"),
-        ("/healthz", get(health::alive), "GET"),
-        ("/readyz", get(health::ready), "GET"),
-        ("/metrics", get(health::metrics), "GET"),
-        ("/openapi.json", get(docs::openapi), "GET"),
-        ("/docs", get(docs::page), "GET"),
-        ("/", get(dashboard::page), "GET"),
-        ("/dashboard/{file}", get(dashboard::file), "GET"),
-    ]
+/// A route that is no guard's: those are in [`guards`].
+struct Route {
+    path: &'static str,
+    access: Access,
+    /// The methods it has.
+    allow: &'static str,
+    methods: fn() -> MethodRouter<Arc<App>>,
 }
+
+const fn route(path: &'static str, access: Access, allow: &'static str, methods: fn() -> MethodRouter<Arc<App>>) -> Route {
+    Route { path, access, allow, methods }
+}
+
+static TABLE: &[Route] = &[
+    route("/v1/decisions", Access::Callers, "GET", || get(decisions::list)),
+    route("/v1/decisions/{decision_id}", Access::Callers, "GET", || get(decisions::one)),
+    route("/v1/sessions", Access::Callers, "GET", || get(sessions::list)),
+    route("/v1/sessions/{session_id}", Access::Callers, "GET, DELETE", || delete(sessions::erase).get(sessions::show)),
+    route("/v1/stats", Access::Callers, "GET", || get(stats::show)),
+    route("/v1/insights", Access::Callers, "GET", || get(insights::show)),
+    route("/v1/insights/{key}/dismiss", Access::Callers, "POST", || post(insights::dismiss)),
+    route("/v1/insights/{key}/snooze", Access::Callers, "POST", || post(insights::snooze)),
+    route("/v1/insights/{key}/restore", Access::Callers, "POST", || post(insights::restore)),
+    route("/v1/overview", Access::Callers, "GET", || get(overview::show)),
+    route("/v1/consumption", Access::Callers, "GET", || get(consumption::show)),
+    route("/v1/spend", Access::Callers, "GET", || get(spend::show)),
+    route("/v1/runs", Access::Callers, "GET", || get(spend::runs)),
+    route("/v1/runs/{run}/stop", Access::Callers, "POST", || post(spend::stop)),
+    route("/v1/runs/{run}/resume", Access::Callers, "POST", || post(spend::resume)),
+    route("/v1/circuits", Access::Callers, "GET", || get(circuits::list)),
+    route("/v1/circuits/{endpoint_key}/open", Access::Callers, "POST", || post(circuits::open)),
+    route("/v1/circuits/{endpoint_key}/close", Access::Callers, "POST", || post(circuits::close)),
+    route("/v1/circuits/{endpoint_key}/reset", Access::Callers, "POST", || post(circuits::reset)),
+    route("/v1/alerts", Access::Callers, "GET", || get(alerts::show)),
+    route("/v1/alerts/test", Access::Callers, "POST", || post(alerts::test)),
+    route("/v1/alerts/dead/{id}/retry", Access::Callers, "POST", || post(alerts::retry)),
+    route("/v1/guards", Access::Everyone, "GET", || get(docs::guards)),
+    route("/v1/settings", Access::Callers, "GET", || get(settings::show)),
+    route("/v1/preview", Access::Callers, "POST", || post(preview::run)),
+    route("/v1/events", Access::Callers, "GET", || get(events::stream)),
+    route("/healthz", Access::Health, "GET", || get(health::alive)),
+    route("/readyz", Access::Health, "GET", || get(health::ready)),
+    route("/metrics", Access::Callers, "GET", || get(health::metrics)),
+    route("/openapi.json", Access::Everyone, "GET", || get(docs::openapi)),
+    route("/docs", Access::Everyone, "GET", || get(docs::page)),
+    route("/docs/problems/{kind}", Access::Everyone, "GET", || get(docs::problem)),
+    route("/", Access::Everyone, "GET", || get(dashboard::page)),
+    route("/dashboard/{file}", Access::Everyone, "GET", || get(dashboard::file)),
+];
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (path, methods, allow) in table() {
+    for Route { path, allow, methods, .. } in TABLE {
         let refused = move || async move { into_axum(Problem::method(allow).into_reply()) };
-        router = router.route(path, methods.fallback(refused));
+        router = router.route(path, methods().fallback(refused));
     }
     router.fallback(any(not_found)).with_state(app)
 }
@@ -83,20 +104,20 @@ pub(crate) enum Access {
 }
 
 pub(crate) fn access(path: &str) -> Access {
-    find(path).map_or(Access::Everyone, |(_, access)| *access)
+    find(path).map_or(Access::Everyone, |route| route.access)
 }
 
 /// Asked of every request: no path of the health checks has a part to be filled in, so they are compared as they stand.
 pub(crate) fn is_health(path: &str) -> bool {
-    PATHS.iter().any(|(pattern, access)| *access == Access::Health && *pattern == path)
+    TABLE.iter().any(|route| route.access == Access::Health && route.path == path)
 }
 
 /// A bounded name of the route, for metrics.
 pub(crate) fn name_of(path: &str) -> &'static str {
-    find(path).map_or("other", |(pattern, _)| pattern)
+    find(path).map_or("other", |route| route.path)
 }
 
-fn find(path: &str) -> Option<&'static (&'static str, Access)> {
+fn find(path: &str) -> Option<&'static Route> {
     let same = |pattern: &str| {
         let (mut pattern, mut path) = (pattern.split('/'), path.split('/'));
         loop {
@@ -107,36 +128,8 @@ fn find(path: &str) -> Option<&'static (&'static str, Access)> {
             }
         }
     };
-    PATHS.iter().find(|(pattern, _)| same(pattern))
+    TABLE.iter().find(|route| same(route.path))
 }
-
-const PATHS: &[(&str, Access)] = &[
-    ("/v1/decisions", Access::Callers),
-    ("/v1/decisions/{decision_id}", Access::Callers),
-    ("/v1/sessions/{session_id}", Access::Callers),
-    ("/v1/stats", Access::Callers),
-    ("/v1/insights", Access::Callers),
-    ("/v1/overview", Access::Callers),
-    ("/v1/consumption", Access::Callers),
-    ("/v1/circuits", Access::Callers),
-    ("/v1/circuits/{endpoint_key}/open", Access::Callers),
-    ("/v1/circuits/{endpoint_key}/close", Access::Callers),
-    ("/v1/circuits/{endpoint_key}/reset", Access::Callers),
-    ("/v1/alerts", Access::Callers),
-    ("/v1/alerts/test", Access::Callers),
-    ("/v1/alerts/dead/{id}/retry", Access::Callers),
-    ("/v1/guards", Access::Everyone),
-    ("/v1/settings", Access::Callers),
-    ("/v1/preview", Access::Callers),
-    ("/v1/events", Access::Callers),
-    ("/healthz", Access::Health),
-    ("/readyz", Access::Health),
-    ("/metrics", Access::Callers),
-    ("/openapi.json", Access::Everyone),
-    ("/docs", Access::Everyone),
-    ("/", Access::Everyone),
-    ("/dashboard/{file}", Access::Everyone),
-];
 
 /// What a handler gives: an answer or a problem.
 pub(crate) fn answer(result: Result<Reply, Problem>) -> Response {
@@ -149,13 +142,19 @@ mod tests {
 
     #[test]
     fn metrics_know_every_route() {
-        let listed: Vec<&str> = table().into_iter().map(|(path, ..)| path).collect();
-        assert_eq!(listed, PATHS.iter().map(|(path, _)| *path).collect::<Vec<_>>());
         assert_eq!(name_of("/v1/sessions/abc"), "/v1/sessions/{session_id}");
         assert_eq!(name_of("/v1/sessions/"), "other");
         assert_eq!(name_of("/"), "/");
         assert_eq!((access("/v1/sessions/abc"), access("/nowhere")), (Access::Callers, Access::Everyone));
-        assert!(PATHS.iter().all(|(path, access)| is_health(path) == (*access == Access::Health)));
-        assert!(PATHS.iter().all(|(path, access)| *access != Access::Health || !path.contains('{')));
+        assert!(TABLE.iter().all(|route| is_health(route.path) == (route.access == Access::Health)));
+        assert!(TABLE.iter().all(|route| route.access != Access::Health || !route.path.contains('{')));
+    }
+
+    #[test]
+    fn no_upstream_can_be_named_like_a_path_of_ours() {
+        let paths = TABLE.iter().map(|route| route.path).chain(runguard_guards::guard::ROUTES.iter().map(|route| route.path));
+        for first in paths.filter_map(|path| path.split('/').nth(1)).filter(|first| !first.is_empty()) {
+            assert!(runguard_engine::settings::OWN_PATHS.contains(&first), "{first}");
+        }
     }
 }

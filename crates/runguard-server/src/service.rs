@@ -11,11 +11,13 @@ use http_body_util::Either;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Method, Request, StatusCode};
 use runguard_engine::{Caller, Engine};
+use runguard_gateway::{Gateway, Passing};
 use runguard_http::body::{self, Limit, SMALL};
 use runguard_http::load::{Bounds, Limits, Loads, Share, Who};
 use runguard_http::reply::Reply;
 use runguard_http::{RequestId, reply};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt;
 
@@ -27,12 +29,15 @@ pub(crate) struct App {
     pub(crate) engine: SharedEngine,
     pub(crate) metrics: Metrics,
     pub(crate) openness: Openness,
+    /// It was asked to end, and answers for a little longer.
+    pub(crate) leaving: AtomicBool,
     /// Turns true when the service stops: streams end then.
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) streams: Arc<Streams>,
     /// Who may have a long body read: one at a time, so that the others' short ones never wait for it.
     pub(crate) long_bodies: Arc<Semaphore>,
     loads: Loads,
+    gateway: Arc<Gateway>,
 }
 
 pub(crate) type SharedEngine = Arc<Engine>;
@@ -43,9 +48,11 @@ impl App {
         let limits = StreamLimits { overall: server.max_streams as usize, per_key: server.max_streams_per_key as usize };
         Self {
             streams: Streams::new(limits),
+            gateway: Arc::default(),
             engine,
             metrics: Metrics::new(),
             openness,
+            leaving: AtomicBool::new(false),
             stopping,
             long_bodies: Arc::new(Semaphore::new(1)),
             loads: Loads::default(),
@@ -97,7 +104,12 @@ impl runguard_http::Service for Service {
     }
 
     async fn answer(&self, request: Request<Incoming>, id: &RequestId) -> Reply {
-        let (route, response) = if let Some(route) = routes::guards::find(request.uri().path()) {
+        let (route, response) = if let Some(passing) = self.provider(&request) {
+            let route = passing.route();
+            let response = self.pass_on(passing, request).await;
+            self.app.metrics.request(route, response.status().as_u16());
+            (route, response)
+        } else if let Some(route) = routes::guards::find(request.uri().path()) {
             let response = routes::guards::handle(&self.app, route, request, id).await;
             self.app.metrics.guard_request(route, response.status().as_u16());
             (route.path, response)
@@ -115,8 +127,37 @@ impl runguard_http::Service for Service {
 }
 
 impl Service {
+    pub(crate) fn app(&self) -> Arc<App> {
+        self.app.clone()
+    }
+
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self { router: routes::router(app.clone()), app }
+    }
+
+    /// What a request asks of a provider, where it does and the gateway is there.
+    fn provider(&self, request: &Request<Incoming>) -> Option<Passing> {
+        let uri = request.uri();
+        runguard_gateway::find(&self.app.engine.settings.load().gateway, request.method(), uri.path(), uri.query())
+    }
+
+    async fn pass_on(&self, passing: Passing, request: Request<Incoming>) -> Reply {
+        let app = &self.app;
+        let entered = auth::caller_of(&app.engine, app.openness, request.headers(), runguard_gateway::own_key(request.headers()))
+            .and_then(|caller| app.enter(&caller).map(|share| (caller, share)));
+        let (caller, mut share) = match entered {
+            Ok(entered) => entered,
+            Err(problem) => return passing.problem(problem.plain()),
+        };
+        let most = app.engine.settings.load().gateway.max_body_mb as usize * 1024 * 1024;
+        let limit = Limit { bytes: most, advice: "The setting `gateway.max_body_mb` allows more." };
+        let (head, body) = request.into_parts();
+        let body = match app.read_body(body, limit, &mut share).await {
+            Ok(body) => body,
+            Err(problem) => return passing.problem(problem.plain()),
+        };
+        let request = Request::from_parts(head, body);
+        app.gateway.clone().answer(app.engine.clone(), caller, passing, request).await
     }
 
     /// The key comes before the body: whoever has none makes us read nothing.

@@ -120,8 +120,10 @@ fn what_is_kept_is_listed() {
     for route in ROUTES {
         for field in route.fields {
             // Numbers and choices are nobody's words.
-            if matches!(field.kind, Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::Any | Kind::Names | Kind::Scopes)
-            {
+            if matches!(
+                field.kind,
+                Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::Any | Kind::Names | Kind::Scopes | Kind::Steps
+            ) {
                 out += &format!("| `{}` | `{}` | {} |\n", route.path, field.name, field.kind.keeping().code());
             }
         }

@@ -59,6 +59,7 @@ const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
     group: |_, _, _, _, _| Some(7),
     keep: |_, _| Keep::Window,
+    take_back: |_, _| None,
 };
 
 /// About 400 bytes, as a guard writes them.
@@ -175,6 +176,9 @@ async fn gathered(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
             retention_days: 1,
             patience: Duration::from_millis(500),
             retire_every: RETIRE_EVERY,
+            here_millis: 0,
+            alone_bytes: u64::MAX,
+            unconfirmed: runguard_store::cluster::Shelf { folder: None, entries_in_memory: 100_000, most_bytes: u64::MAX },
             names: Names::PLAIN,
             seed: u64::from(std::process::id()) << 32 | index as u64,
         };

@@ -8,20 +8,26 @@
 //! While the shared database is away a node goes on from what it remembers, in a store of its own on disk, and says so; what it
 //! decided there is brought to the others when the database is back ([`recovery`]).
 
+mod alone;
 mod cells;
 mod clock;
 mod dynamic;
 pub mod entry;
+mod health;
 mod importer;
 pub mod link;
 mod log;
 pub mod model;
 mod recovery;
+mod roster;
+mod unconfirmed;
 mod writer;
 
 pub use clock::SharedClock;
-pub use link::{EntryId, agree_on_names};
+pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
 pub use log::{Imported, Positions};
+pub use roster::{Fingerprints, Note, Noted as NoteResult, Seen};
+pub use unconfirmed::Shelf;
 
 use crate::embedded::Embedded;
 use crate::error::{OpenError, StoreError};
@@ -31,12 +37,14 @@ use crate::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::postgres::PgLog;
 use crate::store::{Cell, Decided, Erased, Keep, Labelled, Rules, SlotState, View};
+use alone::Alone;
 use cells::{Cells, ProposalResult, Wanted, WantedRows, is_tombstone, name_of};
 use dynamic::DynamicLink;
 use hashbrown::HashMap;
-use link::{CellName, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
+use health::Health;
+use link::{CellName, Condition, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value};
 use log::ClusterLog;
-use recovery::{Alone, Health};
+use roster::Roster;
 use runguard_core::row::{Row, RowCount};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -45,7 +53,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use writer::{Queue, Unconfirmed};
+use unconfirmed::Unconfirmed;
+use writer::Queue;
 
 /// How long a step is tried again while others are faster. The database is up, so going on alone would be wrong.
 const RACE: Duration = Duration::from_secs(20);
@@ -67,8 +76,8 @@ const ENDPOINTS_AT_ONCE: usize = 1000;
 const CATCH_UP: Duration = Duration::from_millis(500);
 /// How long a cell that was taken away is marked: longer than any command is under way.
 const TOMBSTONE_MILLIS: u64 = 60_000;
-/// How long a node tries to join.
-const JOIN: Duration = Duration::from_secs(10);
+/// How long a node tries to join before it begins alone.
+const JOIN: Duration = Duration::from_secs(3);
 const FLUSH: Duration = Duration::from_secs(30);
 /// How often old rows are looked for, unless a test is in a hurry.
 pub const RETIRE_EVERY: Duration = Duration::from_secs(600);
@@ -82,10 +91,16 @@ pub struct ClusterOptions {
     pub folder: PathBuf,
     pub memory_bytes: usize,
     pub retention_days: u32,
+    /// Where rows are kept that the log is not known to have.
+    pub unconfirmed: Shelf,
     /// How long a request waits for a shared database that does not answer.
     pub patience: Duration,
     /// How often old rows are looked for.
     pub retire_every: Duration,
+    /// What the node's own clock says: it is asked where the shared database cannot be.
+    pub here_millis: i64,
+    /// What is decided alone may take so much of the disk.
+    pub alone_bytes: u64,
     /// How names become keys: [`agree_on_names`].
     pub names: Names,
     /// Makes tokens; another for every node.
@@ -114,6 +129,7 @@ pub(crate) struct Inner {
     queue: Queue,
     unconfirmed: Unconfirmed,
     health: Health,
+    roster: Roster,
     /// Held for writing while it is not certain that the database has its states.
     gate: tokio::sync::RwLock<()>,
     alone: Alone,
@@ -160,6 +176,17 @@ pub struct ClusterHealth {
     pub away: Option<String>,
     /// Rows decided alone, or lost by the database, that wait to be sent.
     pub waiting_rows: u64,
+    /// Entries that were sent and are not known to be in the log: those that are kept, their bytes on disk, and those that are not kept.
+    pub unconfirmed: u64,
+    pub unconfirmed_bytes: u64,
+    pub unconfirmed_dropped: u64,
+    /// The log takes rows, as far as this node knows; how far it is behind the streams; whether this node is the one that imports.
+    pub log_up: bool,
+    pub log_lag_millis: u64,
+    pub imports: bool,
+    pub condition: Condition,
+    pub fingerprints: Fingerprints,
+    pub seen: Seen,
 }
 
 impl Inner {
@@ -316,12 +343,17 @@ impl Inner {
         }
     }
 
+    /// A swap of nothing says whether the database is the one we know, on a connection that was looked through.
+    async fn is_the_one_we_know(&self) -> bool {
+        let nothing = |partition| Swap { partition, cells: Vec::new(), entry: Vec::new() };
+        self.swap((0..self.partitions).map(nothing).collect()).await.is_ok()
+    }
+
     /// Waits until the log has everything that was decided before. `false`: not in time.
     async fn caught_up(&self, patience: Duration) -> bool {
         let Ok(latest) = self.link.latest().await else { return false };
-        // The streams of a database that was emptied say nothing; a swap of nothing says whether it is still the one we know.
-        let nothing = |partition| Swap { partition, cells: Vec::new(), entry: Vec::new() };
-        if self.swap((0..self.partitions).map(nothing).collect()).await.is_err() {
+        // The streams of a database that was emptied say nothing.
+        if !self.is_the_one_we_know().await {
             return false;
         }
         let reached = async {
@@ -417,20 +449,20 @@ fn endpoint_note(slot: u8, label: &str) -> String {
 }
 
 impl Cluster {
-    /// Joins, on the runtime that is current. The link is connected; the log is open.
+    /// Joins, on the runtime that is current. A node that does not reach the shared database begins alone, and joins when it can.
     pub async fn join(link: impl Link, log: LogKept, options: ClusterOptions, rules: Rules) -> Result<Self, OpenError> {
         let link: Arc<dyn DynamicLink> = Arc::new(link);
-        let unreachable = |error: LinkError| OpenError::Shared { detail: error.to_string() };
-        let asked = tokio::time::Instant::now();
-        let clock = SharedClock::new(link.time().await.map_err(unreachable)?);
-        clock.learn(link.time().await.map_err(unreachable)?, asked);
+        let (asked, clock) = (tokio::time::Instant::now(), SharedClock::guessed(options.here_millis));
+        if let Ok(millis) = link.time().await {
+            clock.learn(millis, asked);
+        }
         let (log, disk) = match log {
             #[cfg(feature = "postgres")]
             LogKept::Postgres(log) => (ClusterLog::Postgres(log), None),
             LogKept::Local(log) => (ClusterLog::Local(Arc::new(log)), None),
             LogKept::Memory(log, disk) => (ClusterLog::Memory(log), Some(disk)),
         };
-        let alone = Alone::new(options.folder.clone(), disk, rules, options.names);
+        let alone = Alone::new(&options, disk, rules);
         let partitions = link.partitions();
         let inner = Arc::new(Inner {
             log,
@@ -439,8 +471,9 @@ impl Cluster {
             partitions,
             cells: Cells::new(partitions, options.memory_bytes),
             queue: Queue::default(),
-            unconfirmed: Unconfirmed::default(),
+            unconfirmed: Unconfirmed::new(options.unconfirmed.clone()),
             health: Health::default(),
+            roster: Roster::default(),
             gate: tokio::sync::RwLock::default(),
             alone,
             clock,
@@ -458,11 +491,18 @@ impl Cluster {
         }
         // A replica that is late, a primary that just changed: worth a few tries.
         let started = tokio::time::Instant::now();
-        while let Err(error) = recovery::join(&inner).await {
-            if started.elapsed() >= JOIN || matches!(error, LinkError::NotOurs(_)) {
-                return Err(OpenError::Shared { detail: error.to_string() });
+        loop {
+            let joined = tokio::time::timeout_at(started + JOIN, recovery::join(&inner)).await;
+            match joined.unwrap_or_else(|_| Err(LinkError::Away("it was not joined in time".into()))) {
+                Ok(()) => break,
+                Err(error) if error.is_wrong_setup() => return Err(OpenError::Shared { detail: error.to_string() }),
+                Err(error) if started.elapsed() >= JOIN => {
+                    tracing::error!(%error, "this node begins alone, and joins when it can: flow guards decide from memory, marked degraded; budgets refuse, as set");
+                    inner.health.away(&error, started);
+                    break;
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let writer = tokio::spawn({
             let inner = inner.clone();
@@ -481,6 +521,10 @@ impl Cluster {
                 let inner = inner.clone();
                 async move { importer::run(&inner).await }
             }),
+            tokio::spawn({
+                let inner = inner.clone();
+                async move { roster::run(&inner).await }
+            }),
         ];
         Ok(Self { inner, tasks: Mutex::new(tasks), writer: Mutex::new(Some(writer)) })
     }
@@ -494,7 +538,25 @@ impl Cluster {
     }
 
     pub fn health(&self) -> ClusterHealth {
-        ClusterHealth { away: self.inner.health.why(), waiting_rows: self.rows_behind() }
+        let (unconfirmed, unconfirmed_bytes, unconfirmed_dropped) = self.inner.unconfirmed.counts();
+        let (away, waiting_rows) = (self.inner.health.why(), self.rows_behind());
+        let imports = self.inner.leading.lock().unwrap_or_else(PoisonError::into_inner).contains_key("import");
+        let health = &self.inner.health;
+        let (log_up, log_lag_millis) = (!health.is_log_away(), health.log_lag_millis());
+        let roster = &self.inner.roster;
+        ClusterHealth {
+            away,
+            waiting_rows,
+            unconfirmed,
+            unconfirmed_bytes,
+            unconfirmed_dropped,
+            log_up,
+            log_lag_millis,
+            imports,
+            condition: roster.condition(),
+            fingerprints: roster.mine(),
+            seen: roster.seen(),
+        }
     }
 
     /// Whether this node is the one of all that does this.
@@ -512,6 +574,10 @@ impl Cluster {
         for name in leading {
             // Should it fail, the lease runs out by itself.
             let _ = self.inner.link.lease(name, self.inner.node, 0).await;
+        }
+        if self.inner.roster.seen() != Seen::default() {
+            // Should it fail, it is known to be gone after a while.
+            let _ = roster::say(&self.inner, None).await;
         }
     }
 
@@ -694,6 +760,11 @@ impl Cluster {
     #[allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
     pub async fn probe(&self) -> Result<(), StoreError> {
         if *self.inner.stopping.borrow() { Err(StoreError::Stopping) } else { Ok(()) }
+    }
+
+    /// Whether it is known where the log ends.
+    pub fn log_is_known(&self) -> bool {
+        self.inner.log.is_known()
     }
 
     /// Whether the log can be read.

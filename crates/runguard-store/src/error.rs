@@ -29,6 +29,9 @@ pub enum OpenError {
     PostgresAddress,
     #[error("cannot use the log in Postgres at {place}: {detail}")]
     Postgres { place: String, detail: String },
+    /// It may be there in a moment.
+    #[error("cannot use the log in Postgres at {place}: {detail}")]
+    PostgresAway { place: String, detail: String },
     #[error(
         "the log in Postgres at {place} was written by a newer RunGuard (format {found}, this one knows {known}). Use that version, or another database or schema"
     )]

@@ -4,7 +4,7 @@
 //! that the database is there with the right one before it is opened.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 const FOLDER_MODE: u32 = 0o700;
@@ -12,6 +12,9 @@ const FILE_MODE: u32 = 0o600;
 /// The bits of everyone but the owner.
 #[cfg(unix)]
 const OTHERS: u32 = 0o077;
+
+/// Ends the name of a file that is being written.
+pub const UNFINISHED: &str = "new";
 
 /// What SQLite may put beside a database.
 const BESIDE_DATABASE: [&str; 3] = ["-wal", "-shm", "-journal"];
@@ -31,6 +34,19 @@ pub fn private_file() -> fs::OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, FILE_MODE);
     options
+}
+
+/// Writes a file that is there whole, or as it was. Nobody else may read it.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    create_private_folder(folder)?;
+    let unfinished = path.with_extension(UNFINISHED);
+    let mut file = private_file().write(true).create(true).truncate(true).open(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    // The name, too, must be on the disk.
+    fs::File::open(folder)?.sync_all()
 }
 
 /// Makes a file that is there private.

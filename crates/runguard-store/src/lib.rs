@@ -21,7 +21,7 @@ pub mod scrub;
 mod store;
 mod trusted_time;
 
-pub use cluster::{Cluster, ClusterHealth, ClusterOptions, LogKept, RETIRE_EVERY, SharedClock};
+pub use cluster::{Cluster, ClusterHealth, ClusterOptions, Fingerprints, LogKept, RETIRE_EVERY, SharedClock};
 pub use embedded::schema::{LOG_FILE, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};

@@ -86,6 +86,11 @@ pub(crate) fn count_by_minutes(minutes: i64, counts: impl Iterator<Item = RowCou
 
 /// What can be read in the order of its rows. As long as it lives, what it reads stays open.
 pub(crate) trait Follow: Send + Sync + Debug {
+    /// Whether it was ever learned where the log ends.
+    fn is_known(&self) -> bool {
+        true
+    }
+
     fn committed(&self) -> u64;
     fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError>;
 }
@@ -97,6 +102,11 @@ pub struct Follower(Arc<dyn Follow>);
 impl Follower {
     pub(crate) fn new(log: Arc<dyn Follow>) -> Self {
         Self(log)
+    }
+
+    /// Whether it is known where the log ends: of one that was never reached nothing follows from [`Self::committed`].
+    pub fn is_known(&self) -> bool {
+        self.0.is_known()
     }
 
     /// The number of the last row that is safe.
@@ -131,6 +141,19 @@ pub(crate) fn encode_effects(cells: &[Cell<'_>], changes: &[Change]) -> Result<V
     let changed = changes.iter().map(|change| effect(cells[change.cell], &change.events));
     let effects: SmallVec<[Effect<'_>; FEW]> = lives_with.map(|first| effect(*first, &[])).into_iter().chain(changed).collect();
     postcard::to_extend(&*effects, Vec::with_capacity(ROOM)).map_err(|error| StoreError::Write(error.to_string()))
+}
+
+/// The same of effects that were read.
+pub(crate) fn encode_happened(happened: &[Happened]) -> Result<Vec<u8>, StoreError> {
+    let effects = happened.iter().map(|Happened { key, slot, label, events }| Effect {
+        family: key.family as u8,
+        hash: key.hash,
+        slot: *slot,
+        subject: label,
+        events,
+    });
+    let effects: Vec<Effect<'_>> = effects.collect();
+    postcard::to_stdvec(&effects).map_err(|error| StoreError::Write(error.to_string()))
 }
 
 /// What a row says that tells of the erasure of these entries.

@@ -18,6 +18,7 @@ use pool::{Failure, Pool, Server};
 use schema::Day;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -63,46 +64,74 @@ struct Inner {
     server: Arc<Server>,
     readers: Pool,
     writers: Pool,
-    /// Where the numbers of rows are told, one for each schema.
-    channel: String,
     committed: watch::Sender<u64>,
+    /// Whether that was ever asked: until then it is 0.
+    is_known: Arc<AtomicBool>,
     /// Days that have their table, as far as this node knows.
     days: Mutex<BTreeSet<Day>>,
     retention_days: u32,
-    names: OnceLock<Names>,
-    listener: AbortHandle,
+    listener: OnceLock<AbortHandle>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.listener.abort();
+        if let Some(listener) = self.listener.get() {
+            listener.abort();
+        }
     }
 }
 
 impl PgLog {
-    /// Connects, and brings the tables up to this version's format. Whoever starts first does that, the others wait.
+    /// Connects, and brings the tables up to this version's format. [`OpenError::PostgresAway`] may be over in a moment.
     pub async fn open(options: PgOptions) -> Result<Self, OpenError> {
-        let runtime = Handle::current();
-        let server = Arc::new(Server::parse(&options.url, runtime.clone())?);
-        let refused = |failure: Failure| OpenError::Postgres { place: server.place().to_owned(), detail: failure.to_string() };
-        let mut wire = server.connect(None).await.map_err(refused)?;
-        let channel = schema::prepare(&mut wire, server.place()).await?;
-        let last = last_number(&wire).await.map_err(refused)?;
-        drop(wire);
-        let (committed, _) = watch::channel(last);
-        let listener = runtime.spawn(listen(server.clone(), channel.clone(), committed.clone())).abort_handle();
+        let log = Self::await_server(&options)?;
+        let ask = async {
+            let wire = log.inner.server.connect(None).await?;
+            last_number(&wire).await
+        };
+        let place = || log.inner.server.place().to_owned();
+        match ask.await {
+            Ok(last) => {
+                log.inner.committed.send_replace(last);
+                log.inner.is_known.store(true, Ordering::Release);
+                Ok(log.listening())
+            }
+            Err(Failure::TooNew { found, known }) => Err(OpenError::PostgresTooNew { place: place(), found, known }),
+            Err(failure) if failure.is_away() => Err(OpenError::PostgresAway { place: place(), detail: failure.to_string() }),
+            Err(failure) => Err(OpenError::Postgres { place: place(), detail: failure.to_string() }),
+        }
+    }
+
+    /// A log that is away: it is there as soon as it can be reached.
+    pub fn open_away(options: &PgOptions) -> Result<Self, OpenError> {
+        Ok(Self::await_server(options)?.listening())
+    }
+
+    fn await_server(options: &PgOptions) -> Result<Self, OpenError> {
+        let server = Arc::new(Server::parse(&options.url, Handle::current())?);
         let inner = Inner {
             readers: Pool::new(server.clone(), MOST_READERS),
             writers: Pool::new(server.clone(), MOST_WRITERS),
             server,
-            channel,
-            committed,
+            committed: watch::Sender::new(0),
+            is_known: Arc::default(),
             days: Mutex::default(),
             retention_days: options.retention_days,
-            names: OnceLock::new(),
-            listener,
+            listener: OnceLock::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    fn listening(self) -> Self {
+        let Inner { server, committed, is_known, listener, .. } = &*self.inner;
+        let listening = server.runtime().spawn(listen(server.clone(), committed.clone(), is_known.clone()));
+        let _ = listener.set(listening.abort_handle());
+        self
+    }
+
+    /// Whether it is known where the log ends.
+    pub fn is_known(&self) -> bool {
+        self.inner.is_known.load(Ordering::Acquire)
     }
 
     /// How the names in this log became keys; `None` while it has none.
@@ -117,17 +146,11 @@ impl PgLog {
 
     /// Uses these from here on, and keeps them where there are none.
     pub async fn use_names(&self, names: Names) -> Result<(), StoreError> {
-        let sql = format!("INSERT INTO runguard_secret (secret) VALUES ('{}') ON CONFLICT DO NOTHING", names.secret_text());
-        self.inner.writers.query(&sql, &[]).await.map_err(|failure| self.unwritten(&failure))?;
-        if self.kept_names().await? != Some(names) {
-            return Err(StoreError::Write("another node made the log with another secret; start this one again".into()));
-        }
-        let _ = self.inner.names.set(names);
-        Ok(())
+        self.inner.server.use_names(names).await.map_err(|failure| self.unwritten(&failure))
     }
 
     fn names(&self) -> Names {
-        self.inner.names.get().copied().unwrap_or(Names::PLAIN)
+        self.inner.server.names()
     }
 
     /// The number of the last row that is safe, and every later one, whoever wrote it.
@@ -228,10 +251,10 @@ fn tell(committed: &watch::Sender<u64>, seq: u64) {
 }
 
 /// Hears of rows, and hears again after every break.
-async fn listen(server: Arc<Server>, channel: String, committed: watch::Sender<u64>) {
+async fn listen(server: Arc<Server>, committed: watch::Sender<u64>, is_known: Arc<AtomicBool>) {
     let mut wait = FIRST_WAIT;
     loop {
-        let failure = match hear(&server, &channel, &committed, &mut wait).await {
+        let failure = match hear(&server, &committed, &is_known, &mut wait).await {
             Ok(never) => match never {},
             Err(failure) => failure,
         };
@@ -245,8 +268,8 @@ async fn listen(server: Arc<Server>, channel: String, committed: watch::Sender<u
 
 async fn hear(
     server: &Arc<Server>,
-    channel: &str,
     committed: &watch::Sender<u64>,
+    is_known: &AtomicBool,
     wait: &mut Duration,
 ) -> Result<std::convert::Infallible, Failure> {
     let heard = committed.clone();
@@ -258,11 +281,12 @@ async fn hear(
         }
     };
     let wire = server.connect(Some(Box::new(hear))).await?;
-    wire.batch_execute(&format!("LISTEN {channel}")).await?;
+    wire.batch_execute(&format!("LISTEN {}", server.channel())).await?;
     *wait = FIRST_WAIT;
     loop {
         let asked = tokio::time::timeout(pool::LONGEST_CONNECT, last_number(&wire)).await;
         tell(committed, asked.map_err(|_| Failure::slow("the last row's number"))??);
+        is_known.store(true, Ordering::Release);
         tokio::time::sleep(ASK_EVERY).await;
     }
 }

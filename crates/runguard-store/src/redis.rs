@@ -10,7 +10,10 @@ mod nodes;
 mod server;
 
 use crate::cluster::SharedClock;
-use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, Swapped, Value, settle_chains};
+use crate::cluster::link::{
+    About, CellName, Condition, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, Swapped, Value, names_of, settle_chains,
+};
+use crate::key::Names;
 use address::{Address, Kind};
 use futures_util::future::join_all;
 use nodes::{Home, Nodes};
@@ -20,7 +23,7 @@ use server::{Dialer, random, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -40,6 +43,8 @@ const MOST_KEEP_MILLIS: u64 = 1 << 50;
 const POLL: Duration = Duration::from_millis(20);
 /// A swap may arrive so much later than its sender waits for the answer: what clocks are apart.
 const LATE: Duration = Duration::from_millis(250);
+/// How long it is remembered how often a node has written; begun again with every look at the database.
+const WROTE_MILLIS: u64 = 7 * 24 * 3600 * 1000;
 /// How often a database that is being set up by another node is looked at again.
 const MOST_ROUNDS: usize = 20;
 
@@ -109,6 +114,47 @@ pub enum OpenError {
     Busy { place: String, detail: String },
 }
 
+impl RedisOptions {
+    /// How to reach the servers, if that can be made of it.
+    fn dialer(&self) -> Result<Dialer, OpenError> {
+        let address = Address::parse(&self.url)?;
+        if self.partitions == 0 || self.partitions > MOST_PARTITIONS {
+            return Err(OpenError::Partitions { found: self.partitions });
+        }
+        if address.tls {
+            // Fails when somebody was first; the workspace has only this one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let read = |path: PathBuf| match std::fs::read(&path) {
+            Ok(bytes) if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") => Ok(bytes),
+            Ok(_) => Err(OpenError::CaFile { path, detail: "there is no certificate in it".to_owned() }),
+            Err(error) => Err(OpenError::CaFile { path, detail: error.to_string() }),
+        };
+        let root_certificates = self.ca_file.clone().map(read).transpose()?;
+        Ok(Dialer { address, root_certificates, timeout: self.timeout })
+    }
+}
+
+impl OpenError {
+    /// It may be there in a moment, as it is.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Closed { .. } | Self::Busy { .. } => true,
+            Self::Url(_)
+            | Self::Partitions { .. }
+            | Self::CaFile { .. }
+            | Self::Tls { .. }
+            | Self::Password { .. }
+            | Self::NotAllowed { .. }
+            | Self::Replica { .. }
+            | Self::TwoPrimaries { .. }
+            | Self::ClusterMode { .. }
+            | Self::NotCluster { .. }
+            | Self::TooOld { .. } => false,
+        }
+    }
+}
+
 /// A node's link to the database.
 pub struct RedisLink {
     keys: Keys,
@@ -121,13 +167,15 @@ pub struct RedisLink {
     /// The same servers again, for what may wait or is large.
     readers: Nodes,
     reading: tokio::sync::Mutex<()>,
+    /// Names this node's count of what it wrote.
+    writer: u64,
+    writes: AtomicU64,
     /// What [`Link::about`] told of.
     known: Mutex<Known>,
     /// The server's clock, once it was asked.
     clock: OnceLock<SharedClock>,
     /// It was said that streams may not be asked where they end.
     told_of_rights: AtomicBool,
-    warning: Option<String>,
 }
 
 /// The database as this node last met it.
@@ -138,6 +186,9 @@ struct Known {
     states: String,
     /// The last entry of each partition's stream that this node, or the log, knows of.
     ends: Vec<EntryId>,
+    /// By home: the last write of this node that was answered. The database counts them too; where it is behind it was put back to
+    /// an earlier state, whatever others have written since.
+    wrote: BTreeMap<Option<u16>, u64>,
     /// By home: what a command must know to be carried out. An erasure, and a node with rows to bring
     /// home, move it on, and what was under way before does nothing.
     fences: BTreeMap<Option<u16>, String>,
@@ -177,6 +228,11 @@ impl Keys {
         format!("{}:{{{partition}}}:about", self.prefix)
     }
 
+    fn wrote(&self, partition: Option<u16>, writer: u64) -> String {
+        let home = partition.map_or_else(|| "meta".to_owned(), |partition| partition.to_string());
+        format!("{}:{{{home}}}:wrote:{writer}", self.prefix)
+    }
+
     fn about(&self) -> String {
         format!("{}:{{meta}}:about", self.prefix)
     }
@@ -201,51 +257,50 @@ impl Keys {
 impl RedisLink {
     /// Connects and checks what it finds. From here on the connections are kept up: what breaks comes back by itself.
     pub async fn open(options: RedisOptions) -> Result<RedisLink, OpenError> {
-        let RedisOptions { url, prefix, partitions, stream_limit, ca_file, replicas, timeout } = options;
-        let address = Address::parse(&url)?;
-        if partitions == 0 || partitions > MOST_PARTITIONS {
-            return Err(OpenError::Partitions { found: partitions });
-        }
-        let kind = address.kind;
-        if address.tls {
-            // Fails when somebody was first; the workspace has only this one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let read = |path: PathBuf| match std::fs::read(&path) {
-            Ok(bytes) if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") => Ok(bytes),
-            Ok(_) => Err(OpenError::CaFile { path, detail: "there is no certificate in it".to_owned() }),
-            Err(error) => Err(OpenError::CaFile { path, detail: error.to_string() }),
-        };
-        let dialer = Dialer { address, root_certificates: ca_file.map(read).transpose()?, timeout };
-        let (nodes, line) = Nodes::open(dialer.clone(), partitions).await?;
-        let (readers, _) = Nodes::open(dialer, partitions).await?;
-        let warning = line.evicts.as_deref().map(|policy| {
-            let place = &line.place;
-            format!("Redis at {place} has maxmemory-policy {policy}: it throws states away when memory is short. Set it to noeviction")
-        });
-        if let Some(warning) = &warning {
-            tracing::warn!("{warning}");
-        }
+        let dialer = options.dialer()?;
+        let nodes = Nodes::open(dialer.clone(), options.partitions).await?;
+        let readers = Nodes::open(dialer, options.partitions).await?;
+        Self::over(options, nodes, readers)
+    }
+
+    /// A link to a database that is away: it is there as soon as it can be reached.
+    pub fn open_away(options: RedisOptions) -> Result<RedisLink, OpenError> {
+        let dialer = options.dialer()?;
+        let nodes = Nodes::open_away(dialer.clone(), options.partitions);
+        let readers = Nodes::open_away(dialer, options.partitions);
+        Self::over(options, nodes, readers)
+    }
+
+    fn over(options: RedisOptions, nodes: Nodes, readers: Nodes) -> Result<RedisLink, OpenError> {
+        let kind = Address::parse(&options.url)?.kind;
         Ok(RedisLink {
-            keys: Keys { prefix },
+            keys: Keys { prefix: options.prefix },
             kind,
-            partitions,
-            stream_limit,
-            replicas,
-            timeout,
+            partitions: options.partitions,
+            stream_limit: options.stream_limit,
+            replicas: options.replicas,
+            timeout: options.timeout,
             nodes,
             readers,
             reading: tokio::sync::Mutex::new(()),
+            writer: random(),
+            writes: AtomicU64::new(0),
             known: Mutex::default(),
             clock: OnceLock::new(),
             told_of_rights: AtomicBool::new(false),
-            warning,
         })
     }
 
-    /// What the server is set up for that it should not be (it was logged too).
-    pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
+    /// How the names of a database that is there become keys; `None` where nothing is in it.
+    pub async fn kept_names(&self) -> Result<Option<Names>, LinkError> {
+        let answer = self.one(Home::Meta, |commands| {
+            commands.cmd("HMGET").arg(self.keys.about()).arg("generation").arg("secret");
+        });
+        match array(answer.await?)?.as_slice() {
+            [Reply::Nil, _] => Ok(None),
+            [_, secret] => names_of(&text(secret)).map(Some).ok_or_else(|| LinkError::NotOurs("its secret cannot be read".into())),
+            _ => Err(strange()),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -296,13 +351,15 @@ impl RedisLink {
     async fn swap_at(&self, home: Home, swaps: &[Swap]) -> Result<Vec<Swapped>, LinkError> {
         let (call, generation, fence) = {
             let known = self.known();
-            let call = ScriptCall::write(&self.keys, &known.states, home, self.stream_limit, swaps);
+            let wrote = self.keys.wrote(home.partition(), self.writer);
+            let call = ScriptCall::write(&self.keys, wrote, &known.states, home, self.stream_limit, swaps);
             (call, known.generation, known.fences.get(&home.partition()).cloned().unwrap_or_default())
         };
         let deadline = self.clock.get().map_or_else(String::new, |clock| {
             let waits = i64::try_from((self.timeout + LATE).as_millis()).unwrap_or(i64::MAX);
             clock.now_millis().saturating_add(waits).to_string()
         });
+        let write = self.writes.fetch_add(1, Ordering::Relaxed) + 1;
         let replicas = self.replicas;
         let wait = if replicas > 0 { self.timeout / 2 } else { Duration::ZERO };
         let answers = self.nodes.ask(home, wait, |line, commands| {
@@ -314,7 +371,7 @@ impl RedisLink {
                 Some(_) if !self.known().lines.contains(&line.number) => command.arg("-"),
                 Some(generation) => command.arg(generation),
             };
-            command.arg(&fence).arg(&deadline);
+            command.arg(&fence).arg(&deadline).arg(write).arg(WROTE_MILLIS);
             for argument in &call.arguments {
                 command.arg(&**argument);
             }
@@ -336,6 +393,8 @@ impl RedisLink {
                 for (partition, end) in call.streams.iter().zip(added) {
                     if let Ok(end) = text(&end).parse() {
                         known.reached(*partition, end);
+                        let wrote = known.wrote.entry(home.partition()).or_default();
+                        *wrote = write.max(*wrote);
                     }
                 }
                 drop(known);
@@ -381,36 +440,44 @@ impl RedisLink {
         Ok(marks.await?.iter().all(|mark| text(mark) == generation.to_string()))
     }
 
-    /// Whether the streams end where they did. If not, the database was put back to an earlier state. And the connections asked.
+    /// Whether the streams end where they did, and the database has what this node wrote. If not, it was put back to an earlier
+    /// state. And the connections asked.
     async fn came_back_older(&self) -> Result<(bool, BTreeSet<u64>), LinkError> {
         let partitions: Vec<u16> = (0..self.partitions).collect();
         // Before the question: what is added while it is under way is no sign of anything.
-        let expected = self.known().ends.clone();
+        let (expected, wrote) = {
+            let known = self.known();
+            (known.ends.clone(), known.wrote.clone())
+        };
         let lines = Mutex::new(BTreeSet::new());
         let ask = |home: Home, partitions: Vec<u16>| {
             let lines = &lines;
-            let keys: Vec<String> = partitions.iter().map(|partition| self.keys.log(*partition)).collect();
+            let mut keys = vec![self.keys.wrote(home.partition(), self.writer)];
+            keys.extend(partitions.iter().map(|partition| self.keys.log(*partition)));
             self.nodes.ask(home, Duration::ZERO, move |line, commands| {
                 lines.lock().unwrap_or_else(PoisonError::into_inner).insert(line.number);
-                commands.cmd("EVAL").arg(ENDS).arg(keys.len()).arg(&keys);
+                commands.cmd("EVAL").arg(ENDS).arg(keys.len()).arg(&keys).arg(WROTE_MILLIS);
             })
         };
-        let mut answers: Vec<Reply> = Vec::new();
+        let mut answers: Vec<(Option<u16>, Reply)> = Vec::new();
         match self.kind {
-            Kind::Primary => answers.extend(ask(Home::Meta, partitions.clone()).await?),
+            Kind::Primary => answers.extend(ask(Home::Meta, partitions.clone()).await?.into_iter().map(|answer| (None, answer))),
             Kind::Cluster => {
                 // The meta keys have a home of their own, and swaps go to it as well.
                 let homes = partitions.iter().map(|partition| ask(Home::Partition(*partition), vec![*partition]));
-                for answered in join_all(homes).await {
-                    answers.extend(answered?);
+                for (answered, partition) in join_all(homes).await.into_iter().zip(&partitions) {
+                    answers.extend(answered?.into_iter().map(|answer| (Some(*partition), answer)));
                 }
             }
         }
-        let mut ends = Vec::with_capacity(partitions.len());
-        for answer in answers {
-            ends.extend(array(answer)?);
-        }
         let mut is_older = false;
+        let mut ends = Vec::with_capacity(partitions.len());
+        for (home, answer) in answers {
+            let mut found = array(answer)?.into_iter();
+            let counted: u64 = found.next().and_then(|counted| text(&counted).parse().ok()).unwrap_or(0);
+            is_older |= wrote.get(&home).is_some_and(|wrote| counted < *wrote);
+            ends.extend(found);
+        }
         for (found, expected) in ends.iter().zip(&expected) {
             match text(found).parse::<EntryId>() {
                 Ok(end) => is_older |= end < *expected,
@@ -498,12 +565,12 @@ struct ScriptCall<'a> {
     keys: Vec<String>,
     /// In the order of their keys.
     streams: Vec<u16>,
-    /// After generation, fence and deadline.
+    /// After generation, fence, deadline and the write's number.
     arguments: Vec<std::borrow::Cow<'a, [u8]>>,
 }
 
 impl<'a> ScriptCall<'a> {
-    fn write(keys: &Keys, states: &str, home: Home, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
+    fn write(keys: &Keys, wrote: String, states: &str, home: Home, stream_limit: u64, swaps: &'a [Swap]) -> ScriptCall<'a> {
         let number = |number: u64| std::borrow::Cow::Owned(number.to_string().into_bytes());
         let mut streams: BTreeMap<u16, u64> = BTreeMap::new();
         for swap in swaps {
@@ -518,11 +585,11 @@ impl<'a> ScriptCall<'a> {
         };
         let cells: usize = swaps.iter().map(|swap| swap.cells.len()).sum();
         let mut call = ScriptCall {
-            keys: Vec::with_capacity(1 + streams.len() + cells),
+            keys: Vec::with_capacity(2 + streams.len() + cells),
             streams: streams.keys().copied().collect(),
             arguments: Vec::with_capacity(2 + 3 * (swaps.len() + cells)),
         };
-        call.keys.push(about);
+        call.keys.extend([about, wrote]);
         call.keys.extend(streams.keys().map(|partition| keys.log(*partition)));
         // Lua counts exactly only so far.
         call.arguments.extend([number(stream_limit.min(1 << 53)), number(streams.len() as u64)]);
@@ -534,7 +601,6 @@ impl<'a> ScriptCall<'a> {
                 let expect = if cell.expect == 0 { Vec::new() } else { cell.expect.to_be_bytes().to_vec() };
                 let (put, keep_millis) = match &cell.put {
                     Put::Keep => (Vec::new(), 0),
-                    Put::Remove => (b"-".to_vec(), 0),
                     Put::Set { token, state, keep_millis } => {
                         ([&token.to_be_bytes()[..], state].concat(), (*keep_millis).clamp(1, MOST_KEEP_MILLIS))
                     }
@@ -767,13 +833,54 @@ impl Link for RedisLink {
                 continue;
             }
             if known.generation != Some(*generation) {
-                known.ends = vec![EntryId::default(); usize::from(self.partitions)];
+                (known.ends, known.wrote) = (vec![EntryId::default(); usize::from(self.partitions)], BTreeMap::new());
             }
             (known.generation, known.states, known.lines) = (Some(*generation), states, lines);
             drop(known);
             return Ok(About { format: *format as u32, partitions: mine.partitions, generation: *generation, secret });
         }
         Err(LinkError::Away("the database is being set up by another node".to_owned()))
+    }
+
+    async fn condition(&self) -> Result<Condition, LinkError> {
+        let runs = Mutex::new(BTreeSet::new());
+        let ask = |home: Home, partitions: Vec<u16>| {
+            let runs = &runs;
+            async move {
+                let run = AtomicU64::new(0);
+                let asked = self.nodes.ask(home, Duration::ZERO, |line, commands| {
+                    run.store(line.run, Ordering::Relaxed);
+                    commands.cmd("INFO").arg("memory").cmd("INFO").arg("stats");
+                    for partition in &partitions {
+                        commands.cmd("XLEN").arg(self.keys.log(*partition));
+                    }
+                });
+                let mut answers = asked.await?.into_iter();
+                let (memory, stats) = (answers.next().map(|answer| text(&answer)), answers.next().map(|answer| text(&answer)));
+                let stream_entries = answers.filter_map(|answer| text(&answer).parse::<u64>().ok()).sum();
+                // A server that is home to several partitions tells the same of itself each time.
+                let is_first = runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run.into_inner());
+                Ok(Condition {
+                    stream_entries,
+                    evicts: memory.as_deref().and_then(server::policy_that_evicts),
+                    evicted: stats.as_deref().filter(|_| is_first).map_or(0, server::evicted_keys),
+                })
+            }
+        };
+        match self.kind {
+            Kind::Primary => ask(Home::Meta, (0..self.partitions).collect()).await,
+            Kind::Cluster => {
+                let homes = (0..self.partitions).map(|partition| ask(Home::Partition(partition), vec![partition]));
+                let mut all = Condition::default();
+                for one in join_all(homes).await {
+                    let Condition { stream_entries, evicts, evicted } = one?;
+                    all.stream_entries += stream_entries;
+                    all.evicted += evicted;
+                    all.evicts = all.evicts.or(evicts);
+                }
+                Ok(all)
+            }
+        }
     }
 
     async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {

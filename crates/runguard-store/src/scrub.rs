@@ -235,7 +235,7 @@ mod tests {
         for how in [Checkpoint::Restart, Checkpoint::Truncate] {
             assert!(!checkpoint(&writer, how).unwrap(), "{how:?} cannot be complete while somebody reads what was");
         }
-        assert!(started.elapsed() < Duration::from_secs(1));
+        assert!(started.elapsed() < Duration::from_secs(10));
         drop(snapshot);
         assert!(checkpoint(&writer, Checkpoint::Truncate).unwrap());
     }

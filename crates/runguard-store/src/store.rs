@@ -3,7 +3,7 @@
 //! Whoever asks does not see where states live. [`Embedded`] is one process with its own files, [`Cluster`] many nodes that
 //! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
-use crate::cluster::{Cluster, ClusterHealth};
+use crate::cluster::{Cluster, ClusterHealth, Fingerprints};
 use crate::embedded::Embedded;
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
@@ -12,7 +12,11 @@ use crate::memory::Memory;
 use runguard_core::row::{Row, RowCount};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use std::time::Duration;
 use tokio::sync::watch;
+
+/// Between two looks whether the log is there.
+const LOOK_FOR_LOG: Duration = Duration::from_millis(200);
 
 /// The address of one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +99,8 @@ pub struct Rules {
     pub group: fn(Names, &str, Key, u8, &str) -> Option<u64>,
     /// Slot and state.
     pub keep: fn(u8, &[u8]) -> Keep,
+    /// What undoes events that nobody was told of: slot, events. `None`: they stay, they do no harm.
+    pub take_back: fn(u8, &[u8]) -> Option<Vec<u8>>,
 }
 
 /// Whether a step runs on what everyone shares.
@@ -227,6 +233,14 @@ impl Store {
         }
     }
 
+    /// What settings and keys this process has, for other nodes to compare with theirs.
+    pub fn tell_fingerprints(&self, mine: Fingerprints) {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => {}
+            Self::Cluster(cluster) => cluster.tell_fingerprints(mine),
+        }
+    }
+
     /// Before the end: what this process did for all is another's to do.
     pub async fn leave(&self) {
         match self {
@@ -240,6 +254,21 @@ impl Store {
         match self {
             Self::Embedded(_) | Self::Memory(_) => None,
             Self::Cluster(cluster) => Some(cluster.health()),
+        }
+    }
+
+    /// Whether it is known where the log ends: of one that was never reached nothing follows from [`Self::committed`].
+    pub fn log_is_known(&self) -> bool {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => true,
+            Self::Cluster(cluster) => cluster.log_is_known(),
+        }
+    }
+
+    /// Waits until it is known where the log ends.
+    pub async fn wait_for_log(&self) {
+        while !self.log_is_known() {
+            tokio::time::sleep(LOOK_FOR_LOG).await;
         }
     }
 

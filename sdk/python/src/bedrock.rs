@@ -2,9 +2,10 @@
 
 use crate::errors;
 use crate::lock::locked;
+use crate::runs::Run;
 use crate::values::sentence;
 use pyo3::prelude::*;
-use runguard_core::bedrock::{self, AttemptSettings, Preset};
+use runguard_core::bedrock::{self, AttemptChanges, Preset};
 use serde_json::Value;
 use std::sync::Mutex;
 
@@ -16,14 +17,19 @@ pub(crate) struct BedrockTurn {
 
 #[pymethods]
 impl BedrockTurn {
-    /// `attempts` are the thresholds, as JSON.
+    /// `attempts` are the thresholds that are given, as JSON; the others go with the run.
     #[new]
-    #[pyo3(signature = (attempts = "{}"))]
-    fn new(py: Python<'_>, attempts: &str) -> PyResult<Self> {
-        let settings: AttemptSettings =
-            serde_json::from_str(attempts).map_err(|problem| errors::invalid_input(py, format!("attempts cannot be read: {problem}.")))?;
-        settings.check().map_err(|problem| errors::invalid_input(py, sentence(&problem)))?;
-        Ok(Self { inner: Mutex::new(bedrock::Turn::new(settings)) })
+    fn new(run: &Bound<'_, Run>, attempts: &str) -> PyResult<Self> {
+        let py = run.py();
+        let given = changes(py, attempts)?;
+        let turn = run.get().looked_at(|run| bedrock::Turn::of_run(run, given))?;
+        Ok(Self { inner: Mutex::new(turn.map_err(|problem| errors::invalid_input(py, sentence(&problem)))?) })
+    }
+
+    /// After how many attempts in vain the run is ended, as JSON.
+    #[getter]
+    fn attempts(&self) -> PyResult<String> {
+        locked(&self.inner, |turn| serde_json::to_string(&turn.settings()).unwrap_or_default())
     }
 
     /// The steps that one event of the stream, as JSON, leads to; as JSON.
@@ -34,9 +40,13 @@ impl BedrockTurn {
     }
 }
 
-/// What holds for a kind of agent, as JSON.
+/// What holds for a kind of agent beside the options of a run that are given, by name, and the thresholds that are, as JSON; as JSON.
 #[pyfunction]
-pub(crate) fn bedrock_preset(py: Python<'_>, name: &str) -> PyResult<String> {
+pub(crate) fn bedrock_preset(py: Python<'_>, name: &str, given: Vec<String>, attempts: &str) -> PyResult<String> {
     let preset = Preset::from_name(name).map_err(|problem| errors::invalid_input(py, sentence(&problem)))?;
-    Ok(serde_json::to_string(&preset.settings()).unwrap_or_default())
+    Ok(serde_json::to_string(&preset.beside(&given, changes(py, attempts)?)).unwrap_or_default())
+}
+
+fn changes(py: Python<'_>, attempts: &str) -> PyResult<AttemptChanges> {
+    serde_json::from_str(attempts).map_err(|problem| errors::invalid_input(py, format!("attempts cannot be read: {problem}.")))
 }

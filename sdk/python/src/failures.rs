@@ -3,7 +3,7 @@
 use crate::values;
 use pyo3::prelude::*;
 use runguard_core::detect::actions::Action;
-use runguard_core::detect::failures::{self, CallHistory, CallResult};
+use runguard_core::detect::failures::{ActionReply, CallHistory, CallResult};
 use serde_json::{Map, Value};
 
 /// A signature that is none is that of no call.
@@ -27,10 +27,12 @@ pub(crate) fn call_finished(calls: Vec<String>, signature: &str, failed: bool) -
     history.texts()
 }
 
-/// What a text says went wrong, if it tells of a failure.
+/// Whether what an action's Lambda function gives tells of a failure. What cannot be read does not.
 #[pyfunction]
-pub(crate) fn failure_in(text: &str) -> Option<String> {
-    failures::failure_in(text)
+pub(crate) fn reply_failed(given: &Bound<'_, PyAny>) -> bool {
+    let text = values::json(given).unwrap_or_default();
+    let reply = ActionReply::of_function(&serde_json::from_str(&text).unwrap_or_default());
+    reply.is_some_and(|reply| reply.failure.is_some())
 }
 
 /// Name and arguments of an action as Bedrock wrote it, the latter as JSON.

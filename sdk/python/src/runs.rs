@@ -7,12 +7,13 @@ use crate::stalls::{Outcome, StallDetector};
 use crate::{budgets, clock, errors, loops, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
+use runguard_core::detect::stall::Deed;
 use runguard_core::fingerprint::Volatile;
 use runguard_core::ledger::Cost;
 use runguard_core::money::NanoDollars;
 use runguard_core::prices::{ServiceTier, Usage};
 use runguard_core::run::{self, Ask, Asked, Ceilings, Loops, Money, Progress, Refusal, Stalls, ToolRule, Used, Warn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
 /// What every question of a run gives: None when it may go on, a text for the model, the trip, a `Question` for a service; and of a model
@@ -26,7 +27,12 @@ pub(crate) struct Run {
     prices: Option<PriceList>,
     /// Fields of arguments that are not compared, by tool.
     ignored: BTreeMap<String, Volatile>,
+    /// What calls that are under way do, by the number of their arguments. The oldest first.
+    deeds: Mutex<VecDeque<(u64, Deed)>>,
 }
+
+/// Calls that are under way at once, of which it is remembered what they do.
+const UNDER_WAY: usize = 64;
 
 /// A tool whose calls are told by what its function is called with.
 #[pyclass(frozen, module = "runguard._core")]
@@ -52,7 +58,8 @@ impl Tool {
             return Ok((trip, 0_u64).into_pyobject(py)?.into_any());
         }
         let called = values::Called { names: &self.names, extra: &self.extra, args, kwargs };
-        let arguments = called.fingerprint(run.get().ignored_of(&self.name))?;
+        let (arguments, deed) = called.arguments(&self.name, run.get().ignored_of(&self.name))?;
+        run.get().remember(arguments, deed)?;
         let now = clock::now();
         match locked(&run.get().inner, |run| run.before_tool(&self.name, arguments, now))? {
             Progress::Done => Ok(arguments.into_pyobject(py)?.into_any()),
@@ -69,9 +76,10 @@ impl Tool {
         error: Option<&Bound<'py, PyAny>>,
     ) -> Step<'py> {
         let outcome = Outcome::read(run.py(), result, error).unwrap_or_default();
+        let deed = run.get().deed_of(arguments)?;
         let now = clock::now();
         let (progress, is_over) = locked(&run.get().inner, |run| {
-            let progress = run.after_tool(&self.name, arguments, outcome.gave(), now);
+            let progress = run.after_tool(&self.name, arguments, outcome.gave(deed), now);
             (progress, run.trip().is_some())
         })?;
         match progress {
@@ -127,7 +135,7 @@ impl Run {
         let run = run::Run::new(run_id, ceilings, detector, stall, money)
             .with_tool_rules(rules)
             .with_warning(Warn::default().at_thousandths(warn_at_thousandths).fallback_model(fallback_model));
-        Ok(Self { inner: Mutex::new(run), prices, ignored })
+        Ok(Self { inner: Mutex::new(run), prices, ignored, deeds: Mutex::default() })
     }
 
     #[pyo3(signature = (tool, args, agent = None))]
@@ -153,11 +161,11 @@ impl Run {
         agent: Option<&str>,
     ) -> Step<'py> {
         let tool = tool_name(tool)?;
-        let arguments = values::fingerprint(args, this.get().ignored_of(&tool))?;
+        let (arguments, deed) = values::arguments(&tool, args, this.get().ignored_of(&tool))?;
         // The tool has run: what cannot be read of its result is no reason to lose it.
         let outcome = Outcome::read(this.py(), result, error).unwrap_or_default();
         let now = clock::now();
-        let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(), now))?;
+        let progress = locked(&this.get().inner, |run| run.after_tool_of(agent, &tool, arguments, outcome.gave(deed), now))?;
         Self::step(this, progress)
     }
 
@@ -166,16 +174,19 @@ impl Run {
         Self::step(this, progress)
     }
 
-    /// `prompt` is all that is sent, of which only the size matters. `max_output` is that of each of the answers.
+    /// `prompt` is all that is sent, of which only the size matters. `max_output` is that of each of the answers. Of `choices` that are no
+    /// number the provider says what is wrong with them.
     fn begin_model<'py>(
         this: &Bound<'py, Self>,
         model: &Bound<'py, PyAny>,
         prompt: &Bound<'py, PyAny>,
         max_output: Option<u64>,
-        choices: u64,
+        choices: &Bound<'py, PyAny>,
         has_waited: bool,
         may_fall_back: bool,
     ) -> Step<'py> {
+        // No whole number is too large for the core.
+        let choices = choices.extract::<f64>().unwrap_or(1.0) as u64;
         let (model, prompt) = (prices::model_name(model)?, values::prompt(prompt)?);
         let Self { inner, prices, .. } = this.get();
         let progress = with_prices(prices.as_ref(), |prices| {
@@ -186,11 +197,12 @@ impl Run {
         Self::step(this, progress)
     }
 
-    /// What the call used, by the provider's word: `model` is the one that answered.
-    #[pyo3(signature = (call, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
+    /// What the call used, by the provider's word: `model` is the one that answered. `came` says that the answer broke off after so many bytes.
+    #[pyo3(signature = (call, came, model, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens, audio_input_tokens, audio_output_tokens, service_tier))]
     fn finish_model<'py>(
         this: &Bound<'py, Self>,
         call: &ModelCall,
+        came: Option<u64>,
         model: Option<&str>,
         input_tokens: u64,
         output_tokens: u64,
@@ -211,7 +223,8 @@ impl Run {
             audio_output_tokens,
             service_tier: service_tier.map_or_else(ServiceTier::default, ServiceTier::named),
         };
-        Self::finish(this, call, Used::Counted { model, usage: &usage })
+        let counted = Used::Counted { model, usage: &usage };
+        Self::finish(this, call, came.map_or(counted, |bytes| Used::BrokenOff { model, usage: &usage, bytes }))
     }
 
     /// Nobody has counted: an answer of so many bytes came.
@@ -297,6 +310,29 @@ impl Run {
 impl Run {
     fn ignored_of(&self, tool: &str) -> &Volatile {
         self.ignored.get(tool).unwrap_or(Volatile::NONE)
+    }
+
+    /// A call with these arguments is begun.
+    fn remember(&self, arguments: u64, deed: Deed) -> PyResult<()> {
+        locked(&self.deeds, |deeds| {
+            if deeds.len() == UNDER_WAY {
+                deeds.pop_front();
+            }
+            deeds.push_back((arguments, deed));
+        })
+    }
+
+    /// What the call with these arguments did.
+    fn deed_of(&self, arguments: u64) -> PyResult<Deed> {
+        locked(&self.deeds, |deeds| {
+            let place = deeds.iter().position(|(begun, _)| *begun == arguments);
+            place.and_then(|place| deeds.remove(place)).map_or(Deed::Unknown, |(_, deed)| deed)
+        })
+    }
+
+    /// What the core knows of it.
+    pub(crate) fn looked_at<R>(&self, look: impl FnOnce(&run::Run) -> R) -> PyResult<R> {
+        locked(&self.inner, |run| look(run))
     }
 
     /// A question of this run that nobody has answered, nor will.

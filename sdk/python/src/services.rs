@@ -237,9 +237,11 @@ impl ServiceStalls {
         if tool.is_empty() {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
-        let args = args.map(|args| values::fingerprint(args, Volatile::NONE)).transpose()?;
+        let args = args.map(|args| values::arguments(tool, args, Volatile::NONE)).transpose()?;
         let outcome = Outcome::read(py, result, error)?;
-        locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, outcome.gave(), round)).map(Question::new)
+        let gave = outcome.gave(args.map_or(stall::Deed::Unknown, |(_, deed)| deed));
+        let args = args.map(|(fingerprint, _)| fingerprint);
+        locked(&self.stalls, |stalls| stalls.observe(session_id, tool, args, gave, round)).map(Question::new)
     }
 
     fn message(&self, session_id: &str, text: &str) -> PyResult<Question> {

@@ -4,14 +4,14 @@ use crate::lock::locked;
 use crate::{clock, errors, values};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use runguard_core::detect::stall::{self, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{self, Deed, Preset, StallSessions, StallSettings, Step, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint::Volatile;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::run::{Failure, Gave, Stalls};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 
-const LADDERS: [&str; 4] = ["identical", "cycle", "same_error", "messages"];
+const LADDERS: [&str; 7] = ["identical", "cycle", "same_error", "messages", "unmoved", "put_back", "same_result"];
 
 /// What the detector makes of a step.
 #[pyclass(frozen, get_all, module = "runguard._core")]
@@ -90,10 +90,10 @@ impl StallDetector {
         if tool.is_empty() {
             return Err(errors::invalid_input(py, "tool is empty: all calls without a name would count as one."));
         }
-        let args = args.map_or(Ok(0), |args| values::fingerprint(args, Volatile::NONE))?;
+        let (args, deed) = args.map_or(Ok((0, Deed::Unknown)), |args| values::arguments(tool, args, Volatile::NONE))?;
         let outcome = Outcome::read(py, result, error)?;
-        let Gave { result, error } = outcome.gave();
-        let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round };
+        let Gave { result, error, deed } = outcome.gave(deed);
+        let step = Step { tool, args, result, error: error.map(|error| error.fingerprint), round, deed };
         let now = clock::now();
         Ok(Verdict::of(locked(&self.runs, |runs| runs.observe(session_id, step, now))?, tool))
     }
@@ -152,9 +152,9 @@ impl Outcome {
         }))
     }
 
-    pub(crate) fn gave(&self) -> Gave<'_> {
+    pub(crate) fn gave(&self, deed: Deed) -> Gave<'_> {
         let error = self.error.as_ref().map(|(text, fingerprint)| Failure { text, fingerprint: *fingerprint });
-        Gave { result: self.result, error }
+        Gave { result: self.result, error, deed }
     }
 }
 

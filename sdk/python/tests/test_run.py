@@ -252,3 +252,15 @@ def test_whoever_wants_to_be_warned_need_not_say_when() -> None:
     assert not told
     run.record_usd(0.02)
     assert [warning.message for warning in told] == ["$0.81 of $1.00 are spent."]
+
+
+def test_only_what_the_model_has_seen_is_told_to_it_again() -> None:
+    run, asked = Run(), {"query": "rust"}
+    search = run.tool(lambda query: f"nothing for {query}", name="search")
+    assert run._instead("search", asked) is None
+    search(query="rust")
+    assert run._instead("search", asked) is None, "a tool has called it, and the model has no result of that"
+    run.before_tool("search", asked)
+    run.after_tool("search", asked, "nothing")
+    told = run._instead("search", asked)
+    assert told is not None and "search" in told

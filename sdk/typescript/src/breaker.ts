@@ -163,5 +163,5 @@ function inCore(settings: BreakerSettings): Record<string, unknown> {
     probeTimeout: probeTimeoutSeconds,
   })
   for (const [key, value] of Object.entries(numbers)) amount(key, value)
-  return { ...numbers, ...(name === undefined ? {} : { name: text('name', name, 65_536) }) }
+  return { ...numbers, ...(name === undefined ? {} : { name: text('name', name) }) }
 }

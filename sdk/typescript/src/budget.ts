@@ -48,7 +48,6 @@ export interface TokenAmount {
   tokens?: number | undefined
 }
 
-const LONGEST_NAME = 65_536
 const nothing: BudgetLimits = {}
 
 /** A budget of dollars, tokens, or calls. Sums are exact to the nano-dollar. */
@@ -91,8 +90,8 @@ export class BudgetTracker extends CoreObject {
     if (given.length === 0) {
       this.#settle(wasm.budget_count_any(this.handle))
     } else if (typeof first === 'string') {
-      const session = text('sessionId', first, LONGEST_NAME)
-      this.#settle(wasm.budget_count(this.handle, writeTwo(session, text('stepId', stepId, LONGEST_NAME)), secondLength))
+      const session = text('sessionId', first)
+      this.#settle(wasm.budget_count(this.handle, writeTwo(session, text('stepId', stepId)), secondLength))
     } else {
       this.#settle(wasm.budget_record(this.handle, amount('usd', first), 0))
     }
@@ -109,7 +108,7 @@ export class BudgetTracker extends CoreObject {
    */
   recordUsage(model: string, usage: Usage): void {
     const tokens = counts(usage)
-    const status = wasm.budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens)
+    const status = wasm.budget_record_usage(this.handle, write(text('model', model)), ...tokens)
     if (status !== DONE) throw status === UNKNOWN_MODEL ? priceFailure(status, model) : this.#told(problem(status))
   }
 
@@ -121,8 +120,8 @@ export class BudgetTracker extends CoreObject {
   check(sessionId: string, stepId: string): number
   check(sessionId?: string, stepId?: string): number {
     if (sessionId === undefined) return this.#kept().left ?? Infinity
-    const session = text('sessionId', sessionId, LONGEST_NAME)
-    const left = wasm.budget_calls_left(this.handle, writeTwo(session, text('stepId', stepId, LONGEST_NAME)), secondLength)
+    const session = text('sessionId', sessionId)
+    const left = wasm.budget_calls_left(this.handle, writeTwo(session, text('stepId', stepId)), secondLength)
     if (left < 0) throw failure(left)
     return left
   }

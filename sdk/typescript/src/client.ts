@@ -47,6 +47,20 @@ export interface Answer {
 /** Fields of a request, `undefined` ones are left out. */
 export type Fields = Record<string, unknown>
 
+/** What a run did: a call and what it gave, by hashes; words without a call; or a person who spoke. */
+export interface RunStep {
+  /** Tells it from the run's others: a step that was told before counts once. */
+  id: string
+  tool?: string
+  args?: string
+  result?: string | null
+  error?: string | null
+  /** The model's turn. */
+  round?: string | null
+  said?: string | null
+  user?: boolean
+}
+
 /** A budget that many sessions share. */
 export interface BudgetScope {
   /** What there is one of for each: `team`, `user`; `run`, `tenant`, `key` and `model` need no name. */
@@ -109,6 +123,13 @@ export class GuardClient extends GuardRoutes {
     return this.#json('GET', `/v1/decisions/${segment('decisionId', decisionId)}`)
   }
 
+  /** Sessions by how their names begin, the latest first unless told. */
+  sessions(
+    query: { tenant?: string; since?: string; until?: string; prefix?: string; sort?: string; limit?: number; cursor?: string } = {},
+  ): Promise<Fields> {
+    return this.#json('GET', '/v1/sessions', query)
+  }
+
   session(sessionId: string, query: { tenant?: string; limit?: number; cursor?: string } = {}): Promise<Fields> {
     return this.#json('GET', `/v1/sessions/${segment('sessionId', sessionId)}`, query)
   }
@@ -133,9 +154,53 @@ export class GuardClient extends GuardRoutes {
     return this.#json('GET', '/v1/consumption', query)
   }
 
+  /** What model calls cost, by day, model, key, run and more, and what is left of the budgets. */
+  spend(query: { tenant?: string; since?: string; until?: string; time_zone?: string; by?: string } = {}): Promise<Fields> {
+    return this.#json('GET', '/v1/spend', query)
+  }
+
+  /** Runs that asked a model, the latest first unless told. */
+  runs(
+    query: {
+      tenant?: string
+      since?: string
+      until?: string
+      prefix?: string
+      state?: string
+      sort?: string
+      limit?: number
+      cursor?: string
+    } = {},
+  ): Promise<Fields> {
+    return this.#json('GET', '/v1/runs', query)
+  }
+
+  /** Refuses a run's next calls until it is resumed; whoever is refused is told the note. */
+  runStop(run: string, request: { note?: string } = {}, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/runs/${segment('run', run)}/stop`, query, request)
+  }
+
+  runResume(run: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/runs/${segment('run', run)}/resume`, query)
+  }
+
   /** What the log advises, the weightiest first; the last 7 days unless told. */
-  insights(query: { tenant?: string; since?: string; until?: string } = {}): Promise<Fields> {
+  insights(query: { tenant?: string; since?: string; until?: string; show?: string } = {}): Promise<Fields> {
     return this.#json('GET', '/v1/insights', query)
+  }
+
+  /** Puts a piece of advice aside, until it is restored. */
+  insightDismiss(key: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/insights/${segment('key', key)}/dismiss`, query)
+  }
+
+  /** Puts a piece of advice aside for a while: 7 days unless told. */
+  insightSnooze(key: string, request: { for?: string } = {}, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/insights/${segment('key', key)}/snooze`, query, request)
+  }
+
+  insightRestore(key: string, query: { tenant?: string } = {}): Promise<Fields> {
+    return this.#json('POST', `/v1/insights/${segment('key', key)}/restore`, query)
   }
 
   /** What other settings of a guard would have answered, from the log. */

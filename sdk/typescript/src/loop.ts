@@ -3,7 +3,7 @@ import { Alerts, reported, type AlertsLike } from './alerts.js'
 import { LoopDetectedError } from './errors.js'
 import { tripError } from './core/steps.js'
 import { CoreObject, DONE, TRIPPED, failure, secondLength, wasm, writeTwo } from './core/wasm.js'
-import { known, numberOrNone, text } from './core/input.js'
+import { LONGEST_NAME, known, numberOrNone, text } from './core/input.js'
 import { RemoteLoopDetector } from './remote.js'
 
 export interface LoopSettings {
@@ -28,7 +28,6 @@ export interface LoopEvent {
   tool: string
 }
 
-const LONGEST_NAME = 65_536
 const CALL = 'The name of the call'
 
 /** Finds loops in any number of sessions, in constant time and memory a session. */
@@ -119,5 +118,5 @@ export class LoopDetector extends CoreObject {
 
 function named(what: string, value: unknown): string {
   // The common case first: this is the hot path.
-  return typeof value === 'string' && value !== '' && value.length <= LONGEST_NAME ? value : text(what, value, LONGEST_NAME)
+  return typeof value === 'string' && value !== '' && value.length <= LONGEST_NAME ? value : text(what, value)
 }

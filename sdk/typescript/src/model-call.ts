@@ -1,5 +1,5 @@
 /** A model call of a run: what it may cost is set aside before it is sent, and settled with what it did cost. */
-import { count, text } from './core/input.js'
+import { amount, count, text } from './core/input.js'
 import { answerSize, resultToText } from './core/json.js'
 import { CoreObject, secondLength, wasm, write, writeTwo } from './core/wasm.js'
 import { counts, type Usage } from './prices.js'
@@ -11,8 +11,8 @@ export interface ModelCallOptions {
 
 /** What only adapters and hooked clients say. */
 export interface BeginOptions extends ModelCallOptions {
-  /** How many answers are asked for; `maxTokens` is the length of each. */
-  choices?: number | undefined
+  /** How many answers are asked for, as it stands there; `maxTokens` is the length of each. */
+  choices?: unknown
   /** Whoever asks can ask another model instead. */
   mayFallBack?: boolean | undefined
 }
@@ -67,7 +67,6 @@ interface Begun {
   max_output: number | null
 }
 
-const LONGEST_NAME = 65_536
 /** Whoever waits longer is told so, with the numbers. */
 const PATIENCE_MS = 120_000
 const FIRST_PAUSE_MS = 2
@@ -106,6 +105,12 @@ export class ModelCall extends CoreObject {
   async estimated(answer: unknown = ''): Promise<void> {
     const bytes = typeof answer === 'number' ? answer : answerSize(answer)
     await this.#end((run, call) => uncounted(this.#keeper, run, call, bytes))
+  }
+
+  /** What a provider with prices of its own asks for. @internal */
+  async paid(usd: number, tokens: number): Promise<void> {
+    const cost = [amount('usd', usd), count('tokens', tokens)] as const
+    await this.#end((run, call) => wasm.run_finish_paid(run, call, ...cost))
   }
 
   /** The call was not made, or costs nothing. */
@@ -164,9 +169,10 @@ function uncounted({ runId }: CallKeeper, run: number, call: number, bytes: numb
 
 /** Begins a call, and waits while others hold what is left; but not for answers that nobody reads, which would be for ever. */
 export async function beginModel(keeper: CallKeeper, model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall> {
-  const name = text('model', model, LONGEST_NAME)
+  const name = text('model', model)
   const longest = options.maxTokens === undefined ? -1 : count('maxTokens', options.maxTokens)
-  const choices = options.choices ?? 1
+  // Of what is no number the provider says what is wrong with it.
+  const choices = typeof options.choices === 'number' ? options.choices : 1
   const mayFallBack = Number(options.mayFallBack ?? false)
   const sent = resultToText(prompt)
   const began = Date.now()
@@ -193,5 +199,8 @@ export const HEARS_HOOKS = Symbol.for('@runguard/sdk.hears-hooks')
 export const COUNT_MODEL = Symbol.for('@runguard/sdk.count-model')
 /** Stops the run for a loop that an adapter has found. */
 export const STOP_LOOP = Symbol.for('@runguard/sdk.stop-loop')
+export const INSTEAD = Symbol.for('@runguard/sdk.instead')
 /** A hooked client has told this usage. */
 export const NOTE_USAGE = Symbol.for('@runguard/sdk.note-usage')
+/** The number of a run in the core. */
+export const HANDLE = Symbol.for('@runguard/sdk.handle')

@@ -52,8 +52,6 @@ export type SizedPrice = { tokens: number } & Partial<
   Pick<Price, 'input' | 'output' | 'cacheRead' | 'cacheWrite' | 'cacheWrite1h' | 'audioInput' | 'audioOutput'>
 >
 
-const LONGEST_NAME = 65_536
-
 /** In the order of the core's numbers. */
 const SERVICE_TIERS = ['standard', 'priority', 'flex', 'batch']
 
@@ -79,7 +77,7 @@ export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini'
  * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.
  */
 export function readUsage(provider: UsageProvider, report: unknown): Usage {
-  const status = wasm.usage_read(writeTwo(text('provider', provider, LONGEST_NAME), resultToText(report)), secondLength)
+  const status = wasm.usage_read(writeTwo(text('provider', provider), resultToText(report)), secondLength)
   if (status !== DONE) throw failure(status)
   const told = outputJson<Record<string, unknown>>()
   const named = Object.entries(told).map(([name, value]) => [
@@ -103,7 +101,7 @@ export function usageIn(provider: UsageProvider, report: unknown): Usage | null 
 /** Dollars a model call costs. Throws UnknownModelError for a model without a price. */
 export function costUsd(model: string, usage: Usage): number {
   const tokens = counts(usage)
-  const usd = wasm.cost_usd(write(text('model', model, LONGEST_NAME)), ...tokens)
+  const usd = wasm.cost_usd(write(text('model', model)), ...tokens)
   if (usd < 0) throw priceFailure(-usd, model)
   return usd
 }
@@ -121,9 +119,7 @@ export function setPrices(
   models: Readonly<Record<string, Price>>,
   options: { unknownModel?: 'error' | 'free' | Price | undefined } = {},
 ): void {
-  const named = Object.fromEntries(
-    Object.entries(models).map(([model, price]) => [text('The name of a model', model, LONGEST_NAME), inCore(price)]),
-  )
+  const named = Object.fromEntries(Object.entries(models).map(([model, price]) => [text('The name of a model', model), inCore(price)]))
   const { unknownModel } = options
   const status = wasm.prices_set(write(argumentsToJson(named)))
   if (status !== DONE) throw failure(status)

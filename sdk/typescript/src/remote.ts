@@ -11,7 +11,7 @@ import { answered, reservationEnded } from './core/steps.js'
 import { CoreObject, output, secondLength, wasm, write, writeAll, writeTwo } from './core/wasm.js'
 import { BudgetExceededError, LoopDetectedError, TripError } from './errors.js'
 import type { LoopEvent, LoopSettings } from './loop.js'
-import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
+import { BEGIN, COUNT_MODEL, HANDLE, HEARS_HOOKS, INSTEAD, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
 import type { BeginOptions, ModelCall, ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { CoreRun, settingsOf, type AgentName, type RunOptions, type ToolOutcome } from './run.js'
@@ -20,8 +20,6 @@ import { hasFailed, type Skip } from './tools.js'
 
 /** Where the service is. Unlike a bare client, guards fail open unless told otherwise; budgets do not. */
 export type ServiceOptions = ClientOptions | { client: GuardClient }
-
-const LONGEST_NAME = 65_536
 
 function clientOf(options: ServiceOptions): GuardClient {
   return 'client' in options ? options.client : new GuardClient(options)
@@ -64,13 +62,13 @@ export class RemoteLoopDetector extends CoreObject {
 
   /** Begins a new history for the session. What was counted stays in the service's log. */
   reset(sessionId: string = this.#ownId): void {
-    wasm.service_loop_reset(this.handle, write(text('sessionId', sessionId, LONGEST_NAME)))
+    wasm.service_loop_reset(this.handle, write(text('sessionId', sessionId)))
   }
 
   async #ask(ask: typeof wasm.service_loop_record, first: string | LoopEvent, key: string | undefined): Promise<void> {
     const [session, name] =
       typeof first !== 'string' ? [first?.sessionId, first?.tool] : key === undefined ? [this.#ownId, first] : [first, key]
-    const written = writeTwo(text('sessionId', session, LONGEST_NAME), text('The name of the call', name, LONGEST_NAME))
+    const written = writeTwo(text('sessionId', session), text('The name of the call', name))
     await answered(ask(this.handle, written, secondLength), () => this.#client)
   }
 }
@@ -99,13 +97,13 @@ export class RemoteStallDetector extends CoreObject {
 
   async observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Promise<Verdict> {
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
-    const texts = [this.#session(outcome.sessionId), text('tool', tool, LONGEST_NAME), argumentsToJson(args)]
+    const texts = [this.#session(outcome.sessionId), text('tool', tool), argumentsToJson(args)]
     const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
     return this.#verdict(wasm.service_stall_observe(this.handle, ...lengths, round))
   }
 
   async message(said: string, sessionId?: string): Promise<Verdict> {
-    const written = writeTwo(this.#session(sessionId), text('message', said, LONGEST_NAME))
+    const written = writeTwo(this.#session(sessionId), text('message', said))
     return this.#verdict(wasm.service_stall_message(this.handle, written, secondLength))
   }
 
@@ -114,7 +112,7 @@ export class RemoteStallDetector extends CoreObject {
   }
 
   #session(sessionId: string | undefined): string {
-    return text('sessionId', sessionId ?? this.#ownId, LONGEST_NAME)
+    return text('sessionId', sessionId ?? this.#ownId)
   }
 
   async #verdict(status: number): Promise<Verdict> {
@@ -134,7 +132,7 @@ export class RemoteBudgetTracker extends CoreObject {
     const client = clientOf(options)
     const { maxUsd, maxTokens, cap, parent } = options
     const limits = [numberOrNone('maxUsd', maxUsd), numberOrNone('maxTokens', maxTokens), numberOrNone('cap', cap)] as const
-    const session = write(options.sessionId === undefined ? newId('ts') : text('sessionId', options.sessionId, LONGEST_NAME))
+    const session = write(options.sessionId === undefined ? newId('ts') : text('sessionId', options.sessionId))
     super(
       parent === undefined
         ? wasm.service_budget_new(session, ...limits, passes(client, false))
@@ -170,7 +168,7 @@ export class RemoteBudgetTracker extends CoreObject {
 
   async recordUsage(model: string, usage: Usage): Promise<void> {
     const tokens = counts(usage)
-    await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens))
+    await this.#ask(wasm.service_budget_record_usage(this.handle, write(text('model', model)), ...tokens))
   }
 
   /** What is left, as `BudgetTracker.check` tells it. */
@@ -224,7 +222,7 @@ export class RemoteBudgetTracker extends CoreObject {
 }
 
 function step(sessionId: unknown, stepId: unknown): number {
-  return writeTwo(text('sessionId', sessionId, LONGEST_NAME), text('stepId', stepId, LONGEST_NAME))
+  return writeTwo(text('sessionId', sessionId), text('stepId', stepId))
 }
 
 /** An estimate that a service has set aside. Commit or release it; the service frees it after a while. */
@@ -272,10 +270,7 @@ export class RemoteCircuitBreaker extends CoreObject {
 
   constructor(options: Pick<BreakerSettings, 'name'> & ServiceOptions) {
     const client = clientOf(options)
-    super(
-      wasm.service_circuit_new(write(text('name', options.name ?? 'default', LONGEST_NAME)), passes(client, true)),
-      wasm.service_circuit_free,
-    )
+    super(wasm.service_circuit_new(write(text('name', options.name ?? 'default')), passes(client, true)), wasm.service_circuit_free)
     this.#client = client
     wasm.service_circuit_name(this.handle)
     this.name = output()
@@ -370,7 +365,7 @@ export class RemoteToolExecutionTracker extends CoreObject {
   }
 
   #call(tool: string, args: unknown): [number, number, number] {
-    return writeAll([this.#turn, text('tool', tool, LONGEST_NAME), argumentsToJson(args)]) as [number, number, number]
+    return writeAll([this.#turn, text('tool', tool), argumentsToJson(args)]) as [number, number, number]
   }
 
   #ask(status: number): Promise<unknown> {
@@ -390,7 +385,7 @@ export class RemoteRun {
     const { maxUsd, maxTokens, budget, repeats, maxCycleLen } = options
     const client = clientOf(options)
     this.#client = client
-    this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
+    this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId)
     const loop = new RemoteLoopDetector({ repeats, maxCycleLen, client })
     this.#stall = options.stall === true ? new RemoteStallDetector({ client }) : null
     const limits = { maxUsd, maxTokens, sessionId: this.runId }
@@ -426,6 +421,11 @@ export class RemoteRun {
   }
 
   /** @internal */
+  get [HANDLE](): number {
+    return this.#core.number
+  }
+
+  /** @internal */
   [COUNT_MODEL](): Promise<void> {
     return this.beforeModel()
   }
@@ -433,6 +433,11 @@ export class RemoteRun {
   /** @internal */
   async [STOP_LOOP](cycle: readonly string[], repeats: number, message: string): Promise<void> {
     await this.#heed(this.#core.stopLoop(cycle, repeats, message))
+  }
+
+  /** @internal */
+  [INSTEAD](tool: string, args: unknown): string | null {
+    return this.#core.instead(tool, args)
   }
 
   /** @internal */

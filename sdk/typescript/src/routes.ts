@@ -1,5 +1,5 @@
 /** One method per guard route. Made from the service's tables, not by hand: `UPDATE_DOCS=1 cargo test -p runguard-server --test generated_docs`. */
-import type { Answer, BudgetScope, RequestOptions } from './client.js'
+import type { Answer, BudgetScope, RequestOptions, RunStep } from './client.js'
 
 /** May this AI Task be run again after its output failed validation? */
 export interface AiTaskRetryRequest {
@@ -59,7 +59,7 @@ export interface KbRequeryRecordRequest {
   session_id: string
   /** The query that was made. */
   query: string
-  /** Confidence of the answer. */
+  /** Confidence of the answer; empty or null when there was none, which counts as 0. */
   confidence_score: number
   /** Chunks found; 0 is a retrieval failure, after which a second try is fair. */
   retrieved_chunks?: number | null
@@ -153,6 +153,8 @@ export interface ApiCircuitRecordRequest {
   latency_ms?: number | null
   /** The permit the check gave. */
   permit_id?: string | null
+  /** How long the endpoint asked to be left alone (its Retry-After): if this failure opens the circuit, it is open for at least as long, up to 10 minutes. */
+  retry_after_seconds?: number | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -217,12 +219,28 @@ export interface StallRequest {
   error_hash?: string | null
   /** The model's turn: the same call twice in one turn is one. */
   round?: string | null
+  /** What the call does, where its arguments are not told: looks, runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex. */
+  does?: string | null
   /** What the model said without calling anything. */
   message?: string | null
   /** A hash of the message, instead of it. */
   message_hash?: string | null
   /** A person has spoken: everything starts anew. */
   new_turn?: boolean | null
+  /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
+  request_id?: string | null
+}
+
+/** A model is about to be asked, and this is what the run did: does it still get anywhere? */
+export interface AgentRunRequest {
+  /** The run. */
+  session_id: string
+  /** The model that is asked. */
+  model?: string | null
+  /** What happened, oldest first; steps that were told before may be told again. At most 256 of {id, tool, args, result, error, round}: a call by its name and the hashes of what it was given and gave; {id, said, result}: the hashes of what the model said without a call, and of what was answered; {id, user: true}: a person has spoken. */
+  steps?: RunStep[] | null
+  /** The steps are all that the conversation has, not only what is new: where none of its calls was told before, it is another one, and begins anew. */
+  whole?: boolean | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -237,6 +255,8 @@ export interface BudgetCheckRequest {
   parent?: string | null
   /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
   max_usd?: number | null
+  /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
+  max_credits?: number | null
   /** The same in tokens. */
   max_tokens?: number | null
   /** The same in calls of one key. */
@@ -283,6 +303,8 @@ export interface BudgetRecordRequest {
   parent?: string | null
   /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
   max_usd?: number | null
+  /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
+  max_credits?: number | null
   /** The same in tokens. */
   max_tokens?: number | null
   /** The same in calls of one key. */
@@ -329,6 +351,8 @@ export interface BudgetReserveRequest {
   parent?: string | null
   /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
   max_usd?: number | null
+  /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
+  max_credits?: number | null
   /** The same in tokens. */
   max_tokens?: number | null
   /** The same in calls of one key. */
@@ -361,6 +385,8 @@ export interface BudgetReserveRequest {
   audio_output_tokens?: number | null
   /** How it was served, as the provider says: priority, flex or batch; anything else is the standard. */
   service_tier?: string | null
+  /** What becomes of it when nobody settles it in its time: free again, or spent, because whoever held it may have paid. */
+  if_unsettled?: 'free' | 'spent' | null
   /** Idempotency key, for callers that cannot send the Idempotency-Key header. */
   request_id?: string | null
 }
@@ -375,6 +401,8 @@ export interface BudgetCommitRequest {
   parent?: string | null
   /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
   max_usd?: number | null
+  /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
+  max_credits?: number | null
   /** The same in tokens. */
   max_tokens?: number | null
   /** The same in calls of one key. */
@@ -423,6 +451,8 @@ export interface BudgetReleaseRequest {
   parent?: string | null
   /** The caller's own limit in dollars; it stays until another is given, and cannot be above the limit of the settings. */
   max_usd?: number | null
+  /** The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds. */
+  max_credits?: number | null
   /** The same in tokens. */
   max_tokens?: number | null
   /** The same in calls of one key. */
@@ -580,6 +610,11 @@ export abstract class GuardRoutes {
   /** This call gave this result: does the run still make progress? */
   stall(request: StallRequest, options?: RequestOptions): Promise<Answer> {
     return this.ask('stall', request, options)
+  }
+
+  /** A model is about to be asked, and this is what the run did: does it still get anywhere? */
+  agentRun(request: AgentRunRequest, options?: RequestOptions): Promise<Answer> {
+    return this.ask('agent-run', request, options)
   }
 
   /** Is there enough left for this? Nothing is counted. */

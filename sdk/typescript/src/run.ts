@@ -9,11 +9,12 @@ import { CoreObject, DONE, TOLD, TRIPPED, failure, outputJson, secondLength, was
 import { withCurrent } from './current.js'
 import { InvalidInputError, RunGuardError, TripError, type BudgetUnit } from './errors.js'
 import { LoopDetector } from './loop.js'
-import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
+import { BEGIN, COUNT_MODEL, HANDLE, HEARS_HOOKS, INSTEAD, NOTE_USAGE, STOP_LOOP, beginModel } from './model-call.js'
 import type { BeginOptions, CallKeeper, CallProgress, ModelCall, ModelCallOptions } from './model-call.js'
 import { counts, type Usage } from './prices.js'
 import { RemoteRun } from './remote.js'
 import { StallDetector, type StallPreset, type StallSettings } from './stall.js'
+import { ToolExecutionTracker } from './tools.js'
 
 export interface RunOptions {
   /** A name for logs and alerts; by default a new one. */
@@ -77,7 +78,8 @@ export interface ToolOutcome extends AgentName {
   error?: unknown
 }
 
-const LONGEST_NAME = 65_536
+/** The highest limit of a tool that there is. */
+const NO_LIMIT = 1_000
 /** Usages that hooked clients have told last, so that a caller who tells one too is not counted twice. */
 const REMEMBERED_USAGES = 64
 const OPTIONS = [
@@ -107,6 +109,8 @@ export class CoreRun extends CoreObject {
   /** Made with the first model call: there may be very many runs. */
   #underWay: Set<CallProgress> | null = null
   #trip: TripError | null = null
+  /** For adapters that tell the model what it has already. */
+  #repeated: ToolExecutionTracker | null = null
 
   constructor(runId: string, options: Pick<RunOptions, 'alerts' | 'onWarning'>, handle: number) {
     super(handle, wasm.run_free)
@@ -131,20 +135,31 @@ export class CoreRun extends CoreObject {
     void called().catch((error: unknown) => console.warn(`runguard: onWarning failed: ${String(error)}`))
   }
 
+  /** Its number in the core. */
+  get number(): number {
+    return this.handle
+  }
+
   beforeTool(tool: string, args: unknown, { agent }: AgentName): number {
     // A run that is over has no use for arguments, and they may be such that they cannot be compared.
     this.check()
     if (agent !== undefined) {
-      const lengths = writeAll([text('agent', agent, LONGEST_NAME), text('tool', tool, LONGEST_NAME), argumentsToJson(args)])
+      const lengths = writeAll([text('agent', agent), text('tool', tool), argumentsToJson(args)])
       return wasm.run_before_tool_of(this.handle, ...(lengths as [number, number, number]), Date.now())
     }
-    return wasm.run_before_tool(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength, Date.now())
+    return wasm.run_before_tool(this.handle, writeTwo(text('tool', tool), argumentsToJson(args)), secondLength, Date.now())
   }
 
   afterTool(tool: string, args: unknown, result: unknown, { error, agent }: ToolOutcome): number {
+    try {
+      this.#repeated?.record(tool, args, { error })
+    } catch (problem) {
+      // The tool has run: what cannot be compared is no reason to lose its result.
+      if (!(problem instanceof InvalidInputError)) throw problem
+    }
     // Without a name it is the run itself.
-    const name = agent === undefined ? '' : text('agent', agent, LONGEST_NAME)
-    const lengths = writeOutcome([name, text('tool', tool, LONGEST_NAME), argumentsToJson(args)], result, error)
+    const name = agent === undefined ? '' : text('agent', agent)
+    const lengths = writeOutcome([name, text('tool', tool), argumentsToJson(args)], result, error)
     return wasm.run_after_tool(this.handle, ...(lengths as [number, number, number, number, number]), Date.now())
   }
 
@@ -156,20 +171,29 @@ export class CoreRun extends CoreObject {
     return wasm.run_stop_loop(this.handle, writeTwo(JSON.stringify(cycle), message), secondLength, repeats)
   }
 
+  /** What to give the model in place of a result that it has already, or null. The call is counted before. */
+  instead(tool: string, args: unknown): string | null {
+    // Tools that the design names keep its limits; of all others only repeats are told.
+    this.#repeated ??= new ToolExecutionTracker({ defaultLimit: NO_LIMIT })
+    return this.#repeated.shouldSkip(tool, args)?.message ?? null
+  }
+
   record(usd: number): number {
     return wasm.run_record(this.handle, amount('usd', usd), 0)
   }
 
   recordUsage(model: string, usage: Usage): number {
     const tokens = counts(usage)
-    return wasm.run_record_usage(this.handle, write(text('model', model, LONGEST_NAME)), ...tokens)
+    return wasm.run_record_usage(this.handle, write(text('model', model)), ...tokens)
   }
 
   newTurn(): void {
+    this.#repeated = null
     this.#change(wasm.run_new_turn(this.handle))
   }
 
   reset(): void {
+    this.#repeated = null
     this.#change(wasm.run_reset(this.handle))
     this.#trip = null
   }
@@ -217,7 +241,7 @@ export class Run {
 
   constructor(options: RunOptions = {}) {
     known('Run', options, OPTIONS)
-    this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId, LONGEST_NAME)
+    this.runId = options.runId === undefined ? newId('run') : text('runId', options.runId)
     this.loop = options.loop ?? new LoopDetector({ repeats: options.repeats, maxCycleLen: options.maxCycleLen })
     this.budget = budgetOf(options)
     const { stall } = options
@@ -267,6 +291,11 @@ export class Run {
   }
 
   /** @internal */
+  get [HANDLE](): number {
+    return this.#core.number
+  }
+
+  /** @internal */
   [COUNT_MODEL](): void {
     this.#heed(this.#core.beforeModel())
   }
@@ -274,6 +303,11 @@ export class Run {
   /** @internal */
   [STOP_LOOP](cycle: readonly string[], repeats: number, message: string): void {
     this.#heed(this.#core.stopLoop(cycle, repeats, message))
+  }
+
+  /** @internal */
+  [INSTEAD](tool: string, args: unknown): string | null {
+    return this.#core.instead(tool, args)
   }
 
   /** @internal */
@@ -311,7 +345,7 @@ export class Run {
    * compared by their arguments; what frameworks pass behind them (ids, messages, a context) is none of them.
    */
   tool<Args extends unknown[], Result>(fn: (...args: Args) => Result, name: string = fn.name): (...args: Args) => Result {
-    text('name', name, LONGEST_NAME)
+    text('name', name)
     return (...args) => {
       const given = asked(args)
       this.beforeTool(name, given)
@@ -383,7 +417,7 @@ export function settingsOf(
   const seconds = maxSeconds === undefined ? -1 : amount('maxSeconds', maxSeconds)
   if (onWarning !== undefined && typeof onWarning !== 'function')
     throw new InvalidInputError('onWarning must be a function: it is given the warning.')
-  const fallback = fallbackModel === undefined ? '' : text('fallbackModel', fallbackModel, LONGEST_NAME)
+  const fallback = fallbackModel === undefined ? '' : text('fallbackModel', fallbackModel)
   const ceilings = [ceiling('maxToolCalls', maxToolCalls), ceiling('maxModelCalls', maxModelCalls), seconds, warnedAt(options)] as const
   const [id = 0, rules = 0, fallbackLength = 0] = writeAll([runId, rulesOf(options), fallback])
   return [id, rules, fallbackLength, ...ceilings]

@@ -6,7 +6,7 @@ import { InvalidInputError } from './errors.js'
 import { RemoteStallDetector } from './remote.js'
 
 export type Rung = 'go_on' | 'observe' | 'steer' | 'block' | 'stop'
-export type StallRule = 'identical' | 'cycle' | 'novelty' | 'same_error' | 'messages'
+export type StallRule = 'identical' | 'cycle' | 'novelty' | 'same_error' | 'messages' | 'unmoved' | 'put_back' | 'same_result'
 export type StallPreset = 'chatbot' | 'coding' | 'browser' | 'research'
 
 /** When a count climbs which rung; 0 is never. Rungs left out stay as the preset has them. */
@@ -28,10 +28,20 @@ export interface StallSettings {
   noveltyWindow?: number | undefined
   noveltyMaxNew?: number | undefined
   noveltyRung?: Rung | undefined
+  /** How often the model is told before that rung. */
+  noveltyNudges?: number | undefined
   /** The same error in a row, whatever the arguments. */
   sameError?: Ladder | undefined
   /** The same message in a row, or two alternating ones. */
   messages?: Ladder | undefined
+  /** The same check with the same outcome, although something was changed in between. */
+  unmoved?: Ladder | undefined
+  /** A file that comes back to what it had been. */
+  putBack?: Ladder | undefined
+  /** Calls in a row that look at different things and give the same. */
+  sameResult?: Ladder | undefined
+  /** A run of more calls is a long one: what `unmoved` or `putBack` told the model of ends it when it comes again. 0 is never. */
+  longRun?: number | undefined
   /** Tools that wait for something. */
   polling?: readonly string[] | undefined
   /** Tools that change the world: after a success, trying again is a new experiment. */
@@ -60,7 +70,6 @@ export interface StepOutcome {
   sessionId?: string | undefined
 }
 
-const LONGEST_NAME = 65_536
 const GO_ON: Verdict = Object.freeze({ rung: 'go_on', rule: null, count: 0, nudge: '', message: '' })
 
 /** Watches any number of runs, one history a session. Never throws a trip: it says how far the ladder was climbed. */
@@ -78,7 +87,7 @@ export class StallDetector extends CoreObject {
   /** Takes a call with what it gave. */
   observe(tool: string, args?: unknown, result?: unknown, outcome: StepOutcome = {}): Verdict {
     const round = outcome.round === undefined ? -1 : count('round', outcome.round)
-    const texts = [session(outcome.sessionId), text('tool', tool, LONGEST_NAME), argumentsToJson(args)]
+    const texts = [session(outcome.sessionId), text('tool', tool), argumentsToJson(args)]
     const lengths = writeOutcome(texts, result, outcome.error) as [number, number, number, number, number]
     return this.#verdict(wasm.stall_observe(this.handle, ...lengths, round, Date.now()))
   }
@@ -103,5 +112,5 @@ export class StallDetector extends CoreObject {
 }
 
 function session(id: string | undefined): string {
-  return id === undefined || id === '' ? '' : text('sessionId', id, LONGEST_NAME)
+  return id === undefined || id === '' ? '' : text('sessionId', id)
 }

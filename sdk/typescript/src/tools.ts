@@ -32,8 +32,6 @@ export interface TrackerSettings {
   volatile?: Readonly<Record<string, readonly string[]>> | undefined
 }
 
-const LONGEST_NAME = 65_536
-
 /** Says before a tool runs whether it should be skipped. One turn is one message of the user and what follows from it. */
 export class ToolExecutionTracker extends CoreObject {
   constructor(settings: TrackerSettings = {}) {
@@ -47,7 +45,7 @@ export class ToolExecutionTracker extends CoreObject {
 
   /** null: run it, then `record` it. */
   shouldSkip(tool: string, args?: unknown): Skip | null {
-    const status = wasm.tools_should_skip(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength)
+    const status = wasm.tools_should_skip(this.handle, writeTwo(text('tool', tool), argumentsToJson(args)), secondLength)
     if (status === DONE) return null
     if (status === TRIPPED) return outputJson<Skip>()
     throw failure(status)
@@ -56,7 +54,7 @@ export class ToolExecutionTracker extends CoreObject {
   /** Counts a call that ran. One that failed may be tried again, up to the limit. */
   record(tool: string, args?: unknown, outcome: { error?: unknown } = {}): void {
     const failed = Number(hasFailed(outcome))
-    const status = wasm.tools_record(this.handle, writeTwo(text('tool', tool, LONGEST_NAME), argumentsToJson(args)), secondLength, failed)
+    const status = wasm.tools_record(this.handle, writeTwo(text('tool', tool), argumentsToJson(args)), secondLength, failed)
     if (status !== DONE) throw failure(status)
   }
 
@@ -124,6 +122,6 @@ export class RecipeCache<Result = unknown> extends CoreObject {
   }
 
   #write(step: string, action: string, args: unknown): number[] {
-    return writeAll([text('step', step, LONGEST_NAME), text('action', action, LONGEST_NAME), argumentsToJson(args)])
+    return writeAll([text('step', step), text('action', action), argumentsToJson(args)])
   }
 }

@@ -50,6 +50,8 @@ for (const [kind, optionsOf] of [
       text('{"error": "AccessDenied"}'),
       text('"Error: no such table"'),
       http(404, '{}'),
+      http('503', 'gone'),
+      http(200, { error: 'no stock' }),
       new Error('down'),
     ]) {
       const { ran, handler } = handling([failure], optionsOf())

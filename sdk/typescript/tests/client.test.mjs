@@ -21,7 +21,7 @@ async function answering(handler) {
 inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
   it('has a method for every route of the service but its pages', async () => {
     const { paths } = await new GuardClient(service.url).openapi()
-    const pages = new Set(['/', '/docs', '/dashboard/{file}'])
+    const pages = new Set(['/', '/docs', '/docs/problems/{kind}', '/dashboard/{file}'])
     const named = (path) =>
       path
         .replace(/^\/(guard|v1)\//, '')
@@ -36,7 +36,7 @@ inBoth('GuardClient', ({ GuardClient, ServiceError, InvalidInputError }) => {
     for (const [path, operations] of Object.entries(paths)) {
       for (const method of Object.keys(operations)) {
         const plain = named(path)
-          .replace(/^circuits\/(open|close|reset)$/, 'circuit/$1')
+          .replace(/^(circuit|run|insight)s\/(open|close|reset|stop|resume|dismiss|snooze|restore)$/, '$1/$2')
           .replace(/^\//, '')
         const name = special[`${method.toUpperCase()} ${path}`] ?? plain.replace(/[-/](\w)/g, (_, letter) => letter.toUpperCase())
         if (!pages.has(path)) assert.equal(typeof GuardClient.prototype[name], 'function', `${method} ${path}: ${name}`)

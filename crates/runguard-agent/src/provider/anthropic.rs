@@ -4,16 +4,17 @@
 //! arguments are objects. All of that is done while the body is written. The answer comes as blocks that begin, grow and end,
 //! whole or streamed; a whole answer is read as blocks that begin with all they have.
 
-use super::http::{Body, Http, below, told_error};
+use super::http::{Http, below, told_error};
 use super::json::{JsonWriter, object_or_empty};
 use super::openai::{body_bytes, check_extra, secret};
-use super::sse::{Event, Parser};
+use super::sse::{self, Growing};
 use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role};
 use crate::settings::ProviderSettings;
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use runguard_core::prices::Usage;
+use runguard_http::events::Event;
 use serde_json::{Map, Value};
 
 const DEFAULT_BASE: &str = "https://api.anthropic.com";
@@ -191,47 +192,15 @@ impl Provider for Anthropic {
 
     fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            let built = self.http.client().post(self.url.clone()).headers(self.headers.clone()).body(self.body(&request)).build();
-            let sent = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
-            let body = self.http.send(sent).await?;
-            let mut answer = Partial::default();
-            if body.is_type("json") || !self.streaming {
-                let value = body.json().await?;
-                answer.take_whole(&value, reply)?;
-            } else if body.is_type("html") {
-                return Err(body.malformed("a page and not with events", b""));
-            } else {
-                stream(body, &mut answer, reply).await?;
-            }
-            reply.finish(answer.finish());
-            Ok(())
+            let body = self.http.post(&self.url, &self.headers, self.body(&request)).await?;
+            sse::read::<Partial>(body, self.streaming, reply).await
         })
     }
 }
 
-async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let mut parser = Parser::default();
-    while !answer.is_done {
-        let Some(bytes) = body.chunk().await? else {
-            return if parser.is_between_events() { reply.end_unmarked(body.cut()) } else { Err(body.cut()) };
-        };
-        parser.push(&bytes, |event| {
-            if answer.is_done || event.data.is_empty() {
-                return Ok(());
-            }
-            match serde_json::from_str(event.data) {
-                Ok(value) => answer.take(event, &value, reply),
-                Err(problem) => Err(body.malformed(&format!("an event that is no JSON ({problem})"), event.data.as_bytes())),
-            }
-        })?;
-    }
-    body.drain().await;
-    Ok(())
-}
-
 /// What must be remembered from one event to the next.
 #[derive(Debug, Default)]
-struct Partial {
+pub(super) struct Partial {
     /// The largest of every count so far: the input comes first, the output at the end.
     usage: Map<String, Value>,
     reason: Option<Finish>,
@@ -241,10 +210,10 @@ struct Partial {
     is_done: bool,
 }
 
-impl Partial {
-    fn take(&mut self, event: Event<'_>, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+impl Growing for Partial {
+    fn take_event(&mut self, event: &Event<'_>, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
         let index = || value.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
-        match value.get("type").and_then(Value::as_str).unwrap_or(event.event) {
+        match value.get("type").and_then(Value::as_str).unwrap_or(&event.name) {
             "message_start" => self.take_usage(value.pointer("/message/usage"), reply),
             "content_block_start" => self.begin_block(index(), value.get("content_block").unwrap_or(&Value::Null), reply)?,
             "content_block_delta" => self.grow_block(index(), value.get("delta").unwrap_or(&Value::Null), reply)?,
@@ -275,6 +244,21 @@ impl Partial {
         Ok(())
     }
 
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    fn finish(&self) -> Finish {
+        match self.reason.unwrap_or(Finish::EndTurn) {
+            Finish::EndTurn | Finish::ToolUse if self.has_calls => Finish::ToolUse,
+            Finish::EndTurn | Finish::ToolUse => Finish::EndTurn,
+            Finish::MaxTokens => Finish::MaxTokens,
+            Finish::Refused => Finish::Refused,
+        }
+    }
+}
+
+impl Partial {
     fn begin_block(&mut self, index: usize, block: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
         let text_of = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
         self.is_opaque = false;
@@ -341,29 +325,4 @@ impl Partial {
             Some(_) => Some(Finish::EndTurn),
         };
     }
-
-    fn finish(&self) -> Finish {
-        match self.reason.unwrap_or(Finish::EndTurn) {
-            Finish::EndTurn | Finish::ToolUse if self.has_calls => Finish::ToolUse,
-            Finish::EndTurn | Finish::ToolUse => Finish::EndTurn,
-            Finish::MaxTokens => Finish::MaxTokens,
-            Finish::Refused => Finish::Refused,
-        }
-    }
-}
-/// What [`stream`] does, without a connection, and the answer that comes whole.
-#[cfg(feature = "fuzzing")]
-pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let (mut parser, mut answer) = (Parser::default(), Partial::default());
-    if let Ok(value) = serde_json::from_slice(&pieces.concat()) {
-        answer.take_whole(&value, reply)?;
-    }
-    for piece in pieces {
-        parser.push(piece, |event| match serde_json::from_str(event.data) {
-            Ok(value) => answer.take(event, &value, reply),
-            Err(_) => Ok(()),
-        })?;
-    }
-    reply.finish(answer.finish());
-    Ok(())
 }

@@ -1,8 +1,6 @@
 //! Bedrock's Converse API, spoken without the AWS SDK: one signed POST, and an event stream of binary frames.
 //!
-//! Only the two parts that must be exact are taken from AWS: the signature (`aws-sigv4`) and the frames
-//! (`aws-smithy-eventstream`). A frame is handed over only when all of it has come, so that its length is judged here, once,
-//! before anything is kept for it.
+//! A frame is read only when all of it has come, so that its length is judged once, before anything is kept for it.
 //!
 //! The answer is whole at `messageStop`. The usage follows in `metadata`; if it gets lost the answer still counts, because
 //! asking again would be paid twice.
@@ -11,113 +9,16 @@ use super::http::{Body, Http};
 use super::{BoxFuture, ErrorKind, Finish, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role, ToolCall};
 use crate::settings::ProviderSettings;
-use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4;
-use aws_smithy_eventstream::frame::read_message_from;
-use aws_smithy_types::event_stream::Message as Frame;
 use bytes::{Bytes, BytesMut};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use runguard_core::prices::Usage;
+pub use runguard_http::aws::Access;
+use runguard_http::aws::frames::{self, Frame};
+use runguard_http::aws::{self, ToSign};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
-use std::time::SystemTime;
-
-/// What requests are signed with, or a Bedrock API key.
-#[derive(Clone)]
-pub struct Access(Secret);
-
-#[derive(Clone)]
-enum Secret {
-    Bearer(String),
-    Keys { id: String, secret: String, session_token: Option<String> },
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Secret::Bearer(_) => f.write_str("Access(API key)"),
-            Secret::Keys { id, .. } => write!(f, "Access(access key {id})"),
-        }
-    }
-}
-
-impl Access {
-    /// A Bedrock API key.
-    pub fn bearer(token: impl Into<String>) -> Self {
-        Self(Secret::Bearer(token.into()))
-    }
-
-    pub fn keys(id: impl Into<String>, secret: impl Into<String>, session_token: Option<String>) -> Self {
-        Self(Secret::Keys { id: id.into(), secret: secret.into(), session_token })
-    }
-
-    /// Looks where the AWS tools look first: the API key, the keys in the environment, the shared credentials file. Roles,
-    /// single sign-on and programs that give credentials are left to the AWS command line, which can put them into the
-    /// environment.
-    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let get = |name: &str| get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        if let Some(token) = get("AWS_BEARER_TOKEN_BEDROCK") {
-            return Ok(Self::bearer(token));
-        }
-        match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
-            (Some(id), Some(secret)) => return Ok(Self::keys(id, secret, get("AWS_SESSION_TOKEN"))),
-            (Some(_), None) => return Err("AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not: set both".to_owned()),
-            (None, Some(_)) => return Err("AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not: set both".to_owned()),
-            (None, None) => {}
-        }
-        let home = get("HOME").or_else(|| get("USERPROFILE")).map(PathBuf::from);
-        let file = match (get("AWS_SHARED_CREDENTIALS_FILE"), home) {
-            (Some(file), Some(home)) if file.starts_with("~/") => Some(home.join(&file[2..])),
-            (Some(file), _) => Some(PathBuf::from(file)),
-            (None, home) => home.map(|home| home.join(".aws").join("credentials")),
-        };
-        let profile = get("AWS_PROFILE").unwrap_or_else(|| "default".to_owned());
-        let place = file.as_ref().map_or_else(|| "~/.aws/credentials".to_owned(), |file| file.display().to_string());
-        let text =
-            file.ok_or_else(|| "HOME is not set".to_owned()).and_then(|file| std::fs::read_to_string(file).map_err(|p| p.to_string()));
-        let problem = match text.and_then(|text| Self::from_credentials_file(&text, &profile)) {
-            Ok(access) => return Ok(access),
-            Err(problem) => problem,
-        };
-        Err(format!(
-            "there are no AWS credentials. Looked at: AWS_BEARER_TOKEN_BEDROCK (not set); AWS_ACCESS_KEY_ID with \
-             AWS_SECRET_ACCESS_KEY (not set); the profile '{profile}' (AWS_PROFILE) in {place} ({problem}). Set one of them; for \
-             roles and single sign-on: eval \"$(aws configure export-credentials --format env)\""
-        ))
-    }
-
-    fn from_credentials_file(text: &str, profile: &str) -> Result<Self, String> {
-        let (mut is_ours, mut is_there) = (false, false);
-        let (mut id, mut secret, mut session_token) = (None, None, None);
-        for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
-            if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
-                is_ours = name.trim() == profile;
-                is_there |= is_ours;
-            } else if is_ours && let Some((key, value)) = line.split_once('=') {
-                let value = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
-                match key.trim().to_ascii_lowercase().as_str() {
-                    "aws_access_key_id" => id = value,
-                    "aws_secret_access_key" => secret = value,
-                    "aws_session_token" => session_token = value,
-                    _ => {}
-                }
-            }
-        }
-        match (id, secret) {
-            (Some(id), Some(secret)) => Ok(Self::keys(id, secret, session_token)),
-            _ if is_there => Err("it has no aws_access_key_id with aws_secret_access_key; only plain keys are read".to_owned()),
-            _ => Err("it has no such profile".to_owned()),
-        }
-    }
-}
-
-/// Everything but what AWS calls unreserved: the `/` and `:` of an ARN are part of one path segment.
-const MODEL_ID: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Debug)]
 pub struct Bedrock {
@@ -140,22 +41,22 @@ enum Mode {
 impl Bedrock {
     pub fn new(settings: &ProviderSettings, access: Access) -> Result<Self, String> {
         let region = settings.region.clone().unwrap_or_default();
-        let is_valid = !region.is_empty() && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let is_valid = aws::is_region(&region);
         // A key and an address of its own need no region; a signature always names one.
-        let is_needed = settings.base_url.is_none() || matches!(access.0, Secret::Keys { .. });
+        let is_needed = settings.base_url.is_none() || access.signs();
         if is_needed && region.is_empty() {
             return Err("Bedrock needs a region: set `provider.region`, AWS_REGION or AWS_DEFAULT_REGION, such as us-east-1".to_owned());
         }
         if is_needed && !is_valid {
             return Err(format!("'{region}' is not an AWS region: `provider.region` is such as us-east-1"));
         }
-        let base = settings.base_url.clone().unwrap_or_else(|| format!("https://bedrock-runtime.{region}.amazonaws.com"));
+        let base = settings.base_url.clone().unwrap_or_else(|| aws::bedrock_url(&region));
         let mode = if settings.streaming { Mode::Streaming } else { Mode::Whole };
         let operation = match mode {
             Mode::Streaming => "converse-stream",
             Mode::Whole => "converse",
         };
-        let url = format!("{}/model/{}/{operation}", base.trim_end_matches('/'), utf8_percent_encode(&settings.model, MODEL_ID));
+        let url = format!("{}{}", base.trim_end_matches('/'), aws::model_path(&settings.model, operation));
         let url = Url::parse(&url).map_err(|problem| format!("`provider.base_url` '{base}' is not an address: {problem}"))?;
         if url.host().is_none() || url.cannot_be_a_base() {
             return Err(format!("`provider.base_url` '{base}' names no host"));
@@ -217,30 +118,11 @@ impl Bedrock {
         };
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accepted));
-        match &self.access.0 {
-            Secret::Bearer(token) => {
-                insert_secret(request.headers_mut(), AUTHORIZATION, &format!("Bearer {token}")).map_err(|p| unusable(&p))?;
-            }
-            Secret::Keys { id, secret, session_token } => {
-                let identity = Credentials::new(id, secret, session_token.clone(), None, "runguard").into();
-                let parameters = v4::SigningParams::builder()
-                    .identity(&identity)
-                    .region(&self.region)
-                    .name("bedrock")
-                    .time(SystemTime::now())
-                    .settings(SigningSettings::default())
-                    .build()
-                    .map_err(|problem| unusable(&problem))?
-                    .into();
-                // `accept` is left out: proxies may change it.
-                let headers = [(CONTENT_TYPE.as_str(), "application/json")].into_iter();
-                let signable = SignableRequest::new("POST", self.url.as_str(), headers, SignableBody::Bytes(body.as_bytes()));
-                let (instructions, _) = signable.and_then(|signable| sign(signable, &parameters)).map_err(|p| unusable(&p))?.into_parts();
-                for (name, value) in instructions.headers() {
-                    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|problem| unusable(&problem))?;
-                    insert_secret(request.headers_mut(), name, value).map_err(|problem| unusable(&problem))?;
-                }
-            }
+        // `accept` is left out: proxies may change it.
+        let headers = [(CONTENT_TYPE.as_str(), "application/json")];
+        let to_sign = ToSign { region: &self.region, url: self.url.as_str(), headers: &headers, body: body.as_bytes() };
+        for (name, value) in self.access.headers(&to_sign).map_err(|problem| unusable(&problem))? {
+            request.headers_mut().insert(name, value);
         }
         *request.body_mut() = Some(body.into());
         Ok(request)
@@ -255,13 +137,6 @@ impl Provider for Bedrock {
     fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>> {
         Box::pin(self.talk(request, reply))
     }
-}
-
-fn insert_secret(headers: &mut HeaderMap, name: HeaderName, value: &str) -> Result<(), reqwest::header::InvalidHeaderValue> {
-    let mut value = HeaderValue::from_str(value)?;
-    value.set_sensitive(true);
-    headers.insert(name, value);
-    Ok(())
 }
 
 /// Objects are joined, lists are added to (a `cachePoint` after the system text), all else is replaced.
@@ -342,8 +217,6 @@ fn tools_of(request: &Request<'_>) -> Vec<Value> {
 
 /// Frames of an answer are a few hundred bytes; the traces of guardrails make the largest.
 const LONGEST_FRAME: usize = 4 * 1024 * 1024;
-/// A prelude and two checksums.
-const SHORTEST_FRAME: usize = 16;
 /// What a token takes on the wire at most: its frame with headers and padding. Bounds streams of frames that say nothing.
 const WIRE_BYTES_A_TOKEN: usize = 1024;
 
@@ -369,16 +242,10 @@ impl Frames {
 
     /// The next frame, if all of it is there.
     fn next(&mut self) -> Result<Option<Frame>, ProviderError> {
-        let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
-        let length = u32::from_be_bytes(*prefix) as usize;
-        if !(SHORTEST_FRAME..=LONGEST_FRAME).contains(&length) {
-            return Err(malformed(&format!("a frame of {length} bytes")));
-        }
-        if self.buffer.len() < length {
+        let Some(frame) = frames::take(&mut self.buffer, LONGEST_FRAME).map_err(|problem| malformed(&problem.to_string()))? else {
             return Ok(None);
-        }
-        let frame = self.buffer.split_to(length).freeze();
-        read_message_from(frame).map(Some).map_err(|problem| malformed(&format!("a broken frame: {problem}")))
+        };
+        frames::read(frame).map(Some).map_err(|problem| malformed(&problem.to_string()))
     }
 }
 
@@ -422,10 +289,7 @@ struct Turn {
 
 impl Turn {
     fn take_frame(&mut self, frame: &Frame, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-        let header = |name: &str| {
-            let header = frame.headers().iter().find(|header| header.name().as_str() == name);
-            header.and_then(|header| header.value().as_string().ok()).map_or("", |value| value.as_str())
-        };
+        let header = |name: &str| frames::header(frame, name);
         match header(":message-type") {
             "event" => self.take_event(header(":event-type"), frame.payload(), reply),
             "exception" => {

@@ -6,6 +6,7 @@
 use super::{ErrorKind, ProviderError};
 use crate::settings::{ProviderKind, ProviderSettings};
 use bytes::Bytes;
+use reqwest::header::HeaderMap;
 use reqwest::{StatusCode, Url};
 use runguard_core::time::Span;
 use runguard_http::again::retry_after;
@@ -63,8 +64,11 @@ impl Http {
         })
     }
 
-    pub(super) fn client(&self) -> &reqwest::Client {
-        &self.client
+    /// Posts a question and waits for the head of the answer.
+    pub(super) async fn post(&self, url: &Url, headers: &HeaderMap, body: Vec<u8>) -> Result<Body, ProviderError> {
+        let built = self.client.post(url.clone()).headers(headers.clone()).body(body).build();
+        let request = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
+        self.send(request).await
     }
 
     /// Sends the request and waits for the head of the answer. An answer that is no success is an error.

@@ -4,24 +4,21 @@
 //! Only the end is asked for strictly: an answer counts as whole when a reason for its end or the end mark was seen, or when the stream
 //! was closed properly behind something that can be one.
 
-use super::http::{Body, Http, below, told_error};
+use super::http::{Http, below, told_error};
 use super::json::{JsonWriter, object_or_empty};
-use super::sse::Parser;
+use super::sse::{self, Growing};
 use super::{BoxFuture, ErrorKind, Finish, MOST_CALLS, Provider, ProviderError, Reply, Request};
 use crate::message::{Block, Message, Role, ToolCall};
 use crate::settings::ProviderSettings;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use runguard_core::prices::{ServiceTier, Usage};
+use runguard_http::events::Event;
 use serde_json::{Map, Value};
-use std::time::Duration;
-use tokio::time::timeout;
 
 const DEFAULT_BASE: &str = "https://api.openai.com/v1";
 /// Fields that the loop answers for: with these in `extra` its budgets would not hold, or the answer could not be read.
 const OWN_FIELDS: [&str; 7] = ["model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens", "n"];
-/// How long usage and the end mark are waited for when the answer itself is whole.
-const TRAILER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct OpenAi {
@@ -225,74 +222,19 @@ impl Provider for OpenAi {
 
     fn ask<'a>(&'a self, request: Request<'a>, reply: &'a mut Reply<'_>) -> BoxFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            let built = self.http.client().post(self.url.clone()).headers(self.headers.clone()).body(self.body(&request)).build();
-            let sent = built.map_err(|problem| ProviderError::new(ErrorKind::Rejected, format!("cannot make the request: {problem}")))?;
-            let body = self.http.send(sent).await?;
-            let mut answer = Partial::default();
-            if body.is_type("json") || !self.streaming {
-                let value = body.json().await?;
-                answer.take(&value, reply)?;
-                if !answer.has_choice {
-                    return Err(ProviderError::new(
-                        ErrorKind::Malformed,
-                        "the provider's answer has no `choices`: check `provider.base_url`",
-                    ));
-                }
-            } else if body.is_type("html") {
-                return Err(body.malformed("a page and not with events", b""));
-            } else {
-                stream(body, &mut answer, reply).await?;
-            }
-            reply.finish(answer.finish());
-            Ok(())
+            let body = self.http.post(&self.url, &self.headers, self.body(&request)).await?;
+            sse::read::<Partial>(body, self.streaming, reply).await
         })
     }
 }
 
-async fn stream(mut body: Body, answer: &mut Partial, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let mut parser = Parser::default();
-    while !answer.is_done {
-        let next = if answer.reason.is_some() {
-            // All has been said but usage and the end mark, and some servers do not send them: nothing is wrong without.
-            timeout(TRAILER_TIMEOUT, body.chunk()).await.unwrap_or(Ok(None)).unwrap_or(None)
-        } else {
-            body.chunk().await?
-        };
-        let Some(bytes) = next else {
-            let is_open = !parser.is_between_events() || answer.calls.iter().any(|call| !call.begun);
-            return match answer.reason {
-                Some(_) => Ok(()),
-                None if is_open => Err(body.cut()),
-                None => reply.end_unmarked(body.cut()),
-            };
-        };
-        parser.push(&bytes, |event| {
-            if answer.is_done || event.data.is_empty() {
-                return Ok(());
-            }
-            if event.data.trim() == "[DONE]" {
-                answer.is_done = true;
-                return Ok(());
-            }
-            match serde_json::from_str(event.data) {
-                Ok(value) => answer.take(&value, reply),
-                Err(problem) => Err(body.malformed(&format!("an event that is no JSON ({problem})"), event.data.as_bytes())),
-            }
-        })?;
-    }
-    body.drain().await;
-    Ok(())
-}
-
 /// What must be remembered from one piece of an answer to the next.
 #[derive(Debug, Default)]
-struct Partial {
+pub(super) struct Partial {
     calls: Vec<PartialCall>,
     reason: Option<Finish>,
     refused: bool,
     has_choice: bool,
-    /// The end mark came.
-    is_done: bool,
 }
 
 #[derive(Debug)]
@@ -303,6 +245,41 @@ struct PartialCall {
     name: String,
     /// The reply knows of it. A call may be announced before its name is.
     begun: bool,
+}
+
+impl Growing for Partial {
+    const END_MARK: Option<&'static str> = Some("[DONE]");
+
+    fn take_event(&mut self, _event: &Event<'_>, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        self.take(value, reply)
+    }
+
+    fn take_whole(&mut self, value: &Value, reply: &mut Reply<'_>) -> Result<(), ProviderError> {
+        self.take(value, reply)?;
+        if self.has_choice {
+            return Ok(());
+        }
+        Err(ProviderError::new(ErrorKind::Malformed, "the provider's answer has no `choices`: check `provider.base_url`"))
+    }
+
+    fn is_said(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    fn is_open(&self) -> bool {
+        self.calls.iter().any(|call| !call.begun)
+    }
+
+    fn finish(&self) -> Finish {
+        let has_calls = self.calls.iter().any(|call| call.begun);
+        match self.reason.unwrap_or(Finish::EndTurn) {
+            Finish::MaxTokens => Finish::MaxTokens,
+            Finish::Refused => Finish::Refused,
+            Finish::EndTurn | Finish::ToolUse if self.refused => Finish::Refused,
+            Finish::EndTurn | Finish::ToolUse if has_calls => Finish::ToolUse,
+            Finish::EndTurn | Finish::ToolUse => Finish::EndTurn,
+        }
+    }
 }
 
 impl Partial {
@@ -404,17 +381,6 @@ impl Partial {
         }
         if arguments.is_empty() { Ok(()) } else { reply.arguments(position, &arguments) }
     }
-
-    fn finish(&self) -> Finish {
-        let has_calls = self.calls.iter().any(|call| call.begun);
-        match self.reason.unwrap_or(Finish::EndTurn) {
-            Finish::MaxTokens => Finish::MaxTokens,
-            Finish::Refused => Finish::Refused,
-            Finish::EndTurn | Finish::ToolUse if self.refused => Finish::Refused,
-            Finish::EndTurn | Finish::ToolUse if has_calls => Finish::ToolUse,
-            Finish::EndTurn | Finish::ToolUse => Finish::EndTurn,
-        }
-    }
 }
 
 impl PartialCall {
@@ -429,17 +395,4 @@ impl PartialCall {
             None => self.id == id,
         }
     }
-}
-/// What [`stream`] does, without a connection.
-#[cfg(feature = "fuzzing")]
-pub(super) fn read_pieces(pieces: &[&[u8]], reply: &mut Reply<'_>) -> Result<(), ProviderError> {
-    let (mut parser, mut answer) = (Parser::default(), Partial::default());
-    for piece in pieces {
-        parser.push(piece, |event| match serde_json::from_str(event.data) {
-            Ok(value) => answer.take(&value, reply),
-            Err(_) => Ok(()),
-        })?;
-    }
-    reply.finish(answer.finish());
-    Ok(())
 }

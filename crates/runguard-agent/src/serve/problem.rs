@@ -5,6 +5,20 @@ use crate::state::AgentState;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use runguard_http::FieldProblem;
+use runguard_http::problem::{Kind, kinds};
+
+runguard_http::problem_kinds! {
+    EVENTS_GONE: "events-gone", "The events are not kept any more",
+        "A run's events are kept for a while after it ended, and not beyond a restart. How it ended is at `GET /v1/agent/runs/{id}`.";
+    ALREADY_RUNNING: "already-running", "The session has a run under way",
+        "A session has one run at a time, here or in another process. Follow it, cancel it, or begin another session.";
+    NOTHING_TO_CONTINUE: "nothing-to-continue", "There is nothing to go on with",
+        "The session is over: the model has said all it had to say. Send a `prompt` to go on.";
+    TOO_MANY_RUNS: "too-many-runs", "Too many runs at once",
+        "As many runs are under way as `serve.max_runs` allows. Wait for one to end, or cancel one.";
+    UNUSABLE_SESSION: "unusable-session", "The session cannot be used",
+        "Its file is damaged, of a later version, or of other settings. The answer says which; a new session can always be begun.";
+}
 
 #[derive(Debug, Clone)]
 pub(super) struct Problem(runguard_http::Problem);
@@ -16,8 +30,8 @@ impl From<runguard_http::Problem> for Problem {
 }
 
 impl Problem {
-    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        Self(runguard_http::Problem::new(status, kind, title, detail))
+    fn new(status: StatusCode, kind: &'static Kind, detail: impl Into<String>) -> Self {
+        Self(runguard_http::Problem::new(status, kind, detail))
     }
 
     pub(super) fn no_route(path: &str) -> Self {
@@ -31,8 +45,7 @@ impl Problem {
     pub(super) fn unknown_run() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
-            "unknown",
-            "Not known",
+            &kinds::UNKNOWN,
             "No run has this id, and no saved session either. GET /v1/agent/runs lists them; an id is given in full.",
         )
     }
@@ -40,8 +53,7 @@ impl Problem {
     pub(super) fn events_gone(id: &str) -> Self {
         Self::new(
             StatusCode::GONE,
-            "events-gone",
-            "The events are not kept any more",
+            &EVENTS_GONE,
             format!("The run ended too long ago, or before the service started. GET /v1/agent/runs/{id} says how it ended."),
         )
     }
@@ -53,7 +65,7 @@ impl Problem {
     pub(super) fn fields(errors: Vec<FieldProblem>) -> Self {
         let names: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         let detail = format!("Nothing was started. Look at: {}.", names.join(", "));
-        let problem = Self::new(StatusCode::BAD_REQUEST, "invalid-fields", "Some fields are missing or wrong", detail);
+        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, &kinds::INVALID_FIELDS, detail);
         Self(problem.0.with_errors(errors))
     }
 
@@ -65,18 +77,18 @@ impl Problem {
         let detail = format!(
             "Run {id} is under way, and a session has one run at a time. Follow it at /v1/agent/runs/{id}/events, or end it with POST /v1/agent/runs/{id}/cancel."
         );
-        Self::new(StatusCode::CONFLICT, "already-running", "The session has a run under way", detail)
+        Self::new(StatusCode::CONFLICT, &ALREADY_RUNNING, detail)
     }
 
     pub(super) fn nothing_to_continue(state: AgentState) -> Self {
         let detail = format!("The session is {}: the model has said all it had to say. Send a `prompt` to go on.", state.code());
-        Self::new(StatusCode::CONFLICT, "nothing-to-continue", "There is nothing to go on with", detail)
+        Self::new(StatusCode::CONFLICT, &NOTHING_TO_CONTINUE, detail)
     }
 
     pub(super) fn too_many_runs(most: usize) -> Self {
         const RETRY_SECONDS: u64 = 5;
         let detail = format!("{most} runs are under way, as many as `serve.max_runs` allows. Wait for one to end, or cancel one.");
-        Self(Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs at once", detail).0.retry_after(RETRY_SECONDS))
+        Self(Self::new(StatusCode::TOO_MANY_REQUESTS, &TOO_MANY_RUNS, detail).0.retry_after(RETRY_SECONDS))
     }
 
     pub(super) fn unauthorized() -> Self {
@@ -86,7 +98,7 @@ impl Problem {
     }
 
     fn not_ready(detail: impl Into<String>) -> Self {
-        Self(runguard_http::Problem::not_ready("The service cannot do this right now", detail))
+        Self(runguard_http::Problem::not_ready(detail))
     }
 
     pub(super) fn stopping() -> Self {
@@ -102,15 +114,11 @@ impl From<SessionError> for Problem {
     fn from(error: SessionError) -> Self {
         match error {
             SessionError::BadId { .. } | SessionError::Unknown { .. } | SessionError::Ambiguous { .. } => Self::unknown_run(),
-            SessionError::InUse { .. } => {
-                Self::new(StatusCode::CONFLICT, "already-running", "The session has a run under way", error.to_string())
-            }
+            SessionError::InUse { .. } => Self::new(StatusCode::CONFLICT, &ALREADY_RUNNING, error.to_string()),
             SessionError::NeverBegan { .. }
             | SessionError::Damaged { .. }
             | SessionError::Version { .. }
-            | SessionError::Settings { .. } => {
-                Self::new(StatusCode::CONFLICT, "unusable-session", "The session cannot be used", error.to_string())
-            }
+            | SessionError::Settings { .. } => Self::new(StatusCode::CONFLICT, &UNUSABLE_SESSION, error.to_string()),
             SessionError::Io { .. } => {
                 tracing::error!(%error, "a session could not be read or written");
                 Self::not_ready("The session could not be read or written, so nothing was started. Is the disk full?")

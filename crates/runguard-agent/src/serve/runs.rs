@@ -359,21 +359,11 @@ impl Ticket {
 /// The end of a run that broke off by a fault of the program: its end was not saved, everything before it was.
 fn fault(session: &Session) -> Report {
     tracing::error!(run = session.id(), "a run broke off by a fault of the program");
-    let counters = session.counters();
     Report {
-        session: session.id().to_owned(),
-        state: AgentState::Error,
-        stop: Stop::NotSaved,
         message: "The run broke off by a fault of the program. What was saved before is kept.".to_owned(),
         how_to_resume: format!("POST /v1/agent/runs/{}/resume goes on from the last saved step.", session.id()),
         text: session.last_text(),
-        steps: counters.steps,
-        input_tokens: counters.input_tokens,
-        output_tokens: counters.output_tokens,
-        cost: counters.cost,
-        estimated: counters.estimated,
-        tool_runs: counters.tool_runs,
-        elapsed_ms: counters.elapsed_ms,
+        ..Report::of(session.id(), session.counters(), AgentState::Error, Stop::NotSaved)
     }
 }
 

@@ -25,6 +25,7 @@ enum Verb {
     List,
     /// Send a test alert to a target, or to all; without a running service by the settings file
     Test {
+        /// The target, as the settings name it [default: all]
         target: Option<String>,
         #[command(flatten)]
         settings: SettingsArgs,
@@ -33,7 +34,10 @@ enum Verb {
         local: bool,
     },
     /// Put a dead letter back into the queue
-    Retry { id: String },
+    Retry {
+        /// Its id, as `runguard alerts` shows it
+        id: String,
+    },
 }
 
 impl Alerts {
@@ -77,7 +81,7 @@ impl Alerts {
                     output::cell(&row["problem"]),
                 ]);
             }
-            output::line(&table.to_string())?;
+            output::show(table)?;
         }
         if rows.iter().all(|row| row["delivered"] == true) { Ok(()) } else { Err(Failure::AlreadyTold) }
     }
@@ -86,7 +90,7 @@ impl Alerts {
 /// The same test from this process.
 fn from_here(settings: &SettingsArgs, name: Option<&str>) -> Result<Value, Failure> {
     let loaded = settings.origin().load().map_err(|error| Failure::Usage(error.to_string()))?;
-    let targets = loaded.settings.alerts.targets().map_err(Failure::Usage)?;
+    let targets = loaded.settings.alerts.targets(&loaded.settings.server.public_url).map_err(Failure::Usage)?;
     if targets.is_empty() {
         return Err(Failure::Usage("the settings name no target; add [[alerts.target]] (`runguard settings example` shows how)".into()));
     }
@@ -110,13 +114,13 @@ fn show(shown: &Value) -> Result<(), Failure> {
     for row in list("targets") {
         targets.add_row(["name", "kind", "host", "queued", "dead", "problem"].map(|key| output::cell(&row[key])));
     }
-    output::line(&targets.to_string())?;
+    output::show(targets)?;
     let mut rules = output::table(&["rule", "when", "firing"]);
     for row in list("rules") {
         let firing: Vec<String> = row["firing"].as_array().into_iter().flatten().map(|firing| output::text(&firing["title"])).collect();
         rules.add_row([output::cell(&row["name"]), output::cell(&row["when"]), output::cell(&json!(firing.join("; ")))]);
     }
-    output::line(&rules.to_string())?;
+    output::show(rules)?;
     for (name, title) in [("dead", "Dead letters (`runguard alerts retry ID`)"), ("queued", "Waiting"), ("delivered", "Delivered lately")] {
         let rows = list(name);
         if rows.is_empty() {
@@ -124,14 +128,19 @@ fn show(shown: &Value) -> Result<(), Failure> {
         }
         let mut table = output::table(&["id", "time", "target", "state", "severity", "title", "attempts", "problem"]);
         for row in &rows {
-            table.add_row(
-                ["id", "created", "target", "state", "severity", "title", "attempts", "problem"].map(|key| output::cell(&row[key])),
-            );
+            table.add_row(["id", "created", "target", "state", "severity", "title", "attempts", "problem"].map(|key| match key {
+                "created" => output::time_cell(&row[key]),
+                _ => output::cell(&row[key]),
+            }));
         }
-        output::line(&format!("\n{title}:\n{table}"))?;
+        output::line(&format!("\n{title}:"))?;
+        output::show(table)?;
     }
     match shown["dropped"].as_u64() {
         None | Some(0) => Ok(()),
-        Some(dropped) => output::line(&format!("\n{dropped} messages were lost to the limit of the queue.")),
+        Some(dropped) => {
+            let were = if dropped == 1 { "was" } else { "were" };
+            output::line(&format!("\n{} {were} lost to the limit of the queue.", output::count(dropped, "message")))
+        }
     }
 }

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
-use runguard_insight::flow::{Plan, check};
-use serde_json::json;
+use runguard_insight::flow::{Plan, check, misshapen};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,23 +50,23 @@ impl CheckFlow {
             let size = report.checked;
             let accepted = match report.accepted_cycles.len() {
                 0 => String::new(),
-                known => format!("; accepted: {}", counted(known, "circle")),
+                known => format!("; accepted: {}", output::count(known as u64, "circle")),
             };
             output::line(&format!(
                 "{} in {}, {}, {} and {}{accepted}",
-                if report.findings.is_empty() { "Nothing found".to_owned() } else { counted(report.findings.len(), "finding") },
-                counted(size.bots, "bot"),
-                counted(size.handovers, "handover"),
-                counted(size.goals, "goal"),
-                counted(size.actions, "action")
+                if report.findings.is_empty() {
+                    "Nothing found".to_owned()
+                } else {
+                    output::count(report.findings.len() as u64, "finding")
+                },
+                output::count(size.bots as u64, "bot"),
+                output::count(size.handovers as u64, "handover"),
+                output::count(size.goals as u64, "goal"),
+                output::count(size.actions as u64, "action")
             ))?;
         }
         if report.findings.is_empty() { Ok(()) } else { Err(Failure::AlreadyTold) }
     }
-}
-
-fn counted(number: usize, of: &str) -> String {
-    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }
 
 /// What cannot be read is wrong usage, whatever the reason: 1 is for findings.
@@ -83,8 +83,22 @@ fn read(file: &Path) -> Result<Plan, Failure> {
     }
     let text = fs::read_to_string(file).map_err(|error| cannot(error.to_string()))?;
     let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let spot = |line: u64, column: u64| format!("line {line}, column {column}: ");
     if is_json {
-        return serde_json::from_str(&text).map_err(|error| cannot(format!("it is no plan in JSON: {error}")));
+        return serde_json::from_str(&text).map_err(|error| {
+            let broken = "this is no JSON. Look at the commas, quotes and brackets here and just before";
+            cannot(spot(error.line() as u64, error.column() as u64) + &what_is_wrong(serde_json::from_str(&text).ok().as_ref(), broken))
+        });
     }
-    serde_saphyr::from_str(&text).map_err(|error| cannot(format!("it is no plan in YAML: {error}")))
+    serde_saphyr::from_str(&text).map_err(|error| {
+        let broken = "this is no YAML. Look at the indentation (spaces, no tabs), quotes and brackets here and in the line before, and whether a name stands twice";
+        let at = error.location().map_or_else(String::new, |location| spot(location.line(), location.column()));
+        cannot(at + &what_is_wrong(serde_saphyr::from_str(&text).ok().as_ref(), broken))
+    })
+}
+
+/// In words for whoever wrote the plan: those of the readers are about programs.
+fn what_is_wrong(written: Option<&Value>, broken: &str) -> String {
+    let problem = written.map_or_else(|| Some(broken.to_owned()), misshapen);
+    output::clean(&problem.unwrap_or_else(|| broken.to_owned()))
 }

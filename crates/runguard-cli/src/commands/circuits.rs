@@ -4,6 +4,7 @@ use crate::client::{Client, Query, segment};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, Subcommand};
+use owo_colors::OwoColorize;
 
 #[derive(Debug, Args)]
 pub(crate) struct Circuits {
@@ -15,8 +16,8 @@ pub(crate) struct Circuits {
     #[arg(long, global = true)]
     tenant: Option<String>,
     /// Only those in this phase
-    #[arg(long, value_parser = ["closed", "half_open", "open"])]
-    phase: Option<String>,
+    #[arg(long, value_enum)]
+    phase: Option<Phase>,
     /// How many to show
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -31,28 +32,59 @@ pub(crate) struct Circuits {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Refuse every call to an endpoint until it is reset
-    Open { endpoint_key: String },
+    Open(Endpoint),
     /// Let every call to an endpoint pass until it is reset
-    Close { endpoint_key: String },
+    Close(Endpoint),
     /// Back to closed and automatic, failures forgotten
-    Reset { endpoint_key: String },
+    Reset(Endpoint),
+}
+
+#[derive(Debug, Args)]
+struct Endpoint {
+    /// The endpoint, as its callers name it
+    endpoint_key: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Phase {
+    /// Calls pass
+    Closed,
+    /// A few calls test whether it may close
+    #[value(name = "half_open")]
+    HalfOpen,
+    /// Calls are refused
+    Open,
+}
+
+impl Phase {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
 }
 
 impl Circuits {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let query: Query = self.tenant.iter().map(|tenant| ("tenant", tenant.clone())).collect();
         let change = match &self.verb {
-            Some(Verb::Open { endpoint_key }) => Some((endpoint_key, "open")),
-            Some(Verb::Close { endpoint_key }) => Some((endpoint_key, "close")),
-            Some(Verb::Reset { endpoint_key }) => Some((endpoint_key, "reset")),
+            Some(Verb::Open(endpoint)) => Some((&endpoint.endpoint_key, "open")),
+            Some(Verb::Close(endpoint)) => Some((&endpoint.endpoint_key, "close")),
+            Some(Verb::Reset(endpoint)) => Some((&endpoint.endpoint_key, "reset")),
             None => None,
         };
         let circuits = if let Some((endpoint_key, verb)) = change {
-            serde_json::json!({"circuits": [self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?]})
+            let changed = self.client.post(&format!("/v1/circuits/{}/{verb}", segment(endpoint_key)), &query)?;
+            for warning in changed["warnings"].as_array().into_iter().flatten() {
+                output::note(&format!("{} {}", "note:".yellow(), output::text(warning)));
+            }
+            serde_json::json!({"circuits": [changed]})
         } else {
             let mut query = query;
             query.push(("limit", self.limit.to_string()));
-            query.extend(self.phase.iter().map(|phase| ("phase", phase.clone())));
+            query.extend(self.phase.iter().map(|phase| ("phase", phase.code().to_owned())));
             query.extend(self.cursor.iter().map(|cursor| ("cursor", cursor.clone())));
             self.client.get("/v1/circuits", &query)?
         };
@@ -63,7 +95,7 @@ impl Circuits {
         if rows.is_empty() {
             let known: u64 = circuits["counts"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
             return output::line(&match (&self.phase, known) {
-                (Some(phase), 1..) => format!("No circuit is {} ({known} in all).", phase.replace('_', "-")),
+                (Some(phase), 1..) => format!("No circuit is {} ({known} in all).", phase.code().replace('_', "-")),
                 (None, 1..) => "No more circuits.".to_owned(),
                 (_, 0) => "No endpoint has been recorded yet (POST /guard/api-circuit/check and /record).".to_owned(),
             });
@@ -78,10 +110,11 @@ impl Circuits {
                 output::cell(&row["recent_failures"]),
                 output::cell(&row["failure_threshold"]),
                 output::cell(&row["recovery_seconds_remaining"]),
-                output::cell(&row["opened_at"]),
+                output::time_cell(&row["opened_at"]),
             ]);
         }
-        output::line(&table.to_string())?;
+        output::keep_whole(&mut table, &[2]);
+        output::show(table)?;
         if let Some(cursor) = circuits["next_cursor"].as_str() {
             let counts = &circuits["counts"];
             let shown = |phase: &str| format!("{} {}", counts[phase], phase.replace('_', "-"));

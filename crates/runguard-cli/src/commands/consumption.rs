@@ -1,6 +1,6 @@
 //! `runguard consumption`: what was used, by bot, step and day, and by conversation and week.
 
-use super::RangeArgs;
+use super::{FOUR_WEEKS, RangeArgs};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
@@ -28,14 +28,13 @@ pub(crate) struct Used {
 
 impl Used {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let mut query = self.range.query();
+        let mut query = self.range.query(FOUR_WEEKS);
         query.extend(self.time_zone.map(|zone| ("time_zone", zone)));
         let answer: Value = self.client.get("/v1/consumption", &query)?;
         if self.json {
             return output::json(&answer);
         }
-        let used: Consumption = serde_json::from_value(answer)
-            .map_err(|error| Failure::Failed(format!("the service's answer is of another version than this program: {error}")))?;
+        let used: Consumption = output::read(answer)?;
         if used.days.is_empty() {
             return output::line("No step was asked about in this time.");
         }
@@ -47,7 +46,7 @@ impl Used {
             let partly = if week.is_whole { "" } else { " (in part)" };
             table.add_row([Cell::new(format!("{}{partly}", week.week)), Cell::new(bot)].into_iter().chain(numbers.map(right)));
         }
-        output::line(&table.to_string())?;
+        output::show(table)?;
         let mut table = output::table(&["day", "bot", "sessions", "operations", "AI steps", "credits", "dollars", "refused"]);
         for day in &used.days {
             let numbers = [
@@ -60,17 +59,17 @@ impl Used {
             ];
             table.add_row([Cell::new(&day.day), Cell::new(named(&day.bot))].into_iter().chain(numbers.map(right)));
         }
-        output::line(&format!("\n{table}"))?;
+        output::line("")?;
+        output::show(table)?;
         let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "refused"]);
         for step in used.steps.iter().take(MOST_STEPS) {
             let numbers = [step.operations.to_string(), amount(step.credits), amount(step.usd), step.refused.to_string()];
             let names = [output::clean(&step.step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
             table.add_row(names.map(Cell::new).into_iter().chain(numbers.map(right)));
         }
-        output::line(&format!("\n{table}"))?;
-        if used.behind_rows > 0 {
-            anstream::eprintln!("{} decisions are not looked at yet; ask again in a moment.", used.behind_rows);
-        }
+        output::line("")?;
+        output::show(table)?;
+        output::behind(used.behind_rows);
         Ok(())
     }
 }

@@ -11,13 +11,15 @@ use super::serve::stop_signal;
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
-use comfy_table::{Cell, CellAlignment, ColumnConstraint};
+use comfy_table::{Cell, CellAlignment};
+use owo_colors::OwoColorize;
 use runguard_core::money::NanoDollars;
 use runguard_core::{Span, Timestamp};
 use runguard_engine::KeyRing;
 use runguard_engine::clock::system_now;
 use scenarios::SCENARIOS;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use traffic::{Door, Live, Mix, Plan, Reply, Tallies, Tally};
+use traffic::{Door, Live, Mix, Plan, Reply, Stop, Tallies, Tally};
 
 /// Decisions are kept for 30 days: older ones would be removed again.
 const MOST_HISTORY_DAYS: u64 = 29;
@@ -34,7 +36,7 @@ const MOST_HISTORY_DAYS: u64 = 29;
 #[command(after_help = "\
 Examples:
   runguard demo                                    a minute of traffic, a week of history, the dashboard
-  runguard demo --stay                             the same, and the service stays until Ctrl-C
+  runguard demo --exit                             the same, and it ends when the traffic does
   runguard demo --scenario handoff-cycle,healthy=5 --seconds 20
   runguard demo --seconds 3 --json --no-open       for scripts")]
 pub(crate) struct Demo {
@@ -42,7 +44,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Requests a second, about
-    #[arg(long, value_name = "REQUESTS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=5_000))]
+    #[arg(long, value_name = "REQUESTS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=5_000))]
     rate: u64,
     /// Port on this machine; 0 takes any that is free
     #[arg(long, default_value_t = 8100)]
@@ -71,9 +73,12 @@ pub(crate) struct Demo {
     /// Do not open a browser
     #[arg(long)]
     no_open: bool,
-    /// Go on serving until Ctrl-C
-    #[arg(long)]
+    /// Go on serving until Ctrl-C [default: on a terminal]
+    #[arg(long, conflicts_with = "exit")]
     stay: bool,
+    /// End when the traffic does [default: where the output is no terminal, or JSON]
+    #[arg(long)]
+    exit: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -115,7 +120,7 @@ impl Demo {
             let weight = if scenario.weight == 0 { "once".to_owned() } else { scenario.weight.to_string() };
             table.add_row([scenario.name, &weight, scenario.about, &reasons]);
         }
-        output::line(&table.to_string())
+        output::show(table)
     }
 
     fn mix(&self) -> Result<Mix, Failure> {
@@ -185,11 +190,20 @@ impl Demo {
         if was_cut_short {
             return Err(Failure::Cancelled);
         }
-        if self.stay {
+        let stays = self.stays();
+        if !self.json {
+            output::line(&next_steps(url, stays))?;
+        }
+        if stays {
             self.say(&format!("\n{url}/ stays until Ctrl-C"));
             interrupted.wait().await;
         }
         Ok(())
+    }
+
+    /// A person who watches wants to look around afterwards; a script wants its result.
+    fn stays(&self) -> bool {
+        self.stay || !(self.exit || self.json || output::terminal_columns().is_none())
     }
 
     async fn write_history(&self, service: &Service, mix: &Mix, days: u64, interrupted: &Interrupt) -> Result<Tallies, Failure> {
@@ -219,20 +233,17 @@ impl Demo {
         let stop = interrupted.flag.clone();
         let shared = live.clone();
         let mut driving = tokio::task::spawn_blocking(move || traffic::drive(&plan, workers, &Http::new(&url)?, &shared, &stop));
-        let shows = !self.json && std::io::stdout().is_terminal();
+        let moves = !self.json && std::io::stdout().is_terminal();
+        let mut screen = Screen { moves, price, seen: BTreeSet::new() };
         let mut tick = tokio::time::interval(Duration::from_millis(200));
         let tallies = loop {
             tokio::select! {
                 ended = &mut driving => break ended.map_err(|error| error.to_string())?,
-                _ = tick.tick(), if shows => {
-                    let [asked, blocked, saved] = [&live.asked, &live.blocked, &live.saved_operations].map(|count| count.load(Ordering::Relaxed));
-                    print!("\r\x1b[K{asked} decisions, {blocked} blocked, {saved} operations saved ({})", dollars(price, saved));
-                    let _ = std::io::stdout().flush();
-                }
+                _ = tick.tick(), if !self.json => screen.show(&live),
             }
         };
-        if shows {
-            print!("\r\x1b[K");
+        if !self.json {
+            screen.end(&live);
         }
         tallies
     }
@@ -259,6 +270,74 @@ impl Demo {
     fn say(&self, text: &str) {
         if self.json { anstream::eprintln!("{text}") } else { anstream::println!("{text}") }
     }
+}
+
+/// What is seen of the traffic while it comes: each kind of stop when it first happens, on a terminal some of the others too, and there
+/// a line that counts.
+struct Screen {
+    /// The output is a terminal, on which a line can be drawn again.
+    moves: bool,
+    price: NanoDollars,
+    seen: BTreeSet<&'static str>,
+}
+
+impl Screen {
+    fn show(&mut self, live: &Live) {
+        let mut shown = 0;
+        for stop in live.take_stops() {
+            let is_new = self.seen.insert(stop.reason.code());
+            if is_new || (self.moves && shown == 0) {
+                shown += 1;
+                self.clear();
+                anstream::println!("{}", self.line(&stop));
+            }
+        }
+        if self.moves {
+            let [asked, blocked, saved] = [&live.asked, &live.blocked, &live.saved_operations].map(|count| count.load(Ordering::Relaxed));
+            let (asked, saved_usd) = (output::count(asked, "decision"), dollars(self.price, saved));
+            print!("\r\x1b[K{asked}, {blocked} blocked, {} saved ({saved_usd})", output::count(saved, "operation"));
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    fn end(&mut self, live: &Live) {
+        self.show(live);
+        self.clear();
+    }
+
+    fn clear(&self) {
+        if self.moves {
+            print!("\r\x1b[K");
+        }
+    }
+
+    fn line(&self, stop: &Stop) -> String {
+        let (session, reason) = (output::cut(&stop.session, 20), output::cut(stop.reason.code(), 31));
+        let saved = format!("{} saved", dollars(self.price, stop.saved_operations));
+        format!("{}  {session:<20}  {reason:<31}  {}", "blocked".red(), saved.green())
+    }
+}
+
+/// What there is to do with a demo, and after it.
+fn next_steps(url: &str, stays: bool) -> String {
+    let ask = format!("curl -s {url}/guard/ai-task-retry -d '{{\"session_id\":\"me\",\"task_name\":\"classify\"}}'");
+    let here = [
+        (format!("{url}/"), "the dashboard, with all of it"),
+        (format!("runguard decisions --url {url}"), "what was decided"),
+        (format!("runguard insights --url {url}"), "what to change, and what it saves"),
+        (ask, "ask a guard yourself, three times"),
+    ];
+    let own = [
+        ("runguard serve".to_owned(), "a service of your own, on this machine"),
+        ("runguard run --max-usd 1 -- python agent.py".to_owned(), "a cap on what your program spends"),
+    ];
+    let steps: Vec<String> = here
+        .into_iter()
+        .filter(|_| stays)
+        .chain(own)
+        .map(|(command, why)| format!("  {}\n    {command}", format!("{why}:").dimmed()))
+        .collect();
+    format!("\n{}\n{}", "What next:".bold(), steps.join("\n"))
 }
 
 /// Where the data lies.
@@ -314,8 +393,9 @@ impl Interrupt {
         let flag = Arc::new(AtomicBool::new(false));
         let (sender, asked) = watch::channel(false);
         let raised = flag.clone();
+        let stop = stop_signal();
         let listening = tokio::spawn(async move {
-            stop_signal().await;
+            stop.await;
             raised.store(true, Ordering::Relaxed);
             let _ = sender.send(true);
         });
@@ -376,7 +456,7 @@ impl Told<'_> {
     }
 
     fn print(&self, insights: &[Value]) -> Result<(), Failure> {
-        let mut table = output::table(&["scenario", "sessions", "asked", "blocked", "without", "with", "saved", "%", "$", "false stops"]);
+        let mut table = output::table(&["scenario", "sessions", "asked", "blocked", "without", "with", "saved", "%", "$", "false"]);
         let total = self.tallies.total();
         for (name, tally) in self.rows().chain([("all", &total)]) {
             let saved = tally.saved_operations();
@@ -389,28 +469,26 @@ impl Told<'_> {
             let cells = cells.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
             table.add_row(std::iter::once(Cell::new(name)).chain(cells));
         }
-        if let Some(names) = table.column_mut(0) {
-            names.set_constraint(ColumnConstraint::ContentWidth);
-        }
-        output::line(&table.to_string())?;
-        output::line(&format!(
-            "Without a guard and with it: billed operations (model and upstream calls) of the same sessions, at {} each.",
+        output::keep_whole(&mut table, &[0, 8]);
+        output::show(table)?;
+        output::prose(&format!(
+            "Without a guard and with it: billed operations (model and upstream calls) of the same sessions, at {} each. False: healthy sessions that were stopped.",
             self.price
         ))?;
         if total.would_block > 0 {
-            output::line(&format!("{} more were seen by rules that only watch (mode observe) and let pass.", total.would_block))?;
+            output::prose(&format!("{} more were seen by rules that only watch (mode observe) and let pass.", total.would_block))?;
         }
         if total.trips > 0 {
-            output::line(&format!(
+            output::prose(&format!(
                 "{}: the circuit opened {}, {} tested it, {} were turned away although it was back.",
                 scenarios::OUTAGE_ENDPOINT,
                 times(total.trips),
-                count(total.probes, "probe"),
-                count(total.turned_away, "call")
+                output::count(total.probes, "probe"),
+                output::count(total.turned_away, "call")
             ))?;
         }
         for insight in insights {
-            output::line(&format!("\n* {}\n  {}", output::text(&insight["title"]), output::text(&insight["advice"])))?;
+            output::prose(&format!("\n* {}\n  {}", output::text(&insight["title"]), output::text(&insight["advice"])))?;
         }
         Ok(())
     }
@@ -466,10 +544,6 @@ fn dollars(price: NanoDollars, operations: u64) -> String {
 
 fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
-}
-
-fn count(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Only where a person sits before a desktop.

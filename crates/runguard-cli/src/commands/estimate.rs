@@ -18,7 +18,9 @@ use std::io::{BufRead, IsTerminal, Write};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Per {
+    /// A day
     Day,
+    /// A month
     Month,
     /// One event, or one conversation
     Once,
@@ -66,6 +68,7 @@ pub(crate) struct Estimate {
     /// Dollars of one operation
     #[arg(long, value_name = "DOLLARS")]
     usd_per_operation: Option<String>,
+    /// Days that make a month
     #[arg(long, value_name = "DAYS")]
     days_per_month: Option<u64>,
     /// A loop of model calls, counted in tokens: any model of the price list
@@ -202,7 +205,7 @@ impl Estimate {
         row("tokens read", &|amount| grouped(amount.input));
         row("tokens written", &|amount| grouped(amount.output));
         row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
-        output::line(&table.to_string())?;
+        output::show(table)?;
         output::line(&if given.price.is_some() { "At your own prices.".to_owned() } else { format!("At the price of {}.", given.model) })?;
         example.map_or(Ok(()), figures)
     }
@@ -297,7 +300,7 @@ impl Estimate {
                 table.add_row([example.name.to_owned(), figure.what.to_owned(), said, right]);
             }
         }
-        output::line(&table.to_string())?;
+        output::show(table)?;
         output::line("(!) the page has miscounted; `runguard estimate --example NAME` says where")
     }
 }
@@ -373,7 +376,7 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
             row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
         }
     }
-    output::line(&table.to_string())?;
+    output::show(table)?;
     if let Some(line) = lines.first() {
         let share = (u128::from(line.saved.operations) * 1000).checked_div(u128::from(line.without.operations)).unwrap_or(0);
         output::line(&format!("{}.{} % of the loop's operations are saved.", share / 10, share % 10))?;

@@ -1,12 +1,13 @@
 //! `runguard explain`: one recorded run, step by step.
 
+use super::watched::{GuardArgs, ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use owo_colors::OwoColorize;
-use runguard_core::detect::stall::{Preset, Rung, StallSettings};
-use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Replies, Stretch, Wanted, explain, find};
-use runguard_replay::format::{self, Format};
+use runguard_core::detect::stall::Rung;
+use runguard_replay::explain::{Explained, ExplainedStep, News, NotFound, Stretch, Wanted, explain, find};
+use runguard_replay::format;
 use runguard_replay::html;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,11 @@ pub(crate) struct Explain {
     /// Files or folders to look in
     files: Vec<PathBuf>,
     #[command(flatten)]
-    with: WithArgs,
+    read: ReadArgs,
+    #[command(flatten)]
+    thresholds: ThresholdArgs,
+    #[command(flatten)]
+    watch: GuardArgs,
     /// Show every step; otherwise stretches in which nothing happens are folded
     #[arg(long)]
     all: bool,
@@ -32,70 +37,6 @@ pub(crate) struct Explain {
     /// Print the steps as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// By what runs are read and watched.
-#[derive(Debug, Args)]
-pub(crate) struct WithArgs {
-    /// The form of the files [default: guessed from what is in them]
-    #[arg(long, value_name = "FORMAT", value_parser = a_format)]
-    pub(crate) format: Option<Format>,
-    /// The kind of agent: chatbot, coding, browser or research
-    #[arg(long, value_name = "PRESET", value_parser = a_preset, default_value = "coding")]
-    pub(crate) preset: Preset,
-    /// A settings file of the service or of an agent, whose stall detector is taken instead of the preset's
-    #[arg(long, value_name = "FILE")]
-    pub(crate) settings: Option<PathBuf>,
-}
-
-fn a_format(code: &str) -> Result<Format, String> {
-    let codes = || Format::ALL.iter().map(|format| format.code());
-    Format::from_code(code).ok_or_else(|| format!("there is no format `{code}`; known are {}", codes().collect::<Vec<_>>().join(", ")))
-}
-
-fn a_preset(name: &str) -> Result<Preset, String> {
-    Preset::from_name(name).map_err(|unknown| unknown.to_string())
-}
-
-impl WithArgs {
-    pub(crate) fn stall(&self) -> Result<StallSettings, Failure> {
-        let Some(file) = &self.settings else { return Ok(self.preset.settings()) };
-        let text = runguard_engine::settings::read_file(file).map_err(|error| Failure::Usage(error.to_string()))?;
-        stall_of(file, &text).map_err(Failure::Usage)
-    }
-
-    pub(crate) fn replies(&self) -> Replies {
-        Replies::of(self.preset)
-    }
-}
-
-/// The stall detector of a settings file, of the service or of an agent.
-fn stall_of(file: &Path, text: &str) -> Result<StallSettings, String> {
-    let loaded = match runguard_engine::settings::check_text(file, text) {
-        Ok(loaded) => loaded,
-        Err(of_service) => {
-            return stall_of_agent(text)
-                .map_err(|of_agent| format!("these are settings neither of the service ({of_service}) nor of an agent ({of_agent})"));
-        }
-    };
-    let mut tree = loaded.settings.guard_tree("");
-    let mut stall = tree.remove("stall").and_then(|stall| stall.as_object().cloned()).unwrap_or_default();
-    // How a finding is handled, and exceptions for single tools, are not of the detector.
-    for beside in ["mode", "rules", "tools"] {
-        stall.remove(beside);
-    }
-    serde_json::from_value(stall.into()).map_err(|error| format!("{}: [guards.stall]: {error}", file.display()))
-}
-
-#[cfg(feature = "agent")]
-fn stall_of_agent(text: &str) -> Result<StallSettings, String> {
-    let agent = runguard_agent::settings::Settings::from_toml(text);
-    agent.map(|agent| agent.guardrails.stall_settings()).map_err(|error| error.to_string())
-}
-
-#[cfg(not(feature = "agent"))]
-fn stall_of_agent(_: &str) -> Result<StallSettings, String> {
-    Err("which this runguard cannot read: it was built without the feature `agent`".into())
 }
 
 /// All files of what was named, folders opened up.
@@ -123,7 +64,8 @@ pub(crate) fn write(target: &str, content: &str) -> Result<(), Failure> {
 
 impl Explain {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let settings = self.with.stall()?;
+        let guards = self.watch.guards(&self.thresholds, &self.thresholds.changes()?)?;
+        let labels = self.read.labels()?;
         let wanted = Wanted::read(&self.run, Path::exists);
         if matches!(wanted, Wanted::AnyFile(_)) && self.files.is_empty() {
             return Err(Failure::NotFound(format!(
@@ -131,14 +73,14 @@ impl Explain {
                 output::clean(&self.run)
             )));
         }
-        let (run, others) = find(&wanted, &files_of(&self.files)?, self.with.format).map_err(|error| match error {
+        let (run, others) = find(&wanted, &files_of(&self.files)?, self.read.format, &labels).map_err(|error| match error {
             NotFound::Unreadable(_) => Failure::Usage(error.to_string()),
             NotFound::Missing { .. } => Failure::NotFound(error.to_string()),
         })?;
         if others && matches!(wanted, Wanted::First(_)) {
             anstream::eprintln!("{} the file holds other runs as well; FILE:LINE or FILE#ID takes one of them", "note:".yellow());
         }
-        let explained = explain(&run, &settings, self.with.replies()).map_err(|error| Failure::Usage(error.to_string()))?;
+        let explained = explain(&run, &guards);
         if let Some(target) = &self.html {
             write(target, &html::explain_page(&explained))?;
         }
@@ -168,8 +110,8 @@ const TOOL: usize = 22;
 fn lines(explained: &Explained, fold: Fold) -> Vec<String> {
     let mut lines = vec![about(explained)];
     let heading = format!(
-        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5}",
-        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said"
+        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5} {:>5} {:>5} {:>5}",
+        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said", "check", "back", "same"
     );
     lines.push(heading.dimmed().to_string());
     for stretch in explained.stretches() {
@@ -212,6 +154,7 @@ fn about(explained: &Explained) -> String {
             parts.push(format!("{name} {}", output::clean(value)));
         }
     }
+    parts.push(format!("watched as {}", explained.preset));
     parts.push(ended);
     parts.push(format!("{}:{}", output::clean(&explained.file.display().to_string()), explained.line).dimmed().to_string());
     parts.join(" · ")
@@ -233,6 +176,10 @@ fn step_lines(step: &ExplainedStep, explained: &Explained) -> Vec<String> {
         if step.rung < Rung::Stop && !step.nudge.is_empty() {
             lines.push(format!("{:>8}{}", "", format!("told: {}", output::clean(&step.nudge)).dimmed()));
         }
+    }
+    for other in &step.others {
+        let mark = if other.enforced { "■ stop".red().bold().to_string() } else { "· observed".dimmed().to_string() };
+        lines.push(format!("{:>8}{mark}: {} ({})", "", other.why, other.rule));
     }
     if step.starts_anew {
         lines.push(format!("{:>8}{}", "", "a person answered: counting starts anew".cyan()));
@@ -260,31 +207,15 @@ fn row(step: &ExplainedStep, explained: &Explained) -> String {
         News::NotCounted => "–",
     };
     format!(
-        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5}",
+        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5} {:>5} {:>5} {:>5}",
         step.number,
         step.args.to_string(),
         step.result.map_or_else(|| "?".to_owned(), |result| result.to_string()),
         reached(counters.identical, settings.identical.stop),
         reached(counters.same_error, settings.same_error.stop),
         reached(counters.messages.max(counters.message_rounds), settings.messages.stop),
+        reached(counters.unmoved, settings.unmoved.stop),
+        reached(counters.put_back, settings.put_back.stop),
+        reached(counters.same_result, settings.same_result.stop),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use runguard_core::detect::stall::Ladder;
-
-    #[test]
-    fn thresholds_come_from_settings_of_the_service_and_of_an_agent() {
-        let file = Path::new("x.toml");
-        let ladder = "identical = { steer = 4, block = 0, stop = 7 }\n";
-        let service = stall_of(file, &format!("[guards.stall]\nmode = \"observe\"\n{ladder}")).unwrap();
-        let agent = stall_of(file, &format!("[provider]\nkind = \"openai\"\nmodel = \"m\"\n[guardrails.stall]\n{ladder}")).unwrap();
-        assert_eq!(service.identical, Ladder { steer: 4, block: 0, stop: 7 });
-        assert_eq!(service, agent);
-        assert_eq!(stall_of(file, "[log]\nretention_days = 3\n").unwrap(), StallSettings::default());
-        let neither = stall_of(file, "[guards.stall]\nidentical = 3\n").unwrap_err();
-        assert!(neither.contains("x.toml:2") && neither.contains("nor of an agent"), "{neither}");
-    }
 }

@@ -1,27 +1,95 @@
-//! `runguard insights`: what the log advises, the weightiest first.
+//! `runguard insights`: what the log advises, the weightiest first; and what of it is put aside.
 
-use super::RangeArgs;
-use crate::client::Client;
+use super::{RangeArgs, WEEK};
+use crate::client::{Client, Query, segment};
 use crate::failure::Failure;
 use crate::output;
-use clap::Args;
+use clap::{Args, Subcommand};
 use owo_colors::OwoColorize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Insights {
     #[command(flatten)]
     client: Client,
+    #[command(subcommand)]
+    verb: Option<Verb>,
     #[command(flatten)]
     range: RangeArgs,
+    /// Also what was put aside
+    #[arg(long)]
+    all: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Put a piece of advice aside, until it is restored
+    Dismiss {
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Put a piece of advice aside for a while
+    Snooze {
+        #[command(flatten)]
+        of: Of,
+        /// How long
+        #[arg(long = "for", value_name = "LENGTH", default_value = "7d")]
+        length: String,
+    },
+    /// Show a piece of advice again that was put aside
+    Restore {
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+/// Which advice, and where.
+#[derive(Debug, Args)]
+struct Of {
+    /// Its key, as `runguard insights` shows it
+    #[arg(value_name = "KEY")]
+    advice: String,
+    #[command(flatten)]
+    client: Client,
+    /// In the list of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Of {
+    fn change(&self, verb: &str, body: &Value) -> Result<(), Failure> {
+        let query: Query = self.tenant.iter().map(|tenant| ("tenant", tenant.clone())).collect();
+        let changed = self.client.post_json_to(&format!("/v1/insights/{}/{verb}", segment(&self.advice)), &query, body)?;
+        if self.json {
+            return output::json(&changed);
+        }
+        output::line(&match &changed["put_aside"] {
+            Value::Null => "It is shown again.".to_owned(),
+            aside if aside["until"].is_null() => "It is put aside; `runguard insights restore` shows it again.".to_owned(),
+            aside => format!("It is put aside until {}.", output::time(&aside["until"])),
+        })
+    }
+}
+
 impl Insights {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let query = self.range.query();
+        match &self.verb {
+            Some(Verb::Dismiss { of }) => return of.change("dismiss", &Value::Null),
+            Some(Verb::Snooze { of, length }) => return of.change("snooze", &json!({"for": length})),
+            Some(Verb::Restore { of }) => return of.change("restore", &Value::Null),
+            None => {}
+        }
+        let mut query = self.range.query(WEEK);
+        if self.all {
+            query.push(("show", "all".to_owned()));
+        }
         let answer = self.client.get("/v1/insights", &query)?;
         if self.json {
             return output::json(&answer);
@@ -31,11 +99,12 @@ impl Insights {
             output::line("No advice: nothing stands out in this time.")?;
         }
         for (number, insight) in insights.iter().enumerate() {
-            output::line(&shown(number + 1, insight))?;
+            output::prose(&shown(number + 1, insight))?;
         }
-        if answer["behind_rows"].as_u64().is_some_and(|rows| rows > 0) {
-            anstream::eprintln!("{} decisions are not looked at yet; ask again in a moment.", answer["behind_rows"]);
+        if let (1.., false) = (answer["put_aside"].as_u64().unwrap_or(0), self.all) {
+            output::note(&format!("{} put aside; --all shows them.", answer["put_aside"]));
         }
+        output::behind(answer["behind_rows"].as_u64().unwrap_or(0));
         Ok(())
     }
 }
@@ -60,6 +129,8 @@ fn shown(number: usize, insight: &Value) -> String {
     let sessions: Vec<String> = insight["sessions"].as_array().into_iter().flatten().map(output::text).collect();
     part("sessions", sessions.join(", "));
     part("saves", saves(&insight["saves"]));
+    part("aside", aside(&insight["put_aside"]));
+    part("key", output::text(&insight["key"]));
     lines.join("\n") + "\n"
 }
 
@@ -75,13 +146,22 @@ pub(super) fn evidence(evidence: &Value) -> String {
     evidence.as_object().into_iter().flatten().filter_map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// Since it is put aside: until when.
+fn aside(aside: &Value) -> String {
+    match (aside, &aside["until"]) {
+        (Value::Null, _) => String::new(),
+        (_, Value::Null) => "until it is restored".to_owned(),
+        (_, until) => format!("until {}", output::time(until)),
+    }
+}
+
 /// What it would save, if that is known.
 pub(super) fn saves(saves: &Value) -> String {
     let usd = saves["usd"].as_f64().unwrap_or_default();
     match saves["operations"].as_u64() {
         None | Some(0) => String::new(),
-        Some(operations) if usd > 0.0 => format!("about {operations} operations, {usd:.2} dollars"),
-        Some(operations) => format!("about {operations} operations"),
+        Some(operations) if usd > 0.0 => format!("about {}, {usd:.2} dollars", output::count(operations, "operation")),
+        Some(operations) => format!("about {}", output::count(operations, "operation")),
     }
 }
 
@@ -95,12 +175,12 @@ mod tests {
         let insight = json!({
             "title": "Conversations circle between \"a\u{1b}[2J\"", "advice": "Widen one.", "severity": "medium", "setting": null,
             "evidence": {"chain": ["a", "b", "a"], "conversations": 3, "limit_usd": null}, "sessions": ["s1", "s\u{202e}2"],
-            "saves": {"operations": 6, "usd": 0.06},
+            "saves": {"operations": 6, "usd": 0.06}, "key": "0123456789abcdef", "put_aside": {"until": null},
         });
         let text = anstream::adapter::strip_str(&shown(1, &insight)).to_string();
         assert_eq!(
             text,
-            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3\n   sessions  s1, s·2\n   saves     about 6 operations, 0.06 dollars\n"
+            "1. Conversations circle between \"a·[2J\" [medium]\n   Widen one.\n   evidence  chain a → b → a, conversations 3\n   sessions  s1, s·2\n   saves     about 6 operations, 0.06 dollars\n   aside     until it is restored\n   key       0123456789abcdef\n"
         );
     }
 }

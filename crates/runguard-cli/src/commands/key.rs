@@ -64,6 +64,7 @@ enum Verb {
     Revoke {
         #[command(flatten)]
         settings: SettingsArgs,
+        /// The key's id, as `runguard key list` shows it
         id: String,
     },
 }
@@ -130,9 +131,9 @@ fn closing(folder: &Path) -> &'static str {
 
 fn no_keys(folder: &Path) -> &'static str {
     if runguard_store::is_in_use(folder) {
-        "No keys. A service runs on this folder: it is open on loopback if it never had a key, and refuses every caller if it had one and the file is gone. After a restart it is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
+        "A service runs on this folder: it is open on loopback if it never had a key, and refuses every caller if it had one and the file is gone. After a restart it is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
     } else {
-        "No keys. A service started on this folder is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
+        "A service started on this folder is open on loopback, and refuses to start on other addresses. Make one with `runguard key create`."
     }
 }
 
@@ -146,7 +147,7 @@ impl Key {
                 let new = NewKey { name, tenant: tenant.unwrap_or_else(|| DEFAULT_TENANT.into()), reach, roles, always_200 };
                 let (record, token) = keys::create(&folder, new, system_now().as_millis()).map_err(failure)?;
                 if is_first {
-                    anstream::eprintln!("{}", closing(&folder));
+                    output::note(closing(&folder));
                 }
                 if json {
                     let mut value = shown(&record);
@@ -154,13 +155,13 @@ impl Key {
                     return output::json(&value);
                 }
                 // The notes go to the other stream, so that a script can take the key.
-                anstream::eprintln!(
+                output::note(&format!(
                     "Key {} for {}. It is shown this once; only a hash of it is kept.\nSend it as `Authorization: Bearer …`.",
                     record.id,
                     whose(&record)
-                );
+                ));
                 if let Some(warning) = warning(&record) {
-                    anstream::eprintln!("{warning}");
+                    output::note(warning);
                 }
                 output::line(&token)
             }
@@ -170,9 +171,11 @@ impl Key {
                 if json {
                     return output::json(&records.iter().map(shown).collect());
                 }
+                let place = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
                 if records.is_empty() {
-                    return output::line(no_keys(&folder));
+                    return output::prose(&format!("No keys in {}. {}", place.display(), no_keys(&folder)));
                 }
+                output::line(&format!("Keys in {}:", place.display()))?;
                 let mut table = output::table(&["id", "name", "tenant", "roles", "always 200", "created", "revoked"]);
                 for record in &records {
                     let roles: Vec<&str> = record.roles.iter().map(|role| role.name()).collect();
@@ -185,18 +188,20 @@ impl Key {
                         }),
                         Cell::new(roles.join(", ")),
                         Cell::new(if record.always_200 { "yes" } else { "" }),
-                        Cell::new(output_time(record.created_at_ms)),
-                        Cell::new(record.revoked_at_ms.map(output_time).unwrap_or_default()).fg(comfy_table::Color::Red),
+                        Cell::new(output::time(&output_time(record.created_at_ms).into())),
+                        Cell::new(record.revoked_at_ms.map(|at| output::time(&output_time(at).into())).unwrap_or_default())
+                            .fg(comfy_table::Color::Red),
                     ]);
                 }
-                output::line(&table.to_string())
+                output::keep_whole(&mut table, &[0]);
+                output::show(table)
             }
             Verb::Revoke { settings, id } => {
                 let folder = folder(&settings)?;
                 let record = keys::revoke(&folder, &id, system_now().as_millis()).map_err(failure)?;
                 if keys::list(&folder).map_err(failure)?.iter().all(|key| key.revoked_at_ms.is_some()) {
-                    anstream::eprintln!(
-                        "It was the last one in force: the service does not open again, it refuses every caller until `runguard key create` makes another."
+                    output::note(
+                        "It was the last one in force: the service does not open again, it refuses every caller until `runguard key create` makes another.",
                     );
                 }
                 output::line(&format!("Key {} of {} is revoked.", record.id, whose(&record)))

@@ -43,9 +43,12 @@ impl Service {
         };
         let url = server.url();
         let (stop, mut stopped) = watch::channel(false);
-        let serving = tokio::spawn(server.run(async move {
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        }));
+        let serving = tokio::spawn(server.run(
+            async move {
+                let _ = stopped.wait_for(|stopped| *stopped).await;
+            },
+            std::future::pending(),
+        ));
         Ok(Self { engine, url, stop, serving })
     }
 

@@ -135,7 +135,7 @@ fn tell(seen: &[Seen]) -> Result<(), Failure> {
         row.extend(numbers.map(Into::into));
         table.add_row(row);
     }
-    output::line(&table.to_string())?;
+    output::show(table)?;
     for one in seen {
         if let Some(hint) = one.hint() {
             output::line(&format!("{}: {hint}", one.scenario.name))?;

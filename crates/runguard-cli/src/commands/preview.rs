@@ -1,6 +1,6 @@
 //! `runguard preview`: what changed thresholds would have done to the logged requests.
 
-use super::RangeArgs;
+use super::{RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
@@ -36,7 +36,7 @@ impl Preview {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let settings: Map<String, Value> = self.settings.into_iter().collect();
         let body = json!({
-            "guard": self.guard, "settings": settings, "since": self.range.since, "until": self.range.until, "tenant": self.range.tenant, "subject": self.subject,
+            "guard": self.guard, "settings": settings, "since": self.range.since(WEEK), "until": self.range.until, "tenant": self.range.tenant, "subject": self.subject,
         });
         let report = self.client.post_json("/v1/preview", &body)?;
         if self.json {
@@ -61,7 +61,7 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
         let (before, after) = (number(&report["before"][outcome]), number(&report["after"][outcome]));
         table.add_row([output::outcome_cell(outcome), before.into(), after.into(), format!("{:+}", after - before).into()]);
     }
-    output::line(&table.to_string())?;
+    output::show(table)?;
     let changed = report["changed"].as_array().map(Vec::as_slice).unwrap_or_default();
     if changed.is_empty() {
         output::line("No decision would have been another.")?;
@@ -74,7 +74,7 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
         let mut table = output::table(&["time", "session", "subject", "before", "after", "reason"]);
         for row in changed {
             table.add_row([
-                output::cell(&row["time"]),
+                output::time_cell(&row["time"]),
                 output::cell(&row["session_id"]),
                 output::cell(&row["subject"]),
                 output::outcome_cell(row["before"].as_str().unwrap_or_default()),
@@ -82,10 +82,10 @@ pub(super) fn show(report: &Value) -> Result<(), Failure> {
                 output::cell(&row["reason"]),
             ]);
         }
-        output::line(&table.to_string())?;
+        output::show(table)?;
     }
     for doubt in report["inexact"].as_array().into_iter().flatten() {
-        anstream::eprintln!("not exact: {}", output::text(doubt));
+        output::note(&format!("not exact: {}", output::text(doubt)));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 mod page;
 
-use super::RangeArgs;
+use super::{RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
 use clap::Args;
@@ -31,7 +31,7 @@ impl Report {
         if self.html.as_deref() == Some("-") && self.csv.as_deref() == Some("-") {
             return Err(Failure::Usage("only one of --html and --csv can go to the output; give the other a file".into()));
         }
-        let query = self.range.query();
+        let query = self.range.query(WEEK);
         if let Some(target) = &self.html {
             let overview: Overview = serde_json::from_value(self.client.get("/v1/overview", &query)?).map_err(other_version)?;
             let mut answer = self.client.get("/v1/insights", &query)?;

@@ -2,25 +2,30 @@
 
 use super::SettingsArgs;
 use crate::failure::Failure;
-use crate::logging::{LogFormat, Logging};
+use crate::logging::{LogArgs, Logging, meant_of_log};
 use clap::Args;
+use owo_colors::OwoColorize;
 use runguard_engine::alerts::Alerts;
 use runguard_engine::settings::shown_address;
 use runguard_engine::shared;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_server::Server;
 use runguard_store::Store;
+use serde_json::Value;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Address and port [default: 127.0.0.1:8100]
+    /// Address and port, as 127.0.0.1:8100 or localhost:8100 [default: 127.0.0.1:8100]
     #[arg(long, env = "RUNGUARD_LISTEN", value_name = "ADDRESS:PORT")]
     listen: Option<String>,
+    #[command(flatten)]
+    port: PortArgs,
     /// Certificate for https, PEM with its chain; taken over when the file changes [default: plain http]
     #[arg(long, env = "RUNGUARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<String>,
@@ -30,12 +35,8 @@ pub(crate) struct Serve {
     /// Take the time of each request from its header x-runguard-now (Unix milliseconds); for tests
     #[arg(long)]
     virtual_clock: bool,
-    /// How the service logs [default: text on a terminal, json elsewhere]
-    #[arg(long, env = "RUNGUARD_LOG_FORMAT", value_name = "FORMAT")]
-    log_format: Option<LogFormat>,
-    /// What the service logs: error, warn, info, debug
-    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+    #[command(flatten)]
+    logs: LogArgs,
     /// Where many nodes share their states [default: this node's own files]
     #[arg(long, env = "RUNGUARD_STATE", value_name = "redis://HOST:PORT", hide_env_values = true)]
     state: Option<String>,
@@ -44,15 +45,40 @@ pub(crate) struct Serve {
     log: Option<String>,
 }
 
+/// The port alone, for every command that listens.
+#[derive(Debug, Args)]
+pub(crate) struct PortArgs {
+    /// Another port on the same address; 0 takes any that is free
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+}
+
+impl PortArgs {
+    /// The address with this port, if one was given.
+    pub(crate) fn of(&self, listen: &str) -> Option<String> {
+        let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+        self.port.map(|port| format!("{host}:{port}"))
+    }
+}
+
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let _logging = Logging::start(&self.log_level, "", self.log_format)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve())
+        self.run_with(Vec::new())
     }
 
-    async fn serve(self) -> Result<(), Failure> {
+    /// The same with more flags than its own: path, value, name.
+    pub(crate) fn run_with(self, more: Vec<(Vec<&'static str>, Value, &'static str)>) -> Result<(), Failure> {
+        if let Some(hint) = self.log.as_deref().and_then(meant_of_log) {
+            return Err(Failure::Usage(format!("--log {}: {hint}", self.log.as_deref().unwrap_or_default())));
+        }
+        let logging = self.logs.start("")?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.serve(more, &logging))
+    }
+
+    async fn serve(self, more: Vec<(Vec<&'static str>, Value, &'static str)>, logging: &Logging) -> Result<(), Failure> {
         let mut origin = self.settings.origin();
+        origin.flags.extend(more);
         let flags = [
             (&self.listen, ["server", "listen"], "--listen"),
             (&self.tls_cert, ["server", "tls_cert"], "--tls-cert"),
@@ -65,7 +91,11 @@ impl Serve {
                 origin.flags.push((path.to_vec(), value.clone().into(), flag));
             }
         }
-        let loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
+        let mut loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
+        if let Some(listen) = self.port.of(&loaded.settings.server.listen) {
+            origin.flags.push((vec!["server", "listen"], listen.into(), "--port"));
+            loaded = origin.load().map_err(|error| Failure::Usage(error.to_string()))?;
+        }
         let folder = PathBuf::from(&loaded.settings.store.data);
         let store = shared::open(&loaded.settings).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let clock = match (&store, self.virtual_clock) {
@@ -101,11 +131,15 @@ impl Serve {
         if self.virtual_clock {
             tracing::warn!("--virtual-clock: callers say what time it is; for tests only");
         }
-        if std::io::stderr().is_terminal() {
-            anstream::eprintln!(
-                "\n  Try:  curl -s {url}/guard/ai-task-retry -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n  three times. Docs: {url}/docs\n"
-            );
-        }
+        let stop = stop_signal();
+        logging.say(&banner(&Shown {
+            url: &reachable(&url, server.address().ip()),
+            data: &folder,
+            settings: loaded.file.as_deref(),
+            is_open,
+            is_shared: !state.is_empty(),
+            is_gateway: engine.settings.load().gateway.enabled,
+        }));
         let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()));
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
         let (stop_telemetry, stopping) = tokio::sync::watch::channel(false);
@@ -116,7 +150,7 @@ impl Serve {
                 .ok()
                 .map(tokio::spawn)
         });
-        server.run(stop_signal()).await;
+        server.run(stop, async { stop_signal().await }).await;
         watcher.abort();
         erasing.abort();
         let _ = stop_telemetry.send(true);
@@ -124,47 +158,119 @@ impl Serve {
             // The last spans are worth a moment, not more.
             let _ = tokio::time::timeout(std::time::Duration::from_secs(6), telemetry).await;
         }
-        engine.store.leave().await;
-        let closing = engine.clone();
         // Joins threads that write; not on a thread that serves.
-        tokio::task::spawn_blocking(move || closing.stop()).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let closing = engine.clone();
+        let joined = |error: tokio::task::JoinError| Failure::Failed(error.to_string());
+        tokio::task::spawn_blocking(move || closing.stop_alerts()).await.map_err(joined)?;
+        engine.store.leave().await;
+        tokio::task::spawn_blocking(move || engine.stop()).await.map_err(joined)?;
         tracing::info!("stopped; everything is written down");
         Ok(())
     }
 }
 
-/// Ready when the process is asked to end.
-pub(crate) async fn stop_signal() {
+/// What the banner tells.
+struct Shown<'a> {
+    url: &'a str,
+    data: &'a Path,
+    settings: Option<&'a Path>,
+    is_open: bool,
+    is_shared: bool,
+    is_gateway: bool,
+}
+
+/// Where to look from this machine: an address that means all of its own is none to go to.
+fn reachable(url: &str, address: IpAddr) -> String {
+    let own = match address {
+        IpAddr::V4(_) => "127.0.0.1",
+        IpAddr::V6(_) => "[::1]",
+    };
+    let shown = match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    if address.is_unspecified() { url.replacen(&shown, own, 1) } else { url.to_owned() }
+}
+
+/// For whoever has just started it in a terminal: where to look and what to type next.
+fn banner(shown: &Shown<'_>) -> String {
+    let Shown { url, data, settings, is_open, is_shared, is_gateway } = shown;
+    let data = std::path::absolute(data).unwrap_or_else(|_| data.to_path_buf());
+    let kept = if *is_shared { " (keys; states and log are shared)" } else { "" };
+    let settings = settings.map_or_else(
+        || "the defaults; `runguard settings example > runguard.toml` begins a file".to_owned(),
+        |file| file.display().to_string(),
+    );
+    let keys = if *is_open {
+        "none: open to this machine alone; `runguard key create` makes one"
+    } else {
+        "required: `Authorization: Bearer rg_…`"
+    };
+    let next = if *is_gateway {
+        format!(
+            "export OPENAI_BASE_URL={url}/openai/v1\n             export ANTHROPIC_BASE_URL={url}/anthropic\n             export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url}/bedrock\n             and run your agent as before"
+        )
+    } else {
+        let key = if *is_open { "" } else { " -H \"Authorization: Bearer $RUNGUARD_KEY\"" };
+        format!(
+            "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then `runguard decisions`"
+        )
+    };
+    let rows = [
+        ("Dashboard", format!("{url}/")),
+        ("Docs", format!("{url}/docs")),
+        ("Data", format!("{}{kept}", data.display())),
+        ("Settings", settings),
+        ("Keys", keys.to_owned()),
+        ("Next", next),
+        ("End", "Ctrl-C".to_owned()),
+    ];
+    let lines: Vec<String> = rows.iter().map(|(name, value)| format!("  {} {value}", format!("{name:<10}").dimmed())).collect();
+    format!("\n  {}\n{}\n", format!("RunGuard {}", crate::version::SHORT).bold(), lines.join("\n"))
+}
+
+/// Ready when the process is asked to end. Signals are heard from the call on, not from the first look at it: whoever is told that Ctrl-C
+/// ends it may press it at once.
+pub(crate) fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     #[cfg(unix)]
-    if let Err(error) = asked_to_end().await {
-        tracing::error!(%error, "cannot listen for signals");
+    let asked = asked_to_end();
+    async move {
+        #[cfg(unix)]
+        match asked {
+            Ok(asked) => asked.await,
+            Err(error) => {
+                tracing::error!(%error, "cannot listen for signals");
+                let _ = tokio::signal::ctrl_c().await;
+            }
+        }
+        #[cfg(not(unix))]
         let _ = tokio::signal::ctrl_c().await;
+        tracing::info!("stopping: finishing what is under way");
     }
-    #[cfg(not(unix))]
-    let _ = tokio::signal::ctrl_c().await;
-    tracing::info!("stopping: finishing what is under way");
 }
 
 #[cfg(unix)]
-async fn asked_to_end() -> std::io::Result<()> {
+fn asked_to_end() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     // Left alone, they would end the process on the spot.
     let (mut first, mut second) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
-            // A terminal that is closed ends what runs in it; anybody else means "read your files again".
-            _ = hangup.recv() => if std::io::stderr().is_terminal() {
-                return Ok(());
-            } else {
-                tracing::info!("SIGHUP: settings, keys and certificates are watched and taken over when they change; nothing is left to do");
-            },
-            _ = first.recv() => tracing::info!("SIGUSR1 means nothing here"),
-            _ = second.recv() => tracing::info!("SIGUSR2 means nothing here"),
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => return,
+                _ = terminate.recv() => return,
+                // A terminal that is closed ends what runs in it; anybody else means "read your files again".
+                _ = hangup.recv() => if std::io::stderr().is_terminal() {
+                    return;
+                } else {
+                    tracing::info!("SIGHUP: settings, keys and certificates are watched and taken over when they change; nothing is left to do");
+                },
+                _ = first.recv() => tracing::info!("SIGUSR1 means nothing here"),
+                _ = second.recv() => tracing::info!("SIGUSR2 means nothing here"),
+            }
         }
-    }
+    })
 }

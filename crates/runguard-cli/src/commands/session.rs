@@ -43,8 +43,8 @@ impl Session {
             "{}  tenant {}  {} – {}\n{} allowed, {} blocked, {} would have been blocked",
             output::text(&session["session_id"]).bold(),
             output::text(&session["tenant"]),
-            output::text(&session["first_seen"]),
-            output::text(&session["last_seen"]),
+            output::time(&session["first_seen"]),
+            output::time(&session["last_seen"]),
             counts["allowed"],
             counts["blocked"],
             counts["would_block"]
@@ -62,11 +62,11 @@ impl Session {
                 output::cell(&counter["retry_after_seconds"]),
             ]);
         }
-        output::line(&table.to_string())?;
+        output::show(table)?;
         let mut table = output::table(&["time", "guard", "subject", "outcome", "reason", "message"]);
         for row in session["timeline"].as_array().into_iter().flatten() {
             table.add_row([
-                output::cell(&row["time"]),
+                output::time_cell(&row["time"]),
                 output::cell(&row["guard"]),
                 output::cell(&row["subject"]),
                 output::outcome_cell(row["outcome"].as_str().unwrap_or_default()),
@@ -74,7 +74,7 @@ impl Session {
                 output::cell(&row["message"]),
             ]);
         }
-        output::line(&table.to_string())
+        output::show(table)
     }
 
     /// The service says where it looked, if there is elsewhere to look.
@@ -98,7 +98,11 @@ impl Session {
             return output::json(&erased);
         }
         if erased["erased"] == true {
-            return output::line(&format!("Session '{}' is erased, with {} log entries.", output::clean(&self.id), erased["log_entries"]));
+            return output::line(&format!(
+                "Session '{}' is erased, with {} of the log.",
+                output::clean(&self.id),
+                output::count(erased["log_entries"].as_u64().unwrap_or(0), "row")
+            ));
         }
         output::line(&output::text(&erased["message"]))
     }

@@ -2,7 +2,8 @@
 
 mod plot;
 
-use super::explain::{WithArgs, files_of, write};
+use super::explain::{files_of, write};
+use super::watched::{ReadArgs, ThresholdArgs};
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, ValueEnum};
@@ -11,11 +12,12 @@ use owo_colors::OwoColorize;
 use plot::Plot;
 use runguard_core::detect::stall::StallRule;
 use runguard_replay::caps::Room;
-use runguard_replay::evaluate::Share;
-use runguard_replay::front::{Grid, Part, RULES};
+use runguard_replay::evaluate::{Recorded, Share};
+use runguard_replay::front::{Part, RULES, TUNED};
 use runguard_replay::html;
 use runguard_replay::tune::{
-    Advice, Chosen, Gathered, Measured, Options, Reader, Save, Summary, Together, examples, gather, number, settings_file, tune, verdict,
+    Advice, Chosen, Gathered, Measured, Options, Reader, Save, Summary, Together, base_keeps_the_price, examples, gather, number,
+    settings_file, tune, verdict,
 };
 use serde_json::json;
 use std::io::{IsTerminal, Write};
@@ -23,8 +25,11 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Saved {
+    /// Calls of models and tools
     Steps,
+    /// Tokens read and written
     Tokens,
+    /// What they cost
     Dollars,
 }
 
@@ -50,7 +55,9 @@ pub(crate) struct Tune {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    with: WithArgs,
+    read: ReadArgs,
+    #[command(flatten)]
+    thresholds: ThresholdArgs,
     /// The price: of the successful runs at most this share may be stopped
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = a_share)]
     max_false_stops: f64,
@@ -117,7 +124,13 @@ fn a_grid(text: &str) -> Result<(StallRule, Vec<Part>), String> {
                 let (max_new, window) = value.split_once('/')?;
                 Some(Part::Novelty { window: window.trim().parse().ok()?, max_new: max_new.trim().parse().ok()? })
             }
-            StallRule::Identical | StallRule::Cycle | StallRule::SameError | StallRule::Messages => value.parse().ok().map(Part::Stop),
+            StallRule::Identical
+            | StallRule::Cycle
+            | StallRule::SameError
+            | StallRule::Messages
+            | StallRule::Unmoved
+            | StallRule::PutBack
+            | StallRule::SameResult => value.parse().ok().map(Part::Stop),
         }
     };
     let parts = values
@@ -136,8 +149,9 @@ impl Tune {
             return Err(Failure::Usage("only one of --json and --html can go to the output; give the page a file".into()));
         }
         let options = self.options()?;
-        let files = files_of(&self.files)?;
-        let gathered = self.gathered(&files, &options)?;
+        let (files, labels) = (files_of(&self.files)?, self.read.labels()?);
+        let recorded = Recorded { files: &files, given: &self.files, format: self.read.format, labels: &labels };
+        let gathered = Self::gathered(&recorded, &options)?;
         let summary = tune(&gathered, &options);
         let reader = match self.reader {
             For::Serve => Reader::Service,
@@ -145,7 +159,7 @@ impl Tune {
         };
         if let Some(target) = &self.html {
             let settings = summary.chosen.as_ref().map_or(options.grid.base(), |chosen| &chosen.settings);
-            let examples = examples(&gathered, &options, settings, self.with.format);
+            let examples = examples(&gathered, &options, settings, &recorded);
             write(target, &html::tune_page(&summary, &examples, reader))?;
         }
         if self.json {
@@ -166,13 +180,14 @@ impl Tune {
     }
 
     fn options(&self) -> Result<Options, Failure> {
-        let mut grid = Grid::around(self.with.stall()?);
+        let guards = self.thresholds.stall()?;
+        let mut grid = Options::grid_around(&guards);
         for (rule, parts) in &self.grid {
             grid.only(*rule, parts.clone()).map_err(|error| Failure::Usage(format!("--grid {}: {error}", rule.code())))?;
         }
         Ok(Options {
+            guards,
             grid,
-            replies: self.with.replies(),
             save: match self.save {
                 Saved::Steps => Save::Steps,
                 Saved::Tokens => Save::Tokens,
@@ -184,14 +199,14 @@ impl Tune {
         })
     }
 
-    fn gathered(&self, files: &[PathBuf], options: &Options) -> Result<Gathered, Failure> {
+    fn gathered(recorded: &Recorded<'_>, options: &Options) -> Result<Gathered, Failure> {
         let watched = std::io::stderr().is_terminal();
         let mut progress = |runs: u64| {
             if watched && runs.is_multiple_of(500) {
                 let _ = write!(std::io::stderr(), "\r{runs} runs read");
             }
         };
-        let gathered = gather(files, self.with.format, options, &mut progress).map_err(|error| Failure::Usage(error.to_string()))?;
+        let gathered = gather(recorded, options, &mut progress).map_err(|error| Failure::Usage(error.to_string()))?;
         if watched {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
@@ -201,6 +216,13 @@ impl Tune {
         if gathered.broken_lines > gathered.broken.len() as u64 {
             anstream::eprintln!("{} and {} more", "not read:".yellow(), gathered.broken_lines - gathered.broken.len() as u64);
         }
+        let (given, unused) = recorded.labels.unused();
+        if unused > 0 {
+            anstream::eprintln!("{} {unused} of {given} labels name no run that was read", "note:".yellow());
+        }
+        if gathered.left_alone > 0 {
+            anstream::eprintln!("{} {} files in these folders hold no runs in a form that is known", "note:".yellow(), gathered.left_alone);
+        }
         if gathered.runs == 0 {
             return Err(Failure::Usage("no run could be read from these files".into()));
         }
@@ -209,11 +231,23 @@ impl Tune {
 }
 
 fn write_settings(out: &Path, summary: &Summary, reader: Reader) -> Result<(), Failure> {
+    let is_in_force = summary.advice != Advice::Use && !base_keeps_the_price(summary);
     let Some(text) = settings_file(summary, reader) else {
-        return Err(Failure::Failed(format!("{} was not written: there is nothing to recommend", out.display())));
+        let beside = if is_in_force {
+            "; the thresholds that are in force stay so, and are not shown to keep the price: `mode = \"observe\"` below [guards.stall] lets them end no run"
+        } else {
+            ""
+        };
+        return Err(Failure::Failed(format!("{} was not written: there is nothing to recommend{beside}", out.display())));
     };
     std::fs::write(out, text).map_err(|error| Failure::Failed(format!("cannot write {}: {error}", out.display())))?;
     anstream::eprintln!("{} {}", "wrote".green(), out.display());
+    if is_in_force {
+        anstream::eprintln!(
+            "{} no thresholds are recommended, and those in force are not shown to keep the price: by this file the stall detector ends no run, and only caps are set",
+            "note:".yellow()
+        );
+    }
     Ok(())
 }
 
@@ -239,6 +273,14 @@ fn print(summary: &Summary) -> Result<(), Failure> {
     if summary.runs_left_out > 0 {
         output::line(&format!("The last {} runs are not in these figures: there are too many.", summary.runs_left_out))?;
     }
+    if summary.kinds.len() > 1 {
+        let kinds: Vec<String> = summary.kinds.iter().map(|(kind, runs)| format!("{kind} {runs}")).collect();
+        output::line(&format!(
+            "Runs of several kinds ({}): each is watched as its own, and what is not tuned is taken from {}; --preset tunes one kind apart",
+            kinds.join(", "),
+            summary.preset
+        ))?;
+    }
     let axis = |(rule, parts): &(StallRule, Vec<Part>)| {
         format!("{} {}", rule.code(), parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
@@ -254,7 +296,7 @@ fn print(summary: &Summary) -> Result<(), Failure> {
     output::line(&match summary.advice {
         Advice::Use => told.green().bold().to_string(),
         Advice::NoneKeepsThePrice | Advice::NotProven { .. } => told.red().to_string(),
-        Advice::SuccessUnknown | Advice::NothingFailed | Advice::TooFewRuns { .. } | Advice::TooFewTasks { .. } => {
+        Advice::SuccessUnknown | Advice::NothingFailed | Advice::TooFewRuns { .. } | Advice::TooFewTasks { .. } | Advice::BetterAsItIs => {
             told.yellow().to_string()
         }
     })?;
@@ -264,10 +306,15 @@ fn print(summary: &Summary) -> Result<(), Failure> {
     print_caps(summary)
 }
 
+/// What keeps the price on the runs it was chosen on is no choice until it is recommended.
+fn named_chosen(summary: &Summary) -> &'static str {
+    if summary.advice == Advice::Use { "chosen" } else { "candidate" }
+}
+
 fn print_front(summary: &Summary) -> Result<(), Failure> {
     let mut table: Table =
         output::table(&["", "identical", "cycle", "novelty", "same error", "messages", "good runs stopped", "failed stopped", "saved"]);
-    let mut add = |name: &str, parts: [Part; 5], measured: &Measured, attribute: Attribute| {
+    let mut add = |name: &str, parts: [Part; TUNED], measured: &Measured, attribute: Attribute| {
         let mut cells = vec![Cell::new(name)];
         cells.extend(parts.iter().map(right));
         cells.extend([
@@ -282,7 +329,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
     for row in &summary.front {
         let is_chosen = chosen.is_some_and(|chosen| chosen.parts == row.parts);
         add(
-            if is_chosen { "chosen" } else { "" },
+            if is_chosen { named_chosen(summary) } else { "" },
             row.parts,
             &row.measured,
             if is_chosen { Attribute::Bold } else { Attribute::NormalIntensity },
@@ -294,7 +341,7 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
         summary.front_len,
         summary.save.code()
     ))?;
-    output::line(&table.to_string())?;
+    output::show(table)?;
     output::line("")?;
     let at = |measured: &Measured| measured.false_stop_rate.value.zip(measured.saved_share.value);
     let front: Vec<(f64, f64)> = summary.front.iter().filter_map(|row| at(&row.measured)).collect();
@@ -303,7 +350,11 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
     let mut marks: Vec<(char, (f64, f64))> = front.iter().map(|point| ('•', *point)).collect();
     marks.extend(at(&summary.base.measured).map(|point| ('◇', point)));
     marks.extend(chosen.and_then(|chosen| at(&chosen.measured)).map(|point| ('◆', point)));
-    output::line(&format!("saved {}, against good runs stopped  (◆ chosen  ◇ as it is  • front  ┊ price)", summary.save.code()))?;
+    output::line(&format!(
+        "saved {}, against good runs stopped  (◆ {}  ◇ as it is  • front  ┊ price)",
+        summary.save.code(),
+        named_chosen(summary)
+    ))?;
     for line in (Plot { points: &summary.points, most, limit: summary.max_false_stops, marks: &marks }).lines() {
         output::line(&line)?;
     }
@@ -312,7 +363,8 @@ fn print_front(summary: &Summary) -> Result<(), Failure> {
 
 fn print_chosen(summary: &Summary, chosen: &Chosen) -> Result<(), Failure> {
     let saved = format!("saved {}", summary.save.code());
-    let mut table = output::table(&["chosen", "good runs stopped", "failed runs stopped", &saved, "steps", "tokens", "dollars"]);
+    let mut table =
+        output::table(&[named_chosen(summary), "good runs stopped", "failed runs stopped", &saved, "steps", "tokens", "dollars"]);
     let mut add = |name: &str, measured: &Measured| {
         table.add_row(vec![
             Cell::new(name),
@@ -331,7 +383,7 @@ fn print_chosen(summary: &Summary, chosen: &Chosen) -> Result<(), Failure> {
             add(&format!("  {}", output::clean(source)), measured);
         }
     }
-    output::line(&table.to_string())
+    output::show(table)
 }
 
 fn print_trips(summary: &Summary) -> Result<(), Failure> {
@@ -347,7 +399,7 @@ fn print_trips(summary: &Summary) -> Result<(), Failure> {
         ]);
     }
     output::line("What each rule alone would stop; whether these stops are good ones is not known.")?;
-    output::line(&table.to_string())?;
+    output::show(table)?;
     output::line("")
 }
 
@@ -388,14 +440,15 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
         "all runs, as of none it is known whether it succeeded"
     };
     output::line(&format!("\nCaps from what {of} used:"))?;
-    output::line(&table.to_string())
+    output::show(table)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use runguard_core::detect::stall::Preset;
-    use runguard_replay::explain::Replies;
+    use runguard_replay::labels::Labels;
+    use runguard_replay::rules::{Guards, Presets};
 
     #[test]
     fn shares_and_grids_are_read() {
@@ -427,15 +480,17 @@ mod tests {
             writeln!(file, r#"{{"run_id":"{index}","source":"s","task":"{index}","success":{success},"steps":[{}]}}"#, steps.join(","))
                 .expect("written");
         }
+        let guards = Guards::of_stall(&Preset::Browser.settings(), Presets::default()).expect("guards");
         let options = Options {
-            grid: Grid::around(Preset::Browser.settings()),
-            replies: Replies::Program,
+            grid: Options::grid_around(&guards),
+            guards,
             save: Save::Dollars,
             max_false_stops: 0.01,
             together: Together::Task,
             room: Room { percentile: 0.99, factor: 1.5 },
         };
-        let gathered = gather(&[file.path().to_owned()], None, &options, &mut |_| ()).expect("gathered");
+        let (files, labels) = ([file.path().to_owned()], Labels::default());
+        let gathered = gather(&Recorded::of(&files, &labels), &options, &mut |_| ()).expect("gathered");
         let summary = tune(&gathered, &options);
         (file, summary)
     }
@@ -464,14 +519,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_recommended_the_files_leave_the_detector_alone() {
+    fn where_nothing_is_recommended_the_detector_ends_no_run_by_what_is_written() {
         let (_file, summary) = tuned(false);
         let text = settings_file(&summary, Reader::Service).expect("caps");
         let loaded =
             runguard_engine::settings::check_text(Path::new("runguard.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        assert!(loaded.settings.guard_tree("").get("stall").is_none());
+        assert_eq!(loaded.settings.guard_tree("")["stall"]["mode"], "observe", "the price of what is in force is not known");
         let agent =
             runguard_agent::settings::Settings::from_toml(&settings_file(&summary, Reader::Agent).expect("caps")).expect("settings");
-        assert_eq!((agent.guardrails.stall, agent.limits.max_steps), (None, 18));
+        assert_eq!((agent.guardrails.stall_settings().highest.code(), agent.limits.max_steps), ("steer", 18));
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::detect::stall::error_fingerprint;
 use crate::limits::{InvalidSetting, setters};
+use crate::run::Run;
 use crate::similarity::Gist;
 use crate::text::times;
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,35 @@ impl Default for AttemptSettings {
 
 setters!(AttemptSettings { same_lookups: u32, barren_lookups: u32, same_errors: u32, failing_rounds: u32 });
 
+/// Thresholds that are given; the others stay as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttemptChanges {
+    same_lookups: Option<u32>,
+    barren_lookups: Option<u32>,
+    same_errors: Option<u32>,
+    failing_rounds: Option<u32>,
+}
+
 impl AttemptSettings {
+    /// What goes with a run. Whoever lets calls repeat more often lets lookups; a stall detector has thresholds of its own for errors.
+    pub fn of_run(run: &Run) -> Self {
+        let usual = Self::default();
+        let same_errors = if run.looks_for_stalls() { 0 } else { usual.same_errors };
+        Self { same_lookups: usual.same_lookups.max(run.repeats()), same_errors, ..usual }
+    }
+
+    /// With what is given in its place.
+    #[must_use]
+    pub fn changed(self, given: AttemptChanges) -> Self {
+        Self {
+            same_lookups: given.same_lookups.unwrap_or(self.same_lookups),
+            barren_lookups: given.barren_lookups.unwrap_or(self.barren_lookups),
+            same_errors: given.same_errors.unwrap_or(self.same_errors),
+            failing_rounds: given.failing_rounds.unwrap_or(self.failing_rounds),
+        }
+    }
+
     /// Refuses what makes no sense, by the name of the setting.
     pub fn check(&self) -> Result<(), InvalidSetting> {
         let fields = [
@@ -134,6 +163,10 @@ struct Failures {
 impl Attempts {
     pub(super) fn new(settings: AttemptSettings) -> Self {
         Self { settings, agents: BTreeMap::new() }
+    }
+
+    pub(super) fn settings(&self) -> AttemptSettings {
+        self.settings
     }
 
     /// A knowledge base is asked: the number of the lookup, and what is wrong with it.

@@ -1,6 +1,6 @@
 //! Settings for a kind of agent, by name.
 
-use super::AttemptSettings;
+use super::{AttemptChanges, AttemptSettings};
 use crate::limits::InvalidSetting;
 use serde::Serialize;
 
@@ -25,6 +25,22 @@ pub struct PresetSettings {
     /// Dollars a session may spend.
     pub max_usd: f64,
     /// Lookups and actions that are in vain.
+    pub attempts: AttemptSettings,
+}
+
+/// What of it holds beside what is given.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PresetOptions {
+    /// Of the loop detector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u32>,
+    /// Of the loop detector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cycle_len: Option<u32>,
+    /// Dollars a session may spend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_usd: Option<f64>,
+    /// Lookups and actions that are in vain, with those that are given in their place.
     pub attempts: AttemptSettings,
 }
 
@@ -65,6 +81,19 @@ impl Preset {
                 let attempts = attempts.barren_lookups(4).same_errors(3);
                 PresetSettings { repeats: 3, max_cycle_len: 4, max_usd: 2.0, attempts }
             }
+        }
+    }
+
+    /// Its settings where the options of a run, by name, say nothing. A detector or a budget of the caller's own (`loop`, `budget`) brings
+    /// its settings with it.
+    pub fn beside(self, given: &[String], attempts: AttemptChanges) -> PresetOptions {
+        let usual = self.settings();
+        let says = |names: [&str; 2]| given.iter().any(|given| names.contains(&given.as_str()));
+        PresetOptions {
+            repeats: (!says(["repeats", "loop"])).then_some(usual.repeats),
+            max_cycle_len: (!says(["max_cycle_len", "loop"])).then_some(usual.max_cycle_len),
+            max_usd: (!says(["max_usd", "budget"])).then_some(usual.max_usd),
+            attempts: usual.attempts.changed(attempts),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What one trace event says. The field names are those of the service's own model.
 
 use crate::detect::actions::Action;
-use crate::detect::failures::failure_in;
+use crate::detect::failures::{ActionReply, failure_in};
 use serde_json::{Map, Value, json};
 
 /// The parts of a trace that hold a model's turn; the other members are one flat part each.
@@ -212,14 +212,8 @@ pub(super) fn returned_results(state: &Value) -> Vec<(String, String, Option<Str
         .flatten()
         .flat_map(|member| ["functionResult", "apiResult"].into_iter().filter_map(|kind| given(member, kind)))
         .map(|result| {
-            let bodies = result.get("responseBody").and_then(Value::as_object);
-            let bodies: Vec<String> = bodies.into_iter().flatten().map(|(_, content)| text(content, "body")).collect();
-            let body = bodies.join("\n");
-            let state = result.get("responseState").and_then(Value::as_str).unwrap_or_default();
-            let status = result.get("httpStatusCode").and_then(Value::as_u64).unwrap_or_default();
-            let has_failed = matches!(state, "FAILURE" | "REPROMPT") || status >= 400;
-            let error = failure_in(&body).or_else(|| has_failed.then(|| format!("{state} {status} {body}")));
-            (Action::read(result).name, body, error)
+            let ActionReply { body, failure } = ActionReply::read(result);
+            (Action::read(result).name, body, failure)
         })
         .collect()
 }

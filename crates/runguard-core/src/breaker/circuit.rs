@@ -118,7 +118,8 @@ impl CircuitSettings {
         Span::from_millis(millis.min(LONGEST_RECOVERY.max(self.recovery).as_millis()))
     }
 
-    fn looks_at_rates(&self) -> bool {
+    /// Whether calls that went well count as well.
+    pub fn looks_at_rates(&self) -> bool {
         self.failure_rate > 0.0 || self.slow_rate > 0.0
     }
 }
@@ -415,6 +416,8 @@ pub struct CallReport<'a> {
     pub latency_ms: Option<u64>,
     /// What the check gave.
     pub permit: Option<&'a str>,
+    /// How long the endpoint asked to be left alone.
+    pub retry_after: Option<Span>,
 }
 
 /// What a result did to the circuit.
@@ -590,7 +593,9 @@ impl Circuit {
         let slow = settings.slow_call_ms > 0 && result.latency_ms.is_some_and(|latency| latency > u64::from(settings.slow_call_ms));
         let is_old_news = self.admitted_in(caller, result) != self.generation;
         let failures = self.failures.count(now, settings.failure_window) + u32::from(failed);
-        let trip = |retrips: u32| Event::Tripped { until: now.plus(settings.recovery_after(retrips)), failures, retrips };
+        // An endpoint that says when it wants to be asked again knows best, within bounds.
+        let at_least = result.retry_after.unwrap_or_default().min(LONGEST_RECOVERY);
+        let trip = |retrips: u32| Event::Tripped { until: now.plus(settings.recovery_after(retrips).max(at_least)), failures, retrips };
         match &self.phase_state {
             PhaseState::Closed if !is_old_news => {
                 if failed {

@@ -4,9 +4,11 @@
 //! count of its own call nor that of the newest one. Failures are counted, so asking a healthy action for news is fine.
 
 mod history;
+mod reply;
 mod told;
 
 pub use history::{CallHistory, REMEMBERED_CALLS};
+pub use reply::ActionReply;
 pub use told::failure_in;
 
 use crate::text::times;

@@ -92,12 +92,12 @@ fn notice(title: &str) -> Notice {
 fn many_notices_become_one_message_that_counts_the_rest() {
     let notices: Vec<Notice> = (0..47).map(|number| notice(&format!("Alert {number}"))).collect();
     for body in [slack, teams] {
-        let text = body(&Message { id: "msg_1", notices: &notices }).to_string();
+        let text = body(&Message { id: "msg_1", notices: &notices, link: None }).to_string();
         assert!(text.contains("47 alerts at once") && text.contains("Alert 9") && !text.contains("Alert 10"), "{text}");
         assert!(text.contains("and 37 more"), "{text}");
     }
-    assert!(!slack(&Message { id: "msg_1", notices: &notices[..10] }).to_string().contains("more"));
-    check_slack(&slack(&Message { id: "msg_1", notices: &vec![notice(&"<&>é🚨".repeat(2000)); 100] }));
+    assert!(!slack(&Message { id: "msg_1", notices: &notices[..10], link: None }).to_string().contains("more"));
+    check_slack(&slack(&Message { id: "msg_1", notices: &vec![notice(&"<&>é🚨".repeat(2000)); 100], link: None }));
 }
 
 /// The published shape of an Adaptive Card behind a Workflows webhook, which takes 28 KB.
@@ -106,7 +106,7 @@ fn teams_gets_a_card_of_plain_text() {
     let hostile = "[x](https://evil.example) <&>é🚨".repeat(500);
     let facts = vec![("Tenant", hostile.clone()), ("Subject", hostile.clone()), ("Session", hostile.clone())];
     for notice in [notice("Stopped"), Notice { text: hostile.clone(), facts, ..notice(&hostile) }] {
-        let message = teams(&Message { id: "msg_1", notices: &[notice] });
+        let message = teams(&Message { id: "msg_1", notices: &[notice], link: None });
         let card = &message["attachments"][0]["content"];
         assert_eq!((&message["type"], &card["type"], &card["version"]), (&json!("message"), &json!("AdaptiveCard"), &json!("1.4")));
         for block in card["body"].as_array().unwrap() {
@@ -118,8 +118,26 @@ fn teams_gets_a_card_of_plain_text() {
 
 #[test]
 fn an_incident_is_resolved_by_its_key() {
-    let resolved = pagerduty(&Notice { state: AlertState::Resolved, ..notice("Stopped") }, "key");
-    let firing = pagerduty(&notice("Stopped"), "key");
+    let resolved = pagerduty(&Notice { state: AlertState::Resolved, ..notice("Stopped") }, "key", Some("https://x/"));
+    let firing = pagerduty(&notice("Stopped"), "key", Some("https://x/"));
     assert_eq!((&resolved["event_action"], &resolved["dedup_key"]), (&json!("resolve"), &firing["dedup_key"]));
     assert!(resolved.get("payload").is_none());
+}
+
+#[test]
+fn a_link_leads_where_it_says_or_is_not_there() {
+    let notices = [notice("Stopped")];
+    let told = |link| Message { id: "msg_1", notices: &notices, link };
+    let link = "https://runguard.example/?view=session&session=a";
+    let mut body = slack(&told(Some(link)));
+    assert!(body.to_string().contains("<https://runguard.example/?view=session&amp;session=a|Open the dashboard>"), "{body}");
+    body["blocks"].as_array_mut().unwrap().retain(|block| !block.to_string().contains(LOOK));
+    check_slack(&body);
+    let long = format!("https://runguard.example/?session={}", "a".repeat(4000));
+    check_slack(&slack(&told(Some(&long))));
+    assert!(!slack(&told(Some(&long))).to_string().contains("runguard.example"), "a link that is cut leads elsewhere");
+    assert_eq!(teams(&told(Some(link)))["attachments"][0]["content"]["actions"][0]["url"], link);
+    assert!(teams(&told(None))["attachments"][0]["content"].get("actions").is_none());
+    let event = pagerduty(&notices[0], "key", Some(link));
+    assert_eq!((&event["client_url"], &event["links"][0]["href"]), (&json!(link), &json!(link)));
 }

@@ -30,13 +30,16 @@ pub struct Asked<'a> {
     pub prompt: Prompt,
     /// The longest answer that is asked for, or that the model gives; `None` when nobody knows. Of several, each.
     pub max_output: Option<u64>,
-    /// How many answers are asked for.
+    /// How many answers are asked for. No more are counted than any provider gives, nor fewer than one.
     pub choices: u64,
     /// Whoever asks has waited for others as long as it would: it goes now or not at all.
     pub has_waited: bool,
     /// Whoever asks can ask another model instead.
     pub may_fall_back: bool,
 }
+
+/// More answers than any provider gives to one question: it says itself what is wrong with asking for so many.
+const MOST_CHOICES: u64 = 10_000;
 
 impl Asked<'_> {
     fn longest(&self) -> u64 {
@@ -45,7 +48,7 @@ impl Asked<'_> {
 
     /// What is written when each answer is so long.
     fn written(&self, output: u64) -> u64 {
-        output.saturating_mul(self.choices.max(1))
+        output.saturating_mul(self.choices.clamp(1, MOST_CHOICES))
     }
 
     fn at_most(&self) -> Usage {
@@ -160,6 +163,11 @@ pub enum Used<'a> {
         usage: &'a Usage,
         /// Of the text that came, which may be in no count yet.
         bytes: u64,
+    },
+    /// By the word of a provider that has prices of its own.
+    Paid {
+        /// What it asks for, and the tokens it counted.
+        cost: Cost,
     },
     /// Nobody counted: an answer of so many bytes came.
     Came {
@@ -292,6 +300,10 @@ impl Run {
         let estimated;
         let (answered, usage) = match used {
             Used::Nothing => return self.give_back(held),
+            Used::Paid { cost } => {
+                self.model_calls_made.measure(&asked_model, at_most, cost);
+                return self.settle(held, cost, None, Spent::Cost(cost));
+            }
             Used::Counted { model, usage } => (model, usage),
             Used::BrokenOff { model, usage, bytes } => {
                 estimated = Usage { output_tokens: usage.output_tokens.max(usual_tokens(bytes)), ..*usage };
@@ -308,6 +320,16 @@ impl Run {
         let model = priced.unwrap_or(&asked_model);
         let (paid, unknown) = usage.cost(|| price(model, usage));
         self.model_calls_made.measure(&asked_model, at_most, paid);
+        // What was set aside was so by the name that was asked for: scopes go by it.
+        let spent = match priced {
+            Some(_) => Spent::Priced { model: &asked_model, cost: paid },
+            None => Spent::Usage { model, usage },
+        };
+        self.settle(held, paid, unknown.as_ref(), spent)
+    }
+
+    /// `spent` is what a service is told, which has prices of its own.
+    fn settle(&mut self, held: Held, paid: Cost, unknown: Option<&UnknownModelError>, spent: Spent<'_>) -> Progress {
         match held {
             Held::Nothing => Progress::Done,
             Held::InProcess(reservation) => {
@@ -317,12 +339,12 @@ impl Run {
                 let settled = reservation.commit(paid).or_else(|_| budget.used_up().map_or(Ok(()), Err));
                 let settled = self.spent(settled);
                 match unknown {
-                    Some(unknown) if !is_priced => self.unpriced(Unpriced::from(&unknown)),
+                    Some(unknown) if !is_priced => self.unpriced(Unpriced::from(unknown)),
                     Some(_) | None => settled,
                 }
             }
             Held::Service { id } => match &self.budget {
-                Some(Money::Service(budget)) => ask(budget.commit_for_good(id.as_deref(), Spent::Usage { model, usage }), Purpose::Settled),
+                Some(Money::Service(budget)) => ask(budget.commit_for_good(id.as_deref(), spent), Purpose::Settled),
                 Some(Money::InProcess(_)) | None => Progress::Done,
             },
         }
@@ -345,7 +367,8 @@ impl Run {
                 match &self.budget {
                     Some(Money::Service(budget)) if pending.take_the_rest(left) => {
                         self.model_calls_made.ask_about_one();
-                        ask(budget.reserve(Spent::Cost(rest)), Purpose::Begin(pending))
+                        let question = budget.reserve(Spent::Priced { model: &pending.model, cost: rest });
+                        ask(question, Purpose::Begin(pending))
                     }
                     Some(Money::Service(_) | Money::InProcess(_)) | None => Progress::Refused(Refusal::NotNow(trip)),
                 }
@@ -585,9 +608,35 @@ mod tests {
         let refused = run.begin_model(several(None, 64), &price, NOW);
         assert!(matches!(refused, Progress::Refused(Refusal::NotNow(_))), "11 tokens each are no answers: {refused:?}");
 
+        let (budget, mut run) = limited(1_000.0);
+        for (choices, written) in [(0, 1), (u64::MAX, MOST_CHOICES)] {
+            let call = started(run.begin_model(several(Some(100), choices), &price, NOW));
+            assert_eq!(budget.snapshot().reserved.tokens, 500 + 100 * written, "{choices}");
+            assert!(matches!(run.finish_model(call, Used::Nothing, &price), Progress::Done));
+        }
+
         let mut run = over_service();
         let reserve = json!({"input_tokens": 500, "output_tokens": 64 * 8_192});
         let _ = sent(run.begin_model(several(None, 64), &price, NOW), "/guard/budget/reserve", reserve);
+    }
+
+    #[test]
+    fn what_a_provider_asks_for_is_paid() {
+        let (budget, mut run) = limited(1.0);
+        let cost = Cost { usd: usd(0.25), tokens: 700 };
+        let call = started(run.begin_model(asked(500), &price, NOW));
+        assert!(matches!(run.finish_model(call, Used::Paid { cost }, &price), Progress::Done));
+        let books = budget.snapshot();
+        assert_eq!((books.spent(), books.reserved), (cost, Cost::ZERO));
+        let call = started(run.begin_model(asked(500), &price, NOW));
+        assert_eq!(budget.snapshot().reserved.usd, usd(0.25), "its price is what the next one is set aside by");
+        assert!(matches!(run.finish_model(call, Used::Paid { cost: Cost { usd: usd(0.80), tokens: 1 } }, &price), Progress::Refused(_)));
+
+        let mut run = over_service();
+        let ask = sent(run.begin_model(asked(500), &price, NOW), "/guard/budget/reserve", json!({"model": "small"}));
+        let call = started(run.told(ask, Some(r#"{"allow":true,"reservation_id":"r1"}"#)));
+        let commit = json!({"reservation_id": "r1", "usd": 0.25, "tokens": 700});
+        let _ = sent(run.finish_model(call, Used::Paid { cost }, &price), "/guard/budget/commit", commit);
     }
 
     #[test]

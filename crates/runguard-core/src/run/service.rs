@@ -7,7 +7,7 @@ mod circuit;
 mod rest;
 mod tools;
 
-pub use circuit::{ServiceCircuit, ServicePermit};
+pub use circuit::{CallAnswer, ServiceCircuit, ServicePermit};
 pub use rest::Rest;
 pub use tools::{ServiceSkip, ServiceTools};
 
@@ -18,9 +18,9 @@ pub use crate::budget::Books;
 use crate::budget::{Left, NO_STEP, Remaining, call_key};
 use crate::detect::loops::{Called, Compared, LoopDetected, LoopDetector, LoopKind, LoopSettings};
 use crate::detect::sessions::{SessionKey, Sessions};
-use crate::detect::stall::{Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
+use crate::detect::stall::{Deed, Rung, StallRule, StallSessions, StallSettings, Step, Verdict, result_fingerprint};
 use crate::fingerprint;
-use crate::ledger::{Cost, Limits, Unit};
+use crate::ledger::{Cost, Limits, Unit, Unsettled};
 use crate::money::NanoDollars;
 use crate::prices::{ServiceTier, Usage};
 use crate::reason::Reason;
@@ -117,6 +117,9 @@ impl Body {
         let some = |count: u64| (count > 0).then_some(count);
         match spent {
             Spent::Cost(cost) => self.cost(cost),
+            Spent::Priced { model, cost } => {
+                self.with("model", short_id(model)).with("usd", cost.usd.as_dollars()).with("input_tokens", cost.tokens)
+            }
             Spent::Call { .. } | Spent::AnyCall => self.maybe("key", key_of(spent)),
             Spent::Usage { model, usage } => self
                 .with("model", short_id(model))
@@ -532,6 +535,11 @@ impl ServiceLoops {
         Self { repeats, max_cycle_len, window_seconds, max_calls, unanswered, turns: Turns::default(), own }
     }
 
+    /// How many equal rounds are a loop, here; the service may have it set otherwise.
+    pub(super) fn usual_repeats(&self) -> u32 {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner).settings().repeats
+    }
+
     /// A call by its name, which is counted.
     pub fn record(&self, session: &str, name: &str) -> Question {
         self.ask("/guard/loop", session, name, None)
@@ -579,6 +587,8 @@ pub struct Gave<'a> {
     pub result: Option<u64>,
     /// What it failed with; `None` when it did not.
     pub error: Option<Failure<'a>>,
+    /// What the call does, as far as its arguments tell.
+    pub deed: Deed,
 }
 
 /// What a call failed with.
@@ -621,7 +631,8 @@ impl ServiceStalls {
             .maybe("result_hash", gave.result.map(fingerprint::hex))
             .maybe("error", gave.error.map(|error| beginning(error.text)))
             .maybe("error_hash", gave.error.map(|error| fingerprint::hex(error.fingerprint)))
-            .maybe("round", round.map(|round| round.to_string()));
+            .maybe("round", round.map(|round| round.to_string()))
+            .maybe("does", Some(gave.deed.text()).filter(|deed| !deed.is_empty()));
         self.ask(body, tool)
     }
 
@@ -660,6 +671,8 @@ pub struct ServiceBudget {
     limits: Limits,
     parent: Option<Arc<ServiceBudget>>,
     unanswered: Unanswered,
+    /// What becomes of what is set aside when nobody settles it.
+    unsettled: Unsettled,
     /// The service has heard of its limits: a child that spends before its parent must tell them first.
     is_known: AtomicBool,
     /// What was spent while nobody answered.
@@ -709,6 +722,13 @@ pub enum Spent<'a> {
     },
     /// One call of the budget that has no steps.
     AnyCall,
+    /// So much of a model, priced by whoever says it.
+    Priced {
+        /// The model's name, by which its scopes are known.
+        model: &'a str,
+        /// What it cost.
+        cost: Cost,
+    },
     /// Tokens, priced by the service.
     Usage {
         /// Its name.
@@ -726,10 +746,20 @@ impl ServiceBudget {
             limits,
             parent: None,
             unanswered,
+            unsettled: Unsettled::Free,
             is_known: AtomicBool::new(false),
             unsent: Mutex::default(),
             seen: Mutex::default(),
         })
+    }
+
+    /// The same for one whose reservations are paid when nobody settles them: this process may die after it has paid.
+    pub fn paid_if_unsettled(session: &str, limits: Limits, unanswered: Unanswered) -> Arc<Self> {
+        let mut budget = Self::new(session, limits, unanswered);
+        if let Some(budget) = Arc::get_mut(&mut budget) {
+            budget.unsettled = Unsettled::Spent;
+        }
+        budget
     }
 
     /// A budget that draws on what remains of this one. A service keeps one parent of a budget, so a child has none.
@@ -738,8 +768,8 @@ impl ServiceBudget {
             return Err(ChildOfChild);
         }
         let (session, parent) = (short_id(session).into_owned(), Some(Arc::clone(self)));
-        let (unanswered, is_known) = (self.unanswered, AtomicBool::new(false));
-        Ok(Arc::new(Self { session, limits, parent, unanswered, is_known, unsent: Mutex::default(), seen: Mutex::default() }))
+        let (unanswered, unsettled, is_known) = (self.unanswered, self.unsettled, AtomicBool::new(false));
+        Ok(Arc::new(Self { session, limits, parent, unanswered, unsettled, is_known, unsent: Mutex::default(), seen: Mutex::default() }))
     }
 
     /// The name its books are kept under.
@@ -759,7 +789,8 @@ impl ServiceBudget {
 
     /// Sets an estimate aside.
     pub fn reserve(self: &Arc<Self>, estimate: Spent<'_>) -> Question {
-        self.ask("/guard/budget/reserve", self.body().spent(estimate), Asks::Reserve(Arc::clone(self)))
+        let unsettled = (self.unsettled == Unsettled::Spent).then_some("spent");
+        self.ask("/guard/budget/reserve", self.body().spent(estimate).maybe("if_unsettled", unsettled), Asks::Reserve(Arc::clone(self)))
     }
 
     /// Settles a reservation. One without an id was never heard of, so what was paid is recorded.
@@ -874,6 +905,6 @@ fn key_of(spent: Spent<'_>) -> Option<Cow<'static, str>> {
     match spent {
         Spent::Call { session_id, step_id } => Some(Cow::Owned(short_id(&call_key(session_id, step_id)).into_owned())),
         Spent::AnyCall => Some(Cow::Borrowed(NO_STEP)),
-        Spent::Cost(_) | Spent::Usage { .. } => None,
+        Spent::Cost(_) | Spent::Priced { .. } | Spent::Usage { .. } => None,
     }
 }

@@ -115,7 +115,7 @@ fn while_a_service_is_away_this_process_looks_itself() {
 
     let stalls = Stalls::Service(ServiceStalls::new(Unanswered::Passes));
     let mut run = Run::new("run", Ceilings::default(), Loops::default(), Some(stalls), None);
-    let gave = Gave { result: Some(7), error: None };
+    let gave = Gave { result: Some(7), ..Gave::default() };
     for _ in 0..20 {
         let Progress::Ask(ask) = run.after_tool("search", 1, gave, NOW) else { panic!("a service is asked") };
         let _ = run.told(ask, None);
@@ -162,7 +162,7 @@ fn a_message_is_compared_whole_and_an_error_without_words_is_one() {
     let (one, other) = (body(stalls.message("run", &format!("{long} one"))), body(stalls.message("run", &format!("{long} other"))));
     assert_eq!(one["message"], other["message"], "it is cut");
     assert_ne!(one["message_hash"], other["message_hash"]);
-    let failed = Gave { result: None, error: Some(Failure { text: "", fingerprint: 7 }) };
+    let failed = Gave { error: Some(Failure { text: "", fingerprint: 7 }), ..Gave::default() };
     let told = body(stalls.observe("run", "search", None, failed, None));
     assert_eq!((&told["error"], &told["error_hash"]), (&json!(""), &json!("0000000000000007")));
 }
@@ -247,7 +247,7 @@ fn a_run_of_more_agents_than_are_kept_forgets_one_at_a_time() {
 }
 
 fn given(result: u64) -> Gave<'static> {
-    Gave { result: Some(result), error: None }
+    Gave { result: Some(result), ..Gave::default() }
 }
 
 #[test]

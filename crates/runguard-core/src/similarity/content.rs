@@ -24,6 +24,7 @@ pub(super) enum Verdict {
 }
 
 /// What of a query is compared.
+#[derive(Debug)]
 struct Content<'a> {
     words: Vec<(u64, &'a str)>,
     /// One bit for each of how, where, when, who and why.
@@ -142,24 +143,37 @@ fn offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }
 
-/// Of two normalised texts.
-pub(super) fn compare(left: &str, right: &str) -> Verdict {
-    compare_counting_slips(left, right).0
+/// A normalised text whose words are read.
+#[derive(Debug)]
+pub(super) struct Words<'a> {
+    text: &'a str,
+    /// `None`: nothing to compare by words.
+    content: Option<Content<'a>>,
 }
 
-/// Whether two normalised texts say the same, and one of them with a slip of the keyboard that the other does not have.
-pub(super) fn is_respelled(left: &str, right: &str) -> bool {
-    matches!(compare_counting_slips(left, right), (Verdict::Same, 1..))
+impl<'a> Words<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        Self { text, content: if has_spaced_words(text) { Content::of(text, &MEANINGS) } else { None } }
+    }
+}
+
+/// Of two normalised texts.
+pub(super) fn compare(left: &Words<'_>, right: &Words<'_>) -> Verdict {
+    compare_counting_slips(left, right, is_slip).0
+}
+
+/// Whether two normalised texts say the same, and one of them with a slip of the keyboard or a wrong letter that the other does not have.
+/// Two words may be so near that mean two things.
+pub(super) fn is_misspelled(left: &str, right: &str) -> bool {
+    let is_near = |left: &str, right: &str| is_slip(left, right) || has_wrong_letters(left, right);
+    matches!(compare_counting_slips(&Words::of(left), &Words::of(right), is_near), (Verdict::Same, 1..))
 }
 
 /// The verdict, and how many words are one slip away from each other.
-fn compare_counting_slips(left: &str, right: &str) -> (Verdict, usize) {
-    if !has_spaced_words(left) || !has_spaced_words(right) {
-        return (Verdict::Open, 0);
-    }
-    let meanings = &*MEANINGS;
-    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return (Verdict::Open, 0) };
-    let (Some(mut rest), Some(mut other_rest)) = (one.beyond(&two), two.beyond(&one)) else { return (Verdict::Different, 0) };
+fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
+    let (Some(one), Some(two)) = (&left.content, &right.content) else { return (Verdict::Open, 0) };
+    let (left, right) = (left.text, right.text);
+    let (Some(mut rest), Some(mut other_rest)) = (one.beyond(two), two.beyond(one)) else { return (Verdict::Different, 0) };
     let mut slips = 0;
     if !rest.is_empty() || !other_rest.is_empty() {
         pair_joined(&mut rest, left, &mut other_rest, right);
@@ -175,8 +189,8 @@ fn compare_counting_slips(left: &str, right: &str) -> (Verdict, usize) {
     }
     let one_word_more = rest.len() + other_rest.len() == 1;
     let verdict = if rest.is_empty() && other_rest.is_empty() {
-        if one.is_turned(&two) || is_swapped(left, right) { Verdict::Different } else { Verdict::Same }
-    } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(&two) {
+        if one.is_turned(two) || is_swapped(left, right) { Verdict::Different } else { Verdict::Same }
+    } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(two) {
         Verdict::Open
     } else {
         Verdict::Different
@@ -262,8 +276,7 @@ fn is_slip(left: &str, right: &str) -> bool {
         match (short_rest, long_rest) {
             ([a, b, rest @ ..], [c, d, other @ ..]) if a == d && b == c => rest == other,
             ([a, rest @ ..], [b, other @ ..]) if rest == other && !rest.is_empty() => {
-                let is_vowel = |letter: &u8| matches!(letter, b'a' | b'e' | b'i' | b'o' | b'u' | b'y');
-                matches!((a, b), (b's', b'z') | (b'z', b's')) || (short.len() >= 8 && is_vowel(a) && is_vowel(b))
+                matches!((a, b), (b's', b'z') | (b'z', b's')) || (short.len() >= 8 && is_vowel(*a) && is_vowel(*b))
             }
             _ => false,
         }
@@ -271,12 +284,46 @@ fn is_slip(left: &str, right: &str) -> bool {
         let is_doubled = long_rest[0] == long[same - 1];
         *short_rest == long_rest[1..] && (is_doubled || (short.len() >= 7 && !short_rest.is_empty()))
     };
-    is_near && !CONFUSABLE.iter().any(|(a, b)| (*a == left && *b == right) || (*a == right && *b == left))
+    is_near && !is_confusable(left, right)
+}
+
+fn is_vowel(letter: u8) -> bool {
+    matches!(letter, b'a' | b'e' | b'i' | b'o' | b'u' | b'y')
+}
+
+/// One letter put for another, anywhere in a long word; in a shorter one only a vowel for a consonant, which hardly gives a word. Two in a
+/// very long word, one of them such: so are two misspellings of one word.
+fn has_wrong_letters(left: &str, right: &str) -> bool {
+    let is_word = |text: &str| text.bytes().all(|letter| letter.is_ascii_lowercase());
+    if left.len() != right.len() || left.len() < 6 || !is_word(left) || !is_word(right) {
+        return false;
+    }
+    let differing: Vec<bool> = left
+        .bytes()
+        .zip(right.bytes())
+        .filter(|(one, other)| one != other)
+        .map(|(one, other)| is_vowel(one) != is_vowel(other))
+        .take(3)
+        .collect();
+    let is_near = match differing[..] {
+        [is_vowel_for_consonant] => left.len() >= 8 || is_vowel_for_consonant,
+        [one, other] => left.len() >= 9 && (one || other),
+        _ => false,
+    };
+    is_near && !is_confusable(left, right)
+}
+
+fn is_confusable(left: &str, right: &str) -> bool {
+    CONFUSABLE.iter().any(|(a, b)| (*a == left && *b == right) || (*a == right && *b == left))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn compare(left: &str, right: &str) -> Verdict {
+        super::compare(&Words::of(left), &Words::of(right))
+    }
 
     #[test]
     fn a_slip_is_told_from_another_word() {
@@ -312,7 +359,7 @@ mod tests {
             ("warrenty for headphones", "warranty for my headphones"),
             ("seperate billing acount", "separate billing account"),
         ] {
-            assert!(is_respelled(left, right) && is_respelled(right, left), "{left} / {right}");
+            assert!(is_misspelled(left, right) && is_misspelled(right, left), "{left} / {right}");
         }
         for (left, right) in [
             ("thermostat does not heat", "thermostat does not heat"),
@@ -321,7 +368,32 @@ mod tests {
             ("warrenty for headphones", "warranty for speakers"),
             ("contract of the supplier", "contact of the supplier"),
         ] {
-            assert!(!is_respelled(left, right) && !is_respelled(right, left), "{left} / {right}");
+            assert!(!is_misspelled(left, right) && !is_misspelled(right, left), "{left} / {right}");
+        }
+    }
+
+    #[test]
+    fn one_wrong_letter_is_a_misspelling() {
+        let word = "thermostat";
+        for (position, letter) in (0..word.len()).flat_map(|position| ('a'..='z').map(move |letter| (position, letter))) {
+            let mut other = word.to_owned();
+            other.replace_range(position..=position, &letter.to_string());
+            let (left, right) = (format!("{word} does not heat"), format!("{other} does not heat"));
+            assert_eq!(is_misspelled(&left, &right), other != word, "{other}");
+        }
+        assert!(is_misspelled("router restarts at night", "rxuter restarts at night"));
+        assert!(is_misspelled("txermostat does not heat", "thermxstat does not heat"), "two misspellings of one word");
+        for (left, right) in [
+            ("delivery by monday", "delivery by sunday"),
+            ("weather in granada", "weather in grenada"),
+            ("mobile plans", "mobile planx"),
+            ("thermostat does not heat", "txexmosxat does not heat"),
+            ("production plan", "protection plan"),
+            ("conversion rate", "convention rate"),
+            ("complement of the order", "compliment of the order"),
+            ("thermostat manual", "txermostat does not heat"),
+        ] {
+            assert!(!is_misspelled(left, right), "{left} / {right}");
         }
     }
 

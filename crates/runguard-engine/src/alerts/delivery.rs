@@ -8,10 +8,11 @@ use super::targets::{Again, Failed, Target};
 use super::{Count, Shared};
 use crate::clock::system_now;
 use runguard_http::again::full_jitter;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// A message is tried for about a day.
 const MOST_AGE_MILLIS: i64 = 24 * 3600 * 1000;
@@ -23,14 +24,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 /// Nothing is due: looked again, although every new message wakes the task.
 const IDLE: Duration = Duration::from_secs(60);
+/// At the end: how long a message that is on its way is waited for.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 pub(super) async fn deliver(shared: Arc<Shared>, number: usize, mut stopping: watch::Receiver<bool>) {
     let target = &shared.targets[number];
     let mut failures = 0_u32;
     loop {
+        let mut step = pin!(step(&shared, number, &mut failures));
         let pause = tokio::select! {
-            pause = step(&shared, number, &mut failures) => pause,
-            _ = stopping.changed() => return,
+            pause = &mut step => pause,
+            _ = stopping.changed() => {
+                // What is on its way may have been taken already: unless that is written down, it is told again after the start.
+                let _ = timeout(LAST_WORD, step).await;
+                return;
+            }
         };
         tokio::select! {
             () = sleep(pause.at_least) => {}

@@ -4,7 +4,10 @@
 //! connection goes to exactly those addresses, redirects and proxies are not followed, and secrets come from the environment and
 //! are in no error, log line or answer.
 
+mod email;
+
 use crate::settings::shown_variable;
+use email::{MOST_RECEIVERS, Mailbox, Server, is_address};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{StatusCode, Url};
 use runguard_core::limits::InvalidSetting;
@@ -15,6 +18,7 @@ use runguard_http::address::is_public;
 use runguard_http::again::retry_after;
 use runguard_http::client::{WithoutCertificates, behind, causes, trust_system};
 use runguard_insight::alert::Alert;
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
@@ -30,6 +34,10 @@ const MOST_SHOWN_CHARS: usize = 200;
 /// However long a receiver asks us to wait.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(6 * 3600);
 
+/// Where mail is handed in: with STARTTLS, and with TLS from the first byte.
+const SMTP_PORT: u16 = 587;
+const SMTPS_PORT: u16 = 465;
+
 const PAGERDUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
 /// Bytes of a signing secret, as Standard Webhooks has it.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
@@ -40,18 +48,20 @@ pub enum TargetKind {
     Slack,
     Pagerduty,
     Teams,
+    Email,
     #[default]
     Webhook,
 }
 
 impl TargetKind {
-    pub const ALL: [Self; 4] = [Self::Slack, Self::Pagerduty, Self::Teams, Self::Webhook];
+    pub const ALL: [Self; 5] = [Self::Slack, Self::Pagerduty, Self::Teams, Self::Email, Self::Webhook];
 
     pub const fn code(self) -> &'static str {
         match self {
             Self::Slack => "slack",
             Self::Pagerduty => "pagerduty",
             Self::Teams => "teams",
+            Self::Email => "email",
             Self::Webhook => "webhook",
         }
     }
@@ -59,7 +69,7 @@ impl TargetKind {
     /// What the receiver takes: the least time between two messages.
     pub(super) const fn interval(self) -> Duration {
         match self {
-            Self::Slack | Self::Teams => Duration::from_secs(1),
+            Self::Slack | Self::Teams | Self::Email => Duration::from_secs(1),
             Self::Pagerduty => Duration::from_millis(500),
             Self::Webhook => Duration::from_millis(100),
         }
@@ -68,7 +78,7 @@ impl TargetKind {
     /// People read these: many alerts at once become one message.
     pub(super) const fn digests(self) -> bool {
         match self {
-            Self::Slack | Self::Teams => true,
+            Self::Slack | Self::Teams | Self::Email => true,
             Self::Pagerduty | Self::Webhook => false,
         }
     }
@@ -85,6 +95,11 @@ pub struct TargetSettings {
     pub url_env: Option<String>,
     pub routing_key_env: Option<String>,
     pub secret_env: Option<String>,
+    /// Of mail: who it is from and for, and how the server knows us.
+    pub from: Option<String>,
+    pub to: Vec<String>,
+    pub username_env: Option<String>,
+    pub password_env: Option<String>,
     pub allow_private: bool,
 }
 
@@ -95,7 +110,13 @@ impl TargetSettings {
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_name_char) {
             return Err(InvalidSetting::new("name", "must be 1 to 64 letters, digits, - _ or ."));
         }
-        let variables = [("url_env", &self.url_env), ("routing_key_env", &self.routing_key_env), ("secret_env", &self.secret_env)];
+        let variables = [
+            ("url_env", &self.url_env),
+            ("routing_key_env", &self.routing_key_env),
+            ("secret_env", &self.secret_env),
+            ("username_env", &self.username_env),
+            ("password_env", &self.password_env),
+        ];
         let is_variable = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if let Some((key, _)) = variables.into_iter().find(|(_, name)| name.as_ref().is_some_and(|name| !is_variable(name))) {
             return Err(InvalidSetting::new(
@@ -115,13 +136,45 @@ impl TargetSettings {
         if self.kind == TargetKind::Webhook && self.secret_env.is_none() {
             return Err(InvalidSetting::new("secret_env", "is needed: the variable that holds the signing secret (whsec_…)"));
         }
+        self.check_mail()?;
         self.url.as_deref().map_or(Ok(()), |url| self.parse(url).map(drop).map_err(|problem| InvalidSetting::new("url", problem)))
+    }
+
+    fn check_mail(&self) -> Result<(), InvalidSetting> {
+        if self.kind != TargetKind::Email {
+            let strange = [
+                ("from", self.from.is_some()),
+                ("to", !self.to.is_empty()),
+                ("username_env", self.username_env.is_some()),
+                ("password_env", self.password_env.is_some()),
+            ];
+            let found = strange.into_iter().find(|(_, is_there)| *is_there);
+            return found.map_or(Ok(()), |(key, _)| Err(InvalidSetting::new(key, "is for targets of the kind `email`")));
+        }
+        let is_bad = |address: &String| !is_address(address);
+        match &self.from {
+            None => return Err(InvalidSetting::new("from", "is needed: the address that mails are from")),
+            Some(from) if is_bad(from) => return Err(InvalidSetting::new("from", "must be a plain address such as runguard@example.com")),
+            Some(_) => {}
+        }
+        if self.to.is_empty() || self.to.len() > MOST_RECEIVERS || self.to.iter().any(is_bad) {
+            return Err(InvalidSetting::new(
+                "to",
+                format!("must be a list of 1 to {MOST_RECEIVERS} plain addresses such as ops@example.com"),
+            ));
+        }
+        if self.username_env.is_some() != self.password_env.is_some() {
+            return Err(InvalidSetting::new("password_env", "username_env and password_env go together"));
+        }
+        Ok(())
     }
 
     /// Says nothing of the address itself: it may be a secret.
     fn parse(&self, text: &str) -> Result<Url, String> {
         let url = Url::parse(text.trim()).map_err(|problem| format!("is no address: {problem}"))?;
         match url.scheme() {
+            "smtp" | "smtps" if self.kind == TargetKind::Email => {}
+            _ if self.kind == TargetKind::Email => return Err("must begin with smtps:// (TLS), or smtp:// (STARTTLS)".into()),
             "https" => {}
             "http" if self.allow_private => {}
             _ => return Err("must begin with https:// (http:// goes with allow_private = true)".into()),
@@ -140,6 +193,7 @@ enum Secret {
     RoutingKey(String),
     /// Each gives a signature: while keys change, the receiver knows one of them.
     Signing(Vec<Vec<u8>>),
+    Mailbox(Box<Mailbox>),
 }
 
 /// A receiver.
@@ -150,6 +204,8 @@ pub struct Target {
     secret: Secret,
     allow_private: bool,
     client: reqwest::Client,
+    /// Where people find the dashboard.
+    dashboard: Option<Url>,
 }
 
 impl fmt::Debug for Target {
@@ -214,6 +270,16 @@ impl Target {
         let secret = match settings.kind {
             TargetKind::Slack | TargetKind::Teams => Secret::None,
             TargetKind::Pagerduty => Secret::RoutingKey(variable("routing_key_env", &settings.routing_key_env)?.unwrap_or_default()),
+            TargetKind::Email => {
+                let [user, password] =
+                    [variable("username_env", &settings.username_env)?, variable("password_env", &settings.password_env)?];
+                Secret::Mailbox(Box::new(Mailbox {
+                    from: settings.from.clone().unwrap_or_default(),
+                    to: settings.to.clone(),
+                    login: user.zip(password),
+                    tls: Arc::new(trust(settings).map_err(at)?),
+                }))
+            }
             TargetKind::Webhook => {
                 let secrets = variable("secret_env", &settings.secret_env)?.unwrap_or_default();
                 Secret::Signing(secrets.split_whitespace().map(signing_key).collect::<Result<_, _>>().map_err(at)?)
@@ -226,7 +292,28 @@ impl Target {
             kind: settings.kind,
             allow_private: settings.allow_private,
             secret,
+            dashboard: None,
         })
+    }
+
+    /// With links to the dashboard at this address; without one there are none.
+    #[must_use]
+    pub fn linking(self, public_url: &str) -> Self {
+        Self { dashboard: Url::parse(&format!("{}/", public_url.trim_end_matches('/'))).ok(), ..self }
+    }
+
+    /// Where more of it is seen: its session, its decisions, or all alerts.
+    fn link(&self, message: &AlertMessage) -> Option<String> {
+        let mut url = self.dashboard.clone()?;
+        let query: Vec<(&str, &str)> = match message.alerts.as_slice() {
+            [alert] if !alert.session.is_empty() => vec![("view", "session"), ("session", &alert.session), ("of", &alert.tenant)],
+            [alert] if !alert.guard.is_empty() => {
+                vec![("view", "decisions"), ("guard", &alert.guard), ("reason", &alert.reason), ("tenant", &alert.tenant)]
+            }
+            _ => vec![("view", "alerts")],
+        };
+        url.query_pairs_mut().extend_pairs(query.into_iter().filter(|(_, value)| !value.is_empty()));
+        Some(url.into())
     }
 
     /// Who receives; the rest of the address may be a secret.
@@ -234,19 +321,25 @@ impl Target {
         self.url.host_str().unwrap_or_default()
     }
 
+    /// What people are told, and where more of it is seen.
+    fn told(&self, message: &AlertMessage) -> (Vec<Notice>, Option<String>) {
+        (message.alerts.iter().map(|alert| notice(alert, &message.id)).collect(), self.link(message))
+    }
+
     /// What is sent.
     pub fn body(&self, message: &AlertMessage) -> String {
-        let notices: Vec<Notice> = message.alerts.iter().map(|alert| notice(alert, &message.id)).collect();
-        let told = Message { id: &message.id, notices: &notices };
+        let (notices, link) = self.told(message);
+        let told = &Message { id: &message.id, notices: &notices, link: link.as_deref() };
         let routing_key = match &self.secret {
             Secret::RoutingKey(key) => key,
-            Secret::None | Secret::Signing(_) => "",
+            Secret::None | Secret::Signing(_) | Secret::Mailbox(_) => "",
         };
         let body = match self.kind {
-            TargetKind::Slack => notice::slack(&told),
-            TargetKind::Teams => notice::teams(&told),
-            TargetKind::Pagerduty => notices.first().map_or(Value::Null, |notice| notice::pagerduty(notice, routing_key)),
-            TargetKind::Webhook => webhook(message),
+            TargetKind::Slack => notice::slack(told),
+            TargetKind::Teams => notice::teams(told),
+            TargetKind::Email => return notice::email(told).1,
+            TargetKind::Pagerduty => told.notices.first().map_or(Value::Null, |notice| notice::pagerduty(notice, routing_key, told.link)),
+            TargetKind::Webhook => webhook(message, told.link),
         };
         body.to_string()
     }
@@ -274,6 +367,9 @@ impl Target {
         {
             return Err(Failed::never(private(self.host(), address)));
         }
+        if let Secret::Mailbox(mailbox) = &self.secret {
+            return self.mail(mailbox, message, now_seconds).await;
+        }
         let body = self.body(message);
         let mut request = self.client.post(self.url.clone());
         for (name, value) in self.headers(&message.id, now_seconds, &body) {
@@ -282,6 +378,15 @@ impl Target {
         let response = request.body(body).send().await.map_err(|error| self.unreached(error))?;
         let status = response.status();
         if status.is_success() { Ok(()) } else { Err(self.refused(response).await) }
+    }
+
+    async fn mail(&self, mailbox: &Mailbox, message: &AlertMessage, now_seconds: i64) -> Result<(), Failed> {
+        let is_tls = self.url.scheme() == "smtps";
+        let port = self.url.port().unwrap_or(if is_tls { SMTPS_PORT } else { SMTP_PORT });
+        let server = Server { host: self.host(), port, is_tls, allow_private: self.allow_private };
+        let (notices, link) = self.told(message);
+        let told = Message { id: &message.id, notices: &notices, link: link.as_deref() };
+        email::send(server, mailbox, &told, now_seconds).await
     }
 
     fn unreached(&self, error: reqwest::Error) -> Failed {
@@ -343,10 +448,13 @@ fn private(host: &str, address: IpAddr) -> String {
     )
 }
 
+/// A receiver on this machine is reached without TLS: a system without certificates must not stand in its way.
+fn trust(settings: &TargetSettings) -> Result<ClientConfig, String> {
+    trust_system(if settings.allow_private { WithoutCertificates::TrustNobody } else { WithoutCertificates::Fail })
+}
+
 fn client(settings: &TargetSettings) -> Result<reqwest::Client, String> {
-    // A receiver on this machine is reached without TLS: a system without certificates must not stand in its way.
-    let otherwise = if settings.allow_private { WithoutCertificates::TrustNobody } else { WithoutCertificates::Fail };
-    let tls = trust_system(otherwise)?;
+    let tls = trust(settings)?;
     let mut client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .no_proxy()
@@ -435,10 +543,11 @@ fn notice(alert: &Alert, message_id: &str) -> Notice {
     }
 }
 
-fn webhook(message: &AlertMessage) -> Value {
+fn webhook(message: &AlertMessage, link: Option<&str>) -> Value {
     let Some(alert) = message.alerts.first() else { return Value::Null };
     let mut data = shown_alert(alert);
     data["id"] = json!(message.id);
+    data["link"] = json!(link);
     json!({"type": format!("alert.{}", alert.state.code()), "timestamp": time_text(alert.at.as_millis()), "data": data})
 }
 

@@ -17,6 +17,17 @@ fn one_target_is_enough() {
 }
 
 #[test]
+fn own_rules_are_added_to_the_usual_ones() {
+    let names = |text: &str| read(text).unwrap().rules().into_iter().map(|rule| (rule.name, rule.count)).collect::<Vec<_>>();
+    let own = "[[alerts.rule]]\nname = \"spike\"\nwhen = \"spike\"\n[[alerts.rule]]\nname = \"blocks\"\nwhen = \"blocks\"\ncount = 7\n";
+    let found = names(&format!("{TARGET}{own}"));
+    assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["circuit_trip", "budget", "fallback", "spike", "blocks"]);
+    assert_eq!(found[4].1, 7, "one's own stands in the place of the usual one");
+    assert_eq!(names(&format!("[alerts]\ndefault_rules = false\n{TARGET}{own}")).len(), 2);
+    assert!(names(&format!("[alerts]\ndefault_rules = false\n{TARGET}")).is_empty());
+}
+
+#[test]
 fn rules_are_read_with_their_thresholds() {
     let text = format!(
         "{TARGET}[[alerts.rule]]\nname = \"a\"\nwhen = \"blocks\"\nreason = \"cycle_detected\"\ncount = 7\nwindow = \"10m\"\ncooldown = \"1h\"\nto = [\"ops\"]\nseverity = \"critical\"\nper = [\"subject\"]\n"

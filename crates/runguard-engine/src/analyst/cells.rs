@@ -1,8 +1,10 @@
-//! The file of the cells: one table, and how far into the log it reaches.
+//! The file of the cells: their table, that of the sessions, and how far into the log both reach.
 
+use super::sessions::{self, Trim};
 use super::{Ended, Rests, session_number};
 use crate::erasure::Gone;
 use runguard_insight::insight::digest::{Cell, CellKey, Digest, Dimension, HOUR_MILLIS, MOST_NAMES, Range, Sessions};
+use runguard_insight::insight::session_list::SessionSeen;
 use runguard_store::files::{make_database_private, remove_database};
 use runguard_store::scrub::{BUSY, Checkpoint, checkpoint, rid_of_removed};
 use runguard_store::{Names, TrustedTime};
@@ -13,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Another format is thrown away and built anew.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 4;
 /// Cells kept, about 200 bytes each; beyond it the oldest hours go before their time.
 const MOST_CELLS: u64 = 1_000_000;
 /// Groups whose names are remembered as counted.
@@ -22,7 +24,7 @@ const MOST_GROUPS: usize = 10_000;
 const MARK_FOR: Duration = Duration::from_secs(600);
 const MOST_MARKS: usize = 10_000;
 
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
 CREATE TABLE cells (
     hour        INTEGER NOT NULL,
     tenant      TEXT NOT NULL,
@@ -31,6 +33,19 @@ CREATE TABLE cells (
     second_name TEXT NOT NULL,
     body        BLOB NOT NULL,
     PRIMARY KEY (hour, tenant, dimension, first_name, second_name)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE sessions (
+    tenant      TEXT NOT NULL,
+    session     TEXT NOT NULL,
+    first_seen  INTEGER NOT NULL,
+    last_seen   INTEGER NOT NULL,
+    allowed     INTEGER NOT NULL,
+    would_block INTEGER NOT NULL,
+    blocked     INTEGER NOT NULL,
+    nanodollars INTEGER NOT NULL,
+    refused_at  INTEGER,
+    reason      TEXT,
+    PRIMARY KEY (tenant, session)
 ) WITHOUT ROWID, STRICT;
 CREATE TABLE progress (
     name  TEXT PRIMARY KEY,
@@ -88,10 +103,13 @@ fn set_progress(connection: &Connection, name: &str, value: u64) -> Result<(), r
     Ok(())
 }
 
-/// The cells of a range, and the last row they rest on, in one snapshot. A file that is not there yet has none.
-pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(CellKey, Cell)>), rusqlite::Error> {
+/// Shows what is in the file, with the last row it rests on, in one snapshot. `None`: it is not there yet, or of another format.
+pub(super) fn look<R>(
+    path: &Path,
+    show: impl FnOnce(&Connection, u64) -> Result<R, rusqlite::Error>,
+) -> Result<Option<R>, rusqlite::Error> {
     if !path.exists() {
-        return Ok((0, Vec::new()));
+        return Ok(None);
     }
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
@@ -99,9 +117,19 @@ pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(CellKey, Cel
     let snapshot = connection.unchecked_transaction()?;
     let is_made: i64 = snapshot.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if is_made != FORMAT {
-        return Ok((0, Vec::new()));
+        return Ok(None);
     }
     let digested = progress(&snapshot, "digested")?;
+    show(&snapshot, digested).map(Some)
+}
+
+/// The cells of a range that are wanted, and the last row they rest on.
+pub(super) fn read(path: &Path, range: &Range, wanted: &[Dimension]) -> Result<(u64, Vec<(CellKey, Cell)>), rusqlite::Error> {
+    let found = look(path, |snapshot, digested| Ok((digested, select(snapshot, range, wanted)?)))?;
+    Ok(found.unwrap_or_default())
+}
+
+fn select(snapshot: &Connection, range: &Range, wanted: &[Dimension]) -> Result<Vec<(CellKey, Cell)>, rusqlite::Error> {
     let (first, last) = range.hours();
     let mut select = snapshot.prepare(
         "SELECT hour, tenant, dimension, first_name, second_name, body FROM cells
@@ -110,12 +138,12 @@ pub(super) fn read(path: &Path, range: &Range) -> Result<(u64, Vec<(CellKey, Cel
     let mut rows = select.query(params![first, last, range.filters.tenant])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let Some(dimension) = Dimension::from_number(row.get(2)?) else { continue };
+        let Some(dimension) = Dimension::from_number(row.get(2)?).filter(|dimension| wanted.contains(dimension)) else { continue };
         let text = |column: usize| row.get_ref(column).and_then(|value| Ok(Box::from(value.as_str()?)));
         let place = CellKey { hour: row.get(0)?, tenant: text(1)?, dimension, first: text(3)?, second: text(4)? };
         found.push((place, decode(row.get_ref(5)?.as_blob()?)?));
     }
-    Ok((digested, found))
+    Ok(found)
 }
 
 /// Hour, tenant, dimension, and the first name where it has its own bound.
@@ -129,6 +157,7 @@ pub(super) struct Cells {
     kept: u64,
     newest_hour: i64,
     names: HashMap<Group, usize>,
+    trim: Trim,
 }
 
 impl Cells {
@@ -151,6 +180,7 @@ impl Cells {
             kept: progress(&connection, "cells")?,
             newest_hour: connection.query_row("SELECT coalesce(max(hour), 0) FROM cells", [], |row| row.get(0))?,
             names: HashMap::new(),
+            trim: Trim::default(),
             connection,
         })
     }
@@ -176,7 +206,9 @@ impl Cells {
     }
 
     /// Adds a digest to the cells, and says how far they reach, together.
-    pub(super) fn write(&mut self, digest: Digest, upto: u64, rests: &mut Rests) -> Result<(), Ended> {
+    pub(super) fn write(&mut self, mut digest: Digest, upto: u64, rests: &mut Rests) -> Result<(), Ended> {
+        let mut seen: Vec<SessionSeen> = digest.take_sessions().collect();
+        seen.sort_unstable_by(|left, right| (&left.tenant, &left.session).cmp(&(&right.tenant, &right.session)));
         let mut changes: Vec<(CellKey, Cell)> = digest.into_cells().collect();
         // Sorted, each page of the table is touched once.
         changes.sort_unstable_by(|left, right| left.0.cmp(&right.0));
@@ -194,11 +226,21 @@ impl Cells {
             }
         }
         let cells = self.kept + writing.added;
+        for session in &seen {
+            if rests.step().is_break() {
+                self.names.clear();
+                return Err(Ended::Stopping);
+            }
+            sessions::put(&transaction, session)?;
+        }
         set_progress(&transaction, "digested", upto)?;
         set_progress(&transaction, "cells", cells)?;
         transaction.commit()?;
         (self.digested, self.kept) = (upto, cells);
         self.newest_hour = self.connection.query_row("SELECT coalesce(max(hour), 0) FROM cells", [], |row| row.get(0))?;
+        if self.trim.is_due_after(seen.len()) {
+            self.trim.run(&mut self.connection, None, rests)?;
+        }
         Ok(())
     }
 
@@ -223,7 +265,8 @@ impl Cells {
                 return Err(Ended::Stopping);
             }
         }
-        if self.kept < before {
+        let removed = self.trim.run(&mut self.connection, Some(first_hour.saturating_mul(HOUR_MILLIS)), rests)?;
+        if self.kept < before || removed > 0 {
             // What was said in them is in the write-ahead log too.
             checkpoint(&self.connection, Checkpoint::Truncate)?;
         }
@@ -271,8 +314,27 @@ impl Cells {
                 }
             }
         }
+        // A run's cells are named after it.
+        let mut runs = transaction.prepare_cached(
+            "SELECT hour, first_name FROM cells WHERE tenant = ?1 AND dimension = ?2 AND (?3 IS NULL OR first_name = ?3)",
+        )?;
+        let of_run = (Dimension::Run.number(), gone.session());
+        let named = runs.query_map(params![gone.tenant(), of_run.0, of_run.1], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let named: Vec<(i64, String)> = named.collect::<Result<_, _>>()?;
+        drop(runs);
+        let mut removed = 0;
+        for (hour, run) in named.iter().filter(|(_, run)| gone.is(gone.tenant(), run)) {
+            let mut remove =
+                transaction.prepare_cached("DELETE FROM cells WHERE hour = ?1 AND tenant = ?2 AND dimension = ?3 AND first_name = ?4")?;
+            removed += remove.execute(params![hour, gone.tenant(), of_run.0, run])? as u64;
+        }
+        let cells = self.kept.saturating_sub(removed);
+        set_progress(&transaction, "cells", cells)?;
+        let was_listed = sessions::forget(&transaction, gone)?;
         transaction.commit()?;
-        Ok(is_known)
+        self.kept = cells;
+        self.names.clear();
+        Ok(is_known || removed > 0 || was_listed)
     }
 }
 

@@ -5,16 +5,13 @@
 
 use super::Whose;
 use runguard_store::StoreError;
-use runguard_store::files::{create_private_folder, private_file};
+use runguard_store::files::{UNFINISHED, write_whole};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Erasures that are not finished. Beyond it a further one is refused.
 const MOST: usize = 10_000;
-/// Ends the name of a file that is being written.
-const UNFINISHED: &str = "new";
 /// Who this node is among those of a cluster, for as long as it has the folder.
 const NODE_FILE: &str = "node";
 
@@ -139,7 +136,7 @@ impl Notes {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     let number = getrandom::u64().map_err(std::io::Error::other)?;
-                    write_whole(folder, &path, &format!("{number:016x}"))?;
+                    write_whole(&path, format!("{number:016x}").as_bytes())?;
                     Ok(number)
                 }
                 Err(error) => Err(error),
@@ -155,7 +152,7 @@ impl Notes {
     async fn write(&self, note: &Note) -> Result<(), StoreError> {
         let text = serde_json::to_string(note).map_err(|error| StoreError::Write(error.to_string()))?;
         let path = self.path(note);
-        self.on_disk(move |folder| write_whole(folder, &path, &text)).await
+        self.on_disk(move |_| write_whole(&path, text.as_bytes())).await
     }
 
     /// A disk may let one wait: no thread that serves does.
@@ -164,18 +161,6 @@ impl Notes {
         let work = move || work(&folder).map_err(|error| StoreError::Write(format!("{}: {error}", folder.display())));
         tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Write(error.to_string()))?
     }
-}
-
-/// A file is there whole, or as it was.
-fn write_whole(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
-    create_private_folder(folder)?;
-    let unfinished = path.with_extension(UNFINISHED);
-    let mut file = private_file().write(true).create(true).truncate(true).open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    // The name, too, must be on the disk.
-    fs::File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]

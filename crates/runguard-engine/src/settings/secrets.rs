@@ -33,11 +33,15 @@ const HARMLESS_OPTIONS: [&str; 6] = ["application_name", "cluster", "connect_tim
 const DATABASES: [[&str; 2]; 2] = [["store", "state"], ["log", "database"]];
 
 /// A value of the settings as it may be shown.
-pub(super) fn shown(path: &[String], value: &Value) -> Value {
+pub fn shown(path: &[String], value: &Value) -> Value {
     let name = path.last().map_or("", String::as_str);
     match value {
         Value::String(text) if text.is_empty() => value.clone(),
         Value::String(text) if DATABASES.iter().any(|database| path == *database) => shown_address(text).into(),
+        // Where a provider is, without a login and without a key behind it.
+        Value::String(text) if path.first().is_some_and(|table| table == "gateway") && name == "url" && !text.contains(['@', '?']) => {
+            value.clone()
+        }
         Value::String(text) if name == "url" || name.ends_with("_url") || name.ends_with("_endpoint") => shown_receiver(text).into(),
         Value::String(text) if name.ends_with("_env") => shown_variable(text).into(),
         // A key in place of its file.

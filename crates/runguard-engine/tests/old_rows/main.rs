@@ -92,9 +92,10 @@ async fn play(engine: &Engine) {
     }
 }
 
-/// All that is kept of requests and of how they ended; sentences, the form of events and hashes of calls may change.
+/// All that is kept of requests and of how they ended; sentences, the form of events and hashes of calls may change, and what a call
+/// used is kept besides.
 fn kept(log: &Connection) -> Vec<Vec<Column>> {
-    let input = "CASE WHEN input LIKE '%\"call\":%' THEN '' ELSE input END";
+    let input = "CASE WHEN input LIKE '%\"call\":%' THEN '' ELSE json_remove(input, '$.used') END";
     let columns = format!("at, id, tenant, guard, kind, session, subject, outcome, reason, {input}");
     let mut select = log.prepare(&format!("SELECT {columns} FROM log ORDER BY seq")).unwrap();
     let count = select.column_count();

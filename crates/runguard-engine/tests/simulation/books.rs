@@ -90,7 +90,7 @@ fn risks(world: &World) -> Risks {
     let (mut risks, mut pending) = (Risks::default(), BTreeSet::new());
     for taped in &record.tape {
         match taped {
-            Taped::Emptied { at_risk, .. } => {
+            Taped::Emptied { at_risk, .. } | Taped::PutBack { at_risk, .. } => {
                 risks.moved.extend(at_risk.iter().cloned());
                 pending.extend(at_risk.iter().cloned());
             }
@@ -104,15 +104,8 @@ fn risks(world: &World) -> Risks {
             }
         }
     }
-    risks.lost = pending
-        .into_iter()
-        .chain(record.lost_unnoticed.iter().cloned())
-        .filter(|id| record.owners.get(id).is_some_and(|life| crashed.contains(life)))
-        .collect();
-    let rows = record.tape.iter().filter_map(|taped| match taped {
-        Taped::Emptied { .. } => None,
-        Taped::Swapped { rows, .. } => Some(rows),
-    });
+    risks.lost = pending.into_iter().filter(|id| record.owners.get(id).is_some_and(|life| crashed.contains(life))).collect();
+    let rows = record.tape.iter().filter_map(Taped::rows);
     let controls: BTreeSet<&str> =
         rows.flatten().filter(|logged| logged.row.kind == Kind::Admin).map(|logged| logged.row.id.as_str()).collect();
     risks.lost_controls = risks.lost.iter().filter(|id| controls.contains(id.as_str())).count();
@@ -154,7 +147,13 @@ fn log_has_nothing_else(world: &World, rows: &[Row], risks: &Risks) -> Result<()
     let given: BTreeSet<&str> = told.given.iter().map(|given| given.id.as_str()).collect();
     let mut cut_off = told.cut_off.clone();
     let mut controls = 0;
-    for row in rows.iter().filter(|row| !given.contains(row.id.as_str())) {
+    let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    // A refusal that the database had not heard of when it granted: both are logged.
+    let is_taken_back = |row: &Row| {
+        let granted = row.id.strip_suffix("-back").filter(|id| given.contains(id) && ids.contains(id));
+        granted.is_some() && row.outcome == Outcome::Blocked
+    };
+    for row in rows.iter().filter(|row| !given.contains(row.id.as_str()) && !is_taken_back(row)) {
         if row.kind == Kind::Admin {
             controls += usize::from(row.outcome != Action::SessionErased);
             continue;
@@ -249,10 +248,20 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
         told.given.iter().filter(|given| !given.replayed).map(|given| (given.id.as_str(), &given.request)).collect();
     let mut states: BTreeMap<u128, Vec<u8>> = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
-    for taped in &record.tape {
+    let put_back_to = |taped: &Taped| if let Taped::PutBack { length, .. } = taped { Some(*length) } else { None };
+    let mut kept: BTreeMap<usize, BTreeMap<u128, Vec<u8>>> =
+        record.tape.iter().filter_map(put_back_to).map(|length| (length, BTreeMap::new())).collect();
+    for (index, taped) in record.tape.iter().enumerate() {
+        if let Some(kept) = kept.get_mut(&index) {
+            kept.clone_from(&states);
+        }
         let (cells, rows) = match taped {
             Taped::Emptied { .. } => {
                 states.clear();
+                continue;
+            }
+            Taped::PutBack { length, .. } => {
+                states.clone_from(&kept[length]);
                 continue;
             }
             Taped::Swapped { cells, rows, .. } => (cells, rows),
@@ -280,9 +289,6 @@ fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
         for (name, put) in cells {
             match put {
                 Put::Keep => {}
-                Put::Remove => {
-                    states.remove(name);
-                }
                 // What stands for a state that was taken away.
                 Put::Set { state, .. } if state.is_empty() => {
                     states.remove(name);

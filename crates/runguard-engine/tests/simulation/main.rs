@@ -15,8 +15,13 @@ mod chance;
 mod network;
 mod world;
 
+use std::collections::BTreeSet;
+
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 25;
+/// Seeds that once found something wrong: a clock that was not known yet, commands that arrived after their sender had looked whether
+/// they had.
+const FOUND: [u64; 8] = [42, 192, 1203, 1411, 1843, 2362, 2611, 2817];
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
@@ -29,11 +34,11 @@ fn hold(seed: u64) -> Option<String> {
 
 #[test]
 fn the_books_balance_whatever_the_seed() {
-    let seeds = match number("RUNGUARD_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RUNGUARD_SIM_SEEDS").unwrap_or(SEEDS),
+    let seeds: BTreeSet<u64> = match number("RUNGUARD_SIM_SEED") {
+        Some(seed) => BTreeSet::from([seed]),
+        None => (0..number("RUNGUARD_SIM_SEEDS").unwrap_or(SEEDS)).chain(FOUND).collect(),
     };
-    let failed: Vec<String> = seeds.filter_map(hold).collect();
+    let failed: Vec<String> = seeds.into_iter().filter_map(hold).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 

@@ -8,7 +8,7 @@ use runguard_store::LogFault;
 use runguard_store::Memory;
 use runguard_store::RowWithEffects;
 use runguard_store::cluster::entry;
-use runguard_store::cluster::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
+use runguard_store::cluster::link::{About, CellName, Condition, EntryId, Link, LinkError, Put, Said, Swap, Swapped, Token, Value};
 use runguard_store::cluster::model::{ModelLink, Replica};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -64,12 +64,24 @@ pub(crate) enum Taped {
         at_risk: BTreeSet<String>,
         at: i64,
     },
+    /// It was put back to where the tape was so long; these rows were not in the log.
+    PutBack {
+        length: usize,
+        at_risk: BTreeSet<String>,
+    },
 }
 
 impl Taped {
+    pub(crate) fn rows(&self) -> Option<&Vec<RowWithEffects>> {
+        match self {
+            Self::Swapped { rows, .. } => Some(rows),
+            Self::Emptied { .. } | Self::PutBack { .. } => None,
+        }
+    }
+
     pub(crate) fn emptied_at(&self) -> Option<i64> {
         match self {
-            Self::Swapped { .. } => None,
+            Self::Swapped { .. } | Self::PutBack { .. } => None,
             Self::Emptied { at, .. } => Some(*at),
         }
     }
@@ -92,10 +104,6 @@ pub(crate) struct Record {
     replica: Option<(Replica, usize)>,
     /// What the server would come back with, and how long the tape was.
     saved: Option<(Replica, usize)>,
-    /// What it lost by coming back so, until a node finds out.
-    before_restore: Vec<Taped>,
-    put_back: BTreeSet<String>,
-    pub(crate) lost_unnoticed: BTreeSet<String>,
     trace: DefaultHasher,
     pub(crate) calls: u64,
     /// Rises when connections break; what was under way on them never arrives.
@@ -133,9 +141,6 @@ impl Network {
             sessions_of: BTreeMap::new(),
             replica: None,
             saved: None,
-            before_restore: Vec::new(),
-            put_back: BTreeSet::new(),
-            lost_unnoticed: BTreeSet::new(),
             trace: DefaultHasher::new(),
             calls: 0,
             broken: 0,
@@ -188,8 +193,7 @@ impl Network {
 
     pub(crate) fn empty(&self) {
         self.log.set_log_fault(LogFault::Sound);
-        let rows = self.log.every_row();
-        let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
+        let logged = self.logged();
         self.database.empty();
         let mut record = self.record();
         let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
@@ -228,40 +232,27 @@ impl Network {
 
     /// The server comes back with what it last saved.
     pub(crate) fn restore(&self) {
+        let logged = self.logged();
         let mut record = self.record();
         let Some((replica, length)) = record.saved.take() else { return };
         self.database.fail_over(replica);
         record.replica = None;
-        let length = length.min(record.tape.len());
-        let lost = record.tape.split_off(length);
-        for taped in &lost {
-            if let Taped::Swapped { rows, .. } = taped {
-                for RowWithEffects { row, .. } in rows {
-                    record.on_tape.remove(&row.id);
-                    record.put_back.insert(row.id.clone());
-                }
-            }
-        }
-        record.before_restore.extend(lost);
+        let rows = record.tape[length..].iter().filter_map(Taped::rows).flatten();
+        let lost: BTreeSet<String> = rows.map(|logged| logged.row.id.clone()).collect();
+        record.on_tape.retain(|id| !lost.contains(id));
+        let at_risk = lost.into_iter().filter(|id| !logged.contains(id)).collect();
+        record.tape.push(Taped::PutBack { length, at_risk });
     }
 
-    /// A node goes on with a database that lost only what nobody knows of any more.
-    pub(crate) fn nothing_is_missed(&self) {
-        let mut record = self.record();
-        let lost = std::mem::take(&mut record.put_back);
-        record.lost_unnoticed.extend(lost);
-        record.before_restore.clear();
+    fn logged(&self) -> BTreeSet<String> {
+        self.log.every_row().into_iter().map(|row| row.id).collect()
     }
 
     /// A node found that the database is older than it was.
     pub(crate) fn states_begin_anew(&self) {
-        let rows = self.log.every_row();
-        let logged: BTreeSet<String> = rows.into_iter().map(|row| row.id).collect();
+        let logged = self.logged();
         let mut record = self.record();
-        let at_risk = record.on_tape.iter().chain(&record.put_back).filter(|id| !logged.contains(*id)).cloned().collect();
-        let before = std::mem::take(&mut record.before_restore);
-        record.tape.extend(before);
-        record.put_back.clear();
+        let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
         record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
     }
 
@@ -300,7 +291,6 @@ impl Network {
                 match &cell.put {
                     Put::Keep => {}
                     Put::Set { token, .. } => drop(tokens.insert(cell.name.clone(), *token)),
-                    Put::Remove => drop(tokens.insert(cell.name.clone(), 0)),
                 }
             }
             let rows = if swap.entry.is_empty() { Vec::new() } else { entry::decode(&swap.entry).unwrap() };
@@ -323,7 +313,6 @@ fn summary(swap: &Swap) -> (u16, Vec<String>, Vec<String>) {
         match &cell.put {
             Put::Keep => format!("{hash:x}:{:x}", cell.expect as u32),
             Put::Set { token, .. } => format!("{hash:x}:{:x}>{:x}", cell.expect as u32, *token as u32),
-            Put::Remove => format!("{hash:x}:{:x}>", cell.expect as u32),
         }
     });
     (swap.partition, cells.collect(), entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id).collect())
@@ -542,8 +531,6 @@ impl Link for Line {
                     let about = link.about(mine).await?;
                     if before.is_some_and(|before| before != about.generation) {
                         network.states_begin_anew();
-                    } else {
-                        network.nothing_is_missed();
                     }
                     Ok(about)
                 }
@@ -552,6 +539,11 @@ impl Link for Line {
         self.generation.store(about.generation, Ordering::Relaxed);
         self.looked_through.store(connection, Ordering::Relaxed);
         Ok(about)
+    }
+
+    /// For people to look at: nothing follows from it.
+    async fn condition(&self) -> Result<Condition, LinkError> {
+        self.link.condition().await
     }
 
     async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {

@@ -49,6 +49,8 @@ max_usd = 1.2
 /// And with small streams what was decided alone goes home in small parts.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(180);
 const LASTS_MILLIS: u64 = 30_000;
+/// Later than the last message of a dead node can arrive.
+const LAST_MESSAGE: Duration = Duration::from_millis(2_500);
 /// Sessions of this beginning are erased now and then.
 pub(crate) const ERASABLE: &str = "gone";
 
@@ -139,6 +141,8 @@ enum Fault {
     Older,
     /// All connections break; the server stays up.
     Reset,
+    /// A node starts while the server is down.
+    StartAway,
     LogAway,
     LogAnswersLost,
 }
@@ -252,6 +256,11 @@ impl World {
             retention_days: 30,
             patience: Duration::from_millis(500),
             retire_every: RETIRE_EVERY,
+            alone_bytes: u64::MAX,
+            // Small, so that there is always something on disk.
+            unconfirmed: runguard_store::cluster::Shelf { folder: None, entries_in_memory: 4, most_bytes: u64::MAX },
+            // It may be wrong.
+            here_millis: self.network.database.millis() + (life.number as i64 % 3 - 1) * 60_000,
             names: Names::PLAIN,
             seed: Chance::new(self.seed, 100 + life.number).next(),
         };
@@ -304,10 +313,9 @@ impl World {
                 62..72 => Fault::Emptied,
                 72..81 => Fault::FailOver,
                 81..88 => Fault::Reset,
-                88..94 => Fault::LogAway,
-                // What was written last, and is in no log yet, is missed only by whoever wrote it: a node that knows nothing of it
-                // and comes back first goes on with the old states. Drawn where that is looked into.
-                94..97 if std::env::var_os("RUNGUARD_SIM_OLDER").is_some() => Fault::Older,
+                88..91 => Fault::LogAway,
+                91..94 => Fault::StartAway,
+                94..97 => Fault::Older,
                 _ => Fault::LogAnswersLost,
             };
             self.network.trace(("fault", fault as u8, node));
@@ -324,8 +332,7 @@ impl World {
             Fault::Crash => {
                 self.crash(node);
                 tokio::spawn(async move {
-                    // Later than the last message of the dead one can arrive.
-                    tokio::time::sleep(Duration::from_millis(2_500) + lasts).await;
+                    tokio::time::sleep(LAST_MESSAGE + lasts).await;
                     let down = {
                         let nodes = self.nodes();
                         nodes[node].engine.is_none() && nodes[node].starting.is_none()
@@ -370,6 +377,15 @@ impl World {
                 self.network.come_up();
             }
             Fault::Reset => self.network.record().broken += 1,
+            Fault::StartAway => {
+                self.network.go_down();
+                self.crash(node);
+                tokio::time::sleep(LAST_MESSAGE + lag).await;
+                self.start(node);
+                // So long that it decides alone.
+                tokio::time::sleep(lasts + Duration::from_secs(4)).await;
+                self.network.come_up();
+            }
             Fault::LogAway | Fault::LogAnswersLost => {
                 let fault = if matches!(fault, Fault::LogAway) { LogFault::Away } else { LogFault::AnswersLost };
                 self.network.log.set_log_fault(fault);

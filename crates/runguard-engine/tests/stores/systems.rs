@@ -77,7 +77,8 @@ impl System {
     async fn with(name: &'static str, settings: Settings, seeds: &[u64], store: Option<Store>) -> Self {
         let (mut nodes, mut folders, mut store) = (Vec::new(), Vec::new(), store);
         for seed in seeds {
-            let (engine, folder) = node(settings.clone(), *seed, store.take()).await;
+            // What opens a store holds all settings: too much to lie in each of those who wait for it.
+            let (engine, folder) = Box::pin(node(settings.clone(), *seed, store.take())).await;
             nodes.push(engine);
             folders.push(folder);
         }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::answer::Facts;
 use crate::answer::{Answer, Value};
-use crate::input::{Field, Kind};
+use crate::input::{Field, Kind, PassedCall};
 use crate::logged::{self, Doubts, Logged, Retell, Retold, Shows, Terms, Turned};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::breaker::circuit::{CallReport, Caller, Circuit, CircuitSettings, Phase, Refusal};
@@ -65,7 +65,9 @@ pub static CHECK_ROUTE: Route = Route {
         says("ceiling", AnswerKind::Whole, "Session ceiling: attempts allowed."),
     ],
     reasons: &[Reason::CircuitJustTripped, Reason::CircuitOpen, Reason::SessionRetryCeiling],
-    read: |input| Box::new(CheckRequest { endpoint_key: input.text("endpoint_key"), session_id: input.text("session_id") }),
+    read: |input| {
+        Box::new(CheckRequest { endpoint_key: input.text("endpoint_key"), session_id: input.text("session_id"), call: input.call.cloned() })
+    },
 };
 
 pub static RECORD_ROUTE: Route = Route {
@@ -81,6 +83,12 @@ pub static RECORD_ROUTE: Route = Route {
         Field::optional("status_code", Kind::Whole(0), "The HTTP status.", "503"),
         Field::optional("latency_ms", Kind::Whole(0), "How long it took.", "840"),
         Field::optional("permit_id", Kind::Hash, "The permit the check gave.", "\"0-01JF8Z6Q0V3N1W2X4Y5Z6A7B8C\""),
+        Field::optional(
+            "retry_after_seconds",
+            Kind::Whole(0),
+            "How long the endpoint asked to be left alone (its Retry-After): if this failure opens the circuit, it is open for at least as long, up to 10 minutes.",
+            "20",
+        ),
     ],
     answers: &[
         says("endpoint_key", AnswerKind::Text, "The endpoint."),
@@ -98,6 +106,8 @@ pub static RECORD_ROUTE: Route = Route {
             status_code: input.whole("status_code"),
             latency_ms: input.whole("latency_ms"),
             permit_id: input.optional_text("permit_id").filter(|permit| !permit.is_empty()),
+            retry_after_seconds: input.whole("retry_after_seconds"),
+            call: input.call.cloned(),
         })
     },
 };
@@ -192,7 +202,7 @@ impl Guard for ApiCircuit {
     fn probes(section: &Section<Settings>, subject: &str, state: &State, now: Timestamp) -> Vec<Probe> {
         let settings = &section.for_subject(subject).settings.circuit;
         let (cap, window) = (settings.max_attempts_per_session, settings.session_window);
-        let request = CheckRequest { endpoint_key: subject.to_owned(), session_id: String::new() };
+        let request = CheckRequest { endpoint_key: subject.to_owned(), session_id: String::new(), call: None };
         vec![Probe { request: Box::new(request), used: state.session.attempts().count(now, window), ceiling: cap, window }]
     }
 }
@@ -219,6 +229,27 @@ pub fn endpoint_place(endpoint_key: &str) -> Place<'_> {
 pub struct CheckRequest {
     pub endpoint_key: String,
     pub session_id: String,
+    /// The model call that is passed on. Its client tries again by itself, several times in a second: what a session may try is not
+    /// counted by its attempts.
+    pub call: Option<PassedCall>,
+}
+
+/// What a session's own attempts say: nothing where a door passes its calls on.
+fn caller_of<'a>(state: &'a State, call: Option<&PassedCall>) -> Cow<'a, Caller> {
+    if call.is_some() { Cow::Owned(Caller::default()) } else { Cow::Borrowed(&state.session) }
+}
+
+/// Without those of a session that is not counted.
+fn counted(mut events: Vec<Event>, call: Option<&PassedCall>) -> Vec<Event> {
+    if call.is_some() {
+        events.retain(|event| !event.is_of_caller());
+    }
+    events
+}
+
+/// What of a call is told in a row of its circuit: how its run was recognised is told where it is followed.
+fn told(call: Option<&PassedCall>) -> Option<Cow<'_, PassedCall>> {
+    call.map(|call| Cow::Owned(PassedCall { found_by: Box::default(), ..call.clone() }))
 }
 
 #[derive(Debug)]
@@ -252,11 +283,12 @@ impl Decide for CheckRequest {
     }
 
     fn input(&self, _store_text: StoreText) -> String {
-        "{}".to_owned()
+        logged::write(&KeptCheck { call: told(self.call.as_ref()) })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
-        let ruling = state.endpoint.check(&state.session, &self.session_id, moment.decision_id, &settings.circuit, moment.now);
+        let caller = caller_of(state, self.call.as_ref());
+        let ruling = state.endpoint.check(&caller, &self.session_id, moment.decision_id, &settings.circuit, moment.now);
         let finding = |refusal: Refusal| {
             let mut finding = Finding::new(refusal.reason(), refusal, refusal.clears_at());
             if matches!(refusal, Refusal::JustTripped { .. }) {
@@ -273,7 +305,7 @@ impl Decide for CheckRequest {
                 permit: ruling.permit,
                 probe: ruling.is_probe,
             },
-            events: ruling.events,
+            events: counted(ruling.events, self.call.as_ref()),
         }
     }
 
@@ -321,6 +353,9 @@ pub struct RecordRequest {
     pub status_code: Option<u64>,
     pub latency_ms: Option<u64>,
     pub permit_id: Option<String>,
+    pub retry_after_seconds: Option<u64>,
+    /// As of [`CheckRequest`].
+    pub call: Option<PassedCall>,
 }
 
 /// What a result made of the circuit.
@@ -362,17 +397,22 @@ impl Decide for RecordRequest {
             status_code: self.status_code,
             latency_ms: self.latency_ms,
             permit_id: self.permit_id.as_ref().map(kept),
+            retry_after_seconds: self.retry_after_seconds,
+            call: told(self.call.as_ref()),
         })
     }
 
     fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
         let result = CallReport {
-            session: &self.session_id,
+            // Many calls of a run may be out at once: which of them tests the circuit is told by its permit alone.
+            session: if self.call.is_some() { "" } else { &self.session_id },
             is_failure: self.failed,
             latency_ms: self.latency_ms,
             permit: self.permit_id.as_deref(),
+            retry_after: self.retry_after_seconds.map(Span::from_seconds),
         };
-        let events = state.endpoint.record(&state.session, &result, &settings.circuit, moment.now);
+        let caller = caller_of(state, self.call.as_ref());
+        let events = counted(state.endpoint.record(&caller, &result, &settings.circuit, moment.now), self.call.as_ref());
         let change = PhaseChange::of(&events);
         let phase = change.map_or_else(|| state.endpoint.phase(), PhaseChange::phase);
         Ruling { findings: Vec::new(), pass: Recorded { phase, change }, events }
@@ -407,6 +447,18 @@ struct Kept<'a> {
     latency_ms: Option<u64>,
     #[serde(borrow)]
     permit_id: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Cow<'a, PassedCall>>,
+}
+
+/// What is kept of a question.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct KeptCheck<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Cow<'a, PassedCall>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -463,6 +515,8 @@ fn recorded_again(row: &Row, permit_id: Option<String>) -> RecordRequest {
         status_code: kept.status_code,
         latency_ms: kept.latency_ms,
         permit_id,
+        retry_after_seconds: kept.retry_after_seconds,
+        call: kept.call.map(Cow::into_owned),
     }
 }
 
@@ -474,7 +528,11 @@ impl Retell for Retelling {
             return None;
         }
         match row.kind.known()? {
-            row::Kind::Check => Some(Retold::of(CheckRequest { endpoint_key: row.subject.clone(), session_id: row.session.clone() })),
+            row::Kind::Check => Some(Retold::of(CheckRequest {
+                endpoint_key: row.subject.clone(),
+                session_id: row.session.clone(),
+                call: logged::read::<KeptCheck<'_>>(&row.input).call.map(Cow::into_owned),
+            })),
             row::Kind::Record => Some(Retold::of(recorded_again(row, None))),
             // An operator's word left its events.
             row::Kind::Admin => None,
@@ -539,7 +597,7 @@ mod tests {
     use serde_json::json;
 
     fn check(session: &str) -> CheckRequest {
-        CheckRequest { endpoint_key: "api".into(), session_id: session.into() }
+        CheckRequest { endpoint_key: "api".into(), session_id: session.into(), call: None }
     }
 
     fn result(session: &str, failed: bool) -> RecordRequest {
@@ -551,6 +609,8 @@ mod tests {
             status_code: None,
             latency_ms: None,
             permit_id: None,
+            retry_after_seconds: None,
+            call: None,
         }
     }
 
@@ -701,6 +761,43 @@ mod tests {
         let slow = |latency| RecordRequest { latency_ms: Some(latency), ..result("a", false) };
         assert_eq!(story.at(0).tells(&slow(500)), None);
         assert_eq!(story.at(0).tells(&slow(501)), Some(Notice::CircuitTripped));
+    }
+
+    #[test]
+    fn an_endpoint_that_says_when_to_come_back_is_left_alone_until_then() {
+        let mut story = Story::default();
+        let busy = |seconds| RecordRequest { retry_after_seconds: Some(seconds), ..result("a", true) };
+        for _ in 0..9 {
+            assert_eq!(story.at(0).tells(&busy(120)), None);
+        }
+        assert_eq!(story.at(0).tells(&busy(120)), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(45_000).refuses(&check("b")), Reason::CircuitJustTripped);
+        assert_eq!(story.retry_after_seconds(), Some(75), "120 s in all, not the 45 of the settings");
+        assert!(story.at(120_000).allows(&check("b")));
+        let permit = text(story.fact("permit_id"));
+        let again = RecordRequest { retry_after_seconds: Some(u64::MAX), ..permitted("b", true, &permit) };
+        assert_eq!(story.at(120_000).tells(&again), Some(Notice::CircuitTripped));
+        assert_eq!(story.at(121_000).refuses(&check("c")), Reason::CircuitJustTripped);
+        assert_eq!(story.retry_after_seconds(), Some(599), "ten minutes at most");
+    }
+
+    #[test]
+    fn calls_that_a_door_passes_on_have_no_ceiling_of_their_run_and_are_known_by_their_permits() {
+        let mut story = Story::default();
+        let call = || Some(PassedCall { upstream: "openai".into(), ..PassedCall::default() });
+        let ask = || CheckRequest { call: call(), ..check("run") };
+        let ended =
+            |failed, permit: Option<&str>| RecordRequest { call: call(), permit_id: permit.map(str::to_owned), ..result("run", failed) };
+        for _ in 0..9 {
+            assert!(story.at(0).allows(&ask()), "a client tries again by itself");
+            story.at(0).tells(&ended(true, None));
+        }
+        assert!(story.at(0).allows(&check("run")), "nor does it count where others ask for that session");
+        assert_eq!(story.at(0).tells(&ended(true, None)), Some(Notice::CircuitTripped));
+        assert!(story.at(45_000).allows(&ask()));
+        let permit = text(story.fact("permit_id"));
+        assert_eq!(story.at(46_000).tells(&ended(false, None)), None, "a call of the same run that was on its way tests nothing");
+        assert_eq!(story.at(46_000).tells(&ended(false, Some(&permit))), Some(Notice::CircuitClosed));
     }
 
     #[test]

@@ -212,6 +212,11 @@ fn suited(route: usize, mut body: serde_json::Value, flag: bool, number: u64) ->
     if path == "/guard/stall" {
         body["error"] = if flag { "no such file".into() } else { serde_json::Value::Null };
     }
+    if path == "/guard/agent-run" {
+        let step =
+            |count: u64| json!({"id": format!("{}-{count}", body["usd"]), "tool": body["tool"], "args": "a", "result": number.to_string()});
+        body["steps"] = (0..2 + number + u64::from(flag)).map(step).collect();
+    }
     if path == "/guard/tool-call" && flag {
         body["tool"] = "search_knowledge".into();
         body["args"] = json!({ "query": body["query"] });

@@ -12,7 +12,7 @@ use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubt, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
-use runguard_core::detect::stall::{Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{Deed, Ladder, Rung, StallSettings, StallState, Step, Verdict, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::limits::InvalidSetting;
 use runguard_core::reason::{GuardName, Reason};
@@ -53,6 +53,12 @@ pub static ROUTE: Route = Route {
         Field::optional("error", Kind::Text, "The error, when it failed.", "\"no such file\""),
         Field::optional("error_hash", Kind::Hash, "A hash of the error, instead of comparing it; also of one without words.", "\"51d0\""),
         Field::optional("round", Kind::Id, "The model's turn: the same call twice in one turn is one.", "\"7\""),
+        Field::optional(
+            "does",
+            Kind::Text,
+            "What the call does, where its arguments are not told: looks, runs, changes, restores, `writes FILE LEAVES`, `edits FILE BY` or `undoes FILE`, in hex.",
+            "\"runs\"",
+        ),
         Field::optional("message", Kind::Text, "What the model said without calling anything.", "\"Let me think.\""),
         Field::optional("message_hash", Kind::Hash, "A hash of the message, instead of it.", "\"c3a8\""),
         Field::optional("new_turn", Kind::Flag, "A person has spoken: everything starts anew.", "false"),
@@ -63,7 +69,16 @@ pub static ROUTE: Route = Route {
         says("count", AnswerKind::Whole, "What it counted."),
         says("nudge", AnswerKind::Text, "A sentence for the model."),
     ],
-    reasons: &[Reason::StalledIdentical, Reason::StalledCycle, Reason::StalledNoNews, Reason::StalledSameError, Reason::StalledMessages],
+    reasons: &[
+        Reason::StalledIdentical,
+        Reason::StalledCycle,
+        Reason::StalledNoNews,
+        Reason::StalledSameError,
+        Reason::StalledMessages,
+        Reason::StalledUnmoved,
+        Reason::StalledPutBack,
+        Reason::StalledSameResult,
+    ],
     read: |input| Box::new(Request::read(input)),
 };
 
@@ -85,8 +100,22 @@ impl GuardSettings for Settings {
         Setting { key: "novelty_window", about: "Latest calls that are looked at for something new; 0 switches it off." },
         Setting { key: "novelty_max_new", about: "At most this many new ones among them are a stall." },
         Setting { key: "novelty_rung", about: "What happens then: observe, steer, block or stop." },
+        Setting { key: "novelty_nudges", about: "How often the model is told before that; 0 is at once." },
         Setting { key: "same_error", about: "The same error in a row, whatever the arguments." },
         Setting { key: "messages", about: "The same message in a row, or rounds of two alternating ones." },
+        Setting {
+            key: "unmoved",
+            about: "The same check with the same outcome although something was changed in between: times that steer, block, stop.",
+        },
+        Setting { key: "put_back", about: "A file that comes back to what it had been: times that steer, block, stop." },
+        Setting {
+            key: "same_result",
+            about: "Calls in a row that look at different things and give the same: how many steer, block, stop.",
+        },
+        Setting {
+            key: "long_run",
+            about: "A run of more calls is a long one: what unmoved or put_back told the model of ends it when it comes again; 0: never.",
+        },
         Setting { key: "polling", about: "Tools that wait for something; their repeats do not count." },
         Setting { key: "mutating", about: "Tools that change the world; after a success, trying again is a new experiment." },
         Setting { key: "highest", about: "The highest rung: observe watches and never interferes." },
@@ -122,21 +151,61 @@ pub struct Seen {
     cycle_max_period: u32,
 }
 
+impl Seen {
+    pub(super) fn round(&self) -> Option<u64> {
+        self.round
+    }
+
+    fn step(&self, deed: Deed) -> Step<'_> {
+        let Self { tool, args, result, error, round, .. } = self;
+        Step { tool, args: *args, result: *result, error: *error, round: *round, deed }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
     Called(Seen),
-    Said { text: u64, messages: Ladder },
+    Said {
+        text: u64,
+        messages: Ladder,
+    },
     UserSpoke,
+    /// A call of which it is known what it does.
+    Did(Seen, Deed),
 }
 
 impl Event {
-    /// Applies it, and gives the verdict by these settings.
-    fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
+    /// A call, with what of the settings decides how it changes a state.
+    pub(super) fn called(settings: &StallSettings, step: Step<'_>) -> Self {
+        let is_one_of = |tools: &[String]| tools.iter().any(|tool| tool == step.tool);
+        let seen = Seen {
+            tool: step.tool.to_owned(),
+            args: step.args,
+            result: step.result,
+            error: step.error,
+            round: step.round,
+            polling: is_one_of(&settings.polling),
+            mutating: is_one_of(&settings.mutating),
+            cycle: settings.cycle,
+            cycle_max_period: settings.cycle_max_period,
+        };
+        if step.deed == Deed::Unknown { Self::Called(seen) } else { Self::Did(seen, step.deed) }
+    }
+
+    /// The call it tells of, if it does.
+    pub(super) fn call(self) -> Option<(Seen, Deed)> {
         match self {
-            Self::Called(seen) => {
-                let Seen { tool, args, result, error, round, .. } = seen;
-                state.observe(settings, Step { tool, args: *args, result: *result, error: *error, round: *round })
-            }
+            Self::Called(seen) => Some((seen, Deed::Unknown)),
+            Self::Did(seen, deed) => Some((seen, deed)),
+            Self::Said { .. } | Self::UserSpoke => None,
+        }
+    }
+
+    /// Applies it, and gives the verdict by these settings.
+    pub(super) fn happen(&self, settings: &StallSettings, state: &mut StallState) -> Verdict {
+        match self {
+            Self::Called(seen) => state.observe(settings, seen.step(Deed::Unknown)),
+            Self::Did(seen, deed) => state.observe(settings, seen.step(*deed)),
             Self::Said { text, .. } => state.message(settings, *text),
             Self::UserSpoke => {
                 *state = StallState::default();
@@ -146,10 +215,10 @@ impl Event {
     }
 
     /// Settings that change a state as those did under which the event was made.
-    fn settings(&self) -> StallSettings {
+    pub(super) fn settings(&self) -> StallSettings {
         let only = |tool: &str, applies: bool| if applies { vec![tool.to_owned()] } else { Vec::new() };
         match self {
-            Self::Called(seen) => StallSettings::silent()
+            Self::Called(seen) | Self::Did(seen, _) => StallSettings::silent()
                 .polling(only(&seen.tool, seen.polling))
                 .mutating(only(&seen.tool, seen.mutating))
                 .cycle(seen.cycle)
@@ -179,7 +248,7 @@ impl Guard for Stall {
 
 #[derive(Debug)]
 enum What {
-    Call { args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64> },
+    Call { args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, deed: Deed },
     Message(u64),
     UserMessage,
 }
@@ -205,25 +274,18 @@ impl Request {
             let args = text_or("args_hash").or_else(|| input.json("args").map(|args| xxh3_64(fingerprint::of_json(args).as_bytes())));
             let result = text_or("result_hash").or_else(|| input.json("result").map(|result| result_fingerprint(result.get())));
             let error = text_or("error_hash").or_else(|| (!error.is_empty()).then(|| error_fingerprint(&error)));
-            What::Call { args: args.unwrap_or(0), result, error, round: text_or("round") }
+            let told = || Deed::from_text(&input.text("does"));
+            let deed = input.json("args").map_or_else(told, |args| Deed::of(&tool, args.get()));
+            What::Call { args: args.unwrap_or(0), result, error, round: text_or("round"), deed }
         };
         Self { session_id: input.text("session_id"), tool: runguard_core::text::cut(&tool, 256).to_owned(), what, error }
     }
 
     fn event(&self, settings: &StallSettings) -> Event {
-        let is_one_of = |tools: &[String]| tools.contains(&self.tool);
         match self.what {
-            What::Call { args, result, error, round } => Event::Called(Seen {
-                tool: self.tool.clone(),
-                args,
-                result,
-                error,
-                round,
-                polling: is_one_of(&settings.polling),
-                mutating: is_one_of(&settings.mutating),
-                cycle: settings.cycle,
-                cycle_max_period: settings.cycle_max_period,
-            }),
+            What::Call { args, result, error, round, deed } => {
+                Event::called(settings, Step { tool: &self.tool, args, result, error, round, deed })
+            }
             What::Message(text) => Event::Said { text, messages: settings.messages },
             What::UserMessage => Event::UserSpoke,
         }
@@ -242,13 +304,16 @@ fn traced(logged: &Logged<'_>) -> Traced {
     let kept: Kept<'_> = logged::read(&logged.row.input);
     let shown = kept.error.to_string();
     match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
-        Some(Event::Called(Seen { args, result, error, .. })) => Traced::Call { arguments: Some(args), result, error, shown },
+        Some(Event::Called(Seen { args, result, error, .. })) => {
+            Traced::Call { arguments: Some(args), result, error, shown, deed: Deed::Unknown }
+        }
+        Some(Event::Did(Seen { args, result, error, .. }, deed)) => Traced::Call { arguments: Some(args), result, error, shown, deed },
         Some(Event::Said { text, .. }) => Traced::Message(text),
         Some(Event::UserSpoke) => Traced::UserSpoke,
         None if logged.row.subject.is_empty() => Traced::UserSpoke,
         None => {
             let error = (!shown.is_empty()).then(|| error_fingerprint(&shown));
-            Traced::Call { arguments: None, result: None, error, shown }
+            Traced::Call { arguments: None, result: None, error, shown, deed: Deed::Unknown }
         }
     }
 }
@@ -257,7 +322,8 @@ fn traced(logged: &Logged<'_>) -> Traced {
 pub(crate) fn again(logged: &Logged<'_>, _terms: &Terms<'_>, doubts: &mut Doubts) -> Option<Retold> {
     let row = logged.row;
     let what = match logged.events::<Event>().and_then(|events| events.into_iter().next()) {
-        Some(Event::Called(Seen { args, result, error, round, .. })) => What::Call { args, result, error, round },
+        Some(Event::Called(Seen { args, result, error, round, .. })) => What::Call { args, result, error, round, deed: Deed::Unknown },
+        Some(Event::Did(Seen { args, result, error, round, .. }, deed)) => What::Call { args, result, error, round, deed },
         Some(Event::Said { text, .. }) => What::Message(text),
         Some(Event::UserSpoke) => What::UserMessage,
         None => {

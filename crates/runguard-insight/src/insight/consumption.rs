@@ -63,7 +63,7 @@ pub struct Day {
     pub bot: String,
     pub sessions: u64,
     pub operations: u64,
-    /// Operations that ask a model.
+    /// Steps that ask a model, however many operations each is billed as.
     pub ai_steps: u64,
     pub credits: f64,
     pub usd: f64,
@@ -132,8 +132,9 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
             weeks.entry((week.clone(), None)).or_default().sessions.add(&cell.sessions);
             continue;
         }
-        let operations = (cell.allowed + cell.would_block) * u64::from(savings.operations_of(guard));
-        let ai_steps = if kind == Billed::AiStep { operations } else { 0 };
+        let done = cell.allowed + cell.would_block;
+        let operations = done * u64::from(savings.operations_of(guard));
+        let ai_steps = if kind == Billed::AiStep { done } else { 0 };
         let add = |sum: &mut Sum| {
             sum.operations += operations;
             sum.ai_steps += ai_steps;
@@ -144,8 +145,6 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
         add(weeks.entry((week.clone(), None)).or_default());
         add(steps.entry((day.clone(), place.tenant.clone(), place.first.clone(), place.second.clone())).or_default());
     }
-    let credits = |operations: u64| operations as f64 * savings.credits_per_operation;
-    let usd = |operations: u64| operations as f64 * savings.usd_per_operation;
     let mut shown_days: Vec<Day> = days
         .into_iter()
         .map(|((day, bot), sum)| Day {
@@ -154,8 +153,8 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
             sessions: sum.sessions.count(),
             operations: sum.operations,
             ai_steps: sum.ai_steps,
-            credits: credits(sum.operations),
-            usd: usd(sum.operations),
+            credits: savings.credits(sum.operations),
+            usd: savings.usd(sum.operations),
             refused: sum.refused,
         })
         .collect();
@@ -168,8 +167,8 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
             guard: guard.into(),
             step: step.into(),
             operations: sum.operations,
-            credits: credits(sum.operations),
-            usd: usd(sum.operations),
+            credits: savings.credits(sum.operations),
+            usd: savings.usd(sum.operations),
             refused: sum.refused,
         })
         .collect();
@@ -256,7 +255,7 @@ mod tests {
         );
         let first = &shown.days[0];
         assert_eq!((first.day.as_str(), first.bot.as_str(), first.sessions), ("2023-11-13", "shop", 2));
-        assert_eq!((first.operations, first.ai_steps, first.refused), (5, 4, 1));
+        assert_eq!((first.operations, first.ai_steps, first.refused), (5, 2, 1));
         assert!((first.credits - 10.0).abs() < 1e-9 && (first.usd - 2.5).abs() < 1e-9);
         assert_eq!(shown.days.len(), 2);
         let heaviest = &shown.steps[0];

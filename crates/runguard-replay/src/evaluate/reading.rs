@@ -1,6 +1,7 @@
 //! Every run of many files, on many threads, in bounded memory.
 
-use crate::format::{Format, Input, Runs, input};
+use crate::format::{Format, Input, OpenError, Runs, input};
+use crate::labels::Labels;
 use crate::packed::{Frame, Frames, is_packed};
 use crate::trace::{Broken, Detail, Line, Lines, ReadAt, Run};
 use std::path::{Path, PathBuf};
@@ -18,12 +19,34 @@ const WAITING: usize = 2;
 /// Broken lines that are told one by one; all are counted.
 const TOLD: usize = 100;
 
+/// The runs that are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded<'a> {
+    pub files: &'a [PathBuf],
+    /// What was named. A file that was only found in a folder may hold something else, and is not complained about.
+    pub given: &'a [PathBuf],
+    /// Without one, each file's is guessed from its content.
+    pub format: Option<Format>,
+    /// What is known of their ends besides what they say.
+    pub labels: &'a Labels,
+}
+
+impl<'a> Recorded<'a> {
+    /// The runs of files that were all named.
+    pub fn of(files: &'a [PathBuf], labels: &'a Labels) -> Self {
+        Self { files, given: files, format: None, labels }
+    }
+
+    /// Whether a file that is not read is simply none of ours.
+    pub(crate) fn is_left_alone(&self, path: &Path, error: &OpenError) -> bool {
+        matches!(error, OpenError::Unknown { .. }) && !self.given.iter().any(|given| given == path)
+    }
+}
+
 /// What is read, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading<'a> {
-    pub files: &'a [PathBuf],
-    /// Without one, each file's is guessed from its content.
-    pub format: Option<Format>,
+    pub recorded: Recorded<'a>,
     pub detail: Detail,
     /// With one, everything is done on the thread that asks.
     pub threads: usize,
@@ -88,6 +111,8 @@ pub struct Unread {
     pub count: u64,
     /// By file.
     pub by_file: Vec<u64>,
+    /// Found in folders, and no recorded runs.
+    pub left_alone: Vec<PathBuf>,
 }
 
 impl Unread {
@@ -114,6 +139,7 @@ impl Unread {
         self.first.extend(other.first);
         self.first.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
         self.first.truncate(TOLD);
+        self.left_alone.extend(other.left_alone);
     }
 }
 
@@ -187,7 +213,8 @@ impl<W: Worker> Crew<'_, W> {
     fn work(&mut self, Batch { number, file, path, load }: Batch) {
         let mut order = Order { batch: number, number: 0, file: file as u32 };
         let (mut runs, mut steps) = (0, 0);
-        let mut give = |run: Run| {
+        let mut give = |mut run: Run| {
+            self.reading.recorded.labels.label(&mut run);
             runs += 1;
             steps += run.steps.len() as u64;
             self.worker.run(run, order);
@@ -224,7 +251,7 @@ impl<W: Worker> Crew<'_, W> {
 fn read(reading: &Reading<'_>, unread: &mut Unread, send: &mut dyn FnMut(Batch) -> bool) {
     let mut number = 0;
     let mut bytes_before = 0;
-    for (file, path) in reading.files.iter().enumerate() {
+    for (file, path) in reading.recorded.files.iter().enumerate() {
         let mut source = Source { reading, file, path: path.as_path().into(), number: &mut number, bytes_before, unread, send };
         if let Err(problem) = source.read() {
             source.unread.tell(file, Broken { file: path.clone(), line: 0, problem });
@@ -260,7 +287,8 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn read(&mut self) -> Result<(), String> {
-        let Reading { format, detail, .. } = *self.reading;
+        let Reading { recorded, detail, .. } = *self.reading;
+        let format = recorded.format;
         let packed = match format {
             Some(format) => format == Format::Packed,
             None => is_packed(&self.path).map_err(|error| error.to_string())?,
@@ -270,7 +298,14 @@ impl Source<'_> {
             self.batches(frames, Frames::bytes_read, |frame| frame.bytes.len(), Load::Frames);
             return Ok(());
         }
-        match input(&self.path, format, detail).map_err(|error| error.to_string())? {
+        let input = match input(&self.path, format, detail) {
+            Err(error) if recorded.is_left_alone(&self.path, &error) => {
+                self.unread.left_alone.push(self.path.to_path_buf());
+                return Ok(());
+            }
+            input => input.map_err(|error| error.to_string())?,
+        };
+        match input {
             Input::Lines(lines, parse) => {
                 let load = |lines| Load::Lines(lines, parse);
                 self.batches(lines, Lines::bytes_read, |line| line.bytes.len(), load);

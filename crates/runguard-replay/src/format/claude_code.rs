@@ -1,34 +1,17 @@
 //! Transcripts of Claude Code: the JSON lines it keeps of a session, and those it prints with `--output-format stream-json`.
 //!
-//! A message of the model is written as several lines, one a block, with the same message id and the same usage on each: the
-//! lines are one turn, and its tokens count once. A sub-agent's lines (`isSidechain`) are a run of their own; for the session
-//! that called it, it is one call. What the program itself says in the model's name (an API that failed) is no turn.
+//! A message of the model is written as several lines, one a block, with the same message id: the lines are one turn, and its
+//! tokens count once. Only the last of them knows what the answer cost, and with calls side by side the result of one may stand
+//! between the lines: the message goes on after it. A sub-agent's lines (`isSidechain`) are a run of their own; for the session
+//! that called it, it is one call. What the program itself says in the model's name (an API that failed) is no turn. Lines that are
+//! neither of a user nor of an assistant (settings, titles, summaries, whatever comes) hold no step.
 
 use super::conversation::{Conversation, Spent, Turn, millis_of};
 use super::grouped::{Grouped, Open};
 use super::message::{Message, Role, text};
 use super::{Out, Reader};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
-
-/// Lines that hold no step.
-const NO_STEPS: [&str; 15] = [
-    "summary",
-    "system",
-    "file-history-snapshot",
-    "queue-operation",
-    "progress",
-    "attachment",
-    "result",
-    "stream_event",
-    "last-prompt",
-    "custom-title",
-    "ai-title",
-    "agent-name",
-    "mode",
-    "permission-mode",
-    "rate_limit_event",
-];
+use std::collections::HashMap;
 
 #[derive(Debug, Default)]
 pub(super) struct ClaudeCode {
@@ -38,19 +21,48 @@ pub(super) struct ClaudeCode {
 #[derive(Debug)]
 struct Session {
     conversation: Conversation,
-    /// The message whose lines are coming in, and the turn so far.
+    /// The message whose lines are coming in, and what of it no step was made of yet.
     message: String,
     turn: Option<Turn>,
-    paid: HashSet<String>,
+    /// What is known of each message so far.
+    told: HashMap<String, Told>,
     /// Of the whole session, when it says so at its end.
     total_dollars: Option<f64>,
     strays: Vec<u64>,
 }
 
+/// Of a message whose lines came in.
+#[derive(Debug, Default)]
+struct Told {
+    /// As the last of its lines has it.
+    spent: Spent,
+    /// Where that stands: its first step. Without one it is owed by the next.
+    step: Option<usize>,
+    has_calls: bool,
+}
+
 impl Session {
+    /// What has come in of a message becomes steps; more of it may follow.
     fn flush(&mut self) {
-        if let Some(turn) = self.turn.take() {
+        let Some(mut turn) = self.turn.take() else { return };
+        if self.message.is_empty() {
             self.conversation.turn(&turn);
+            return;
+        }
+        let told = self.told.entry(self.message.clone()).or_default();
+        // Words beside calls are no message, on whichever line the calls stand.
+        if told.has_calls {
+            turn.text.clear();
+        }
+        told.has_calls |= !turn.calls.is_empty();
+        let before = self.conversation.steps();
+        let spent = std::mem::take(&mut turn.spent);
+        let more = Spent { tokens: spent.tokens - told.spent.tokens, dollars: spent.dollars - told.spent.dollars };
+        self.conversation.spend_on(told.step, more);
+        told.spent = spent;
+        self.conversation.turn(&turn);
+        if told.step.is_none() && self.conversation.steps() > before {
+            told.step = Some(before);
         }
     }
 
@@ -62,11 +74,11 @@ impl Session {
         if !message.model.is_empty() {
             self.conversation.run.model.clone_from(&message.model);
         }
-        let is_first = id.is_empty() || self.paid.insert(id.to_owned());
+        let known = self.told.get(id).map(|told| told.spent).unwrap_or_default();
         let spent = message.spent();
-        let turn = self.turn.get_or_insert_with(|| Turn { at_millis, ..Turn::default() });
-        // Later lines of a message know its usage better.
-        if is_first || turn.spent != Spent::default() {
+        let turn = self.turn.get_or_insert_with(|| Turn { at_millis, spent: known, ..Turn::default() });
+        // Later lines of a message know its usage better; a line told again, or without a report, does not.
+        if spent.tokens >= turn.spent.tokens {
             turn.spent = spent;
         }
         // Words of a message that goes on to call a tool: should the transcript end before the call, they are no message.
@@ -80,7 +92,11 @@ impl Session {
     }
 
     fn user(&mut self, line: u64, message: &Message, is_said: bool) {
-        self.flush();
+        // Results alone do not end a message that has only begun to speak.
+        let is_speaking = self.turn.as_ref().is_some_and(|turn| turn.calls.is_empty());
+        if !is_speaking || message.answers.is_empty() {
+            self.flush();
+        }
         if message.answers.iter().filter(|answer| !self.conversation.answer(answer)).count() > 0 {
             self.strays.push(line);
         }
@@ -122,11 +138,11 @@ impl Reader for ClaudeCode {
         };
         let kind = text(record, &["type"]);
         let session = text(record, &["sessionId", "session_id"]);
-        let is_turn = matches!(kind, "user" | "assistant");
-        if !is_turn && (kind.is_empty() || !NO_STEPS.contains(&kind)) {
-            out.broken(line, format!("the type \"{}\" is not known in a transcript", crate::trace::shown(kind)));
+        if kind.is_empty() {
+            out.broken(line, "not a line of a transcript: it has no type");
             return;
         }
+        let is_turn = matches!(kind, "user" | "assistant");
         let message = match record.get("message").filter(|_| is_turn) {
             Some(message) => Message::read(message),
             None => None,
@@ -135,10 +151,12 @@ impl Reader for ClaudeCode {
             out.broken(line, "a line of a user or an assistant without a message");
             return;
         }
-        if session.is_empty() {
-            if is_turn {
-                out.broken(line, "a line without a session (sessionId)");
-            }
+        if session.is_empty() && is_turn {
+            out.broken(line, "a line without a session (sessionId)");
+            return;
+        }
+        // Of the lines that are no turns, only the end of a printed session tells something of its run.
+        if !is_turn && (session.is_empty() || kind != "result") {
             return;
         }
         let parent = text(record, &["parent_tool_use_id"]);
@@ -159,7 +177,7 @@ impl Reader for ClaudeCode {
             conversation: out.conversation(name.clone(), line),
             message: String::new(),
             turn: None,
-            paid: HashSet::new(),
+            told: HashMap::new(),
             total_dollars: None,
             strays: Vec::new(),
         };

@@ -5,7 +5,7 @@
 //! each other by the call's id, or, where there is none, in the order they were made.
 
 use crate::trace::{Detail, Kind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
-use runguard_core::detect::stall::{error_fingerprint, result_fingerprint};
+use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
 use runguard_core::prices::{Prices, Usage};
 use serde_json::Value;
@@ -40,16 +40,22 @@ pub(super) struct Spent {
     pub(super) dollars: f64,
 }
 
+static PRICES: LazyLock<Prices> = LazyLock::new(Prices::bundled);
+
+/// Whether it is the name of a model that the table of prices knows.
+pub(super) fn has_price(model: &str) -> bool {
+    PRICES.price(model).is_some()
+}
+
 impl Spent {
     /// The source's own cost, or else by the table of prices.
     pub(super) fn of(model: &str, usage: &Usage, cost: Option<f64>) -> Self {
-        static PRICES: LazyLock<Prices> = LazyLock::new(Prices::bundled);
         let by_table = || PRICES.price(model).map_or(0.0, |(price, _)| price.cost(usage).as_dollars());
         let dollars = cost.filter(|cost| cost.is_finite() && *cost >= 0.0).unwrap_or_else(by_table);
         Self { tokens: usage.total_tokens(), dollars }
     }
 
-    fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.dollars += other.dollars;
     }
@@ -79,23 +85,23 @@ pub(super) struct Conversation {
 
 impl Conversation {
     pub(super) fn new(id: String, source: &str, place: ReadAt, detail: Detail) -> Self {
-        let run = Run {
-            id,
-            source: source.to_owned(),
-            task: String::new(),
-            model: String::new(),
-            agent: String::new(),
-            success: None,
-            stuck: None,
-            native_tools: None,
-            place,
-            steps: Vec::new(),
-        };
+        let run = Run::new(id, source, place);
         Self { run, detail, names: Names::default(), waiting: HashMap::new(), nameless: Vec::new(), owed: Spent::default() }
     }
 
     pub(super) fn spend(&mut self, spent: Spent) {
         self.owed.add(spent);
+    }
+
+    /// More was spent on a step that is made; without one the next bears it.
+    pub(super) fn spend_on(&mut self, step: Option<usize>, more: Spent) {
+        match step.and_then(|step| self.run.steps.get_mut(step)) {
+            Some(step) => {
+                step.tokens = step.tokens.saturating_add(more.tokens);
+                step.dollars += more.dollars;
+            }
+            None => self.owed.add(more),
+        }
     }
 
     fn push(&mut self, kind: Kind, tool: &str, args: u64, shown_args: impl FnOnce() -> String, at_millis: Option<i64>) -> usize {
@@ -106,6 +112,7 @@ impl Conversation {
             args,
             result: None,
             error: None,
+            deed: Deed::Unknown,
             tokens: owed.tokens,
             dollars: owed.dollars,
             at_millis,
@@ -115,7 +122,9 @@ impl Conversation {
     }
 
     fn call(&mut self, call: &ToolCall, at_millis: Option<i64>) -> usize {
-        self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis)
+        let step = self.push(Kind::Call, &call.tool, args_fingerprint(&call.args), || args_text(&call.args), at_millis);
+        self.run.steps[step].deed = Deed::of(&call.tool, &args_text(&call.args));
+        step
     }
 
     /// A turn with calls is those calls, in order; one without is a message. A turn that says nothing is none, but is paid.
@@ -206,6 +215,19 @@ impl Conversation {
         }
     }
 
+    /// What is known of the whole run alone: a share to each step. Nothing where the steps say it themselves.
+    pub(super) fn spread(&mut self, whole: Spent) {
+        let steps = &mut self.run.steps;
+        let count = steps.len() as u64;
+        if count == 0 || steps.iter().any(|step| step.tokens > 0 || step.dollars > 0.0) {
+            return;
+        }
+        for (index, step) in (0_u64..).zip(steps) {
+            step.tokens = whole.tokens / count + u64::from(index < whole.tokens % count);
+            step.dollars = whole.dollars / count as f64;
+        }
+    }
+
     pub(super) fn steps(&self) -> usize {
         self.run.steps.len()
     }
@@ -261,11 +283,20 @@ fn object_says_error(text: &str) -> bool {
     says || is_error == Some(true)
 }
 
-/// Milliseconds since the epoch, of a time as ISO 8601 writes it. Without a zone it is UTC, as the sources that leave it out say.
+/// Milliseconds since the epoch, of a time as ISO 8601 writes it.
 pub(super) fn millis_of(text: &str) -> Option<i64> {
+    time_of(text).map(jiff::Timestamp::as_millisecond)
+}
+
+pub(super) fn nanos_of(text: &str) -> Option<i128> {
+    time_of(text).map(jiff::Timestamp::as_nanosecond)
+}
+
+/// Without a zone it is UTC, as the sources that leave it out say.
+fn time_of(text: &str) -> Option<jiff::Timestamp> {
     if let Ok(at) = text.parse::<jiff::Timestamp>() {
-        return Some(at.as_millisecond());
+        return Some(at);
     }
     let civil: jiff::civil::DateTime = text.parse().ok()?;
-    civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().as_millisecond())
+    civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp())
 }

@@ -12,6 +12,7 @@ use super::grouped::{Grouped, Open};
 use super::{OpenError, Out, Reader};
 use crate::trace::{Broken, Detail, Kind as StepKind, MESSAGE, Names, ReadAt, Run, Step, Texts, shown};
 use runguard_core::GuardName;
+use runguard_core::detect::stall::Deed;
 use runguard_core::row::{Effect, Kind, Named, Row};
 use runguard_guards::guard::GuardEntry;
 use runguard_guards::logged::{self, Logged, Traced, Traces};
@@ -93,18 +94,7 @@ impl Session {
             GuardName::ALL.iter().filter_map(|guard| Some((*guard, GuardEntry::of(*guard).traces?))).collect();
         doors.sort_by_key(|(guard, traces)| (std::cmp::Reverse(asked(*guard)), traces.rank));
         let door = doors.first().map(|(guard, _)| *guard).filter(|guard| asked(*guard) > 0);
-        let mut run = Run {
-            id: self.name,
-            source: super::Format::DecisionLog.code().to_owned(),
-            task: String::new(),
-            model: String::new(),
-            agent: String::new(),
-            success: None,
-            stuck: None,
-            native_tools: None,
-            place: self.place,
-            steps: Vec::new(),
-        };
+        let mut run = Run::new(self.name, super::Format::DecisionLog.code(), self.place);
         let mut names = Names::default();
         let (mut owed, mut spent_tokens) = (0.0, HashMap::new());
         for decided in &self.rows {
@@ -165,21 +155,27 @@ fn pay(run: &mut Run, row: &Row, spent_tokens: &mut HashMap<String, u64>) -> f64
 /// A call or a message; anything else is not a step.
 fn step_of(Decided { row, at_millis, .. }: &Decided, traced: &Traced, names: &mut Names, detail: Detail) -> Option<Step> {
     let unknown = xxh3_64(row.id.as_bytes());
-    let (kind, tool, args, result, error, given) = match traced {
-        Traced::Call { arguments, result, error, shown } => {
-            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str())
+    let (kind, tool, args, result, error, given, deed) = match traced {
+        Traced::Call { arguments, result, error, shown, deed } => {
+            (StepKind::Call, row.subject.as_str(), arguments.unwrap_or(unknown), *result, *error, shown.as_str(), *deed)
         }
-        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, ""),
+        Traced::Message(text) => (StepKind::Message, MESSAGE, *text, None, None, "", Deed::Unknown),
         Traced::UserSpoke | Traced::Result { .. } | Traced::Nothing => return None,
     };
     let texts = (detail == Detail::Texts).then(|| Box::new(Texts { args: shown(&row.input), result: shown(given) }));
-    Some(Step { kind, tool: names.name(tool), args, result, error, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
+    Some(Step { kind, tool: names.name(tool), args, result, error, deed, tokens: 0, dollars: 0.0, at_millis: *at_millis, texts })
 }
 
 /// A question to a guard that is not asked at every call: of itself, about its subject.
 fn step_of_flow(decided: &Decided, names: &mut Names, detail: Detail) -> Option<Step> {
     let row = &decided.row;
-    let traced = Traced::Call { arguments: Some(xxh3_64(row.subject.as_bytes())), result: None, error: None, shown: String::new() };
+    let traced = Traced::Call {
+        arguments: Some(xxh3_64(row.subject.as_bytes())),
+        result: None,
+        error: None,
+        shown: String::new(),
+        deed: Deed::Unknown,
+    };
     Some(Step { tool: names.name(row.guard.code()), ..step_of(decided, &traced, names, detail)? })
 }
 

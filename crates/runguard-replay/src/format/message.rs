@@ -79,6 +79,16 @@ fn part_text(part: &Value) -> Option<&str> {
     }
 }
 
+/// Who speaks, of a message that says so.
+pub(super) fn role_of(message: &Value) -> Option<Role> {
+    Some(match message.get("role")?.as_str()? {
+        "assistant" | "model" | "ai" => Role::Assistant,
+        "user" | "human" => Role::User,
+        "tool" | "function" => Role::Tool,
+        _ => Role::Other,
+    })
+}
+
 impl Message {
     fn new(role: Role) -> Self {
         Self {
@@ -103,12 +113,7 @@ impl Message {
         if object.get("role").is_none_or(Value::is_null) {
             return Self::item(object);
         }
-        let role = match object.get("role")?.as_str()? {
-            "assistant" | "model" | "ai" => Role::Assistant,
-            "user" | "human" => Role::User,
-            "tool" | "function" => Role::Tool,
-            _ => Role::Other,
-        };
+        let role = role_of(value)?;
         let mut message = Self::new(role);
         message.is_item =
             role == Role::Assistant && text(object, &["type"]) == "message" && object.get("usage").is_none() && is_items(object);
@@ -391,7 +396,11 @@ pub(super) fn asked(value: &Value) -> Vec<Message> {
                 Ok(inner @ (Value::Object(_) | Value::Array(_))) if !all(&inner).is_empty() => all(&inner),
                 _ => vec![Message { text: text.clone(), ..Message::new(Role::User) }],
             },
-            Value::Array(values) => values.iter().flat_map(all).collect(),
+            // What the model said before is not read at all: it is most of a long conversation.
+            Value::Array(values) => {
+                let news = values.iter().rposition(|value| role_of(value) == Some(Role::Assistant)).unwrap_or(0);
+                values.iter().skip(news).flat_map(all).collect()
+            }
             Value::Object(object) => Message::read(value)
                 .map(|message| vec![message])
                 .or_else(|| first(object, &["messages", "input", "inputs"]).map(all))

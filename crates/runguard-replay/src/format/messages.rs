@@ -8,6 +8,7 @@ use super::conversation::{Conversation, Spent};
 use super::message::{Ear, Message, Role, answered, text, usage_of_response};
 use super::spans::turn_of;
 use super::{Out, Reader};
+use crate::labels::verdict_of;
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -64,7 +65,9 @@ impl Messages {
             !open.is_list && open.heard.len() > 1 && prints.len() > open.heard.len() && prints.starts_with(&open.heard)
         });
         if !goes_on {
-            let id = ["id", "run_id", "conversation_id", "session_id", "trace_id", "instance_id"].iter().find_map(|name| object.get(*name));
+            let id = ["id", "run_id", "conversation_id", "session_id", "trace_id", "instance_id", "task_id"]
+                .iter()
+                .find_map(|name| object.get(*name));
             let id = id.and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
             self.begin(id, line, false, out);
         }
@@ -130,7 +133,7 @@ fn describe(conversation: &mut Conversation, object: &Map<String, Value>) {
             said.clone_into(into);
         }
     }
-    run.success = ["success", "resolved"].iter().find_map(|name| object.get(*name)?.as_bool()).or(run.success);
+    run.success = ["success", "resolved", "task_success"].iter().find_map(|name| verdict_of(object.get(*name)?)).or(run.success);
 }
 
 impl Reader for Messages {

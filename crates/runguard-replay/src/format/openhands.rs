@@ -1,21 +1,23 @@
 //! What `OpenHands` keeps: completions (`llm_completions`), trajectories of events, and the `output.jsonl` of evaluations.
 //!
-//! Completions are one file a question, and a folder of them is one run; each repeats the conversation so far, so what came
-//! after the model's last word is news. With calls in text (`fncall_messages`), what they were read as counts. Of events, actions
-//! of the agent are steps; an observation belongs to the action that its `cause` names. What the program says to itself (states,
-//! recalls, condensation) is no step.
+//! Completions are one file a question, and a folder of them is one task; each repeats the conversation so far, so what came
+//! after the model's last word is news. Where the conversation begins anew, the harness did: what was before is a run of its own,
+//! an attempt that was given up. With calls in text (`fncall_messages`), what they were read as counts. Of events, actions
+//! of the agent are steps; an observation belongs to the action that its `cause` names, or in events of 1.x (`kind`) its
+//! `tool_call_id`. What the program says to itself (states, recalls, condensation) is no step.
 
 use super::conversation::{Conversation, Spent, ToolCall, ToolResult, Turn, args_of_text, millis_of};
-use super::message::{Ear, answered, asked, text, usage_of_response};
+use super::message::{Ear, Role, answered, asked, result_text, role_of, text, usage_of_response};
 use super::spans::turn_of;
 use super::{Out, Reader};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
+use std::fs;
 
 /// Actions that the agent did not choose, or that do nothing.
 const NO_ACTIONS: [&str; 8] = ["system", "recall", "change_agent_state", "condensation", "condensation_request", "null", "pause", "resume"];
 /// Of an action's arguments, what is no part of what it does.
-const NOT_ARGUMENTS: [&str; 13] = [
+const NOT_ARGUMENTS: [&str; 14] = [
     "thought",
     "blocking",
     "is_static",
@@ -29,6 +31,7 @@ const NOT_ARGUMENTS: [&str; 13] = [
     "impl_source",
     "kernel_init_code",
     "include_extra",
+    "summary",
 ];
 const STUCK: &str = "AgentStuckInLoopError";
 
@@ -36,6 +39,8 @@ const STUCK: &str = "AgentStuckInLoopError";
 pub(super) struct OpenHands {
     /// Bare events, or completions: a run that goes on from record to record.
     open: Option<Open>,
+    /// Of the task at hand, those that were given up.
+    attempts: u32,
 }
 
 #[derive(Debug)]
@@ -43,6 +48,8 @@ struct Open {
     conversation: Conversation,
     ear: Ear,
     events: Events,
+    /// Messages of the last question.
+    asked: usize,
 }
 
 /// What a stream of events has told so far.
@@ -57,6 +64,10 @@ struct Events {
 impl Events {
     fn hear(&mut self, conversation: &mut Conversation, event: &Map<String, Value>) -> Result<(), &'static str> {
         let at_millis = millis_of(text(event, &["timestamp"]));
+        if let Some(kind) = kind_of(event) {
+            self.event(conversation, kind, event, at_millis);
+            return Ok(());
+        }
         if event.get("action").is_some_and(|action| !action.is_null()) {
             self.action(conversation, event, at_millis);
             return Ok(());
@@ -68,14 +79,62 @@ impl Events {
         Err("neither an action nor an observation")
     }
 
+    /// What a running total has more than the last one.
+    fn news(&mut self, total: Spent) -> Spent {
+        let news = Spent { tokens: total.tokens.saturating_sub(self.total.tokens), dollars: (total.dollars - self.total.dollars).max(0.0) };
+        self.total = Spent { tokens: total.tokens.max(self.total.tokens), dollars: total.dollars.max(self.total.dollars) };
+        news
+    }
+
+    /// An event of 1.x. What is of no kind that is known here is of the program, for itself.
+    fn event(&mut self, conversation: &mut Conversation, kind: &str, event: &Map<String, Value>, at_millis: Option<i64>) {
+        let id = text(event, &["tool_call_id"]).to_owned();
+        let is_agents = matches!(text(event, &["source"]), "agent" | "");
+        match kind {
+            "ActionEvent" if is_agents => {
+                let call = ToolCall { id, tool: tool_of(event), args: args_of(event) };
+                conversation.turn(&Turn { calls: vec![call], at_millis, ..Turn::default() });
+            }
+            "ObservationEvent" => {
+                let (text, failed) = observed(event.get("observation").unwrap_or(&Value::Null));
+                conversation.answer(&ToolResult { id, text, failed });
+            }
+            "AgentErrorEvent" | "UserRejectObservation" => {
+                let text = text(event, &["error", "rejection_reason"]).to_owned();
+                // One without a call is of the model's answer, which made none.
+                if !id.is_empty() {
+                    conversation.answer(&ToolResult { id, text, failed: Some(true) });
+                }
+            }
+            "MessageEvent" => {
+                let said = event.get("llm_message").map(|message| result_text(message.get("content"))).unwrap_or_default();
+                if is_agents {
+                    conversation.turn(&Turn { text: said, at_millis, ..Turn::default() });
+                } else {
+                    conversation.reply(&said);
+                }
+            }
+            "ConversationStateUpdateEvent" => {
+                let value = event.get("value").unwrap_or(&Value::Null);
+                let status = if text(event, &["key"]) == "execution_status" { Some(value) } else { value.get("execution_status") };
+                if status.and_then(Value::as_str).is_some_and(|status| status.eq_ignore_ascii_case("stuck")) {
+                    conversation.run.stuck = Some(true);
+                }
+                let metrics = value.get("stats").unwrap_or(value).get("usage_to_metrics").and_then(Value::as_object);
+                let total = metrics.into_iter().flat_map(Map::values).map(accumulated).fold(Spent::default(), |mut sum, spent| {
+                    sum.add(spent);
+                    sum
+                });
+                let news = self.news(total);
+                conversation.spend_on(conversation.steps().checked_sub(1), news);
+            }
+            _ => {}
+        }
+    }
+
     fn pay(&mut self, conversation: &mut Conversation, event: &Map<String, Value>) {
         if let Some(metrics) = event.get("llm_metrics") {
-            let count = |name: &str| metrics.pointer(&format!("/accumulated_token_usage/{name}")).and_then(Value::as_u64).unwrap_or(0);
-            let tokens = count("prompt_tokens").saturating_add(count("completion_tokens"));
-            let dollars = metrics.get("accumulated_cost").and_then(Value::as_f64).filter(|cost| cost.is_finite()).unwrap_or(0.0);
-            let news = Spent { tokens: tokens.saturating_sub(self.total.tokens), dollars: (dollars - self.total.dollars).max(0.0) };
-            self.total = Spent { tokens: tokens.max(self.total.tokens), dollars: dollars.max(self.total.dollars) };
-            conversation.spend(news);
+            conversation.spend(self.news(accumulated(metrics)));
             return;
         }
         let Some(response) = event.get("tool_call_metadata").and_then(|metadata| metadata.get("model_response")) else { return };
@@ -110,6 +169,53 @@ impl Events {
         });
         conversation.turn(&Turn { calls: vec![ToolCall { id: event_id(event, "id"), tool, args }], at_millis, ..Turn::default() });
     }
+}
+
+fn accumulated(metrics: &Value) -> Spent {
+    let count = |name: &str| metrics.pointer(&format!("/accumulated_token_usage/{name}")).and_then(Value::as_u64).unwrap_or(0);
+    let dollars = metrics.get("accumulated_cost").and_then(Value::as_f64).filter(|cost| cost.is_finite()).unwrap_or(0.0);
+    Spent { tokens: count("prompt_tokens").saturating_add(count("completion_tokens")), dollars }
+}
+
+/// Of an event of 1.x.
+pub(super) fn kind_of(event: &Map<String, Value>) -> Option<&str> {
+    let kind = event.get("kind")?.as_str()?;
+    (kind.ends_with("Event") || kind.ends_with("Observation") || kind.starts_with("Condensation")).then_some(kind)
+}
+
+fn tool_of(event: &Map<String, Value>) -> String {
+    let named = text(event, &["tool_name"]);
+    let action = || event.get("action").and_then(|action| action.get("kind")?.as_str()).unwrap_or_default();
+    if named.is_empty() { action().trim_end_matches("Action").to_lowercase() } else { named.to_owned() }
+}
+
+/// As the model wrote them, or else as the program read them; without what the program has every tool ask for.
+fn args_of(event: &Map<String, Value>) -> Value {
+    let call = event.get("tool_call");
+    let written = call.and_then(|call| call.get("arguments").or_else(|| call.pointer("/function/arguments")));
+    let given = written.map(|written| written.as_str().map_or_else(|| written.clone(), args_of_text));
+    let given = given.or_else(|| event.get("action").cloned()).unwrap_or_default();
+    let Value::Object(given) = given else { return given };
+    let is_kept = |name: &str, value: &Value| name != "kind" && !NOT_ARGUMENTS.contains(&name) && !value.is_null();
+    Value::Object(given.into_iter().filter(|(name, value)| is_kept(name, value)).collect())
+}
+
+/// What an observation of 1.x says, and whether it is a failure.
+fn observed(observation: &Value) -> (String, Option<bool>) {
+    let content = ["content", "output", "message", "error"].iter().find_map(|name| observation.get(*name).filter(|value| !value.is_null()));
+    let text = result_text(content.or(Some(observation)));
+    let code = observation.get("exit_code").or_else(|| observation.pointer("/metadata/exit_code")).and_then(Value::as_i64);
+    let flag = ["is_error", "error"].iter().find_map(|name| match observation.get(*name)? {
+        Value::Bool(flag) => Some(*flag),
+        Value::String(error) => Some(!error.is_empty()),
+        _ => None,
+    });
+    let failed = match (flag, code) {
+        (Some(true), _) => Some(true),
+        (_, Some(code)) => Some(code > 0),
+        (flag, None) => flag,
+    };
+    (text, failed)
 }
 
 fn event_id(event: &Map<String, Value>, name: &str) -> String {
@@ -150,23 +256,45 @@ fn observation(conversation: &mut Conversation, event: &Map<String, Value>) {
 
 impl OpenHands {
     fn open(&mut self, id: impl FnOnce() -> String, line: u64, out: &Out) -> &mut Open {
-        self.open.get_or_insert_with(|| Open { conversation: out.conversation(id(), line), ear: Ear::default(), events: Events::default() })
+        self.open.get_or_insert_with(|| Open {
+            conversation: out.conversation(id(), line),
+            ear: Ear::default(),
+            events: Events::default(),
+            asked: 0,
+        })
     }
 
     fn close(&mut self, out: &mut Out) {
+        self.attempts = 0;
         if let Some(open) = self.open.take() {
             out.run(open.conversation.finish());
         }
     }
 
-    fn completion(&mut self, line: u64, record: &Map<String, Value>, out: &Out) {
+    /// The harness began anew: the last attempt has the task's name, those before it a number.
+    fn give_up(&mut self, out: &mut Out) {
+        if let Some(open) = self.open.take() {
+            self.attempts += 1;
+            let mut run = open.conversation.finish();
+            run.id = format!("{}/{}", run.id, self.attempts);
+            out.run(run);
+        }
+    }
+
+    fn completion(&mut self, line: u64, record: &Map<String, Value>, out: &mut Out) {
         let is_native = !record.contains_key("fncall_messages");
+        let (question, response) = if is_native { ("messages", "response") } else { ("fncall_messages", "fncall_response") };
+        let messages = record.get(question).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let begins = !messages.iter().any(|message| role_of(message) == Some(Role::Assistant));
+        if begins && self.open.as_ref().is_some_and(|open| messages.len() < open.asked) {
+            self.give_up(out);
+        }
         // A folder of completions is named after the task.
         let folder = out.file.parent().and_then(|folder| folder.file_name()).map(|name| name.to_string_lossy().into_owned());
         let task = folder.clone().unwrap_or_default();
-        let Open { conversation, ear, .. } = self.open(|| folder.unwrap_or_else(|| out.name(line)), line, out);
+        let Open { conversation, ear, asked: count, .. } = self.open(|| folder.unwrap_or_else(|| out.name(line)), line, out);
         conversation.run.task = task;
-        let (question, response) = if is_native { ("messages", "response") } else { ("fncall_messages", "fncall_response") };
+        *count = messages.len();
         conversation.run.native_tools = Some(is_native);
         for message in record.get(question).map(asked).unwrap_or_default() {
             ear.hear(conversation, message);
@@ -190,7 +318,8 @@ impl OpenHands {
         let mut conversation = out.conversation(id, line);
         task.clone_into(&mut conversation.run.task);
         let metadata = |pointer: &str| record.get("metadata").and_then(|metadata| metadata.pointer(pointer)?.as_str()).unwrap_or_default();
-        metadata("/llm_config/model").clone_into(&mut conversation.run.model);
+        let model = Some(metadata("/llm_config/model")).filter(|model| !model.is_empty()).unwrap_or_else(|| metadata("/llm/model"));
+        model.clone_into(&mut conversation.run.model);
         metadata("/agent_class").clone_into(&mut conversation.run.agent);
         let resolved = |report: Option<&Value>| report.and_then(|report| report.get("resolved")?.as_bool());
         let tested = record.get("test_result").and_then(|result| result.get("report"));
@@ -209,8 +338,23 @@ impl OpenHands {
         if unknown > 0 {
             out.broken(line, format!("{unknown} entries of its history are neither actions nor observations"));
         }
+        conversation.spread(record.get("metrics").map(accumulated).unwrap_or_default());
         out.run(conversation.finish());
     }
+}
+
+/// A folder `events` stands in that of its conversation.
+fn name_of_events(out: &Out, line: u64) -> String {
+    let folder = out.file.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "events"));
+    let conversation = folder.and_then(|folder| folder.parent()?.file_name());
+    conversation.map_or_else(|| out.name(line), |name| name.to_string_lossy().into_owned())
+}
+
+/// What a conversation of 1.x keeps beside its events.
+fn model_beside(out: &Out) -> Option<String> {
+    let folder = out.file.parent().filter(|folder| folder.file_name().is_some_and(|name| name == "events"))?;
+    let state: Value = serde_json::from_slice(&fs::read(folder.parent()?.join("base_state.json")).ok()?).ok()?;
+    Some(state.pointer("/agent/llm/model")?.as_str()?.to_owned())
 }
 
 impl Reader for OpenHands {
@@ -228,7 +372,11 @@ impl Reader for OpenHands {
         } else if record.contains_key("messages") && record.contains_key("response") {
             self.completion(line, record, out);
         } else {
-            let Open { conversation, events, .. } = self.open(|| out.name(line), line, out);
+            let is_first = self.open.is_none();
+            let Open { conversation, events, .. } = self.open(|| name_of_events(out, line), line, out);
+            if is_first && let Some(model) = model_beside(out) {
+                conversation.run.model = model;
+            }
             if let Err(problem) = events.hear(conversation, record) {
                 out.broken(line, problem);
             }

@@ -2,10 +2,11 @@
 //!
 //! A run is a conversation (`gen_ai.conversation.id`) or, where none is named, a trace. Spans of `execute_tool` are calls, those
 //! of a model's operations are turns; spans of agents only name the agent, because what they count, their children count as
-//! well. Everything else in a trace (HTTP, databases) is no step. The spans that `RunGuard` itself sends tell of decisions: they
+//! well. The conventions of `OpenInference` are read too, also where spans hang in each other (`child_spans`) and attributes are
+//! plain (`span_attributes`). Everything else in a trace (HTTP, databases) is no step. The spans that `RunGuard` itself sends tell of decisions: they
 //! are read as its log is, see [`super::decision_log`].
 
-use super::conversation::{Spent, ToolCall};
+use super::conversation::{Spent, ToolCall, nanos_of};
 use super::decision_log::{Decided, Session};
 use super::grouped::Grouped;
 use super::message::{answered, args, asked, result_text};
@@ -14,6 +15,7 @@ use super::{Out, Reader};
 use runguard_core::prices::Usage;
 use runguard_core::row::Row;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct Otlp {
@@ -53,6 +55,9 @@ fn text<'a>(attributes: &'a Attributes, names: &[&str]) -> &'a str {
 }
 
 fn nanos(span: &Value) -> Option<i128> {
+    if let Some(at) = span.get("timestamp").and_then(Value::as_str) {
+        return nanos_of(at);
+    }
     let nanos = member(span, "startTimeUnixNano", "start_time_unix_nano")?;
     nanos.as_i64().map(i128::from).or_else(|| nanos.as_str()?.parse().ok()).filter(|nanos| *nanos > 0)
 }
@@ -82,14 +87,21 @@ fn kind_of(attributes: &Attributes) -> Option<Kind> {
 
 fn failure(span: &Value, attributes: &Attributes) -> Option<String> {
     let status = span.get("status");
-    let code = status.and_then(|status| status.get("code"));
-    let is_error = code.is_some_and(|code| code.as_i64() == Some(2) || code.as_str() == Some("STATUS_CODE_ERROR"));
+    let code = status.and_then(|status| status.get("code")).or_else(|| span.get("status_code"));
+    let is_error =
+        code.is_some_and(|code| code.as_i64() == Some(2) || matches!(code.as_str(), Some("STATUS_CODE_ERROR" | "Error" | "ERROR")));
     let kind = text(attributes, &["error.type"]);
     if !is_error && kind.is_empty() {
         return None;
     }
-    let message = status.and_then(|status| status.get("message")?.as_str()).filter(|message| !message.is_empty());
-    let exception = || list(span, "events").find_map(|event| attributes_of(event).get("exception.message")?.as_str().map(str::to_owned));
+    let told = status.and_then(|status| status.get("message")).or_else(|| span.get("status_message"));
+    let message = told.and_then(Value::as_str).filter(|message| !message.is_empty());
+    let exception = || {
+        list(span, "events").find_map(|event| {
+            let plain = event.get("Attributes").and_then(Value::as_object).cloned();
+            plain.unwrap_or_else(|| attributes_of(event)).get("exception.message")?.as_str().map(str::to_owned)
+        })
+    };
     Some(message.map(str::to_owned).or_else(exception).unwrap_or_else(|| kind.to_owned()))
 }
 
@@ -103,7 +115,7 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
         Kind::Agent => None,
         Kind::Tool => {
             let named = text(attributes, &["gen_ai.tool.name", "tool.name", "traceloop.entity.name"]);
-            let name = span.get("name").and_then(Value::as_str).unwrap_or_default();
+            let name = member(span, "name", "span_name").and_then(Value::as_str).unwrap_or_default();
             let tool = if named.is_empty() { name.trim_start_matches("execute_tool ") } else { named };
             let first = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).cloned();
             let given = first(&["gen_ai.tool.call.arguments", "input.value", "tool.parameters", "traceloop.entity.input"]);
@@ -123,13 +135,15 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
         }
         Kind::Model => {
             let model = text(attributes, &["gen_ai.response.model", "gen_ai.request.model", "llm.model_name"]).to_owned();
-            let messages = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)).cloned().unwrap_or_default();
+            let messages = |flat: &str, names: &[&str]| {
+                flattened(attributes, flat).or_else(|| names.iter().find_map(|name| attributes.get(*name)).cloned()).unwrap_or_default()
+            };
             Some(What::Model {
-                asked: asked(&messages(&["gen_ai.input.messages", "gen_ai.prompt", "input.value"])),
+                asked: asked(&messages("llm.input_messages.", &["gen_ai.input.messages", "gen_ai.prompt", "input.value"])),
                 answered: if failed.is_some() {
                     Vec::new()
                 } else {
-                    answered(&messages(&["gen_ai.output.messages", "gen_ai.completion", "output.value"]))
+                    answered(&messages("llm.output_messages.", &["gen_ai.output.messages", "gen_ai.completion", "output.value"]))
                 },
                 spent: spent(&model, attributes),
                 model,
@@ -138,9 +152,48 @@ fn what(kind: Kind, span: &Value, attributes: &Attributes) -> Option<What> {
     }
 }
 
+/// Messages as `OpenInference` writes them, a member an attribute: `llm.output_messages.0.message.tool_calls.0.tool_call.function.name`.
+fn flattened(attributes: &Attributes, prefix: &str) -> Option<Value> {
+    let mut messages: BTreeMap<usize, Flat> = BTreeMap::new();
+    for (name, value) in attributes {
+        let Some((index, rest)) = name.strip_prefix(prefix).and_then(|rest| rest.split_once(".message.")) else { continue };
+        let Ok(index) = index.parse() else { continue };
+        let Some(value) = value.as_str() else { continue };
+        let message: &mut Flat = messages.entry(index).or_default();
+        match rest.split_once('.') {
+            None => drop(message.plain.insert(rest.to_owned(), value.into())),
+            Some(("tool_calls", rest)) => {
+                let Some((call, member)) = rest.split_once(".tool_call.") else { continue };
+                let Ok(call) = call.parse() else { continue };
+                let call: &mut Map<String, Value> = message.calls.entry(call).or_default();
+                call.insert(member.trim_start_matches("function.").to_owned(), value.into());
+            }
+            Some(("contents", rest)) if rest.ends_with(".message_content.text") => message.texts.push(value),
+            Some(_) => {}
+        }
+    }
+    let whole = |message: Flat<'_>| {
+        let mut whole = message.plain;
+        if !message.texts.is_empty() {
+            whole.insert("content".into(), message.texts.join("\n").into());
+        }
+        whole.insert("tool_calls".into(), message.calls.into_values().collect());
+        Value::Object(whole)
+    };
+    (!messages.is_empty()).then(|| messages.into_values().map(whole).collect())
+}
+
+#[derive(Default)]
+struct Flat<'a> {
+    plain: Map<String, Value>,
+    texts: Vec<&'a str>,
+    calls: BTreeMap<usize, Map<String, Value>>,
+}
+
 /// The conventions count cached tokens as part of the input.
 fn spent(model: &str, attributes: &Attributes) -> Spent {
-    let count = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name)?.as_u64()).unwrap_or(0);
+    let whole = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
+    let count = |names: &[&str]| names.iter().find_map(|name| whole(attributes.get(*name)?)).unwrap_or(0);
     let input = count(&["gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"]);
     let output = count(&["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"]);
     let cached_tokens = count(&["gen_ai.usage.cache_read.input_tokens"]).min(input);
@@ -151,14 +204,22 @@ fn spent(model: &str, attributes: &Attributes) -> Spent {
 }
 
 impl Otlp {
-    fn span(&mut self, line: u64, span: &Value, resource: &Attributes, out: &mut Out) {
+    /// A span whose attributes are plain, and those that hang in it, in the order they stand.
+    fn nested(&mut self, line: u64, span: &Value, out: &mut Out) {
+        let plain = |name: &str| span.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
+        self.span(line, span, plain("span_attributes"), &plain("resource_attributes"), out);
+        for child in list(span, "child_spans") {
+            self.nested(line, child, out);
+        }
+    }
+
+    fn span(&mut self, line: u64, span: &Value, attributes: Attributes, resource: &Attributes, out: &mut Out) {
         let id = member(span, "spanId", "span_id").and_then(Value::as_str).unwrap_or_default();
         let trace = member(span, "traceId", "trace_id").and_then(Value::as_str).unwrap_or_default();
         if id.is_empty() || trace.is_empty() {
             out.broken(line, "a span without traceId or spanId");
             return;
         }
-        let attributes = attributes_of(span);
         let nanos = nanos(span);
         if attributes.contains_key("runguard.guard") {
             self.decision(line, &attributes, nanos, out);
@@ -209,8 +270,15 @@ impl Otlp {
 impl Reader for Otlp {
     fn record(&mut self, line: u64, record: Value, out: &mut Out) {
         let Some(resources) = member(&record, "resourceSpans", "resource_spans") else {
-            if member(&record, "traceId", "trace_id").is_some() {
-                self.span(line, &record, &Attributes::new(), out);
+            let spans = record.get("spans").and_then(Value::as_array);
+            if let Some(spans) = spans.filter(|_| record.get("trace_id").is_some()) {
+                for span in spans {
+                    self.nested(line, span, out);
+                }
+            } else if record.get("span_attributes").is_some() {
+                self.nested(line, &record, out);
+            } else if member(&record, "traceId", "trace_id").is_some() {
+                self.span(line, &record, attributes_of(&record), &Attributes::new(), out);
             } else if !["resourceMetrics", "resourceLogs"].iter().any(|name| record.get(*name).is_some()) {
                 out.broken(line, "neither a message of spans (resourceSpans) nor a span");
             }
@@ -220,7 +288,7 @@ impl Reader for Otlp {
             let about = resource.get("resource").map(attributes_of).unwrap_or_default();
             let scopes = ["scopeSpans", "scope_spans", "instrumentationLibrarySpans"];
             for span in scopes.iter().flat_map(|name| list(resource, name)).flat_map(|scope| list(scope, "spans")) {
-                self.span(line, span, &about, out);
+                self.span(line, span, attributes_of(span), &about, out);
             }
         }
     }

@@ -30,6 +30,55 @@ enum Cut {
     ByBrackets,
 }
 
+/// An object or a list that is being read.
+#[derive(Debug, Default)]
+struct Bracketed {
+    open: u64,
+    in_text: bool,
+    escaped: bool,
+}
+
+enum Ended {
+    Whole,
+    /// A text goes on past its line: no JSON does.
+    InText,
+}
+
+impl Bracketed {
+    /// How many of the bytes belong to it, and whether it ends with them.
+    fn take(&mut self, bytes: &[u8]) -> (usize, Option<Ended>) {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            at += 1;
+            if self.in_text {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_text = false,
+                    b'\n' => return (at, Some(Ended::InText)),
+                    _ => {
+                        let rest = &bytes[at..];
+                        at += rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | b'\n')).unwrap_or(rest.len());
+                    }
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_text = true,
+                b'{' | b'[' => self.open += 1,
+                b'}' | b']' => {
+                    self.open -= 1;
+                    if self.open == 0 {
+                        return (at, Some(Ended::Whole));
+                    }
+                }
+                _ => {}
+            }
+        }
+        (at, None)
+    }
+}
+
 pub(super) struct Records<R> {
     input: R,
     /// Read before it was known how to cut; comes before `input`.
@@ -185,44 +234,39 @@ impl<R: BufRead> Records<R> {
 
     /// One object or list, by its brackets.
     fn capture(&mut self, line: u64) -> io::Result<Piece> {
+        let mut record = Bracketed::default();
         let mut bytes = Vec::new();
-        let mut open: u64 = 0;
-        let (mut in_text, mut escaped, mut length) = (false, false, 0_u64);
-        while let Some(byte) = self.take()? {
-            length += 1;
+        let mut length = 0_u64;
+        loop {
+            let is_ahead = !self.ahead.fill_buf()?.is_empty();
+            // As much at a time as is there: a record has many bytes, and asking for each costs more than looking at it.
+            let buffer = if is_ahead { self.ahead.fill_buf()? } else { self.input.fill_buf()? };
+            if buffer.is_empty() {
+                break;
+            }
+            let (taken, end) = record.take(buffer);
+            let part = &buffer[..taken];
+            length += taken as u64;
             if length <= MAX_RECORD {
-                bytes.push(byte);
+                bytes.extend_from_slice(part);
             } else {
                 bytes = Vec::new();
             }
-            if in_text {
-                match byte {
-                    _ if escaped => escaped = false,
-                    b'\\' => escaped = true,
-                    b'"' => in_text = false,
-                    b'\n' => {
-                        let at = self.line - 1;
-                        self.recover_here();
-                        return Ok(Piece::Broken { line: at, problem: "a text does not end on its line".into() });
-                    }
-                    _ => {}
-                }
-                continue;
+            self.line += part.iter().filter(|byte| **byte == b'\n').count() as u64;
+            if is_ahead {
+                self.ahead.consume(taken);
+            } else {
+                self.input.consume(taken);
             }
-            match byte {
-                b'"' => in_text = true,
-                b'{' | b'[' => open += 1,
-                b'}' | b']' => {
-                    open -= 1;
-                    if open == 0 {
-                        return Ok(if length <= MAX_RECORD {
-                            Piece::Record { line, bytes }
-                        } else {
-                            Piece::Broken { line, problem: too_long() }
-                        });
-                    }
+            match end {
+                Some(Ended::Whole) if length <= MAX_RECORD => return Ok(Piece::Record { line, bytes }),
+                Some(Ended::Whole) => return Ok(Piece::Broken { line, problem: too_long() }),
+                Some(Ended::InText) => {
+                    let at = self.line - 1;
+                    self.recover_here();
+                    return Ok(Piece::Broken { line: at, problem: "a text does not end on its line".into() });
                 }
-                _ => {}
+                None => {}
             }
         }
         self.in_list = false;

@@ -3,6 +3,7 @@
 //! A record may be large; the sketch is small, and the rest is read past without being kept.
 
 use super::Format;
+use super::openhands::kind_of;
 use super::records::{Piece, Records};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -112,6 +113,13 @@ pub(super) fn format_of(record: &Value) -> Option<Guess> {
     if has(&["resourceSpans"]) || has(&["resource_spans"]) || has(&["traceId", "spanId"]) {
         return surely(Format::Otlp);
     }
+    let is_nested = |span: &Value| span.get("span_attributes").is_some() || span.get("child_spans").is_some();
+    if has(&["span_id", "span_attributes"]) || (has(&["trace_id"]) && list("spans").is_some_and(|spans| spans.iter().any(is_nested))) {
+        return surely(Format::Otlp);
+    }
+    if has(&["task_id", "reward"]) && list("traj").is_some() {
+        return surely(Format::TauBench);
+    }
     let run_of_langsmith = |value: &Value| value.get("run_type").is_some();
     if has(&["run_type"]) || list("runs").is_some_and(|runs| runs.iter().any(run_of_langsmith)) {
         return surely(Format::LangSmith);
@@ -161,6 +169,9 @@ fn is_bedrock(value: &Value) -> bool {
 }
 
 fn is_event(value: &Value) -> bool {
+    if value.as_object().is_some_and(|event| kind_of(event).is_some()) {
+        return true;
+    }
     let has = |name: &str| value.get(name).is_some_and(|member| !member.is_null());
     (has("action") && has("args") && has("source")) || (has("observation") && has("content") && (has("extras") || has("cause")))
 }
@@ -175,12 +186,13 @@ fn is_openhands_completion(value: &Value) -> bool {
     has("messages") && has("response") && has("kwargs") && has("timestamp")
 }
 
-pub(super) fn is_completion(records: Records<impl BufRead>) -> bool {
+/// Whether the first record is one of many that make a run, each in a file of its own: a completion, or an event.
+pub(super) fn is_part(records: Records<impl BufRead>) -> bool {
     let mut bytes = records.filter_map(|piece| match piece {
         Piece::Record { bytes, .. } => Some(bytes),
         Piece::ListStart { .. } | Piece::ListEnd | Piece::Broken { .. } => None,
     });
-    bytes.next().and_then(|bytes| of(&bytes)).is_some_and(|record| is_openhands_completion(&record))
+    bytes.next().and_then(|bytes| of(&bytes)).is_some_and(|record| is_openhands_completion(&record) || is_event(&record))
 }
 
 /// Lists of messages look alike as long as nobody calls a tool.

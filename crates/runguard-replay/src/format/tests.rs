@@ -8,7 +8,7 @@ use runguard_core::fingerprint;
 use serde_json::json;
 use std::io::Write;
 
-const FIXTURES: [(&str, Format); 20] = [
+const FIXTURES: [(&str, Format); 26] = [
     ("traces.jsonl", Format::Traces),
     ("decisions.jsonl", Format::DecisionLog),
     ("decisions.json", Format::DecisionLog),
@@ -24,10 +24,16 @@ const FIXTURES: [(&str, Format); 20] = [
     ("anthropic.json", Format::Anthropic),
     ("bedrock.jsonl", Format::Bedrock),
     ("claude-code.jsonl", Format::ClaudeCode),
+    ("claude-code-parallel.jsonl", Format::ClaudeCode),
     ("marshmallow-1867.traj", Format::SweAgent),
     ("astropy-13033.traj.json", Format::SweAgent),
+    ("astropy__astropy-14369.traj.json", Format::SweAgent),
     ("openhands-events.json", Format::OpenHands),
     ("openhands-output.jsonl", Format::OpenHands),
+    ("openhands-1.jsonl", Format::OpenHands),
+    ("sphinx-doc__sphinx-11445/deepseek-reasoner-1737444714.6804376.json", Format::OpenHands),
+    ("tau-bench-airline.json", Format::TauBench),
+    ("openinference-nested.json", Format::Otlp),
     ("astropy__astropy-13977/gpt-4o-1760000003.25.json", Format::OpenHands),
 ];
 
@@ -124,6 +130,8 @@ fn one_conversation_is_one_run_whoever_recorded_it() {
         "langfuse.json",
         "langfuse-observations.jsonl",
         "astropy__astropy-13977",
+        "openhands-1.jsonl",
+        "openinference-nested.json",
     ] {
         assert_eq!(done(&run_of(name)), conversation(), "{name}");
     }
@@ -205,6 +213,81 @@ fn trajectories_of_swe_agents() {
 }
 
 #[test]
+fn a_turn_that_was_refused_made_no_call_and_results_stay_with_theirs() {
+    let run = open(&fixture("astropy__astropy-14369.traj.json"), None, Detail::Texts).unwrap().next().unwrap().unwrap();
+    let texts: Vec<(Kind, bool, &str)> = run
+        .steps
+        .iter()
+        .map(|step| (step.kind, step.error.is_some(), step.texts.as_ref().unwrap().result.split_whitespace().next().unwrap_or_default()))
+        .collect();
+    let call = Kind::Call;
+    assert_eq!(
+        texts,
+        [
+            (call, false, "<returncode>0</returncode>"),
+            (call, false, "<returncode>0</returncode>"),
+            (Kind::Message, false, "Please"),
+            (call, false, "<returncode>0</returncode>"),
+            (call, false, "<returncode>0</returncode>"),
+            (call, true, "The"),
+            (call, false, "diff"),
+        ],
+        "refused; killed, which is a failure; submitted"
+    );
+    let of = |step: usize| run.steps[step].texts.as_ref().unwrap();
+    assert!(of(4).args.contains("python update_cds.py") && of(4).result.contains("Could not find the block"), "{:?}", of(4));
+    assert_eq!(run.steps[2].tokens, 22664, "paid all the same");
+}
+
+#[test]
+fn what_swe_agents_tools_print_says_whether_they_failed() {
+    let observed = |observation: &str| {
+        let file =
+            json!({"environment": "swe_main", "trajectory": [{"action": "ls", "observation": observation, "state": "{}"}], "info": {}});
+        let path = "default__claude-3-5-sonnet-20241022__t-0.00__p-1.00__c-2.00___swe_bench_lite/a__a-1/a__a-1.traj";
+        let run = read_as(file.to_string().as_bytes(), Format::SweAgent, path, 64).remove(0).unwrap();
+        assert_eq!((run.model.as_str(), run.id.as_str()), ("claude-3-5-sonnet-20241022", "a__a-1"), "the folder names the model");
+        run.steps[0].error.is_some()
+    };
+    for failed in [
+        "cat: a.txt: No such file or directory",
+        "/bin/bash: line 1: pyhton: command not found",
+        "bash: -c: line 4: syntax error near unexpected token `('",
+        "ls: cannot access 'x': No such file or directory",
+        "Running\nTraceback (most recent call last):\n  File \"x.py\", line 1\nValueError: no",
+        "Your proposed edit has introduced new syntax error(s). Please read this error message carefully",
+        "No replacement was performed, old_str `x` did not appear verbatim in /a.py.",
+        "File src/fields.py not found",
+        "EXECUTION TIMED OUT",
+        "The command 'pytest' was cancelled because it took more than 30 seconds.",
+    ] {
+        assert!(observed(failed), "{failed}");
+    }
+    for fine in [
+        "",
+        "a.txt\nb.txt",
+        "3 passed",
+        "   12 Traceback (most recent call last):",
+        "grep: the word\nNo such file or directory",
+        "Note: is a directory of names",
+    ] {
+        assert!(!observed(fine), "{fine}");
+    }
+}
+
+#[test]
+fn calls_side_by_side_are_one_message_though_results_stand_between_its_lines() {
+    let run = run_of("claude-code-parallel.jsonl");
+    let steps: Vec<(&str, Option<u64>, u64)> = run.steps.iter().map(|step| (&*step.tool, step.result, step.tokens)).collect();
+    let came = |text: &str| Some(result_fingerprint(text));
+    assert_eq!(
+        steps,
+        [("Read", came("one"), 1310), ("Read", came("two"), 0), ("Read", came("three"), 0), (MESSAGE, None, 1012)],
+        "what the last line of a message says of its tokens"
+    );
+}
+
+#[test]
 fn events_of_openhands() {
     let check = |run: &Run| {
         let steps: Vec<(&str, bool, u64)> = run.steps.iter().map(|step| (&*step.tool, step.error.is_some(), step.tokens)).collect();
@@ -226,6 +309,63 @@ fn events_of_openhands() {
     check(failed);
     assert_eq!((failed.success, failed.stuck, failed.agent.as_str()), (Some(false), Some(false), "CodeActAgent"));
     assert_eq!((stuck.success, stuck.stuck, stuck.steps.len()), (None, Some(true), 2), "pairs of the older form");
+}
+
+#[test]
+fn attempts_of_openhands_in_one_folder_are_runs_of_their_own() {
+    let runs = runs_of("sphinx-doc__sphinx-11445");
+    let found: Vec<(&str, &str, Vec<&str>)> =
+        runs.iter().map(|run| (run.id.as_str(), run.task.as_str(), run.steps.iter().map(|step| &*step.tool).collect())).collect();
+    let task = "sphinx-doc__sphinx-11445";
+    assert_eq!(
+        found,
+        [
+            ("sphinx-doc__sphinx-11445/1", task, vec!["execute_bash", "str_replace_editor"]),
+            (task, task, vec!["str_replace_editor", "execute_bash"])
+        ],
+        "the last has the task's name"
+    );
+    assert!(runs[1].steps[0].result.is_some() && runs[0].steps[1].result.is_none(), "an attempt is not answered by the next");
+}
+
+#[test]
+fn a_conversation_of_openhands_one_file_an_event_is_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let events = folder.path().join("c0ffee/events");
+    fs::create_dir_all(&events).unwrap();
+    fs::write(events.with_file_name("base_state.json"), r#"{"agent": {"llm": {"model": "gpt-4o"}}}"#).unwrap();
+    for (number, line) in String::from_utf8(bytes_of("openhands-1.jsonl")).unwrap().lines().enumerate() {
+        fs::write(events.join(format!("event-{number:05}-3f2b.json")), line).unwrap();
+    }
+    assert_eq!(files(folder.path()).unwrap(), std::slice::from_ref(&events));
+    let runs: Vec<Run> = open(&events, None, Detail::Fingerprints).unwrap().map(|run| run.unwrap()).collect();
+    let [run] = &runs[..] else { panic!("one run") };
+    assert_eq!((run.id.as_str(), run.model.as_str()), ("c0ffee", "gpt-4o"));
+    assert_eq!(done(run), conversation());
+    let tokens: Vec<u64> = run.steps.iter().map(|step| step.tokens).collect();
+    assert_eq!(tokens, [0, 110, 210, 0, 0], "running totals come after the steps");
+}
+
+#[test]
+fn results_of_tau_bench() {
+    let runs = runs_of("tau-bench-airline.json");
+    let known: Vec<(&str, &str, Option<bool>, &str)> =
+        runs.iter().map(|run| (run.id.as_str(), run.task.as_str(), run.success, run.source.as_str())).collect();
+    assert_eq!(
+        known,
+        [("tau-bench-airline/6-0", "airline-6", Some(true), "taubench"), ("tau-bench-airline/7-0", "airline-7", Some(false), "taubench")]
+    );
+    assert!(runs.iter().all(|run| run.steps.iter().any(|step| step.kind == Kind::Call && step.result.is_some())));
+}
+
+#[test]
+fn success_is_told_in_many_words() {
+    for (told, success) in [("true", Some(true)), ("\"failure\"", Some(false)), ("1", Some(true)), ("null", None)] {
+        let line =
+            format!("{{\"task_id\": \"t\", \"task_success\": {told}, \"messages\": [{{\"role\": \"assistant\", \"content\": \"x\"}}]}}");
+        let run = read_as(line.as_bytes(), Format::OpenAi, "x", 64).remove(0).unwrap();
+        assert_eq!((run.success, run.id.as_str()), (success, "t"), "{told}");
+    }
 }
 
 #[test]
@@ -354,14 +494,15 @@ fn broken_and_unknown_records_are_told_with_their_line_and_reading_goes_on() {
     let good = String::from_utf8(bytes_of("claude-code.jsonl")).unwrap();
     let mut lines: Vec<&str> = good.lines().collect();
     lines.insert(3, "{\"type\": \"assistant\", \"sess");
-    lines.insert(7, "{\"type\": \"telepathy\", \"sessionId\": \"s\"}");
+    lines.insert(7, "{\"sessionId\": \"s\"}");
+    lines.insert(8, "{\"type\": \"telepathy\", \"sessionId\": \"s\"}");
     let text = lines.join("\n");
     let read = read_as(text.as_bytes(), Format::ClaudeCode, "x.jsonl", 64);
     let runs: Vec<&Run> = read.iter().filter_map(|run| run.as_ref().ok()).collect();
     assert_eq!(done(runs[0]), conversation(), "the rest is whole");
     let problems = told(&text, Format::ClaudeCode);
     assert_eq!(problems.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 8]);
-    assert!(problems[0].1.starts_with("not JSON") && problems[1].1.contains("\"telepathy\" is not known"), "{problems:?}");
+    assert!(problems[0].1.starts_with("not JSON") && problems[1].1.contains("no type"), "types are no end of: {problems:?}");
 
     // In a list, the line of the element.
     let list = "[\n {\"role\": \"user\", \"content\": \"hi\"},\n {\"role\": \"assistant\", \"content\": \"ho\"},\n {\"colour\": \"red\"},\n 7,\n {\"role\": \"user\"}\n]";

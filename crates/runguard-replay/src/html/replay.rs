@@ -24,13 +24,18 @@ pub fn replay_page(summary: &Summary) -> String {
         ("steps", grouped(summary.steps)),
         ("good runs ended", format!("{} of {}", grouped(sums.false_stops), grouped(sums.successful))),
         ("failed runs ended", format!("{} of {}", grouped(sums.stopped), grouped(sums.failed))),
-        ("steps saved", grouped(sums.saved_steps)),
     ];
+    if sums.unknown > 0 {
+        numbers.push(("runs ended whose end is not known", format!("{} of {}", grouped(sums.unknown_stopped), grouped(sums.unknown))));
+    }
+    let (steps, tokens, dollars) =
+        if sums.successful + sums.failed == 0 { sums.after() } else { (sums.saved_steps, sums.saved_tokens, sums.saved_dollars) };
+    numbers.push(("steps saved", grouped(steps)));
     if summary.tokens > 0 {
-        numbers.push(("tokens saved", grouped(sums.saved_tokens)));
+        numbers.push(("tokens saved", grouped(tokens)));
     }
     if summary.dollars > 0.0 {
-        numbers.push(("dollars saved", format!("{:.2}", sums.saved_dollars)));
+        numbers.push(("dollars saved", format!("{dollars:.2}")));
     }
     body.push_str(&tiles(&numbers));
     section(&mut body, "What ended runs", &rules(summary));
@@ -61,35 +66,8 @@ fn presets(summary: &Summary) -> String {
 }
 
 fn verdict(summary: &Summary) -> String {
-    let sums = &summary.total.sums;
-    let mut out = String::new();
-    if !summary.finished {
-        out.push_str("Not everything was read; these are the figures until then. ");
-    }
-    if sums.successful + sums.failed == 0 {
-        let ended: u64 = summary.rules.iter().map(|rule| rule.unknown).sum();
-        let _ = write!(
-            out,
-            "Of no run it is known whether it succeeded. Of {} runs {} would have been ended.",
-            grouped(sums.unknown),
-            grouped(ended)
-        );
-        return out;
-    }
-    let plain = |share: crate::evaluate::Share| share.value.map_or_else(|| "–".to_owned(), per_cent);
-    let _ = write!(
-        out,
-        "Of {} successful runs {} would have been ended ({}), of {} failed ones {} ({}). That saves {} of the steps of failed runs and loses {} of those of successful ones.",
-        grouped(sums.successful),
-        grouped(sums.false_stops),
-        plain(summary.total.false_stops),
-        grouped(sums.failed),
-        grouped(sums.stopped),
-        plain(summary.total.failed_stopped),
-        plain(summary.total.saved_steps),
-        plain(summary.total.lost_steps)
-    );
-    out
+    let cut = if summary.finished { "" } else { "Not everything was read; these are the figures until then. " };
+    format!("{cut}{}", escaped(&summary.headline()))
 }
 
 /// A bar of what a row has of the most, beside its number.
@@ -125,6 +103,7 @@ fn rules(summary: &Summary) -> String {
             grouped(rule.saved_tokens),
             format!("{:.2}", rule.saved_dollars),
             grouped(rule.lost_steps),
+            grouped(rule.unknown_after_steps),
             format!("{} · {} · {}", grouped(rule.at.median), grouped(rule.at.p90), grouped(rule.at.largest)),
         ],
     };
@@ -138,6 +117,7 @@ fn rules(summary: &Summary) -> String {
         "#tokens",
         "#dollars",
         "#steps lost",
+        "#steps, not known",
         "#after step: half · p90 · most",
     ];
     table("Each run is counted for the rule that ended it first.", &headings, &summary.rules.iter().map(row).collect::<Vec<_>>())
@@ -156,13 +136,26 @@ fn figures_row(name: String, figures: &Figures, class: &'static str) -> Row {
             share(figures.precision),
             share(figures.saved_steps),
             share(figures.lost_steps),
+            if sums.unknown == 0 { "–".to_owned() } else { format!("{} of {}", grouped(sums.unknown_stopped), grouped(sums.unknown)) },
+            share(figures.unknown_after),
             if sums.stuck == 0 { "–".to_owned() } else { share(figures.recall) },
         ],
     }
 }
 
-const FIGURES: [&str; 9] =
-    ["", "#good ended", "#share", "#failed ended", "#share", "#precision", "#steps saved", "#steps lost", "#stuck found"];
+const FIGURES: [&str; 11] = [
+    "",
+    "#good ended",
+    "#share",
+    "#failed ended",
+    "#share",
+    "#precision",
+    "#steps saved",
+    "#steps lost",
+    "#not known, ended",
+    "#their steps after it",
+    "#stuck found",
+];
 
 fn figures_table(caption: &str, named: &[Named], others: Option<&Figures>) -> String {
     let mut rows: Vec<Row> = named.iter().take(MAX_ROWS).map(|one| figures_row(text(&one.name), &one.figures, "")).collect();
@@ -248,7 +241,7 @@ fn scatter(summary: &Summary) -> String {
 }
 
 fn nudges(summary: &Summary) -> String {
-    let cells = |nudged: &Nudged| [grouped(nudged.runs), grouped(nudged.steps)];
+    let cells = |nudged: &Nudged| [grouped(nudged.runs), grouped(nudged.steps), grouped(nudged.recovered)];
     let rows: Vec<Row> = summary
         .nudges
         .iter()
@@ -261,8 +254,9 @@ fn nudges(summary: &Summary) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let headings = ["what", "#good runs", "#steps", "#failed runs", "#steps", "#runs not known", "#steps"];
-    table("Nudges and skipped calls.", &headings, &rows)
+    let headings =
+        ["what", "#good runs", "#steps", "#got out", "#failed runs", "#steps", "#got out", "#runs not known", "#steps", "#got out"];
+    table("Nudges and skipped calls. Who got out was not stopped afterwards, though no recorded run has heard the nudge.", &headings, &rows)
 }
 
 fn examples(summary: &Summary) -> String {

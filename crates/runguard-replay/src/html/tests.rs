@@ -1,8 +1,11 @@
 use super::*;
 use crate::caps::Room;
-use crate::explain::{Explained, Replies, explain};
+use crate::evaluate::Recorded;
+use crate::explain::{Explained, explain};
 use crate::front::Grid;
+use crate::labels::Labels;
 use crate::rules::tests::{call, run};
+use crate::rules::{Guards, Presets};
 use crate::trace::{ReadAt, Run, Step, Texts};
 use crate::tune::{Options, Reader, Save, Together, examples, gather, tune};
 use base64::Engine;
@@ -32,8 +35,12 @@ fn hostile(success: Option<bool>) -> Run {
     }
 }
 
+fn guards() -> Guards {
+    Guards::of_stall(&Preset::Coding.settings(), Presets::default()).unwrap()
+}
+
 fn explained(success: Option<bool>) -> Explained {
-    explain(&hostile(success), &Preset::Coding.settings(), Replies::Program).unwrap()
+    explain(&hostile(success), &guards())
 }
 
 /// Nothing on it was slipped in, and nothing is asked of a network.
@@ -77,7 +84,7 @@ fn a_run_is_shown_step_by_step_whatever_it_says() {
 #[test]
 fn a_long_run_does_not_make_a_long_page() {
     let steps = (0..50_000).map(|index| call(index % 3, index)).collect();
-    let page = explain_page(&explain(&run("s", steps), &Preset::Coding.settings(), Replies::Program).unwrap());
+    let page = explain_page(&explain(&run("s", steps), &guards()));
     assert!(page.len() < 200 * 1024, "{}", page.len());
     assert!(page.contains("The run goes on"));
 }
@@ -107,7 +114,7 @@ fn traces(known: bool) -> tempfile::NamedTempFile {
 fn options() -> Options {
     Options {
         grid: Grid::around(Preset::Coding.settings()),
-        replies: Replies::Program,
+        guards: guards(),
         save: Save::Dollars,
         max_false_stops: 0.01,
         together: Together::Task,
@@ -120,9 +127,11 @@ fn what_tuning_found_is_one_harmless_page() {
     for known in [true, false] {
         let file = traces(known);
         let options = options();
-        let gathered = gather(&[file.path().to_owned()], None, &options, &mut |_| ()).unwrap();
+        let (files, labels) = ([file.path().to_owned()], Labels::default());
+        let recorded = Recorded::of(&files, &labels);
+        let gathered = gather(&recorded, &options, &mut |_| ()).unwrap();
         let summary = tune(&gathered, &options);
-        let shown = examples(&gathered, &options, options.grid.base(), None);
+        let shown = examples(&gathered, &options, options.grid.base(), &recorded);
         assert!(!shown.is_empty());
         let page = tune_page(&summary, &shown, Reader::Service);
         assert_harmless(&page);
@@ -131,7 +140,7 @@ fn what_tuning_found_is_one_harmless_page() {
         assert_eq!(page.contains("id=\"front-title\""), known);
         assert_eq!(page.contains("Each rule alone"), !known);
         assert!(page.contains("cap 0.15") && page.contains("id=\"used-steps\"") && !page.contains("id=\"used-minutes\""));
-        assert_eq!(page.contains("[guards.stall]"), known, "only what is recommended");
+        assert_eq!(page.contains("\nidentical = {"), known, "only what is recommended");
     }
 }
 
@@ -152,8 +161,10 @@ fn what_would_have_happened_is_one_harmless_page() {
     use crate::trace::Broken;
     let total = figures(200, 3, 100, 40);
     let named = |name: &str, figures| Named { name: name.to_owned(), figures };
-    let nudged = Nudged { runs: 4, steps: 9 };
+    let nudged = Nudged { runs: 4, steps: 9, recovered: 3 };
     let mut summary = Summary {
+        most_after: Vec::new(),
+        files_left_alone: 0,
         version: 1,
         finished: true,
         files: vec![FileRead { file: HOSTILE.into(), runs: 300, steps: 3000, broken_lines: 25 }; 100],
@@ -167,6 +178,9 @@ fn what_would_have_happened_is_one_harmless_page() {
         total,
         alone: vec![named(HOSTILE, total), named("loop", figures(200, 0, 100, 1))],
         rules: vec![RuleFigures {
+            unknown_after_steps: 0,
+            unknown_after_tokens: 0,
+            unknown_after_dollars: 0.0,
             rule: "stall.identical",
             successful: 3,
             failed: 40,
@@ -191,6 +205,10 @@ fn what_would_have_happened_is_one_harmless_page() {
                     success: Some(false),
                     step: 5,
                     steps: 10,
+                    rule: "stall.identical",
+                    after_steps: 2,
+                    after_tokens: 20,
+                    after_dollars: 0.5,
                 };
                 3
             ],
@@ -202,16 +220,17 @@ fn what_would_have_happened_is_one_harmless_page() {
     };
     let page = replay_page(&summary);
     assert_harmless(&page);
-    assert!(page.contains("Of 200 successful runs 3 would have been ended (1.50 %), of 100 failed ones 40 (40.00 %). That saves 20.00 %"));
+    assert!(page.contains("43 of 300 runs would have been ended. Of 100 that failed 40: that saves 200 steps"));
     assert!(page.contains("id=\"against-title\"") && page.contains("300 by preset <bdi>coding</bdi>") && !page.contains("chatbot"));
     assert!(page.contains("30 more are in the JSON") && page.contains("and 5 more") && page.contains("40 more files"));
     assert!(page.contains("&lt;script&gt;alert(1)") && page.contains(":12</code>"));
     assert!(page.len() < 300 * 1024, "{}", page.len());
     (summary.finished, summary.total) = (false, crate::replay::Figures::default());
-    summary.total.sums.unknown = 300;
-    summary.rules[0].unknown = 43;
+    (summary.total.sums.unknown, summary.total.sums.unknown_stopped, summary.total.sums.unknown_after_steps) = (300, 43, 77);
     let page = replay_page(&summary);
-    assert!(page.contains("Not everything was read") && page.contains("Of 300 runs 43 would have been ended."));
+    assert!(
+        page.contains("Not everything was read") && page.contains("43 of 300 runs would have been ended. 77 steps came after that point.")
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::explain::{about, rule_name, timeline};
 use super::{Row, amount, escaped, grouped, legend, page, per_cent, rounded_up, section, share, table, text, tiles};
 use crate::caps::{Amount, Cap};
-use crate::front::{Part, RULES};
+use crate::front::{Part, RULES, TUNED};
 use crate::tune::{Advice, Chosen, Example, Measured, Reader, Summary, number, settings_file, verdict};
 use std::fmt::Write as _;
 
@@ -21,6 +21,7 @@ pub fn tune_page(summary: &Summary, examples: &[Example], reader: Reader) -> Str
         | Advice::NothingFailed
         | Advice::TooFewRuns { .. }
         | Advice::TooFewTasks { .. }
+        | Advice::BetterAsItIs
         | Advice::NotProven { more: Some(_) } => "",
     };
     let _ = write!(body, "<p class=\"card verdict {class}\">{}.</p>", escaped(&capitalised(&verdict(summary))));
@@ -174,7 +175,11 @@ fn front(summary: &Summary) -> String {
     let mut rows: Vec<Row> = vec![front_row("as it is", summary.base.parts, &summary.base.measured, "")];
     for (place, row) in summary.front.iter().enumerate() {
         let is_chosen = picked == Some(row.parts);
-        let name = if is_chosen { format!("{} (chosen)", place + 1) } else { (place + 1).to_string() };
+        let name = if is_chosen {
+            format!("{} ({})", place + 1, if summary.advice == Advice::Use { "chosen" } else { "candidate" })
+        } else {
+            (place + 1).to_string()
+        };
         rows.push(front_row(&name, row.parts, &row.measured, if is_chosen { "picked" } else { "" }));
     }
     let caption = if summary.front_len > summary.front.len() {
@@ -189,7 +194,7 @@ fn front(summary: &Summary) -> String {
 const HEADINGS: [&str; 10] =
     ["", "#identical", "#rounds", "#news", "#same error", "#messages", "#good runs stopped", "#share", "#failed runs stopped", "#saved"];
 
-fn front_row(name: &str, parts: [Part; 5], measured: &Measured, class: &'static str) -> Row {
+fn front_row(name: &str, parts: [Part; TUNED], measured: &Measured, class: &'static str) -> Row {
     let mut cells = vec![name.to_owned()];
     cells.extend(parts.iter().map(ToString::to_string));
     cells.extend([
@@ -201,7 +206,7 @@ fn front_row(name: &str, parts: [Part; 5], measured: &Measured, class: &'static 
     Row { class, cells }
 }
 
-fn described(parts: [Part; 5]) -> String {
+fn described(parts: [Part; TUNED]) -> String {
     let one = |(rule, part): (runguard_core::detect::stall::StallRule, Part)| format!("{} {part}", rule.code());
     RULES.into_iter().zip(parts).map(one).collect::<Vec<_>>().join(", ")
 }

@@ -1,15 +1,18 @@
 //! A few runs that a rule ended, to look at: the first in the order of the files, of each end some.
 
 use super::End;
-use crate::evaluate::Order;
+use crate::evaluate::{Order, Tally, dollars_of, tokens_of};
 use crate::trace::Run;
 use serde::Serialize;
+use std::cmp::Ordering;
 
 /// Kept of each end.
 const KEPT: usize = 3;
+/// Kept of those with most behind their end.
+const KEPT_MOST: usize = 5;
 
 /// A run that a rule ended, and where to find it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Example {
     pub id: String,
     pub file: String,
@@ -22,20 +25,18 @@ pub struct Example {
     pub step: u64,
     /// Steps it made.
     pub steps: u64,
+    /// The rule that ended it.
+    pub rule: &'static str,
+    /// What came after that step.
+    pub after_steps: u64,
+    pub after_tokens: u64,
+    pub after_dollars: f64,
 }
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct Examples {
-    by_end: [Vec<(Order, Example)>; End::COUNT],
-}
-
-impl Examples {
-    pub(super) fn add(&mut self, run: &Run, at: usize, order: Order) {
-        let kept = &mut self.by_end[End::of(run) as usize];
-        if kept.len() == KEPT && kept.last().is_some_and(|(last, _)| *last < order) {
-            return;
-        }
-        let example = Example {
+impl Example {
+    fn of(run: &Run, at: usize, rule: &'static str) -> Self {
+        let after = run.steps.get(at + 1..).unwrap_or_default();
+        Self {
             id: run.id.clone(),
             file: run.place.file.display().to_string(),
             line: run.place.line,
@@ -45,7 +46,66 @@ impl Examples {
             success: run.success,
             step: at as u64 + 1,
             steps: run.steps.len() as u64,
+            rule,
+            after_steps: after.len() as u64,
+            after_tokens: tokens_of(after),
+            after_dollars: dollars_of(after),
+        }
+    }
+
+    /// By what it is worth: dollars, tokens, steps.
+    fn worth(&self) -> (f64, u64, u64) {
+        (self.after_dollars, self.after_tokens, self.after_steps)
+    }
+}
+
+/// The runs with most behind their end, whatever became of them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Most(Vec<(Order, Example)>);
+
+impl Most {
+    pub(super) fn add(&mut self, run: &Run, at: usize, rule: &'static str, outcome: &Tally, order: Order) {
+        let (steps, tokens, dollars) = outcome.after();
+        let is_less = |last: &(Order, Example)| (dollars, tokens, steps) < last.1.worth();
+        if steps > 0 && !(self.0.len() == KEPT_MOST && self.0.last().is_some_and(is_less)) {
+            self.insert(order, Example::of(run, at, rule));
+        }
+    }
+
+    fn insert(&mut self, order: Order, example: Example) {
+        let comes_before = |(other, known): &(Order, Example)| match known.worth().partial_cmp(&example.worth()) {
+            Some(Ordering::Greater) => true,
+            Some(Ordering::Less) | None => false,
+            Some(Ordering::Equal) => *other <= order,
         };
+        let at = self.0.partition_point(comes_before);
+        self.0.insert(at, (order, example));
+        self.0.truncate(KEPT_MOST);
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (order, example) in other.0 {
+            self.insert(order, example);
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<Example> {
+        self.0.into_iter().map(|(_, example)| example).collect()
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Examples {
+    by_end: [Vec<(Order, Example)>; End::COUNT],
+}
+
+impl Examples {
+    pub(super) fn add(&mut self, run: &Run, at: usize, rule: &'static str, order: Order) {
+        let kept = &mut self.by_end[End::of(run) as usize];
+        if kept.len() == KEPT && kept.last().is_some_and(|(last, _)| *last < order) {
+            return;
+        }
+        let example = Example::of(run, at, rule);
         insert(kept, order, example);
     }
 
@@ -80,7 +140,7 @@ mod tests {
         for batch in [5, 2, 9, 1, 7, 3, 0] {
             for success in [Some(false), Some(true)] {
                 let run = Run { id: batch.to_string(), success, ..run("s", Vec::new()) };
-                examples.add(&run, 4, Order { batch, ..Order::default() });
+                examples.add(&run, 4, "stall.identical", Order { batch, ..Order::default() });
             }
         }
         let kept = examples.finish();

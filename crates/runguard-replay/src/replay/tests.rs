@@ -1,5 +1,6 @@
 use super::*;
-use crate::evaluate::Progress;
+use crate::evaluate::{Progress, Recorded};
+use crate::labels::Labels;
 use crate::packed::tests::{any_run, pack};
 use crate::rules::{Caps, Presets};
 use proptest::prelude::*;
@@ -20,7 +21,8 @@ fn caps() -> Caps {
 }
 
 fn report(files: &[PathBuf], threads: usize, guards: &Guards, pack: Option<&Path>) -> Summary {
-    let reading = Reading { files, format: None, detail: detail(guards), threads, progress: &Progress::default() };
+    let labels = Labels::default();
+    let reading = Reading { recorded: Recorded::of(files, &labels), detail: detail(guards), threads, progress: &Progress::default() };
     replay(&reading, &Ask { guards, against: &Other::ALL, by: &BY, pack }).unwrap()
 }
 
@@ -195,7 +197,8 @@ fn what_is_cancelled_says_so_and_packs_nothing() {
     let files = [packed(folder.path(), &many_runs(20))];
     let (guards, progress, out) = (guards(Caps::default()), Progress::default(), folder.path().join("out.packed"));
     progress.cancel();
-    let reading = Reading { files: &files, format: None, detail: Detail::Fingerprints, threads: 2, progress: &progress };
+    let labels = Labels::default();
+    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::Fingerprints, threads: 2, progress: &progress };
     let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &BY, pack: Some(&out) }).unwrap();
     assert!(!summary.finished && !out.exists() && summary.runs == 0);
     assert!(summary.notes.iter().any(|note| note.contains("packed file was not written")), "{:?}", summary.notes);
@@ -206,7 +209,8 @@ fn progress_reaches_the_end_of_all_files() {
     let folder = tempfile::tempdir().unwrap();
     let files = [packed(folder.path(), &many_runs(500))];
     let (guards, progress) = (guards(Caps::default()), Progress::default());
-    let reading = Reading { files: &files, format: None, detail: Detail::Fingerprints, threads: 3, progress: &progress };
+    let labels = Labels::default();
+    let reading = Reading { recorded: Recorded::of(&files, &labels), detail: Detail::Fingerprints, threads: 3, progress: &progress };
     let summary = replay(&reading, &Ask { guards: &guards, against: &[], by: &[], pack: None }).unwrap();
     assert_eq!(progress.bytes(), std::fs::metadata(&files[0]).unwrap().len());
     assert_eq!((progress.runs(), progress.steps()), (summary.runs, summary.steps));

@@ -4,7 +4,7 @@
 //! reached, are for an admin of all tenants.
 
 use super::circuits::admin;
-use super::decisions::{query, reader};
+use super::query::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;

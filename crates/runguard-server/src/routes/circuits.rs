@@ -1,6 +1,7 @@
 //! The endpoints' circuits, and an operator's word on them.
 
-use super::decisions::{limit, query, reader};
+use super::decisions::limit;
+use super::query::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -11,15 +12,18 @@ use axum::response::Response;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::Timestamp;
+use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::engine::forced_name;
 use runguard_engine::{Caller, Circuit, CircuitPage, CircuitQuery, Role};
 use runguard_guards::guard::api_circuit::Control;
-use runguard_guards::input::MAX_ID_CHARS;
+use runguard_guards::input::{MAX_ID_CHARS, closest};
 use runguard_http::reply::{JSON, Reply, reply};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+/// Endpoints among which the one that was meant is looked for.
+const LOOKED_THROUGH: usize = 1000;
 const PHASES: [&str; 3] = ["closed", "half_open", "open"];
 
 pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
@@ -114,10 +118,22 @@ async fn control(app: &App, endpoint_key: &str, control: Control, raw: Option<&s
     let tenant = auth::tenant_to_change(&caller, asked)?;
     // An endpoint that was never seen can be opened or closed beforehand; but a key of all tenants that names none may mean another's.
     let may_mean_another = asked.is_none() && caller.sees_all() && !caller.is_anyone();
-    if may_mean_another && app.engine.circuit(&tenant, endpoint_key, now).await?.is_none() {
+    let is_known = app.engine.circuit(&tenant, endpoint_key, now).await?.is_some();
+    if may_mean_another && !is_known {
         return Err(Problem::unknown_in(&tenant, "endpoint", &caller));
     }
+    let warnings = if is_known { Vec::new() } else { vec![never_seen(app, &tenant, endpoint_key, now).await?] };
     let circuit = app.engine.control_circuit(&tenant, endpoint_key, control, now).await?;
-    tracing::warn!(?control, "an operator changed a circuit");
-    Ok(reply(StatusCode::OK, JSON, show(&circuit, now).to_string()))
+    tracing::warn!(?control, tenant, endpoint = dotted(endpoint_key), "an operator changed a circuit");
+    let mut shown = show(&circuit, now);
+    shown["warnings"] = warnings.into();
+    Ok(reply(StatusCode::OK, JSON, shown.to_string()))
+}
+
+/// An operator's word on an endpoint that nobody called yet is kept for when somebody does; more often it is a slip of the finger.
+async fn never_seen(app: &App, tenant: &str, endpoint_key: &str, now: Timestamp) -> Result<String, Problem> {
+    let known = app.engine.circuits(CircuitQuery::first(Some(tenant), LOOKED_THROUGH), now).await?;
+    let near = closest(endpoint_key, known.circuits.iter().map(|circuit| circuit.endpoint_key.as_str()));
+    let hint = near.map_or_else(|| "`GET /v1/circuits` lists those that were".to_owned(), |near| format!("did you mean '{near}'?"));
+    Ok(format!("no call to the endpoint '{endpoint_key}' has been seen; {hint}"))
 }

@@ -38,6 +38,7 @@ files! {
     "app.js", SCRIPT, "app.js";
     "api.js", SCRIPT, "api.js";
     "charts.js", SCRIPT, "charts.js";
+    "docs.js", SCRIPT, "docs.js";
     "dom.js", SCRIPT, "dom.js";
     "words.js", SCRIPT, "words.js";
     "view-alerts.js", SCRIPT, "view-alerts.js";
@@ -45,7 +46,10 @@ files! {
     "view-insights.js", SCRIPT, "view-insights.js";
     "view-overview.js", SCRIPT, "view-overview.js";
     "view-session.js", SCRIPT, "view-session.js";
+    "view-sessions.js", SCRIPT, "view-sessions.js";
     "view-settings.js", SCRIPT, "view-settings.js";
+    "view-spend.js", SCRIPT, "view-spend.js";
+    "view-welcome.js", SCRIPT, "view-welcome.js";
     "uPlot.iife.min.js", SCRIPT, "vendor/uplot/uPlot.iife.min.js";
     "uPlot.min.css", CSS, "vendor/uplot/uPlot.min.css";
     "uPlot-LICENSE.txt", TEXT, "vendor/uplot/LICENSE";

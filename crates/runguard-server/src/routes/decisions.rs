@@ -1,5 +1,6 @@
 //! `GET /v1/decisions`: the log, filtered and in pages, as JSON, NDJSON or CSV.
 
+use super::query::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -12,14 +13,12 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_core::reason::Code;
 use runguard_core::row::{Kind, Outcome};
 use runguard_core::{GuardName, Reason, Timestamp};
-use runguard_engine::clock::NOW_HEADER;
-use runguard_engine::{Caller, Role};
+use runguard_engine::Caller;
 use runguard_http::reply::{JSON, Reply, reply};
 use runguard_store::{Order, Row, RowFilter};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 pub(crate) const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
@@ -67,28 +66,6 @@ fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-/// The query string as a map; a name that is not known is an error, so that a typing error does not show everything.
-pub(crate) fn query(raw: Option<&str>, known: &[&str]) -> Result<HashMap<String, String>, Problem> {
-    let mut values = HashMap::new();
-    for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode =
-            |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8().map(std::borrow::Cow::into_owned);
-        let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
-            return Err(Problem::query("query", "is not UTF-8"));
-        };
-        if !known.contains(&name.as_str()) {
-            return Err(Problem::query(
-                &name.chars().take(64).collect::<String>(),
-                format!("is not known here; known are {}", known.join(", ")),
-            ));
-        }
-        values.insert(name, value);
-    }
-    values.retain(|_, value| !value.is_empty());
-    Ok(values)
-}
-
 /// The parameters every listing takes.
 pub(crate) const FILTERS: &[&str] = &["guard", "reason", "session", "tenant", "outcome", "since", "until", "kind"];
 
@@ -131,13 +108,6 @@ pub(crate) fn limit(values: &HashMap<String, String>) -> Result<usize, Problem> 
 pub(crate) fn cursor(values: &HashMap<String, String>) -> Result<Option<u64>, Problem> {
     let read = |text: &String| text.parse().map_err(|_| Problem::query("cursor", "must be the next_cursor of an earlier page"));
     values.get("cursor").map(read).transpose()
-}
-
-pub(crate) fn reader(app: &App, headers: &HeaderMap) -> Result<(Arc<Caller>, Timestamp), Problem> {
-    let caller = auth::caller(&app.engine, app.openness, headers)?;
-    auth::require(&caller, Role::Read)?;
-    let now = app.engine.clock.read(headers.get(NOW_HEADER).map(HeaderValue::as_bytes))?;
-    Ok((caller, now))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,11 +223,5 @@ mod tests {
         assert_eq!(cell("=1+1"), "'=1+1");
         assert_eq!(cell("a,\"b\""), "\"a,\"\"b\"\"\"");
         assert_eq!(cell("plain"), "plain");
-    }
-
-    #[test]
-    fn unknown_parameters_are_named() {
-        assert!(query(Some("gaurd=handoff"), FILTERS).is_err());
-        assert_eq!(query(Some("session=a%20b&guard="), FILTERS).unwrap(), HashMap::from([("session".to_owned(), "a b".to_owned())]));
     }
 }

@@ -4,7 +4,8 @@
 //! comes back with `Last-Event-ID`. It loses nothing either way, and a decision waits for no reader.
 
 use super::State;
-use super::decisions::{FILTERS, Shown, filter, query, reader};
+use super::decisions::{FILTERS, Shown, filter};
+use super::query::{query, reader};
 use crate::auth;
 use crate::metrics::Limited;
 use crate::problem::Problem;

@@ -8,6 +8,7 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use runguard_core::shown::dotted;
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::telemetry::{Telemetry, TraceContext};
 use runguard_engine::{Answered, Asked, Caller, Idempotency, Outcome, Role};
@@ -42,20 +43,21 @@ pub(crate) fn find(path: &str) -> Option<&'static Route> {
 pub(crate) async fn handle(app: &App, route: &'static Route, request: Request<Incoming>, request_id: &RequestId) -> Reply {
     let started = Instant::now();
     match decide(app, route, request).await {
-        Ok((answered, softly)) => {
+        Ok(Decided { answered, refusal, told }) => {
+            let (tenant, endpoint) = told.unwrap_or_default();
             let spares = || app.engine.settings.load().savings.operations_of(route.guard);
             app.metrics.answered(route.guard, &answered, started.elapsed().as_secs_f64(), spares);
             match answered.notice {
                 Some(Notice::CircuitTripped) => {
-                    tracing::warn!(guard = %route.guard, request_id = request_id.as_str(), "a circuit opened");
+                    tracing::warn!(guard = %route.guard, tenant, endpoint, request_id = request_id.as_str(), "a circuit opened");
                 }
                 Some(Notice::CircuitClosed) => {
-                    tracing::info!(guard = %route.guard, request_id = request_id.as_str(), "a circuit closed");
+                    tracing::info!(guard = %route.guard, tenant, endpoint, request_id = request_id.as_str(), "a circuit closed");
                 }
                 Some(Notice::UnmatchedResult) | None => {}
             }
             tracing::debug!(guard = %route.guard, outcome = answered.outcome.code(), request_id = request_id.as_str(), "decided");
-            to_reply(route, answered, softly)
+            to_reply(route, answered, refusal)
         }
         Err(problem) => problem.into_reply(),
     }
@@ -68,7 +70,15 @@ enum Refusal {
     Status200,
 }
 
-async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) -> Result<(Answered, Refusal), Problem> {
+/// What was decided, and how it is answered.
+struct Decided {
+    answered: Answered,
+    refusal: Refusal,
+    /// Whose and of what, where an operator is told at once.
+    told: Option<(String, String)>,
+}
+
+async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) -> Result<Decided, Problem> {
     if request.method() != Method::POST {
         return Err(Problem::method("POST"));
     }
@@ -99,7 +109,8 @@ async fn decide(app: &App, route: &'static Route, request: Request<Incoming>) ->
     if let Some((telemetry, context)) = trace {
         note_trace(telemetry, context, &answered);
     }
-    Ok((answered, refusal))
+    let told = answered.notice.map(|_| (caller.tenant.to_string(), dotted(question.operation.subject())));
+    Ok(Decided { answered, refusal, told })
 }
 
 /// A body that was understood.

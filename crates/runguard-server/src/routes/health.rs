@@ -11,10 +11,15 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::{Caller, Role};
 use runguard_http::reply::{JSON, Reply, reply};
-use serde_json::json;
+use runguard_store::{ClusterHealth, StoreError};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
 
 const HOUR_MILLIS: i64 = 3_600_000;
 const HOUR_MINUTES: i64 = 60;
+/// What `/readyz` says of a cluster that somebody should look at.
+pub(crate) const CLUSTER_WARNINGS: [&str; 6] =
+    ["state_away", "log_away", "state_evicts", "settings_differ", "keys_differ", "rows_not_kept"];
 
 /// The process answers.
 pub(crate) async fn alive() -> Response {
@@ -27,6 +32,9 @@ pub(crate) async fn ready(app: State) -> Response {
 }
 
 async fn probe(app: &App) -> Result<Reply, Problem> {
+    if app.leaving.load(Ordering::Acquire) {
+        return Err(StoreError::Stopping.into());
+    }
     app.engine.store.probe().await?;
     let mut body = json!({"status": "ready"});
     // It decides, by what was in force before: a load balancer goes on, a person should look. Why is for those with a key.
@@ -34,7 +42,31 @@ async fn probe(app: &App) -> Result<Reply, Problem> {
     if !refused.is_empty() {
         body["refused"] = json!(refused);
     }
+    if let Some(health) = app.engine.store.cluster_health() {
+        body["cluster"] = show_cluster(&health);
+    }
     Ok(reply(StatusCode::OK, JSON, body.to_string()))
+}
+
+/// How a node stands. Numbers only: whoever balances load has no key.
+fn show_cluster(health: &ClusterHealth) -> Value {
+    let is_so = [
+        health.away.is_some(),
+        !health.log_up,
+        health.condition.evicts.is_some(),
+        health.seen.other_settings > 0,
+        health.seen.other_keys > 0,
+        health.unconfirmed_dropped > 0,
+    ];
+    json!({
+        "nodes": health.seen.nodes,
+        "imports": health.imports,
+        "log_lag_seconds": health.log_lag_millis as f64 / 1000.0,
+        "stream_entries": health.condition.stream_entries,
+        "rows_waiting": health.waiting_rows,
+        "unconfirmed_entries": health.unconfirmed,
+        "warnings": CLUSTER_WARNINGS.iter().zip(is_so).filter(|(_, is_so)| *is_so).map(|(code, _)| code).collect::<Vec<_>>(),
+    })
 }
 
 pub(crate) async fn metrics(app: State, headers: HeaderMap) -> Response {

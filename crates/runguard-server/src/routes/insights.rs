@@ -1,25 +1,49 @@
-//! `GET /v1/insights`: what the log advises, the weightiest first, each with its evidence.
+//! `GET /v1/insights`: what the log advises, the weightiest first, each with its evidence. And what of it is put aside.
 
-use super::decisions::{query, reader};
+use super::circuits::admin;
 use super::overview::of_range;
+use super::query::{DAY_MILLIS, hourly, one_of, query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
 use crate::service::App;
 use crate::time;
-use axum::extract::RawQuery;
+use axum::extract::{Path, RawQuery};
 use axum::response::Response;
+use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
+use runguard_core::Span;
+use runguard_engine::advice::PutAside;
 use runguard_http::reply::{JSON, Reply, reply};
-use runguard_insight::insight::Filters;
 use runguard_insight::insight::advice::{self, Facts};
-use runguard_insight::insight::digest::Range;
-use serde_json::json;
+use serde_json::{Value, json};
 
-const HOUR_SECONDS: u64 = 3600;
-const WEEK_MILLIS: i64 = 7 * 86_400_000;
-/// Longer than the log is kept as a rule, and as far back as advice is of use.
-const MAX_RANGE_MILLIS: i64 = 366 * 86_400_000;
+/// How long advice is snoozed, when nothing is said; and at most.
+const USUAL_SNOOZE: &str = "7d";
+const LONGEST_SNOOZE_MILLIS: i64 = 366 * DAY_MILLIS;
+/// Digits of what advice is known by.
+const KEY_DIGITS: usize = 16;
+
+/// Which advice is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Show {
+    /// What is not put aside.
+    #[default]
+    Current,
+    All,
+}
+
+impl Show {
+    pub(crate) const CODES: [&str; 2] = ["current", "all"];
+
+    fn from_code(code: &str) -> Option<Self> {
+        match code {
+            "current" => Some(Self::Current),
+            "all" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
 
 pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(advise(&app, raw.as_deref(), &headers).await)
@@ -27,29 +51,118 @@ pub(crate) async fn show(app: State, RawQuery(raw): RawQuery, headers: HeaderMap
 
 async fn advise(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
     let (caller, now) = reader(app, headers)?;
-    let values = query(raw, &["tenant", "since", "until"])?;
-    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
-    let at = |name: &str, default: i64| match values.get(name) {
-        Some(text) => time::parse(text, now).map_err(|problem| Problem::query(name, problem)),
-        None => Ok(default),
-    };
-    let until = at("until", now.as_millis().saturating_add(1))?;
-    let since = at("since", until.saturating_sub(WEEK_MILLIS))?;
-    if until.saturating_sub(since) > MAX_RANGE_MILLIS {
-        return Err(Problem::query("since", "must be at most 366 days before until"));
-    }
+    let values = query(raw, &["tenant", "since", "until", "show"])?;
+    let shows = one_of(&values, "show", Show::from_code, &Show::CODES)?.unwrap_or_default();
+    // By the hour, however long the range: some advice is about an hour of the day.
+    let range = hourly(&values, &caller, now, 7 * DAY_MILLIS)?;
+    // Better shown once too often than not at all.
+    let aside = app.engine.advice_put_aside(range.filters.tenant.as_deref(), now).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what advice was put aside cannot be read: all of it is shown");
+        Vec::new()
+    });
     let settings = app.engine.settings.load();
     // Whoever reads all tenants is told by the settings all of them start from.
-    let policy = settings.policies.for_tenant(tenant.as_deref().unwrap_or_default());
+    let policy = settings.policies.for_tenant(range.filters.tenant.as_deref().unwrap_or_default());
     let facts = Facts { policy, savings: settings.savings.clone() };
-    // By the hour, however long the range: some advice is about an hour of the day.
-    let filters = Filters { tenant: tenant.clone(), ..Filters::default() };
-    let overview = of_range(app, Range { since_ms: since, until_ms: until, bucket_seconds: HOUR_SECONDS, filters }).await?;
+    let overview = of_range(app, range).await?;
+    let mut put_aside = 0;
+    let mut shown = Vec::new();
+    for insight in advice::advise(&overview, &facts) {
+        let key = insight.key();
+        let aside = aside.iter().find(|aside| aside.key == key);
+        put_aside += usize::from(aside.is_some());
+        if aside.is_none() || shows == Show::All {
+            let mut insight = serde_json::to_value(&insight).unwrap_or_default();
+            insight["key"] = key.into();
+            insight["put_aside"] = aside.map_or(Value::Null, |aside| json!({"until": aside.until_ms.map(time::format)}));
+            shown.push(insight);
+        }
+    }
     let body = json!({
-        "since": time::format(since),
-        "until": time::format(until),
+        "since": overview.since,
+        "until": overview.until,
         "behind_rows": overview.behind_rows,
-        "insights": advice::advise(&overview, &facts),
+        "put_aside": put_aside,
+        "insights": shown,
     });
     Ok(reply(StatusCode::OK, JSON, body.to_string()))
+}
+
+pub(crate) async fn dismiss(app: State, Path(key): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(change(&app, &key, raw.as_deref(), &headers, Change::Dismiss).await)
+}
+
+pub(crate) async fn snooze(app: State, Path(key): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap, body: Bytes) -> Response {
+    answer(change(&app, &key, raw.as_deref(), &headers, Change::Snooze(&body)).await)
+}
+
+pub(crate) async fn restore(app: State, Path(key): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(change(&app, &key, raw.as_deref(), &headers, Change::Restore).await)
+}
+
+enum Change<'a> {
+    Dismiss,
+    /// With the body that may say for how long.
+    Snooze(&'a [u8]),
+    Restore,
+}
+
+async fn change(app: &App, key: &str, raw: Option<&str>, headers: &HeaderMap, change: Change<'_>) -> Result<Reply, Problem> {
+    let (caller, now) = admin(app, headers)?;
+    let values = query(raw, &["tenant"])?;
+    let tenant = auth::tenant_to_read(&caller, values.get("tenant").map(String::as_str))?;
+    let key = key.to_ascii_lowercase();
+    if key.len() != KEY_DIGITS || !key.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(Problem::query("key", format!("must be the `key` of a piece of advice, {KEY_DIGITS} hexadecimal digits")));
+    }
+    let until_ms = match change {
+        Change::Restore => {
+            if !app.engine.take_advice_back(&key, tenant.as_deref(), now).await? {
+                return Err(Problem::unknown("advice among what is put aside"));
+            }
+            return Ok(shown(&key, tenant.as_deref(), Value::Null));
+        }
+        Change::Dismiss => None,
+        Change::Snooze(body) => Some(now.as_millis().saturating_add(length(body)?)),
+    };
+    app.engine.put_advice_aside(PutAside { key: key.clone(), tenant: tenant.clone(), until_ms }, now).await?;
+    Ok(shown(&key, tenant.as_deref(), json!({"until": until_ms.map(time::format)})))
+}
+
+fn shown(key: &str, tenant: Option<&str>, put_aside: Value) -> Reply {
+    reply(StatusCode::OK, JSON, json!({"key": key, "tenant": tenant, "put_aside": put_aside}).to_string())
+}
+
+/// `{"for": "7d"}`, or nothing.
+fn length(body: &[u8]) -> Result<i64, Problem> {
+    let wrong = |problem: String| Problem::query("body", problem);
+    let body: Value = match body {
+        b"" => json!({}),
+        body => serde_json::from_slice(body).map_err(|_| wrong("is not JSON".into()))?,
+    };
+    let text = match (body.as_object(), &body["for"]) {
+        (Some(fields), Value::Null) if fields.keys().all(|name| name == "for") => USUAL_SNOOZE,
+        (Some(fields), Value::String(text)) if fields.len() == 1 => text,
+        _ => return Err(wrong("must be an object with `for`, how long, such as \"7d\", and nothing else".into())),
+    };
+    let span = Span::parse(text).map_err(|problem| wrong(format!("`for` {problem}")))?;
+    match i64::try_from(span.as_millis()) {
+        Ok(millis) if (1..=LONGEST_SNOOZE_MILLIS).contains(&millis) => Ok(millis),
+        Ok(_) | Err(_) => Err(wrong("`for` must be longer than nothing, and at most 366d".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_is_said_in_words() {
+        assert_eq!(length(b"").unwrap(), 7 * DAY_MILLIS);
+        assert_eq!(length(b"{}").unwrap(), 7 * DAY_MILLIS);
+        assert_eq!(length(br#"{"for":"36h"}"#).unwrap(), 36 * 3_600_000);
+        for bad in [&b"7d"[..], br#"{"for":"soon"}"#, br#"{"for":"0s"}"#, br#"{"for":"400d"}"#, br#"{"for":"7d","x":1}"#, b"[]"] {
+            assert!(length(bad).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Totals, series and reasons are exact to the minute. The other lists are of whole hours: of every hour the range touches.
 
-use super::decisions::{query, reader};
+use super::query::{DAY_MILLIS, HOUR_SECONDS, query, reader, time_asked};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -19,9 +19,7 @@ use runguard_insight::insight::{Filters, Overview};
 use std::collections::HashMap;
 
 const MINUTE_SECONDS: u64 = 60;
-const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 86_400;
-const DAY_MILLIS: i64 = 86_400_000;
 /// Buckets in one answer: more than a screen has points.
 const MAX_BUCKETS: i64 = 2_000;
 /// Longer than this, the series goes by hours; longer than the other, by days.
@@ -58,12 +56,7 @@ pub(crate) fn range(values: &HashMap<String, String>, caller: &Caller, now: Time
     if reason.as_deref().is_some_and(|reason| Reason::from_code(reason).is_none()) {
         return Err(Problem::query("reason", "is no reason"));
     }
-    let at = |name: &str, default: i64| match values.get(name) {
-        Some(text) => time::parse(text, now).map_err(|problem| Problem::query(name, problem)),
-        None => Ok(default),
-    };
-    let until_ms = at("until", now.as_millis().saturating_add(1))?;
-    let since_ms = at("since", until_ms.saturating_sub(DAY_MILLIS))?;
+    let (since_ms, until_ms) = time_asked(values, now, DAY_MILLIS)?;
     // The end is not in it, and the last hour ends just after this moment.
     let span = until_ms.saturating_sub(since_ms).saturating_sub(1);
     let bucket_seconds = match values.get("bucket").map(String::as_str) {

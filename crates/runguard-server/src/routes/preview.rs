@@ -2,7 +2,7 @@
 //!
 //! It is begun and left within the handler, so that it ends when the caller goes.
 
-use super::decisions::reader;
+use super::query::reader;
 use super::{State, answer};
 use crate::auth;
 use crate::metrics::Limited;

@@ -1,6 +1,7 @@
-//! One session: what happened, what is used up, what would be allowed next. And its erasure.
+//! The sessions, found and sorted; and one of them: what happened, what is used up, what would be allowed next, its erasure.
 
-use super::decisions::{MAX_LIMIT, Shown, cursor, limit, query, reader};
+use super::decisions::{MAX_LIMIT, Shown, cursor, limit};
+use super::query::{DAY_MILLIS, hourly, one_of, query, reader, skip};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -12,7 +13,33 @@ use hyper::{HeaderMap, StatusCode};
 use runguard_core::row::{Kind, Outcome};
 use runguard_engine::erasure::Erasure;
 use runguard_http::reply::{JSON, Reply, reply};
+use runguard_insight::insight::session_list::{SessionQuery, SessionSort};
 use serde_json::json;
+
+pub(crate) async fn list(app: State, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
+    answer(found(&app, raw.as_deref(), &headers).await)
+}
+
+async fn found(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply, Problem> {
+    let (caller, now) = reader(app, headers)?;
+    let values = query(raw, &["tenant", "since", "until", "prefix", "sort", "limit", "cursor"])?;
+    let range = hourly(&values, &caller, now, 7 * DAY_MILLIS)?;
+    let asked = SessionQuery {
+        tenant: range.filters.tenant,
+        since_ms: range.since_ms,
+        until_ms: range.until_ms,
+        prefix: values.get("prefix").cloned().unwrap_or_default(),
+        sort: one_of(&values, "sort", SessionSort::from_code, &SessionSort::ALL.map(SessionSort::code))?.unwrap_or_default(),
+        skip: skip(&values)?,
+        limit: limit(&values)?,
+    };
+    let mut shown = app.engine.sessions(asked).await?;
+    (shown.since, shown.until) = (time::format(shown.since_ms), time::format(shown.until_ms));
+    for session in &mut shown.sessions {
+        (session.first_seen, session.last_seen) = (time::format(session.first_seen_ms), time::format(session.last_seen_ms));
+    }
+    Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&shown).unwrap_or_default()))
+}
 
 pub(crate) async fn show(app: State, Path(session_id): Path<String>, RawQuery(raw): RawQuery, headers: HeaderMap) -> Response {
     answer(view(&app, &session_id, raw.as_deref(), &headers).await)

@@ -6,7 +6,7 @@
 //!
 //! When a changed file was refused, what stands here is not what stands in it: then it says so, and why.
 
-use super::decisions::{query, reader};
+use super::query::{query, reader};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;

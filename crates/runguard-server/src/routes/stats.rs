@@ -1,6 +1,6 @@
 //! `GET /v1/stats`: decisions counted by guard, reason and time.
 
-use super::decisions::{query, reader};
+use super::query::{DAY_MILLIS, query, reader, time_asked};
 use super::{State, answer};
 use crate::auth;
 use crate::problem::Problem;
@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 
 type Counts = BTreeMap<(Named<GuardName>, Named<Ended>, Option<Named<Reason>>), u64>;
 
-const DAY_MILLIS: i64 = 86_400_000;
 /// Buckets in one answer; more would not be looked at.
 const MAX_BUCKETS: i64 = 10_000;
 
@@ -39,12 +38,7 @@ async fn counts(app: &App, raw: Option<&str>, headers: &HeaderMap) -> Result<Rep
         Some("day") => 1440,
         Some(_) => return Err(Problem::query("bucket", "must be minute, hour or day")),
     };
-    let at = |name: &str, default: i64| match values.get(name) {
-        Some(text) => time::parse(text, now).map_err(|problem| Problem::query(name, problem)),
-        None => Ok(default),
-    };
-    let until = at("until", now.as_millis().saturating_add(1))?;
-    let since = at("since", until.saturating_sub(DAY_MILLIS))?;
+    let (since, until) = time_asked(&values, now, DAY_MILLIS)?;
     if until.saturating_sub(since) / 60_000 / minutes > MAX_BUCKETS {
         return Err(Problem::query("since", format!("would give more than {MAX_BUCKETS} buckets; take a larger bucket or a shorter time")));
     }

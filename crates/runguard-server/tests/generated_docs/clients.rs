@@ -29,12 +29,12 @@ fn pascal(route: &Route) -> String {
 fn python_type(kind: Kind) -> &'static str {
     match kind {
         Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash | Kind::OneOf(_) => "str",
-        Kind::Fraction | Kind::Dollars => "float",
+        Kind::Fraction | Kind::Confidence | Kind::Dollars | Kind::Amount => "float",
         Kind::Whole(_) => "int",
         Kind::Flag => "bool",
         Kind::Any => "Any",
         Kind::Names => "List[str]",
-        Kind::Scopes => "List[Dict[str, Any]]",
+        Kind::Scopes | Kind::Steps => "List[Dict[str, Any]]",
     }
 }
 
@@ -84,18 +84,19 @@ fn typescript_type(kind: Kind) -> String {
     match kind {
         Kind::Id | Kind::Name | Kind::Label | Kind::Text | Kind::Hash => "string".to_owned(),
         Kind::OneOf(choices) => choices.iter().map(|choice| format!("'{choice}'")).collect::<Vec<_>>().join(" | "),
-        Kind::Fraction | Kind::Dollars | Kind::Whole(_) => "number".to_owned(),
+        Kind::Fraction | Kind::Confidence | Kind::Dollars | Kind::Amount | Kind::Whole(_) => "number".to_owned(),
         Kind::Flag => "boolean".to_owned(),
         Kind::Any => "unknown".to_owned(),
         Kind::Names => "string[]".to_owned(),
         Kind::Scopes => "BudgetScope[]".to_owned(),
+        Kind::Steps => "RunStep[]".to_owned(),
     }
 }
 
 pub(crate) fn typescript() -> String {
     let mut out = format!(
         "/** One method per guard route. Made from the service's tables, not by hand: `{COMMAND}`. */\n\
-         import type {{ Answer, BudgetScope, RequestOptions }} from './client.js'\n"
+         import type {{ Answer, BudgetScope, RequestOptions, RunStep }} from './client.js'\n"
     );
     for route in ROUTES {
         let _ = write!(out, "\n/** {} */\nexport interface {}Request {{\n", route.summary, pascal(route));

@@ -9,6 +9,7 @@ const FOLDERS: &[(&str, &str)] = &[
     ("crates/runguard-store/src", "rs"),
     ("crates/runguard-engine/src", "rs"),
     ("crates/runguard-http/src", "rs"),
+    ("crates/runguard-gateway/src", "rs"),
     ("crates/runguard-server/src", "rs"),
     ("crates/runguard-agent/src", "rs"),
     ("crates/runguard-replay/src", "rs"),

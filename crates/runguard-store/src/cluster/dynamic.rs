@@ -1,6 +1,6 @@
 //! A link whose kind is not part of everyone's type: the store is the same over a real database and over a simulated one.
 
-use crate::cluster::link::{About, CellName, EntryId, Link, LinkError, Said, Swap, Swapped, Value};
+use crate::cluster::link::{About, CellName, Condition, EntryId, Link, LinkError, Said, Swap, Swapped, Value};
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,6 +19,7 @@ pub(crate) trait DynamicLink: Send + Sync + Debug {
     fn fence(&self) -> LinkFuture<'_, ()>;
     fn is_older(&self) -> LinkFuture<'_, bool>;
     fn about(&self, mine: About) -> LinkFuture<'_, About>;
+    fn condition(&self) -> LinkFuture<'_, Condition>;
     fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
     fn endpoints(&self) -> LinkFuture<'_, Vec<String>>;
     fn forget_endpoint(&self, label: String) -> LinkFuture<'_, ()>;
@@ -71,6 +72,10 @@ impl<L: Link> DynamicLink for L {
 
     fn about(&self, mine: About) -> LinkFuture<'_, About> {
         Box::pin(Link::about(self, mine))
+    }
+
+    fn condition(&self) -> LinkFuture<'_, Condition> {
+        Box::pin(Link::condition(self))
     }
 
     fn note_endpoint(&self, label: String) -> LinkFuture<'_, ()> {

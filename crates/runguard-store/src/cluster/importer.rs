@@ -6,6 +6,7 @@
 use crate::cluster::entry;
 use crate::cluster::link::EntryId;
 use crate::cluster::log::{Imported, Positions};
+use crate::cluster::recovery::Erasures;
 use crate::cluster::{Inner, from_the_start};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
@@ -35,7 +36,7 @@ pub(crate) async fn run(inner: &Inner) {
 }
 
 async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>) -> Result<(), StoreError> {
-    let mut positions = start(inner).await?;
+    let mut reading = start(inner).await?;
     while !inner.log.is_shared() || inner.leads("import").await {
         // In here: a node may lead for months.
         if retired.is_none_or(|at| at.elapsed() >= inner.options.retire_every) {
@@ -45,17 +46,25 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
                 tracing::warn!(%error, "old rows could not be removed; they stay until the next try");
             }
         }
-        positions = match import_once(inner, &positions, WAIT_MILLIS).await? {
-            Some(positions) => positions,
-            None => start(inner).await?,
-        };
+        match import_once(inner, &reading, WAIT_MILLIS).await? {
+            Some(positions) => reading.positions = positions,
+            None => reading = start(inner).await?,
+        }
         inner.health.log_sound();
     }
     Ok(())
 }
 
-/// How far the log has read. A database that was emptied begins its streams anew, before where we were.
-pub(crate) async fn start(inner: &Inner) -> Result<Positions, StoreError> {
+/// How far the log has read, and what it must not take again.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) positions: Positions,
+    pub(crate) erased: Erasures,
+}
+
+/// Begins where the log is. A database that was emptied begins its streams anew, before where we were; one that was put back to an earlier
+/// state has what was erased since.
+pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
     let known = inner.log.positions(inner.partitions).await?;
     let mut positions = from_the_start(inner.partitions);
     for (partition, at) in known {
@@ -64,24 +73,28 @@ pub(crate) async fn start(inner: &Inner) -> Result<Positions, StoreError> {
         }
     }
     cut(inner, positions.iter().copied().filter(|(_, at)| *at != EntryId::default()).collect()).await?;
-    Ok(positions)
+    Ok(Reading { positions, erased: Erasures::read(inner).await? })
 }
 
 /// One step: what the streams have after the positions, into the log. `None`: another node was faster, or the streams could not be
 /// cut; begin with [`start`].
-pub(crate) async fn import_once(inner: &Inner, from: &[(u16, EntryId)], wait_millis: u64) -> Result<Option<Positions>, StoreError> {
+pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u64) -> Result<Option<Positions>, StoreError> {
+    let from = &reading.positions;
     let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
-    let entries = inner.link.entries(from.to_vec(), ENTRIES, wait_millis).await.map_err(failed)?;
+    let entries = inner.link.entries(from.clone(), ENTRIES, wait_millis).await.map_err(failed)?;
     if entries.is_empty() {
-        return Ok(Some(from.to_vec()));
+        return Ok(Some(from.clone()));
     }
-    let mut upto = from.to_vec();
+    let mut upto = from.clone();
     let mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>> = vec![VecDeque::new(); upto.len()];
     for (partition, id, bytes) in entries {
         let Some(stream) = upto.iter().position(|(other, _)| *other == partition) else { continue };
         upto[stream].1 = id;
         match entry::decode(&bytes) {
-            Some(rows) => streams[stream].push_back((id.millis, rows)),
+            Some(mut rows) => {
+                rows.retain(|logged| !reading.erased.took(&logged.row));
+                streams[stream].push_back((id.millis, rows));
+            }
             None => {
                 tracing::error!(partition, %id, "an entry of the stream cannot be read and is left out; was it written by a later version?");
             }

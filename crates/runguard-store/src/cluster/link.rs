@@ -4,10 +4,12 @@
 //! A token is random and never used twice, so a swap that is sent again after a cut connection finds its own token
 //! and does nothing: sending again is always safe.
 
+use crate::files::private_file;
 use crate::key::{Names, SECRET_BYTES};
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::path::Path;
 
 /// Changes with every write of a cell and is never used twice. 0: the cell does not exist.
 pub type Token = u64;
@@ -68,7 +70,6 @@ pub enum Put {
         state: Vec<u8>,
         keep_millis: u64,
     },
-    Remove,
 }
 
 #[derive(Debug, Clone)]
@@ -168,6 +169,31 @@ pub(crate) fn names_of(secret: &str) -> Option<Names> {
     Some(Names::keyed(secret.to_be_bytes()))
 }
 
+/// Where a node keeps the names it has used.
+const NAMES_FILE: &str = "names";
+const NO_SECRET: &str = "none";
+
+/// The names that this node used when it was last in its cluster.
+pub fn names_used(folder: &Path) -> Option<Names> {
+    let kept = std::fs::read_to_string(folder.join(NAMES_FILE)).ok()?;
+    // A line that is whole has an end.
+    match kept.strip_suffix('\n')? {
+        NO_SECRET => Some(Names::PLAIN),
+        secret => names_of(secret).filter(|names| *names != Names::PLAIN),
+    }
+}
+
+/// Keeps them for a start while the databases are away.
+pub fn keep_names_used(folder: &Path, names: Names) -> std::io::Result<()> {
+    use std::io::Write as _;
+    if names_used(folder) == Some(names) {
+        return Ok(());
+    }
+    let mut file = private_file().write(true).create(true).truncate(true).open(folder.join(NAMES_FILE))?;
+    let secret = names.secret_text();
+    writeln!(file, "{}", if secret.is_empty() { NO_SECRET } else { &secret })
+}
+
 /// The names that all nodes use: those that the database has, or that the log was made with, or fresh ones where both are empty.
 pub async fn agree_on_names(link: &impl Link, kept: Option<Names>, fresh: Names, generation: u64) -> Result<Names, LinkError> {
     let about = link.about(About::offered(link.partitions(), generation, kept.unwrap_or(fresh))).await?;
@@ -197,9 +223,29 @@ impl LinkError {
         Self::NotOurs(EMPTIED.to_owned())
     }
 
+    /// Waiting does not mend it.
+    pub fn is_wrong_setup(&self) -> bool {
+        match self {
+            Self::NotOurs(_) => !self.is_emptied(),
+            Self::Refused(why) => ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|code| why.contains(code)),
+            Self::Away(_) | Self::Fenced => false,
+        }
+    }
+
     pub fn is_emptied(&self) -> bool {
         matches!(self, Self::NotOurs(why) if why == EMPTIED)
     }
+}
+
+/// How the database stands, beside whether it can be used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Condition {
+    /// In all streams.
+    pub stream_entries: u64,
+    /// What it does when memory is short, if that is to throw states away.
+    pub evicts: Option<String>,
+    /// Keys it has thrown away since it was started.
+    pub evicted: u64,
 }
 
 /// What a node says about erasures.
@@ -251,14 +297,16 @@ pub trait Link: Send + Sync + fmt::Debug + 'static {
     /// What the server calls itself: another name after every start. 0: not known yet.
     fn server_run(&self) -> u64;
 
-    /// Whether its streams end before what is known of them: it was put back to an earlier state. What to do about it is
-    /// [`Link::about`].
+    /// Whether its streams end before what is known of them, or it lacks what this node wrote: it was put back to an earlier state.
+    /// What to do about it is [`Link::about`].
     fn is_older(&self) -> impl Future<Output = Result<bool, LinkError>> + Send;
 
     /// What the database says of itself; creates it with `mine` when it is empty (once, whoever comes first). One that
     /// [is older](Link::is_older) than it was gets another generation, and has no states. From here
     /// on every swap checks that it is the same database, on a connection on which this was seen: [`LinkError::is_emptied`].
     fn about(&self, mine: About) -> impl Future<Output = Result<About, LinkError>> + Send;
+
+    fn condition(&self) -> impl Future<Output = Result<Condition, LinkError>> + Send;
 
     fn note_endpoint(&self, label: String) -> impl Future<Output = Result<(), LinkError>> + Send;
 

@@ -185,6 +185,14 @@ impl ClusterLog {
         each!(self, log => log.committed())
     }
 
+    pub(crate) fn is_known(&self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(log) => log.is_known(),
+            Self::Local(_) | Self::Memory(_) => true,
+        }
+    }
+
     pub(crate) fn follower(&self) -> Follower {
         match self {
             #[cfg(feature = "postgres")]

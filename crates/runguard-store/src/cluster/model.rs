@@ -3,8 +3,9 @@
 //! The real link is tested against it, and the cluster store and its simulation run on it. It is deterministic: time is
 //! set by whoever owns it, nothing happens but in a call, and there are no threads.
 
-use super::link::{About, CellName, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains};
+use super::link::{About, CellName, Condition, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -18,6 +19,9 @@ pub struct ModelLink {
     known: Mutex<Option<u64>>,
     /// Where each stream was seen to end.
     ends: Mutex<BTreeMap<u16, EntryId>>,
+    /// Names this node's count of what it wrote.
+    writer: u64,
+    wrote: Mutex<u64>,
 }
 
 /// A copy of everything in the database.
@@ -31,6 +35,7 @@ struct Shared {
     clock: Clock,
     model: Mutex<Model>,
     appended: Notify,
+    writers: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -48,6 +53,8 @@ struct Model {
     fence: u64,
     /// How often the server was started.
     run: u64,
+    /// How often each node has written.
+    wrote: BTreeMap<u64, u64>,
     endpoints: BTreeSet<String>,
     leases: BTreeMap<String, (u64, i64)>,
     nodes: BTreeSet<u64>,
@@ -81,14 +88,20 @@ impl ModelLink {
 
     fn with_clock(partitions: u16, stream_limit: u64, clock: Clock) -> Self {
         let model = Model { streams: vec![Stream::default(); usize::from(partitions)], ..Model::default() };
-        let shared = Shared { partitions, stream_limit, clock, model: Mutex::new(model), appended: Notify::new() };
-        Self { shared: Arc::new(shared), known: Mutex::default(), ends: Mutex::default() }
+        let shared =
+            Shared { partitions, stream_limit, clock, model: Mutex::new(model), appended: Notify::new(), writers: AtomicU64::new(0) };
+        Self::of(Arc::new(shared))
     }
 
     /// Another node's link to the same database.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), known: Mutex::default(), ends: Mutex::default() }
+        Self::of(Arc::clone(&self.shared))
+    }
+
+    fn of(shared: Arc<Shared>) -> Self {
+        let writer = shared.writers.fetch_add(1, Ordering::Relaxed);
+        Self { shared, known: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default() }
     }
 
     pub fn millis(&self) -> i64 {
@@ -171,6 +184,12 @@ impl ModelLink {
         let mut answers: Vec<Swapped> = swaps.iter().map(|swap| model.swap(swap, now, self.shared.stream_limit)).collect();
         let made = swaps.iter().zip(&answers).filter(|(swap, answer)| !swap.entry.is_empty() && **answer == Swapped::Done);
         let ends: Vec<(u16, EntryId)> = made.map(|(swap, _)| (swap.partition, model.streams[usize::from(swap.partition)].last)).collect();
+        if !ends.is_empty() {
+            let wrote = model.wrote.entry(self.writer).or_default();
+            *wrote += 1;
+            let mut known = lock(&self.wrote);
+            *known = (*wrote).max(*known);
+        }
         drop(model);
         self.reached(&ends);
         settle_chains(swaps, &mut answers);
@@ -214,7 +233,7 @@ impl Model {
         if !matches {
             let mut sets = swap.cells.iter().zip(&values).filter_map(|(cell, value)| match &cell.put {
                 Put::Set { token: put, .. } => Some(*put == token(value)),
-                Put::Keep | Put::Remove => None,
+                Put::Keep => None,
             });
             let repeated = sets.next().is_some_and(|first| first && sets.all(|same| same));
             if !repeated {
@@ -242,9 +261,6 @@ impl Model {
                 Put::Set { token, state, keep_millis } => {
                     let kept = Cell { token: *token, state: state.clone(), until_millis: until(now, *keep_millis) };
                     self.cells.insert(cell.name.clone(), kept);
-                }
-                Put::Remove => {
-                    self.cells.remove(&cell.name);
                 }
             }
         }
@@ -332,6 +348,9 @@ impl Link for ModelLink {
 
     async fn is_older(&self) -> Result<bool, LinkError> {
         let model = lock(&self.shared.model);
+        if model.wrote.get(&self.writer).copied().unwrap_or(0) < *lock(&self.wrote) {
+            return Ok(true);
+        }
         Ok(lock(&self.ends)
             .iter()
             .any(|(partition, end)| model.streams.get(usize::from(*partition)).is_some_and(|stream| stream.last < *end)))
@@ -349,6 +368,7 @@ impl Link for ModelLink {
         drop(model);
         if known != Some(about.generation) {
             lock(&self.ends).clear();
+            *lock(&self.wrote) = 0;
         }
         if !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
             return Err(LinkError::NotOurs(format!(
@@ -358,6 +378,11 @@ impl Link for ModelLink {
         }
         *lock(&self.known) = Some(about.generation);
         Ok(about)
+    }
+
+    async fn condition(&self) -> Result<Condition, LinkError> {
+        let stream_entries = lock(&self.shared.model).streams.iter().map(|stream| stream.entries.len() as u64).sum();
+        Ok(Condition { stream_entries, ..Condition::default() })
     }
 
     async fn note_endpoint(&self, label: String) -> Result<(), LinkError> {

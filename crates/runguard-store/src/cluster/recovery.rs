@@ -8,25 +8,23 @@ use crate::cluster::cells::{Wanted, WantedRows, name_of};
 use crate::cluster::entry::{self, encode_row};
 use crate::cluster::importer::{self, import_once};
 use crate::cluster::link::{About, CellName, EntryId, LinkError, OTHER_SECRET, Put, Swap, SwapCell, Swapped};
-use crate::cluster::log::as_kept;
-use crate::cluster::writer::{Progress, Sent};
+use crate::cluster::log::{Positions, as_kept};
+use crate::cluster::unconfirmed::Progress;
 use crate::cluster::{CATCH_UP, FLUSH, Inner, Noted, endpoint_note, from_the_start};
-use crate::embedded::{Embedded, Options, Role};
 use crate::error::StoreError;
 use crate::key::{Family, Names};
-use crate::log::{Happened, Order, RowFilter, RowWithEffects, happened};
-use crate::memory::Memory;
-use crate::store::{Cell, Change, Decided, FEW, Rules, StoreHealth, View};
-use crate::{Durability, OpenError};
+use crate::log::{Happened, Order, RowFilter, RowWithEffects, encode_happened, happened};
+use crate::store::{Cell, Change, FEW, View};
+use runguard_core::row::{Kind, Outcome, Row};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
+/// Ends the id of the row that says what a caller was told, where the database had decided otherwise under that id.
+const TAKEN_BACK: &str = "-back";
 const PULSE: Duration = Duration::from_secs(1);
 /// One node fills an emptied database; should it die, the next may try after this time.
 const BUILD_LEASE_MILLIS: u64 = 30_000;
@@ -34,7 +32,6 @@ const BUILD_LEASE_MILLIS: u64 = 30_000;
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells written in one call.
 const CELLS_AT_ONCE: usize = 500;
-const ROWS_AT_ONCE: usize = 2_000;
 /// Rows in one swap.
 const ROWS_OF_SWAP: usize = 500;
 /// Where it is noted that the states were built: no state's name has this number.
@@ -49,314 +46,11 @@ const SETTLE: Duration = Duration::from_millis(1_500);
 /// Between two looks for a database that has just gone, and for one that is away.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A log that is further behind has never read that stream.
+const LONGEST_LAG_MILLIS: u64 = 365 * 24 * 3600 * 1000;
 /// Between two looks while something is on its way home.
 const SHORT_PULSE: Duration = Duration::from_millis(50);
 pub(super) const FOREVER_MILLIS: u64 = u32::MAX as u64 * 1000;
-
-/// Whether the shared database can be used.
-#[derive(Debug)]
-pub(crate) struct Health {
-    /// Since when it is away.
-    away: Mutex<Option<Instant>>,
-    is_away: AtomicBool,
-    /// Not a watch: whom that wakes first is left to chance, and a simulation must be able to live through it again.
-    back: Notify,
-    why: Mutex<Option<String>>,
-    /// Of the database we know.
-    generation: AtomicU64,
-    /// The link takes us for at home in the database, but its states are not there yet.
-    unbuilt: AtomicBool,
-    /// What its server's latest start is called.
-    server_run: AtomicU64,
-    /// The database that has what the one before it lost.
-    sent_again_to: AtomicU64,
-    log_away: AtomicBool,
-    full: AtomicBool,
-    /// What nodes decided alone may not be counted yet: other nodes, this one; and so long it takes until that is known.
-    others_behind: AtomicBool,
-    ours_behind: AtomicBool,
-    settles_at: Mutex<Option<Instant>>,
-    woken: Notify,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            away: Mutex::new(Some(Instant::now())),
-            is_away: AtomicBool::new(true),
-            back: Notify::new(),
-            why: Mutex::default(),
-            generation: AtomicU64::new(0),
-            unbuilt: AtomicBool::new(false),
-            server_run: AtomicU64::new(0),
-            sent_again_to: AtomicU64::new(0),
-            log_away: AtomicBool::new(false),
-            full: AtomicBool::new(false),
-            others_behind: AtomicBool::new(false),
-            ours_behind: AtomicBool::new(false),
-            settles_at: Mutex::default(),
-            woken: Notify::new(),
-        }
-    }
-}
-
-impl Health {
-    pub(crate) fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Acquire)
-    }
-
-    fn away_since(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for a database that has just gone. `false`: it is away for longer than `patience`, and nobody waits any more.
-    pub(crate) async fn wait_until_back(&self, patience: Duration) -> bool {
-        while self.is_away() {
-            let mut back = std::pin::pin!(self.back.notified());
-            back.as_mut().enable();
-            let Some(since) = *self.away_since() else { continue };
-            if tokio::time::timeout_at(since + patience, back).await.is_err() {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Of a step that runs on the shared states.
-    pub(crate) fn of_shared_states(&self) -> StoreHealth {
-        if self.is_behind() { StoreHealth::Behind } else { StoreHealth::Sound }
-    }
-
-    fn is_behind(&self) -> bool {
-        let is_settled = || {
-            let mut settles_at = self.settles_at.lock().unwrap_or_else(PoisonError::into_inner);
-            *settles_at = settles_at.take_if(|at| Instant::now() < *at);
-            settles_at.is_none()
-        };
-        self.others_behind.load(Ordering::Acquire) || self.ours_behind.load(Ordering::Acquire) || !is_settled()
-    }
-
-    pub(crate) fn is_unbuilt(&self) -> bool {
-        self.unbuilt.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn why(&self) -> Option<String> {
-        self.is_away().then(|| self.lock().clone().unwrap_or_default())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// It did not answer what it was asked at `since`.
-    pub(crate) fn away(&self, error: &LinkError, since: Instant) {
-        *self.lock() = Some(error.to_string());
-        let is_new = {
-            let mut away = self.away_since();
-            let is_new = away.is_none();
-            away.get_or_insert(since);
-            self.is_away.store(true, Ordering::Release);
-            is_new
-        };
-        if is_new {
-            tracing::error!(%error, "the shared state is away: flow guards go on from memory, marked degraded; budgets refuse, as set");
-        }
-        self.woken.notify_one();
-    }
-
-    /// It is there, started so.
-    fn joined(&self, server_run: u64) {
-        self.server_run.store(server_run, Ordering::Release);
-        self.sound();
-    }
-
-    fn sound(&self) {
-        let since = {
-            let mut away = self.away_since();
-            self.is_away.store(false, Ordering::Release);
-            away.take()
-        };
-        self.back.notify_waiters();
-        if since.is_some() && self.lock().take().is_some() {
-            tracing::info!("the shared state is back");
-        }
-    }
-
-    pub(crate) fn full(&self) {
-        if self.full.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        tracing::error!(
-            "a stream is at its bound, because the log does not take its rows: decisions go on from memory. Look whether Postgres is up, or raise store.stream_limit"
-        );
-    }
-
-    pub(crate) fn has_room(&self) {
-        if self.full.load(Ordering::Acquire) && self.full.swap(false, Ordering::AcqRel) {
-            tracing::info!("the streams have room again");
-        }
-    }
-
-    pub(crate) fn log_away(&self, error: &StoreError) {
-        if !self.log_away.swap(true, Ordering::AcqRel) {
-            tracing::error!(%error, "the log takes no rows: they wait in the streams");
-        }
-    }
-
-    pub(crate) fn log_sound(&self) {
-        if self.log_away.swap(false, Ordering::AcqRel) {
-            tracing::info!("the log takes rows again");
-        }
-    }
-}
-
-/// The node's own store for the time alone.
-#[derive(Debug, Clone)]
-enum Local {
-    Embedded(Arc<Embedded>),
-    Memory(Memory),
-}
-
-#[derive(Debug)]
-pub(crate) struct Alone {
-    folder: PathBuf,
-    /// Stands for the disk in a simulation.
-    disk: Option<Memory>,
-    rules: Rules,
-    names: Names,
-    open: RwLock<Option<Local>>,
-    waiting: AtomicU64,
-}
-
-impl Alone {
-    pub(crate) fn new(folder: PathBuf, disk: Option<Memory>, rules: Rules, names: Names) -> Self {
-        Self { folder, disk, rules, names, open: RwLock::new(None), waiting: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    fn open_local(&self) -> Result<Local, OpenError> {
-        if let Some(disk) = &self.disk {
-            return Ok(Local::Memory(disk.clone()));
-        }
-        let options = Options {
-            folder: self.folder.clone(),
-            durability: Durability::Process,
-            memory_bytes: 64 << 20,
-            retention_days: 3650,
-            role: Role::Alone,
-            names: self.names,
-        };
-        Ok(Local::Embedded(Arc::new(Embedded::open(options, self.rules)?)))
-    }
-
-    pub(crate) async fn apply<R>(
-        &self,
-        cells: &[Cell<'_>],
-        remembered: Vec<Option<Vec<u8>>>,
-        mut step: impl FnMut(&View<'_>) -> Decided<R>,
-    ) -> Result<R, StoreError> {
-        let mut kept = false;
-        let counted = |view: &View<'_>| {
-            let decided = step(view);
-            kept = matches!(decided, Decided::Keep(..));
-            decided
-        };
-        let mut open = self.open.read().await;
-        if open.is_none() {
-            drop(open);
-            let mut opening = self.open.write().await;
-            if opening.is_none() {
-                *opening = Some(self.open_local().map_err(|error| StoreError::Write(error.to_string()))?);
-            }
-            open = opening.downgrade();
-        }
-        let reply = match open.as_ref() {
-            Some(Local::Embedded(store)) => {
-                store.remember(cells, remembered).await?;
-                store.apply(cells, counted).await
-            }
-            Some(Local::Memory(store)) => {
-                store.remember(cells, remembered);
-                store.apply(cells, counted).await
-            }
-            None => Err(StoreError::Stopping),
-        }?;
-        if kept {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(reply)
-    }
-
-    /// What an earlier life of this node left behind.
-    pub(crate) async fn find_left_behind(&self) -> Result<(), StoreError> {
-        let exists = match &self.disk {
-            Some(_) => true,
-            None => self.folder.join("runguard.db").exists(),
-        };
-        let mut open = self.open.write().await;
-        if exists && open.is_none() {
-            let local = self.open_local().map_err(|error| StoreError::Read(error.to_string()))?;
-            let rows = local.row_numbers().await?;
-            self.waiting.store(rows, Ordering::Relaxed);
-            *open = Some(local);
-        }
-        Ok(())
-    }
-
-    /// Gone once nothing is left in it. `false`: something came meanwhile.
-    async fn close_if_empty(&self, after: Option<u64>) -> Result<bool, StoreError> {
-        let mut open = self.open.write().await;
-        let Some(local) = open.as_ref() else { return Ok(true) };
-        if !local.rows_with_effects(after).await?.is_empty() {
-            return Ok(false);
-        }
-        match open.take() {
-            Some(Local::Embedded(store)) => {
-                let (folder, store) = (self.folder.clone(), store);
-                let removed = tokio::task::spawn_blocking(move || {
-                    store.stop();
-                    drop(store);
-                    std::fs::remove_dir_all(folder)
-                });
-                if let Ok(Err(error)) = removed.await {
-                    tracing::warn!(%error, folder = %self.folder.display(), "what was brought home could not be removed");
-                }
-            }
-            Some(Local::Memory(store)) => store.clear(),
-            None => {}
-        }
-        self.waiting.store(0, Ordering::Relaxed);
-        Ok(true)
-    }
-
-    pub(crate) fn stop(&self) {
-        if let Ok(open) = self.open.try_read()
-            && let Some(Local::Embedded(store)) = open.as_ref()
-        {
-            store.stop();
-        }
-    }
-}
-
-impl Local {
-    async fn rows_with_effects(&self, after: Option<u64>) -> Result<Vec<RowWithEffects>, StoreError> {
-        match self {
-            Self::Embedded(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
-            Self::Memory(store) => store.rows_with_effects(RowFilter::default(), Order::OldestFirst, after, ROWS_AT_ONCE).await,
-        }
-    }
-
-    async fn row_numbers(&self) -> Result<u64, StoreError> {
-        let numbers = match self {
-            Self::Embedded(store) => store.row_numbers(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await?,
-            Self::Memory(store) => store.row_numbers(RowFilter::default(), Order::OldestFirst, None, usize::MAX >> 1).await?,
-        };
-        Ok(numbers.len() as u64)
-    }
-}
 
 /// Tends to the database's health.
 pub(crate) async fn run(inner: &Inner) {
@@ -382,29 +76,31 @@ pub(crate) async fn run(inner: &Inner) {
 pub(crate) async fn run_homecoming(inner: &Inner) {
     // Whether some of what an earlier life left was sent before that life ended is not known.
     let mut homecoming = Homecoming { doubtful: true, brought: None };
+    // Tried many times a second: what stands in the way is said once, not each time.
+    let (mut late_trouble, mut alone_trouble) = (None, None);
     loop {
         tokio::time::sleep(if inner.health.is_behind() { SHORT_PULSE } else { PULSE }).await;
-        let generation = inner.health.generation.load(Ordering::Acquire);
-        // Of another database it says nothing about what was sent to this one.
-        if let Some(progress) = progress(inner).await
-            && generation == inner.health.generation.load(Ordering::Acquire)
-        {
-            inner.link.has_read(generation, &progress.positions);
-            inner.unconfirmed.confirm(&progress);
-        }
+        confirm(inner).await;
         if !inner.health.wait_until_back(Duration::ZERO).await {
             continue;
         }
-        if let Err(error) = bring_late(inner).await {
+        let brought = bring_late(inner).await;
+        if is_new_trouble(&mut late_trouble, &brought)
+            && let Err(error) = &brought
+        {
             tracing::warn!(%error, "what the database lost is not home yet; it is tried again");
         }
         if inner.alone.waiting() > 0 || homecoming.doubtful {
-            match bring_home(inner, &mut homecoming).await {
+            let brought = bring_home(inner, &mut homecoming).await;
+            let is_new = is_new_trouble(&mut alone_trouble, &brought);
+            match brought {
                 Ok(()) => homecoming = Homecoming::default(),
                 Err(error) => {
                     // What was under way may have arrived.
                     homecoming.doubtful = true;
-                    tracing::warn!(%error, "what was decided alone is not home yet; it is tried again");
+                    if is_new {
+                        tracing::warn!(%error, "what was decided alone is not home yet; it is tried again");
+                    }
                 }
             }
         }
@@ -412,6 +108,14 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
             inner.health.away(&error, Instant::now());
         }
     }
+}
+
+/// Whether this failed in a way that was not said yet.
+fn is_new_trouble(said: &mut Option<String>, result: &Result<(), StoreError>) -> bool {
+    let trouble = result.as_ref().err().map(ToString::to_string);
+    let is_new = trouble.is_some() && trouble != *said;
+    *said = trouble;
+    is_new
 }
 
 /// How far it is with what was decided alone.
@@ -462,7 +166,11 @@ pub(crate) async fn say_what_waits(inner: &Inner) -> Result<(), LinkError> {
 
 /// Lets go of rows that are known to be in the log: what is kept for sending again must not outlive its erasure.
 pub(crate) async fn confirm(inner: &Inner) {
-    if let Some(progress) = progress(inner).await {
+    let generation = inner.health.generation.load(Ordering::Acquire);
+    let Some(progress) = progress(inner).await else { return };
+    // Of another database it says nothing about what was sent to this one; and while that is looked at, the link may know another one.
+    if generation == inner.health.generation.load(Ordering::Acquire) && !inner.health.is_unbuilt() {
+        inner.link.has_read(generation, &progress.positions);
         inner.unconfirmed.confirm(&progress);
     }
 }
@@ -472,21 +180,43 @@ async fn progress(inner: &Inner) -> Option<Progress> {
         return None;
     }
     let asked = Instant::now();
-    let has_all_before = inner.caught_up(CATCH_UP).await.then_some(asked);
     let positions = inner.log.positions(inner.partitions).await.ok()?;
+    let has_all_before = inner.caught_up(CATCH_UP).await.then_some(asked);
+    // Last: of a database that was emptied meanwhile, or put back to an earlier state, the log may have read what others wrote since,
+    // and that stands later in the streams than what is missing.
+    if !inner.is_the_one_we_know().await {
+        return None;
+    }
+    let lag = if has_all_before.is_some() { Some(0) } else { lag_millis(inner, &positions).await };
+    if let Some(lag) = lag {
+        inner.health.log_lag_millis.store(lag, Ordering::Relaxed);
+    }
     Some(Progress { positions, has_all_before })
+}
+
+/// How much later than what the log has read the streams end.
+async fn lag_millis(inner: &Inner, positions: &Positions) -> Option<u64> {
+    let latest = inner.link.latest().await.ok()?;
+    let read = |partition: usize| positions.iter().find(|(other, _)| usize::from(*other) == partition).map_or(0, |(_, at)| at.millis);
+    let behind = latest.iter().enumerate().map(|(partition, end)| end.millis.saturating_sub(read(partition)));
+    // Of a stream that was never read nobody knows how old its first entry is.
+    behind.filter(|millis| *millis < LONGEST_LAG_MILLIS).max()
+}
+
+async fn learn_time(inner: &Inner) -> Result<(), LinkError> {
+    let asked = Instant::now();
+    let millis = inner.link.time().await?;
+    inner.clock.learn(millis, asked);
+    Ok(())
 }
 
 /// Makes sure that the database is there and ours.
 async fn look(inner: &Inner) -> Result<(), LinkError> {
     let asked = Instant::now();
-    let millis = inner.link.time().await?;
-    inner.clock.learn(millis, asked);
+    learn_time(inner).await?;
     if !inner.health.is_away() {
         let is_ours = is_built(inner, inner.health.generation.load(Ordering::Acquire)).await? && !inner.link.is_older().await?;
-        // On a connection that came by itself nothing is done until it was looked through.
-        let nothing = (0..inner.partitions).map(|partition| Swap { partition, cells: Vec::new(), entry: Vec::new() });
-        if is_ours && inner.swap(nothing.collect()).await.is_ok() {
+        if is_ours && inner.is_the_one_we_know().await {
             return Ok(());
         }
         inner.health.away(&LinkError::emptied(), asked);
@@ -494,7 +224,7 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     enter(inner).await?;
     // A server that was started anew was away for everybody, however little of it this node saw.
     let (run, known_run) = (inner.link.server_run(), inner.health.server_run.load(Ordering::Acquire));
-    let is_new_run = known_run != 0 && run != known_run;
+    let is_new_run = run != known_run;
     let was_long = inner.health.away_since().is_some_and(|since| since.elapsed() >= inner.options.patience);
     if was_long || is_new_run {
         *inner.health.settles_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SETTLE);
@@ -507,6 +237,8 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
 
 /// The first time; what an earlier life of this node left is told before its first answer.
 pub(crate) async fn join(inner: &Inner) -> Result<(), LinkError> {
+    // Before anything is sent: by its time it is told later whether the log has it.
+    learn_time(inner).await?;
     enter(inner).await?;
     say_what_waits(inner).await?;
     inner.health.joined(inner.link.server_run());
@@ -585,15 +317,20 @@ async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
 }
 
 /// Sessions that were erased: what a node still holds of them is not sent again.
-struct Erasures(BTreeMap<i64, i64>, Names);
+#[derive(Debug)]
+pub(crate) struct Erasures(BTreeMap<i64, i64>, Names);
 
 impl Erasures {
-    async fn read(inner: &Inner) -> Result<Self, StoreError> {
+    pub(crate) async fn read(inner: &Inner) -> Result<Self, StoreError> {
         Ok(Self(inner.log.erasures().await?.into_iter().collect(), inner.names))
     }
 
-    fn took(&self, tenant: &str, session: &str, at: i64) -> bool {
-        !self.0.is_empty() && self.0.get(&self.1.session_number(tenant, session)).is_some_and(|erased_at| at <= *erased_at)
+    /// What operators did stays: it is of no session.
+    pub(crate) fn took(&self, row: &Row) -> bool {
+        let is_before = |erased_at: &i64| row.at <= *erased_at;
+        !self.0.is_empty()
+            && row.kind != Kind::Admin
+            && self.0.get(&self.1.session_number(&row.tenant, &row.session)).is_some_and(is_before)
     }
 
     /// The entry as it may be sent, if anything of it may.
@@ -603,7 +340,7 @@ impl Erasures {
         }
         let mut rows = entry::decode(&entry)?;
         let before = rows.len();
-        rows.retain(|RowWithEffects { row, .. }| !self.took(&row.tenant, &row.session, row.at));
+        rows.retain(|RowWithEffects { row, .. }| !self.took(row));
         if rows.len() == before { Some(entry) } else { (!rows.is_empty()).then(|| entry::encode(&rows)) }
     }
 }
@@ -612,27 +349,38 @@ impl Erasures {
 /// built already they come too late: nobody would count them. Those are brought home like what was decided alone.
 async fn send_again(inner: &Inner) -> Result<(), LinkError> {
     let erased = Erasures::read(inner).await.map_err(|error| LinkError::Away(format!("the log is away as well: {error}")))?;
-    let again = |sent: Sent| {
-        let open = SwapCell { name: CellName::new(sent.partition, CLOSED), expect: 0, put: Put::Keep };
-        Some(Swap { partition: sent.partition, cells: vec![open], entry: erased.without(sent.entry)? })
+    let again = |(partition, kept): (u16, Vec<u8>)| {
+        let open = SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put: Put::Keep };
+        let entry = erased.without(kept.clone())?;
+        Some((kept, Swap { partition, cells: vec![open], entry }))
     };
-    let mut left: Vec<Swap> = inner.unconfirmed.all().into_iter().filter_map(again).collect();
-    while !left.is_empty() {
-        let some: Vec<Swap> = left.drain(..left.len().min(CELLS_AT_ONCE)).collect();
-        let answers = inner.swap(some.clone()).await?;
-        let mut full = Vec::new();
-        for (swap, answer) in some.into_iter().zip(answers) {
-            match answer {
-                Swapped::Done => {}
-                Swapped::Raced(_) => inner.unconfirmed.mark_late(&swap.entry),
-                Swapped::Full => full.push(swap),
+    for part in inner.unconfirmed.parts() {
+        let mut left: Vec<(Vec<u8>, Swap)> = inner.unconfirmed.part(part).into_iter().filter_map(again).collect();
+        let mut late = Vec::new();
+        while !left.is_empty() {
+            let some: Vec<(Vec<u8>, Swap)> = left.drain(..left.len().min(CELLS_AT_ONCE)).collect();
+            let answers = match inner.swap(some.iter().map(|(_, swap)| swap.clone()).collect()).await {
+                Ok(answers) => answers,
+                Err(error) => {
+                    inner.unconfirmed.came_late(part, late);
+                    return Err(error);
+                }
+            };
+            let mut full = Vec::new();
+            for ((kept, swap), answer) in some.into_iter().zip(answers) {
+                match answer {
+                    Swapped::Done => {}
+                    Swapped::Raced(_) => late.push(kept),
+                    Swapped::Full => full.push((kept, swap)),
+                }
+            }
+            if !full.is_empty() {
+                // Until the log has taken what is there.
+                left.splice(..0, full);
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        if !full.is_empty() {
-            // Until the log has taken what is there.
-            left.splice(..0, full);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        inner.unconfirmed.came_late(part, late);
     }
     inner.unconfirmed.were_sent_again(inner.clock.now_millis());
     Ok(())
@@ -666,14 +414,14 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
         Swap { partition, cells: vec![SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put }], entry: Vec::new() }
     });
     inner.swap(closing.collect()).await?;
-    let mut at = start;
+    let mut reading = importer::start(inner).await.map_err(unreadable)?;
     loop {
-        at = match import_once(inner, &at, 0).await.map_err(unreadable)? {
-            Some(next) if next == at => break,
-            Some(next) => next,
+        match import_once(inner, &reading, 0).await.map_err(unreadable)? {
+            Some(next) if next == reading.positions => break,
+            Some(next) => reading.positions = next,
             // The one who imports was faster: it goes on from there.
-            None => importer::start(inner).await.map_err(unreadable)?,
-        };
+            None => reading = importer::start(inner).await.map_err(unreadable)?,
+        }
     }
     let since = inner.clock.now_millis() - i64::from(inner.options.retention_days) * 24 * 3600 * 1000;
     let mut states: BTreeMap<CellName, (u8, Vec<u8>)> = BTreeMap::new();
@@ -731,19 +479,50 @@ fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVe
 /// Brings rows home that the log does not have, and that were not erased meanwhile. `doubtful`: it may have some of them.
 async fn bring_unknown(inner: &Inner, rows: Vec<RowWithEffects>, doubtful: bool) -> Result<(), StoreError> {
     let erased = Erasures::read(inner).await?;
-    let mut rows: Vec<RowWithEffects> =
-        rows.into_iter().filter(|RowWithEffects { row, .. }| !erased.took(&row.tenant, &row.session, row.at)).collect();
+    let mut rows: Vec<RowWithEffects> = rows.into_iter().filter(|RowWithEffects { row, .. }| !erased.took(row)).collect();
     if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.row.id.as_str())) {
+        // What was sent of them and has not arrived must not arrive after we have looked.
+        inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
         if !inner.caught_up(FLUSH).await {
             return Err(StoreError::Read("the log is behind, so it is not known what it has".into()));
         }
-        let ids: Vec<String> = rows.iter().map(|kept| kept.row.id.clone()).collect();
-        let mut known = inner.log.knows(&ids).await?.into_iter();
-        rows.retain(|_| known.next() != Some(true));
+        let (known, unknown) = split_known(inner, rows).await?;
+        let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
+        rows = unknown.into_iter().chain(back).collect();
     }
     let groups = groups_of(inner, rows);
     let brought = futures_util::future::join_all(groups.iter().map(|group| bring(inner, group))).await;
     brought.into_iter().collect()
+}
+
+/// Those that the log has, and those that it does not have.
+async fn split_known(inner: &Inner, rows: Vec<RowWithEffects>) -> Result<(Vec<RowWithEffects>, Vec<RowWithEffects>), StoreError> {
+    let ids: Vec<String> = rows.iter().map(|kept| kept.row.id.clone()).collect();
+    let mut known = inner.log.knows(&ids).await?.into_iter();
+    Ok(rows.into_iter().partition(|_| known.next() == Some(true)))
+}
+
+/// What these rows refused, and the database has granted nevertheless: its answer came to nobody. What was set aside then is given
+/// back, unless the request can be sent again and gets that answer.
+async fn take_back(inner: &Inner, refused: Vec<RowWithEffects>) -> Result<Vec<RowWithEffects>, StoreError> {
+    let mut back = Vec::new();
+    for RowWithEffects { row, .. } in refused.into_iter().filter(|kept| kept.row.outcome == Outcome::Blocked) {
+        let filter = RowFilter { id: Some(row.id.clone()), ..RowFilter::default() };
+        let Some(granted) = inner.log.rows_with_effects(filter, Order::NewestFirst, None, 1).await?.pop() else { continue };
+        let happened = granted.happened();
+        if granted.row.outcome == Outcome::Blocked || happened.iter().any(|effect| effect.key.family == Family::Idempotency) {
+            continue;
+        }
+        let undone: Vec<Happened> = happened
+            .into_iter()
+            .filter_map(|effect| Some(Happened { events: (inner.rules.take_back)(effect.slot, &effect.events)?, ..effect }))
+            .collect();
+        if !undone.is_empty() {
+            let id = format!("{}{TAKEN_BACK}", row.id);
+            back.push(RowWithEffects { row: Row { id, ..row }, effects: encode_happened(&undone)? });
+        }
+    }
+    Ok(back)
 }
 
 /// A row, and what it did.

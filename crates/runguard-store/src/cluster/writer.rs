@@ -7,12 +7,12 @@ use crate::cluster::Inner;
 use crate::cluster::cells::{Combined, Proposal, ProposalResult, SwapReply, combine, number_of};
 use crate::cluster::entry;
 use crate::cluster::link::{EntryId, LinkError, Swap, Swapped, Value};
-use crate::cluster::log::Positions;
 use crate::cluster::recovery;
+use crate::cluster::unconfirmed::{MARGIN_MILLIS, Sent};
 use crate::embedded::mailbox::{Known, Mailboxes};
+use crate::store::StoreHealth;
 use hashbrown::HashMap;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -20,16 +20,10 @@ use tokio::time::Instant;
 
 /// Proposals in one call. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
 const MAX_BATCH: usize = 1024;
-/// Rows sent that are not known to be in the log, kept in case the database is emptied: about 100 MB.
-const MOST_UNCONFIRMED: usize = 100_000;
-/// Decisions remembered that were given up. What became of one is asked when its node brings home what it decided instead.
-const MOST_DOUBTED: usize = 100_000;
 /// Entries looked at for a proposal whose result is not known.
 const LOOK_FOR: usize = 10_000;
 /// The gate is shut for longer only when states are built.
 const GATE: Duration = Duration::from_millis(50);
-/// A clock reading may be off by so much.
-const MARGIN_MILLIS: u64 = 2_000;
 
 static MAILBOXES: Mailboxes<ProposalResult> = Mailboxes::new();
 thread_local! {
@@ -94,106 +88,6 @@ impl Queue {
     }
 }
 
-/// An entry that was sent and may not be in the log yet.
-#[derive(Debug, Clone)]
-pub(crate) struct Sent {
-    pub(crate) partition: u16,
-    /// It was in its stream at this time at the latest.
-    pub(crate) at_millis: u64,
-    pub(crate) answered: Instant,
-    pub(crate) entry: Vec<u8>,
-}
-
-/// How far the log has read.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    pub(crate) positions: Positions,
-    /// It has all that was in the streams at this time.
-    pub(crate) has_all_before: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Unconfirmed {
-    sent: Mutex<VecDeque<Sent>>,
-    /// Those that a database lost and its successor does not count: no more than were sent.
-    late: Mutex<VecDeque<Vec<u8>>>,
-    /// Decisions that were sent and given up: they may have arrived, and were made again alone.
-    doubted: Mutex<BTreeSet<String>>,
-}
-
-impl Unconfirmed {
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Sent>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn late(&self) -> std::sync::MutexGuard<'_, VecDeque<Vec<u8>>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn doubted(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
-        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether any of these may have arrived though it was given up.
-    pub(crate) fn doubts<'a>(&self, mut ids: impl Iterator<Item = &'a str>) -> bool {
-        let doubted = self.doubted();
-        !doubted.is_empty() && ids.any(|id| doubted.contains(id))
-    }
-
-    fn give_up<'a>(&self, ids: impl Iterator<Item = &'a str>) {
-        let mut doubted = self.doubted();
-        doubted.extend(ids.map(str::to_owned));
-        while doubted.len() > MOST_DOUBTED {
-            // Ids go up with the time: the oldest is first.
-            doubted.pop_first();
-        }
-    }
-
-    pub(crate) fn mark_late(&self, entry: &[u8]) {
-        self.lock().retain(|sent| sent.entry != entry);
-        self.late().push_back(entry.to_vec());
-    }
-
-    pub(crate) fn next_late(&self) -> Option<Vec<u8>> {
-        self.late().front().cloned()
-    }
-
-    pub(crate) fn late_is_home(&self) {
-        self.late().pop_front();
-    }
-
-    pub(crate) fn late_count(&self) -> usize {
-        self.late().len()
-    }
-
-    fn add(&self, sent: impl Iterator<Item = Sent>) {
-        let mut unconfirmed = self.lock();
-        unconfirmed.extend(sent);
-        let over = unconfirmed.len().saturating_sub(MOST_UNCONFIRMED);
-        unconfirmed.drain(..over);
-    }
-
-    /// Those that the log has are let go.
-    pub(crate) fn confirm(&self, progress: &Progress) {
-        let reached: HashMap<u16, u64> = progress.positions.iter().map(|(partition, at)| (*partition, at.millis)).collect();
-        let is_passed = |sent: &Sent| reached.get(&sent.partition).is_some_and(|millis| *millis > sent.at_millis);
-        let is_logged = |sent: &Sent| progress.has_all_before.is_some_and(|time| sent.answered < time) || is_passed(sent);
-        self.lock().retain(|sent| !is_logged(sent));
-    }
-
-    /// All of them are in the streams of another database: it is that one's progress that counts for them.
-    pub(crate) fn were_sent_again(&self, now_millis: i64) {
-        let at_millis = u64::try_from(now_millis).unwrap_or(0) + MARGIN_MILLIS;
-        for sent in self.lock().iter_mut() {
-            (sent.at_millis, sent.answered) = (at_millis, Instant::now());
-        }
-    }
-
-    pub(crate) fn all(&self) -> Vec<Sent> {
-        self.lock().iter().cloned().collect()
-    }
-}
-
 /// The writer's life.
 pub(crate) async fn run(inner: &Inner) {
     while let Some(proposals) = inner.queue.next().await {
@@ -201,6 +95,31 @@ pub(crate) async fn run(inner: &Inner) {
         let results = send(inner, &proposals, combined).await;
         MAILBOXES.send(proposals.into_iter().zip(results).map(|(proposal, result)| (proposal.mailbox, (proposal.done, result))));
     }
+}
+
+/// Whether the database has none of these for certain. It has only just come back: other connections than the writer's may not be there yet.
+async fn was_not_written(inner: &Inner, proposals: &[Proposal], swaps: &[Swap], members: &[Vec<usize>], sent_at: i64) -> bool {
+    const TRIES: u32 = 5;
+    const BETWEEN: std::time::Duration = std::time::Duration::from_millis(40);
+    // What is still under way must not arrive after we have looked: it would count beside what is decided in its place.
+    if inner.link.fence().await.is_err() {
+        return false;
+    }
+    for (swap, members) in swaps.iter().zip(members) {
+        let Some(id) = members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) else { return false };
+        let mut found = was_written(inner, swap.partition, sent_at, id).await;
+        for _ in 0..TRIES {
+            if found.is_some() {
+                break;
+            }
+            tokio::time::sleep(BETWEEN).await;
+            found = was_written(inner, swap.partition, sent_at, id).await;
+        }
+        if found != Some(false) {
+            return false;
+        }
+    }
+    true
 }
 
 async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) -> Vec<ProposalResult> {
@@ -222,6 +141,13 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
             return give_up(ProposalResult::Doubtful);
+        }
+        // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that.
+        if again > 0
+            && inner.health.of_shared_states() == StoreHealth::Behind
+            && was_not_written(inner, proposals, &swaps, &members, sent_at).await
+        {
+            return give_up(ProposalResult::Raced);
         }
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
@@ -261,6 +187,8 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             Swapped::Full => {
                 inner.health.full();
+                // What was sent twice may still arrive once there is room.
+                inner.unconfirmed.give_up(members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty()));
                 (ProposalResult::Away, SwapReply::None)
             }
             Swapped::Raced(values) => {

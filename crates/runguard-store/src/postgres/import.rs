@@ -230,7 +230,7 @@ impl PgLog {
             }
             sink.finish().await?;
         }
-        finish(&mut wire, &self.inner.channel, last_seq, &batch.counts, upto).await?;
+        finish(&mut wire, self.inner.server.channel(), last_seq, &batch.counts, upto).await?;
         if let Err(error) = wire.batch_execute("COMMIT").await {
             let failure = Failure::from(error);
             return Err(Failure::Other(format!("{failure}. Whether the rows were kept is not known; the positions tell")));

@@ -4,7 +4,9 @@
 //! stands in the way of others. A connection goes back only after everything on it went well; any other is closed, and with
 //! it ends its transaction. What the server itself bounds (a statement, an open transaction) it is told when we connect.
 
+use super::schema;
 use crate::error::OpenError;
+use crate::key::Names;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use std::collections::HashMap;
@@ -12,10 +14,10 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -40,18 +42,38 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[derive(Debug)]
 pub(super) enum Failure {
     Server(tokio_postgres::Error),
+    /// Nothing came in time.
+    Slow(String),
+    /// It is there, and cannot be used as it is.
+    Refused(String),
+    TooNew {
+        found: i64,
+        known: i64,
+    },
     Other(String),
 }
 
 impl Failure {
     pub(super) fn slow(what: &str) -> Self {
-        Self::Other(format!("{what} did not come in time; see whether it is overloaded, or the network drops packets"))
+        Self::Slow(format!("{what} did not come in time; see whether it is overloaded, or the network drops packets"))
     }
 
     fn state(&self) -> Option<&SqlState> {
         match self {
             Self::Server(error) => error.code(),
-            Self::Other(_) => None,
+            Self::Slow(_) | Self::Refused(_) | Self::TooNew { .. } | Self::Other(_) => None,
+        }
+    }
+
+    /// It may be there in a moment, as it is.
+    pub(super) fn is_away(&self) -> bool {
+        match self {
+            Self::Slow(_) => true,
+            Self::Server(error) => {
+                let soon = [&SqlState::CANNOT_CONNECT_NOW, &SqlState::TOO_MANY_CONNECTIONS];
+                !is_tls(error) && (self.is_broken() || error.code().is_some_and(|code| soon.contains(&code)))
+            }
+            Self::Refused(_) | Self::TooNew { .. } | Self::Other(_) => false,
         }
     }
 
@@ -93,7 +115,10 @@ impl From<tokio_postgres::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = match self {
-            Self::Other(text) => return f.write_str(text),
+            Self::Slow(text) | Self::Refused(text) | Self::Other(text) => return f.write_str(text),
+            Self::TooNew { found, known } => {
+                return write!(f, "it was written by a newer RunGuard (format {found}, this one knows {known})");
+            }
             Self::Server(error) => error,
         };
         // Not its detail: that quotes rows.
@@ -101,18 +126,20 @@ impl fmt::Display for Failure {
             return write!(f, "{} ({}){}", said.message(), said.code().code(), Self::advice(said.code()));
         }
         write!(f, "{error}")?;
-        let source = error.source();
-        if let Some(source) = source {
+        if let Some(source) = error.source() {
             write!(f, ": {source}")?;
         }
-        let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-        let is_tls = io.and_then(std::io::Error::get_ref).is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
-        f.write_str(if is_tls {
+        f.write_str(if is_tls(error) {
             "; name the file of its authority in SSL_CERT_FILE, and the server as its certificate does"
         } else {
             "; see whether it runs and can be reached from here"
         })
     }
+}
+
+fn is_tls(error: &tokio_postgres::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::get_ref).is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// Hears what the server says unasked.
@@ -124,6 +151,10 @@ pub(super) struct Server {
     tls: MakeRustlsConnect,
     place: String,
     runtime: Handle,
+    /// Once the tables are as this version wants them: where the numbers of rows are told, one for each schema.
+    channel: OnceCell<String>,
+    /// How the names in the log become keys, once that is known.
+    names: OnceLock<Names>,
 }
 
 impl fmt::Debug for Server {
@@ -170,7 +201,7 @@ impl Server {
             .keepalives_interval(KEEPALIVE_INTERVAL)
             .keepalives_retries(KEEPALIVE_RETRIES)
             .tcp_user_timeout(KEEPALIVE_IDLE * 2);
-        Ok(Self { config, tls, place, runtime })
+        Ok(Self { config, tls, place, runtime, channel: OnceCell::new(), names: OnceLock::new() })
     }
 
     /// For people: host, port, database.
@@ -182,7 +213,40 @@ impl Server {
         &self.runtime
     }
 
+    /// Empty until somebody was connected.
+    pub(super) fn channel(&self) -> &str {
+        self.channel.get().map_or("", String::as_str)
+    }
+
+    pub(super) fn names(&self) -> Names {
+        self.names.get().copied().unwrap_or(Names::PLAIN)
+    }
+
+    /// From here on; kept in the log where it has none, now or when it is first reached.
+    pub(super) async fn use_names(self: &Arc<Self>, names: Names) -> Result<(), Failure> {
+        let _ = self.names.set(names);
+        if self.channel.initialized() {
+            let wire = self.connect(None).await?;
+            schema::keep_names(&wire, names).await?;
+        }
+        Ok(())
+    }
+
+    /// The first connection brings the tables up to this version's format. Whoever starts first does that, the others wait.
     pub(super) async fn connect(self: &Arc<Self>, hear: Option<Hear>) -> Result<Wire, Failure> {
+        let mut wire = self.dial(hear).await?;
+        let prepare = async {
+            let channel = schema::prepare(&mut wire).await?;
+            if let Some(names) = self.names.get() {
+                schema::keep_names(&wire, *names).await?;
+            }
+            Ok::<_, Failure>(channel)
+        };
+        self.channel.get_or_try_init(|| prepare).await?;
+        Ok(wire)
+    }
+
+    async fn dial(self: &Arc<Self>, hear: Option<Hear>) -> Result<Wire, Failure> {
         let server = self.clone();
         let connect = self.runtime.spawn(async move {
             let (client, mut connection) = server.config.connect(server.tls.clone()).await?;

@@ -277,6 +277,10 @@ struct Page {
 }
 
 impl Follow for PgFollower {
+    fn is_known(&self) -> bool {
+        self.log.is_known()
+    }
+
     fn committed(&self) -> u64 {
         self.committed()
     }

@@ -4,7 +4,9 @@
 //! lock. Days are tables of their own, made beside the log and attached to it: that takes no lock a reader or a writer minds.
 
 use super::pool::{Failure, Wire};
-use crate::error::OpenError;
+use crate::key::Names;
+use jiff::ToSpan;
+use jiff::civil::Date;
 use std::borrow::Cow;
 
 pub(super) const DAY_MILLIS: i64 = 86_400_000;
@@ -87,31 +89,27 @@ pub(super) const DAYS: &str = "SELECT c.relname::text FROM pg_inherits i JOIN pg
     WHERE i.inhparent = 'runguard_log'::regclass ORDER BY 1";
 
 /// Brings the tables to this version's format. Gives the channel on which rows are told.
-pub(super) async fn prepare(wire: &mut Wire, place: &str) -> Result<String, OpenError> {
-    let refuse = |detail: String| OpenError::Postgres { place: place.to_owned(), detail };
-    let failed = |failure: Failure| refuse(failure.to_string());
+pub(super) async fn prepare(wire: &mut Wire) -> Result<String, Failure> {
     let about = wire
         .query_one(
             "SELECT (SELECT 'runguard_log_' || oid FROM pg_namespace WHERE nspname = current_schema()),
              current_setting('server_encoding'), current_setting('server_version_num')::int / 10000",
             &[],
         )
-        .await
-        .map_err(|error| failed(error.into()))?;
-    let field = |error: tokio_postgres::Error| failed(error.into());
-    let channel: Option<String> = about.try_get(0).map_err(field)?;
-    let (encoding, version): (&str, i32) = (about.try_get(1).map_err(field)?, about.try_get(2).map_err(field)?);
+        .await?;
+    let channel: Option<String> = about.try_get(0)?;
+    let (encoding, version): (&str, i32) = (about.try_get(1)?, about.try_get(2)?);
     if encoding != "UTF8" {
-        return Err(refuse(format!("the database is encoded in {encoding}; create one with ENCODING 'UTF8' TEMPLATE template0")));
+        return Err(Failure::Refused(format!("the database is encoded in {encoding}; create one with ENCODING 'UTF8' TEMPLATE template0")));
     }
     if version < OLDEST_SERVER {
-        return Err(refuse(format!("it is version {version}; RunGuard needs {OLDEST_SERVER} or later")));
+        return Err(Failure::Refused(format!("it is version {version}; RunGuard needs {OLDEST_SERVER} or later")));
     }
     let Some(channel) = channel else {
-        return Err(refuse("the schema of its search_path does not exist; create it with CREATE SCHEMA, or name another".into()));
+        return Err(Failure::Refused("the schema of its search_path does not exist; create it with CREATE SCHEMA, or name another".into()));
     };
     let known = STEPS.len() as i64;
-    let mut found = format(wire).await.map_err(failed)?;
+    let mut found = format(wire).await?;
     if found < known {
         let upgrade = async {
             // The next statement sees what others have done meanwhile.
@@ -127,14 +125,28 @@ pub(super) async fn prepare(wire: &mut Wire, place: &str) -> Result<String, Open
                 wire.batch_execute(&note).await?;
             }
             wire.batch_execute("COMMIT").await?;
-            Ok(found.max(known))
+            Ok::<_, Failure>(found.max(known))
         };
-        found = upgrade.await.map_err(failed)?;
+        found = upgrade.await?;
     }
     if found > known {
-        return Err(OpenError::PostgresTooNew { place: place.to_owned(), found, known });
+        return Err(Failure::TooNew { found, known });
     }
     Ok(channel)
+}
+
+/// Keeps in the log how its names become keys, where it has nothing of the kind.
+pub(super) async fn keep_names(wire: &Wire, names: Names) -> Result<(), Failure> {
+    let secret = names.secret_text();
+    wire.batch_execute(&format!("INSERT INTO runguard_secret (secret) VALUES ('{secret}') ON CONFLICT DO NOTHING")).await?;
+    let kept: String = wire.query_one("SELECT secret FROM runguard_secret", &[]).await?.try_get(0)?;
+    if kept == secret {
+        return Ok(());
+    }
+    Err(Failure::Refused(
+        "the log was made with another secret than this node's; start the node again, or use the log that belongs to the shared state"
+            .into(),
+    ))
 }
 
 /// 0 when there is nothing.
@@ -149,6 +161,8 @@ async fn format(wire: &Wire) -> Result<i64, Failure> {
     let row = wire.query_opt("SELECT format FROM runguard_format", &[]).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0))
 }
+
+const EPOCH: Date = jiff::civil::date(1970, 1, 1);
 
 /// A day by UTC, counted from 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,31 +183,15 @@ impl Day {
     }
 
     pub(super) fn table(self) -> String {
-        let (year, month, day) = self.civil();
-        format!("{}{year:04}{month:02}{day:02}", Self::TABLE)
+        let date = EPOCH.saturating_add(self.0.days());
+        format!("{}{:04}{:02}{:02}", Self::TABLE, date.year(), date.month(), date.day())
     }
 
     /// `None`: not one of ours.
     pub(super) fn of_table(name: &str) -> Option<Self> {
-        let digits = name.strip_prefix(Self::TABLE).filter(|digits| digits.len() == 8)?;
-        let number: i64 = digits.parse().ok()?;
-        let (year, month, day) = (number / 10_000, number / 100 % 100, number % 100);
-        // Years begin in March here, so that the day that comes and goes is the last one.
-        let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-        let day_of_year = (153 * month + 2) / 5 + day - 1;
-        let found = Self(year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468);
+        let date = Date::strptime("%Y%m%d", name.strip_prefix(Self::TABLE)?).ok()?;
+        let found = Self(i64::from((date - EPOCH).get_days()));
         (found.table() == name).then_some(found)
-    }
-
-    fn civil(self) -> (i64, i64, i64) {
-        let days = self.0 + 719_468;
-        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * month + 2) / 5 + 1;
-        let year = year_of_era + era * 400;
-        if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
     }
 
     /// Makes the day's table and attaches it.

@@ -71,17 +71,26 @@ struct Table {
 }
 
 impl Nodes {
-    pub(super) async fn open(dialer: Dialer, partitions: u16) -> Result<(Nodes, Line), OpenError> {
+    pub(super) async fn open(dialer: Dialer, partitions: u16) -> Result<Nodes, OpenError> {
         let line = dialer.dial().await?;
         match dialer.address.kind {
-            Kind::Primary => Ok((Nodes::One(Arc::new(Server::start(dialer, Some(line.clone())))), line)),
+            Kind::Primary => Ok(Nodes::One(Arc::new(Server::start(dialer, Some(line))))),
             Kind::Cluster => {
-                let slots = (0..partitions).map(|partition| slot(partition.to_string().as_bytes())).chain([slot(b"meta")]).collect();
-                let table = Table { known: dialer.address.places.clone(), ..Table::default() };
-                let map = Arc::new(Map { dialer, slots, table: Mutex::new(table), stale: Notify::new() });
+                let map = Map::new(dialer, partitions);
                 map.look().await.map_err(|detail| OpenError::Busy { place: line.place.to_string(), detail })?;
-                let watcher = tokio::spawn(Arc::clone(&map).watch());
-                Ok((Nodes::Many(Cluster { map, watcher }), line))
+                Ok(Nodes::Many(Cluster::watched(map)))
+            }
+        }
+    }
+
+    /// Of servers that are not reached yet: they are looked for until they are.
+    pub(super) fn open_away(dialer: Dialer, partitions: u16) -> Nodes {
+        match dialer.address.kind {
+            Kind::Primary => Nodes::One(Arc::new(Server::start(dialer, None))),
+            Kind::Cluster => {
+                let cluster = Cluster::watched(Map::new(dialer, partitions));
+                cluster.map.stale.notify_one();
+                Nodes::Many(cluster)
             }
         }
     }
@@ -162,6 +171,14 @@ impl Nodes {
     }
 }
 
+impl Cluster {
+    fn watched(map: Map) -> Self {
+        let map = Arc::new(map);
+        let watcher = tokio::spawn(Arc::clone(&map).watch());
+        Self { map, watcher }
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.watcher.abort();
@@ -169,6 +186,12 @@ impl Drop for Cluster {
 }
 
 impl Map {
+    fn new(dialer: Dialer, partitions: u16) -> Self {
+        let slots = (0..partitions).map(|partition| slot(partition.to_string().as_bytes())).chain([slot(b"meta")]).collect();
+        let table = Table { known: dialer.address.places.clone(), ..Table::default() };
+        Self { dialer, slots, table: Mutex::new(table), stale: Notify::new() }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,8 +204,15 @@ impl Map {
     }
 
     fn home(&self, home: Home) -> Result<Arc<Server>, LinkError> {
-        let place = self.table().homes.get(self.index(home)).cloned();
-        place.map(|place| self.server(&place)).ok_or_else(|| LinkError::Refused(format!("there is no {home:?}")))
+        let (place, is_known) = {
+            let table = self.table();
+            (table.homes.get(self.index(home)).cloned(), !table.homes.is_empty())
+        };
+        match place {
+            Some(place) => Ok(self.server(&place)),
+            None if is_known => Err(LinkError::Refused(format!("there is no {home:?}"))),
+            None => Err(LinkError::Away("none of its servers was reached yet".to_owned())),
+        }
     }
 
     fn settle(&self, home: Home, place: HostPort) {
@@ -207,7 +237,7 @@ impl Map {
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
                 let homes = self.table().homes.clone();
-                if homes.iter().all(|place| self.server(place).is_up()) {
+                if !homes.is_empty() && homes.iter().all(|place| self.server(place).is_up()) {
                     break;
                 }
             }

@@ -37,11 +37,9 @@ pub(super) struct Line {
     pub(super) place: HostPort,
     /// What the server calls the swap script.
     pub(super) swap_hash: Arc<str>,
-    /// Its eviction policy, when it is one that throws states away.
-    pub(super) evicts: Option<Arc<str>>,
     primary: bool,
     /// What the server's latest start is called.
-    run: u64,
+    pub(super) run: u64,
     /// Random: another for every connection.
     pub(super) number: u64,
 }
@@ -124,18 +122,18 @@ impl Dialer {
             Ok(Err(error)) => return Err(self.why(&place, &error)),
             Ok(Ok(connection)) => connection,
         };
-        let mut questions = Pipeline::with_capacity(4);
-        questions.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("memory").cmd("SCRIPT").arg("LOAD").arg(SWAP);
-        let answers = connection.send_packed_commands(&questions, 0, 4).await.map_err(|error| self.why(&place, &error))?;
+        let mut questions = Pipeline::with_capacity(3);
+        questions.cmd("ROLE").cmd("INFO").arg("server").cmd("SCRIPT").arg("LOAD").arg(SWAP);
+        let answers = connection.send_packed_commands(&questions, 0, 3).await.map_err(|error| self.why(&place, &error))?;
         for answer in &answers {
             if let Value::ServerError(error) = answer {
                 return Err(self.why(&place, &error.clone().into()));
             }
         }
-        let [Value::Array(role), server, memory, Value::BulkString(hash)] = &answers[..] else {
+        let [Value::Array(role), server, Value::BulkString(hash)] = &answers[..] else {
             return Err(unreachable("it does not answer like Redis"));
         };
-        let (server, memory) = (text(server), text(memory));
+        let server = text(server);
         let version = line_of(&server, "redis_version").unwrap_or_default();
         if !new_enough(version) {
             return Err(OpenError::TooOld { place: place.to_string(), version: version.to_owned() });
@@ -146,11 +144,10 @@ impl Dialer {
             (Kind::Cluster, false) => return Err(OpenError::NotCluster { place: place.to_string() }),
             (Kind::Primary, false) | (Kind::Cluster, true) => {}
         }
-        let evicts = line_of(&memory, "maxmemory_policy").filter(|policy| *policy != "noeviction").map(Arc::from);
         let primary = role.first().is_some_and(|role| text(role) == "master");
         let swap_hash = Arc::from(String::from_utf8_lossy(hash));
         let run = xxh3_64(line_of(&server, "run_id").unwrap_or_default().as_bytes());
-        Ok(Line { connection, place, swap_hash, evicts, primary, run, number: random() })
+        Ok(Line { connection, place, swap_hash, primary, run, number: random() })
     }
 
     fn client(&self, place: &HostPort) -> Result<Client, RedisError> {
@@ -364,6 +361,16 @@ fn code(error: &ServerError) -> &str {
 fn new_enough(version: &str) -> bool {
     let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= OLDEST
+}
+
+/// What the server does when memory is short, if that is to throw states away.
+pub(super) fn policy_that_evicts(memory: &str) -> Option<String> {
+    line_of(memory, "maxmemory_policy").filter(|policy| *policy != "noeviction").map(str::to_owned)
+}
+
+/// Since the server was started.
+pub(super) fn evicted_keys(stats: &str) -> u64 {
+    line_of(stats, "evicted_keys").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 fn line_of<'a>(info: &'a str, name: &str) -> Option<&'a str> {

@@ -22,6 +22,7 @@ const RULES: Rules = Rules {
     replay: |_, state, events, _| Some((number(state) + number(Some(events))).to_le_bytes().to_vec()),
     group: |_, _, _, _, _| Some(7),
     keep: |_, _| Keep::Log,
+    take_back: |_, _| None,
 };
 
 /// One database, one log, several nodes.
@@ -49,6 +50,9 @@ impl Together {
             retention_days: 30,
             patience: Duration::from_millis(200),
             retire_every: RETIRE_EVERY,
+            here_millis: 0,
+            alone_bytes: u64::MAX,
+            unconfirmed: runguard_store::cluster::Shelf { folder: None, entries_in_memory: 100_000, most_bytes: u64::MAX },
             names: Names::PLAIN,
             seed: 1000 + self.nodes.len() as u64,
         };

@@ -35,7 +35,7 @@ pub(crate) fn replay(slot: u8, state: Option<&[u8]>, events: &[u8], _at: i64) ->
     }
 }
 
-pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _, _| Some(0), keep: |_, _| Keep::Log };
+pub(crate) const RULES: Rules = Rules { replay, group: |_, _, _, _, _| Some(0), keep: |_, _| Keep::Log, take_back: |_, _| None };
 
 /// The sum of an entry.
 pub(crate) fn summed(key: Key) -> Cell<'static> {
@@ -189,6 +189,9 @@ impl Toy {
             retention_days,
             patience,
             retire_every,
+            here_millis: 0,
+            alone_bytes: u64::MAX,
+            unconfirmed: runguard_store::cluster::Shelf { folder: None, entries_in_memory: 100_000, most_bytes: u64::MAX },
             names: Names::PLAIN,
             seed: 7,
         };

@@ -57,6 +57,10 @@ class Client(GuardRoutes):
         """One decision."""
         return self.get(f"/v1/decisions/{_segment(decision_id)}")
 
+    def sessions(self, **query: Any) -> Answer:
+        """Sessions by how their names begin (`prefix`), the latest first unless told (`sort`: blocked, usd, decisions)."""
+        return self.get("/v1/sessions", query)
+
     def session(self, session_id: str) -> Answer:
         """What is counted for a session, and what it may still do."""
         return self.get(f"/v1/sessions/{_segment(session_id)}")
@@ -77,9 +81,37 @@ class Client(GuardRoutes):
         """What was used by bot, step and day, and by conversation and week; the last 28 days unless told."""
         return self.get("/v1/consumption", query)
 
+    def spend(self, **query: Any) -> Answer:
+        """What model calls cost, by day, model, key, run and more (`by`), and what is left of the budgets."""
+        return self.get("/v1/spend", query)
+
+    def runs(self, **query: Any) -> Answer:
+        """Runs that asked a model, the latest first unless told (`sort`, `state`, `prefix`)."""
+        return self.get("/v1/runs", query)
+
+    def stop_run(self, run: str, note: str | None = None) -> Answer:
+        """Refuses a run's next calls until it is resumed; whoever is refused is told the note."""
+        return self.post(f"/v1/runs/{_segment(run)}/stop", note=note)
+
+    def resume_run(self, run: str) -> Answer:
+        """Lets a run go on that was stopped by hand or tripped."""
+        return self.request("POST", f"/v1/runs/{_segment(run)}/resume", {})
+
     def insights(self, **query: Any) -> Answer:
         """What the log advises, the weightiest first; the last 7 days unless told."""
         return self.get("/v1/insights", query)
+
+    def dismiss_insight(self, key: str) -> Answer:
+        """Puts a piece of advice aside, until it is restored."""
+        return self.request("POST", f"/v1/insights/{_segment(key)}/dismiss", {})
+
+    def snooze_insight(self, key: str, length: str = "7d") -> Answer:
+        """Puts a piece of advice aside for a while, such as "36h"."""
+        return self.request("POST", f"/v1/insights/{_segment(key)}/snooze", {"for": length})
+
+    def restore_insight(self, key: str) -> Answer:
+        """Shows a piece of advice again that was put aside."""
+        return self.request("POST", f"/v1/insights/{_segment(key)}/restore", {})
 
     def preview(self, guard: str, settings: dict[str, Any], **query: Any) -> Answer:
         """What other settings of a guard would have answered, from the log."""

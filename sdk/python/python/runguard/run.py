@@ -234,7 +234,7 @@ class Run:
         prompt: Any,
         max_output: Optional[int] = None,
         *,
-        choices: int = 1,
+        choices: Any = 1,
         can_wait: bool = True,
         may_fall_back: bool = False,
     ) -> ModelCall:
@@ -264,7 +264,10 @@ class Run:
         return None if call is None else Told(call)
 
     def _instead(self, tool: str, args: Any = None) -> Optional[str]:
-        """What to give the model in place of a result that it has already, or None. The call is counted before."""
+        """What to give the model in place of a result that it has already, or None. The call is counted before.
+
+        Only what adapters show (`after_tool`) is a result that the model has: what a tool calls in turn (`run.tool`) is in none of its messages.
+        """
         if self._repeated is None:
             # Tools that the design names keep its limits; of all others only repeats are told.
             self._repeated = ToolExecutionTracker(default_limit=_NO_LIMIT)
@@ -284,7 +287,7 @@ class Run:
         return await aside(function, *args)
 
     async def _begin_async(
-        self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1, may_fall_back: bool = False
+        self, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: Any = 1, may_fall_back: bool = False
     ) -> ModelCall:
         """The same without holding the event loop up. Who is cancelled meanwhile leaves nothing set aside."""
         import asyncio
@@ -469,6 +472,8 @@ class ModelCall:
         # It has left this process, so it costs something whatever becomes of the answer; and so many bytes of that have come.
         self._is_sent = False
         self._has_come = 0
+        # What the provider has counted of an answer that is not at its end: the model that answers, and the tokens.
+        self._counted: Optional[tuple[Any, ...]] = None
         # Of an answer that is read by hand, how many those are.
         self._measure: Optional[Callable[[], int]] = None
         run._under_way[id(self)] = beginner
@@ -497,7 +502,7 @@ class ModelCall:
     ) -> None:
         """What the provider counted; `model` is the one that answered. Raises once the budget is exceeded."""
         read, written = (input_tokens, output_tokens, cached_tokens), (cache_write_tokens, cache_write_1h_tokens)
-        self._end(self.run._run.finish_model(self._call, model, *read, *written, audio_input_tokens, audio_output_tokens, service_tier))
+        self._end(self.run._run.finish_model(self._call, None, model, *read, *written, audio_input_tokens, audio_output_tokens, service_tier))
 
     def estimated(self, answer: Any = "") -> None:
         """The provider counted nothing: `answer` is what came, and its size is billed."""
@@ -508,6 +513,13 @@ class ModelCall:
         if self.run._run.estimated_calls == 1:
             _log().warning("%s: an answer came without its usage, so its cost is an estimate, by its size", self.run.run_id)
         self._end(step)
+
+    def _broken_off(self) -> None:
+        """The answer broke off: bills what came of it."""
+        if self._counted is None:
+            self._came(self._has_come)
+        else:
+            self._end(self.run._run.finish_model(self._call, self._has_come, *self._counted))
 
     def release(self) -> None:
         """The call was not made, or costs nothing. After `used` it changes nothing."""
@@ -535,23 +547,40 @@ class ModelCall:
         if self.run._under_way.pop(id(self), None) is None:
             return
         try:
-            run, call, has_come = self.run, self._call, None
-            if self._is_sent:
-                has_come = self._has_come if self._measure is None else self._measure()
-            if run._asks_service and _is_in_loop():
+            if self._measure is not None:
+                self._has_come = self._measure()
+            # What is left of it, for whoever has to wait for a service.
+            left = _Left(self.run, self._call, self._is_sent, self._counted, self._has_come)
+            if self.run._asks_service and _is_in_loop():
                 from ._aside import later
 
-                later(_abandoned, run, call, has_come)
+                later(_abandoned, left)
             else:
-                _abandoned(run, call, has_come)
+                _abandoned(left)
         except Exception:
             # The interpreter may be ending.
             pass
 
 
-def _abandoned(run: Run, call: _core.ModelCall, has_come: Optional[int]) -> None:
+class _Left(namedtuple("_Left", ("run", "call", "is_sent", "counted", "has_come"))):
+    """A model call that nobody waits for: whether it has left this process, and what came of it."""
+
+    run: Run
+    call: _core.ModelCall
+    is_sent: bool
+    counted: Optional[tuple[Any, ...]]
+    has_come: int
+
+
+def _abandoned(left: _Left) -> None:
+    run, call, core = left.run, left.call, left.run._run
     try:
-        run._spent(run._run.drop_model(call) if has_come is None else run._run.finish_uncounted(call, has_come))
+        if not left.is_sent:
+            run._spent(core.drop_model(call))
+        elif left.counted is None:
+            run._spent(core.finish_uncounted(call, left.has_come))
+        else:
+            run._spent(core.finish_model(call, left.has_come, *left.counted))
     except Exception as problem:
         _log().debug("%s: a model call that nobody waits for could not be settled: %s", run.run_id, problem)
 

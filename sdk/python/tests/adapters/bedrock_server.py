@@ -7,6 +7,7 @@ a stream was really read. Only the standard library is used.
 
 from __future__ import annotations
 
+import itertools
 import json
 import select
 import socket
@@ -16,9 +17,9 @@ import zlib
 from base64 import b64encode
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 from urllib.parse import unquote
-from uuid import NAMESPACE_OID, uuid5
 
 SONNET = "anthropic.claude-3-7-sonnet-20250219-v1:0"
 HAIKU = "anthropic.claude-3-5-haiku-20241022-v1:0"
@@ -117,11 +118,11 @@ class Tracer:
     def sees(self, kind: str, **details: Any) -> Event:
         return self.orchestration(observation={"traceId": self.trace_id, "type": kind, **details})
 
-    def asks_knowledge_base(self, text: str, answer: str = "partly relevant", base: str = "KB12345678") -> Round:
-        reference = {"content": {"text": answer}, "metadata": {"usage": "internal", "page": 3}}
+    def asks_knowledge_base(self, text: str, *chunks: str, base: str = "KB12345678") -> Round:
+        references = [{"content": {"text": found}, "metadata": {"usage": "internal", "page": 3}} for found in chunks or ["partly relevant"]]
         return [
             self.calls("KNOWLEDGE_BASE", knowledgeBaseLookupInput={"knowledgeBaseId": base, "text": text}),
-            self.sees("KNOWLEDGE_BASE", knowledgeBaseLookupOutput={"retrievedReferences": [reference], "metadata": {"totalTimeMs": 41}}),
+            self.sees("KNOWLEDGE_BASE", knowledgeBaseLookupOutput={"retrievedReferences": references, "metadata": {"totalTimeMs": 41}}),
         ]
 
     def calls_action(self, action: dict[str, Any], answer: str) -> Round:
@@ -163,74 +164,31 @@ def api_call(group: str, verb: str, path: str, parameters: Mapping[str, str], bo
 
 # --- the plays ------------------------------------------------------------------------------------------------------
 
-REPHRASED = [
-    "What is the refund policy for damaged items?",
-    "what is the refund policy for damaged items",
-    "What is the refund policy for a damaged item?",
-    "refund policy for damaged items: what is the",
-]
-# One question as an agent asks it that got half an answer, and what the knowledge base has on it.
-APAC = ["APAC Q3 revenue", "Asia Pacific Q3 revenue breakdown", "Q3 APAC quarterly financial results"]
-GLOBAL_REVENUE = "Revenue in the third quarter reached 4.2 billion dollars worldwide, six percent above the year before."
-DAMAGED = [
-    "refund policy for damaged items",
-    "money back when goods arrive broken",
-    "what happens if the parcel is crushed",
-    "reimbursement rules",
-    "return a cracked vase",
-    "can customers be compensated",
-    "warranty on shipping accidents",
-    "claims after transport",
-    "exchange of faulty merchandise",
-    "who pays for breakage",
-    "credit notes",
-    "consumer rights on arrival",
-]
-QUESTIONS = ["Q3 revenue by region", "Q3 operating costs", "headcount plan for next year", "Q3 profit margin", "churn among enterprise customers"]
+# What the other languages play too.
+TOLD: dict[str, dict[str, Any]] = {
+    play["name"]: play for play in json.loads((Path(__file__).parents[3] / "bedrock-plays.json").read_text(encoding="utf-8"))["plays"]
+}
+# One question as an agent asks it that got half an answer.
+APAC = [step["asks"] for step in TOLD["PHRASINGS"]["steps"]]
+QUESTIONS = [step["asks"] for step in TOLD["RESEARCH"]["steps"]]
+ERROR: str = TOLD["AGVARIED"]["steps"][0]["gets"]
 
 
-def knowledge_base_loop(_: dict[str, Any]) -> list[Round]:
-    """Forty lookups of one question in slightly different words."""
-    agent = Tracer("kbloop")
-    rounds = [agent.thinks((10_000, 200)) + agent.asks_knowledge_base(REPHRASED[i % len(REPHRASED)]) for i in range(40)]
-    return rounds + [agent.finishes("I gave up.")]
+def played(play: dict[str, Any]) -> Play:
+    """A play of the file: its steps in turn, and then its end."""
 
+    def rounds(_: dict[str, Any]) -> list[Round]:
+        agent = Tracer(play["name"].lower())
+        steps = itertools.islice(itertools.cycle(play["steps"]), play["rounds"])
+        events = [agent.thinks(tuple(step["usage"])) + does(agent, step) for step in steps]
+        return events if play["ends"] is None else [*events, agent.finishes(play["ends"], tuple(play.get("ends_usage", (0, 0))))]
 
-def three_phrasings(_: dict[str, Any]) -> list[Round]:
-    """One question in three phrasings, each of which brings the same chunk, a little other framing included; and so on."""
-    agent = Tracer("phrasings")
-    framings = [GLOBAL_REVENUE, f"{GLOBAL_REVENUE} See the annex.", GLOBAL_REVENUE]
-    rounds = [agent.thinks((10_000, 200)) + agent.asks_knowledge_base(APAC[i % 3], framings[i % 3]) for i in range(30)]
-    return rounds + [agent.finishes("I gave up.")]
+    def does(agent: Tracer, step: dict[str, Any]) -> Round:
+        if "asks" in step:
+            return agent.asks_knowledge_base(step["asks"], *step["finds"])
+        return agent.calls_action(function_call(*step["does"], **step["with"]), step["gets"])
 
-
-def twelve_phrasings(_: dict[str, Any]) -> list[Round]:
-    """Twelve questions without a word in common, and one chunk."""
-    agent = Tracer("twelve")
-    rounds = [agent.thinks((10_000, 200)) + agent.asks_knowledge_base(words, "Damaged items are refunded within 30 days.") for words in DAMAGED]
-    return rounds + [agent.finishes("I gave up.")]
-
-
-def going_through_a_topic(_: dict[str, Any]) -> list[Round]:
-    """A healthy run: one topic, aspect by aspect. An overview comes each time, and beside it something new."""
-    agent = Tracer("topic")
-    rounds: list[Round] = []
-    for aspect in ("scope", "deadlines", "exceptions", "fees", "contacts", "forms", "appeals", "history"):
-        asked, seen = agent.asks_knowledge_base(f"travel policy employees {aspect}", "Overview of the travel policy for all employees.")
-        page = {"content": {"text": f"The {aspect} of the travel policy: {aspect} are set by the {aspect} board, and {aspect} change each spring."}}
-        seen.body["trace"]["orchestrationTrace"]["observation"]["knowledgeBaseLookupOutput"]["retrievedReferences"].append(page)
-        rounds.append([*agent.thinks((3_000, 100)), asked, seen])
-    return rounds + [agent.finishes("Here is the policy.", usage=(4_000, 400))]
-
-
-def research(_: dict[str, Any]) -> list[Round]:
-    """A healthy run: five different questions to one knowledge base, then the answer."""
-    agent = Tracer("research")
-    rounds = [agent.thinks((5_000, 100)) + agent.asks_knowledge_base(question, f"What there is on {question}.") for question in QUESTIONS]
-    return rounds + [agent.finishes("Margins held at 31 %.", usage=(9_000, 400))]
-
-
-ERROR = json.dumps({"error": "AccessDenied: dynamodb:GetItem on table orders"})
+    return rounds
 
 
 def action_errors(_: dict[str, Any]) -> list[Round]:
@@ -239,80 +197,6 @@ def action_errors(_: dict[str, Any]) -> list[Round]:
     bodies = ['{"id": 7, "depth": 1.0}', '{"depth": 1, "id": 7}']
     calls = [api_call("orders", "POST", "/orders/search", {"tenant": "acme"}, {"filter": bodies[i % 2]}) for i in range(40)]
     return [agent.thinks((8_000, 150)) + agent.calls_action(call, ERROR) for call in calls] + [agent.finishes("It failed.")]
-
-
-def action_errors_rephrased(_: dict[str, Any]) -> list[Round]:
-    """Other words each time, the same error each time: nothing repeats but the failure."""
-    agent = Tracer("agvaried")
-    words = ["order 7", "order number 7", "purchase 7", "sale no. 7", "basket 7", "receipt 7", "invoice 7", "parcel 7", "delivery 7", "ticket 7"]
-    return [agent.thinks((8_000, 150)) + agent.calls_action(function_call("orders", "find", what=w), ERROR) for w in words]
-
-
-def plain_errors(_: dict[str, Any]) -> list[Round]:
-    """Other parameters and the same error in plain words, with another request id each time."""
-    agent = Tracer("plain")
-    denied = "User: arn:aws:sts::123456789012:assumed-role/agent is not authorized to perform: dynamodb:GetItem (request id {})"
-    calls = [agent.thinks((8_000, 150)) + agent.calls_action(function_call("orders", "find", what=f"order {i}"), denied.format(uuid5(NAMESPACE_OID, str(i)))) for i in range(20)]
-    return calls + [agent.finishes("It failed.")]
-
-
-def batch(_: dict[str, Any]) -> list[Round]:
-    """A healthy automation: records one by one, some of which fail for the same reason, with successes between."""
-    agent = Tracer("batch")
-    answers = [ERROR if i % 3 else f'{{"ok": true, "record": {i}}}' for i in range(20)]
-    calls = [agent.thinks((1_000, 20)) + agent.calls_action(function_call("crm", "update", id=str(i)), answer) for i, answer in enumerate(answers)]
-    return calls + [agent.finishes("Done.", usage=(1_000, 20))]
-
-
-def many_functions(_: dict[str, Any]) -> list[Round]:
-    """A healthy automation: five functions of one function-details group, and one of them for three customers."""
-    agent = Tracer("functions")
-    calls = [function_call("crm", name, id="7") for name in ("look_up", "validate", "charge", "confirm", "notify")]
-    calls += [function_call("crm", "notify", id=i) for i in ("8", "9", "10")]
-    return [agent.thinks((2_000, 50)) + agent.calls_action(call, '{"ok": true}') for call in calls] + [agent.finishes("Done.", usage=(2_000, 50))]
-
-
-def storm(_: dict[str, Any]) -> list[Round]:
-    """Knowledge base, action, error; knowledge base, action, error; …"""
-    agent = Tracer("storm")
-    rounds: list[Round] = []
-    for i in range(20):
-        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(REPHRASED[i % len(REPHRASED)]))
-        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("orders", "refund", order="7"), ERROR))
-    return rounds + [agent.finishes("I gave up.")]
-
-
-def storm_in_other_words(_: dict[str, Any]) -> list[Round]:
-    """Knowledge base, action, error, with other words, other chunks and other parameters in each round."""
-    agent = Tracer("storms")
-    rounds: list[Round] = []
-    for i, question in enumerate(DAMAGED):
-        chunk_text = f"Chapter {i} of the handbook explains {question} in the annex, on page {i} and nowhere else."
-        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(question, chunk_text))
-        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("orders", "refund", order=f"order {i}"), ERROR))
-    return rounds + [agent.finishes("I gave up.")]
-
-
-def finding_out(_: dict[str, Any]) -> list[Round]:
-    """A healthy run: two errors that name different things, each looked up, and then it works."""
-    agent = Tracer("finding")
-    rounds: list[Round] = []
-    for topic, answer in (("field names", "Error: unknown field 'sum'"), ("currencies", "Error: no such currency"), ("accounts", '{"booked": true}')):
-        chunk_text = f"The list of {topic} is kept in the {topic} register, which is printed every spring."
-        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(topic, chunk_text))
-        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("ledger", "book", what=topic), answer))
-    return rounds + [agent.finishes("Booked.", usage=(5_000, 100))]
-
-
-def storm_of_three(_: dict[str, Any]) -> list[Round]:
-    """Knowledge base, action that fails, another action that fails: a circle of three."""
-    agent = Tracer("storm3")
-    rounds: list[Round] = []
-    for i in range(20):
-        rounds.append(agent.thinks((4_000, 100)) + agent.asks_knowledge_base(REPHRASED[i % len(REPHRASED)]))
-        rounds.append(agent.thinks((5_000, 100)) + agent.calls_action(function_call("orders", "refund", order="7"), ERROR))
-        rounds.append(agent.thinks((6_000, 100)) + agent.calls_action(function_call("orders", "status", order="7"), ERROR))
-    return rounds + [agent.finishes("I gave up.")]
 
 
 def cost_amplification(_: dict[str, Any]) -> list[Round]:
@@ -423,20 +307,8 @@ def unpriced(_: dict[str, Any]) -> list[Round]:
 
 
 PLAYS: dict[str, Play] = {
-    "KBLOOP": knowledge_base_loop,
-    "PHRASINGS": three_phrasings,
-    "TWELVE": twelve_phrasings,
-    "TOPIC": going_through_a_topic,
-    "RESEARCH": research,
+    **{name: played(play) for name, play in TOLD.items()},
     "AGERROR": action_errors,
-    "AGVARIED": action_errors_rephrased,
-    "PLAINERROR": plain_errors,
-    "BATCH": batch,
-    "FUNCTIONS": many_functions,
-    "STORM": storm,
-    "STORMWORDS": storm_in_other_words,
-    "FINDINGOUT": finding_out,
-    "STORM3": storm_of_three,
     "COST": cost_amplification,
     "USAGE": every_usage,
     "COLLAB": collaborator_loop,

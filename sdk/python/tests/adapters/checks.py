@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import inspect
 import json
 import logging
@@ -17,7 +18,7 @@ import pytest
 from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply, Request, Usage
 
-from runguard import BudgetExceededError, LoopDetectedError, Run, UnknownModelError, guard, tool, trip_of
+from runguard import BudgetExceededError, LoopDetectedError, Run, StallDetectedError, UnknownModelError, guard, tool, trip_of
 from runguard.adapters._runs import RunLike
 
 # A quarter of a dollar, by the price of gpt-4o.
@@ -77,6 +78,44 @@ def at_once(ask: Ask, count: int) -> list[Union[str, BaseException]]:
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         futures = [pool.submit(ask) for _ in range(count)]
     return [future.exception() or future.result() for future in futures]  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def one_run_for_two_agents(search: Search) -> Iterator[tuple[Conversations, Callable[[], Run]]]:
+    """For an agent whose tool asks another agent, which searches once: both belong to the one run that is made, and it pays for both."""
+    runs: list[Run] = []
+
+    def new_run() -> Run:
+        runs.append(Run(max_usd=1, repeats=100))
+        return runs[-1]
+
+    with healthy_conversations(QUARTER) as server:
+        yield server, new_run
+    assert len(runs) == 1 and search.runs == ["rust"]
+    assert runs[0].budget is not None and runs[0].budget.spent == pytest.approx(1)
+
+
+def a_healthy_run_is_untouched(make: Make, server: ModelServer, search: Search) -> None:
+    run = Run(repeats=4)
+    assert once(make(server, search, run, "gpt-4o")).endswith(FINAL_ANSWER)
+    assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
+    assert server.model_calls == 6 and not run.tripped
+
+
+def a_nudge_reaches_the_model(make: Make, server: ModelServer, search: Search) -> None:
+    with pytest.raises(Exception) as caught:
+        once(make(server, search, Run(repeats=100, stall="coding"), "gpt-4o"))
+    assert isinstance(trip_of(caught.value), StallDetectedError)
+    answers = [str(message["content"]) for message in server.bodies[-1]["messages"] if message["role"] == "tool"]
+    assert "You have called search" not in answers[0] and "You have called search 3 times" in answers[-1]
+
+
+def a_request_that_fails_costs_nothing(make: Make, search: Search) -> None:
+    with ModelServer([Reply(status=500)]) as server:
+        run = Run(max_usd=1)
+        with pytest.raises(Exception, match="500"):
+            once(make(server, search, run, "gpt-4o"))
+        assert run.budget is not None and (run.budget.spent, run.budget.reserved) == (0, 0)
 
 
 def users_have_runs_of_their_own(make: Make, search: Search, caplog: pytest.LogCaptureFixture) -> None:

@@ -177,12 +177,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         model = self.server.model
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        body = json.loads(raw or b"{}")
         path = urlsplit(self.path).path
+        try:
+            body = json.loads(raw or b"{}")
+        except ValueError:
+            self._json(400, {"error": {"type": "invalid_request_error", "message": "unreadable body"}})
+            return
         if path.endswith("/count_tokens"):
             self._json(200, {"input_tokens": (model.usage or Usage()).input})
             return
-        formats = {"/chat/completions": _Chat, "/responses": _Responses, "/messages": _Messages, "/converse": _Converse}
+        formats = {"/chat/completions": _Chat, "/completions": _Completions, "/responses": _Responses, "/messages": _Messages, "/converse": _Converse}
         speak = next((wire for end, wire in formats.items() if path.endswith(end)), None)
         if speak is None:
             self._json(404, {"error": {"type": "not_found_error", "message": f"no such route: {path}"}})
@@ -293,6 +297,25 @@ class _Chat(_Wire):
         if self.counts and (self.body.get("stream_options") or {}).get("include_usage"):
             last = chunk({})[1]
             yield None, {**last, "choices": [], "usage": self._usage(), "service_tier": self.usage.service_tier}
+        yield None, "[DONE]"
+
+
+class _Completions(_Chat):
+    """The older completions, of a text."""
+
+    def _part(self, text: str, finish: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}
+        return {"id": "cmpl", "object": "text_completion", "created": 1_790_000_000, "model": self.name, "choices": [choice]}
+
+    def whole(self) -> dict[str, Any]:
+        return {**self._part(self.reply.text, "stop"), "usage": self._usage() if self.counts else None}
+
+    def events(self) -> Iterator[tuple[str | None, dict[str, Any] | str]]:
+        first, second = _halves(self.reply.text)
+        yield None, self._part(first, None)
+        yield None, self._part(second, "stop")
+        if self.counts and (self.body.get("stream_options") or {}).get("include_usage"):
+            yield None, {**self._part("", None), "choices": [], "usage": self._usage()}
         yield None, "[DONE]"
 
 

@@ -17,7 +17,7 @@ from conftest import Search
 from model_server import FINAL_ANSWER, Call, ModelServer, Reply
 from openai import AsyncOpenAI
 
-from runguard import LoopDetectedError, Run, StallDetectedError
+from runguard import LoopDetectedError, Run
 from runguard.adapters.agent_framework import RunGuardMiddleware
 
 
@@ -59,11 +59,22 @@ def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pyt
     check(made, search, caplog)
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(made: Made, looping_model: ModelServer, search: Search) -> None:
+    ask = made(looping_model, search, lambda: Run(repeats=4), "gpt-4o", on_trip="end", on_repeat="tell")
+    checks.once(ask)
+    assert (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
+def test_different_calls_are_never_told_of(made: Made, healthy_model: ModelServer, search: Search) -> None:
+    assert checks.once(made(healthy_model, search, lambda: Run(repeats=4), "gpt-4o", on_repeat="tell")) == FINAL_ANSWER
+    assert len(search.runs) == 5
+    with pytest.raises(ValueError, match="on_repeat"):
+        made(healthy_model, search, Run(), "gpt-4o", on_repeat="skip")
+
+
 def test_a_healthy_run_is_untouched(made: Made, healthy_model: ModelServer, search: Search) -> None:
-    run = Run(repeats=4)
-    assert checks.once(made(healthy_model, search, run, "gpt-4o")).endswith(FINAL_ANSWER)
-    assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
-    assert healthy_model.model_calls == 6 and not run.tripped
+    checks.a_healthy_run_is_untouched(made, healthy_model, search)
 
 
 def test_an_agent_can_end_politely(made: Made, looping_model: ModelServer, search: Search) -> None:
@@ -82,20 +93,11 @@ def test_calls_side_by_side_after_the_trip_do_not_run(made: Made, search: Search
 
 
 def test_a_nudge_reaches_the_model(looping_model: ModelServer, search: Search) -> None:
-    with pytest.raises(StallDetectedError):
-        checks.once(Made("chat", False)(looping_model, search, Run(repeats=100, stall="coding"), "gpt-4o"))
-    answers = [str(message["content"]) for message in looping_model.bodies[-1]["messages"] if message["role"] == "tool"]
-    assert "You have called search" not in answers[0] and "You have called search 3 times" in answers[-1]
+    checks.a_nudge_reaches_the_model(Made("chat", False), looping_model, search)
 
 
 def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
-    runs: list[Run] = []
-
-    def new_run() -> Run:
-        runs.append(Run(max_usd=1, repeats=100))
-        return runs[-1]
-
-    with checks.healthy_conversations(checks.QUARTER) as server:
+    with checks.one_run_for_two_agents(search) as (server, new_run):
         middleware = RunGuardMiddleware(new_run)
         inner = Agent(client_of(server, "chat"), tools=[search.tool], middleware=[middleware])
 
@@ -106,7 +108,6 @@ def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
         ask_another.__name__ = "search"
         outer = Agent(client_of(server, "chat"), tools=[ask_another], middleware=[middleware])
         assert asyncio.run(_text(outer)) == FINAL_ANSWER
-    assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
 
 
 async def _text(agent: Agent) -> str:
@@ -129,8 +130,4 @@ def test_a_stream_that_is_broken_off_is_billed() -> None:
 
 
 def test_a_request_that_fails_costs_nothing(made: Made, search: Search) -> None:
-    with ModelServer([Reply(status=500)]) as server:
-        run = Run(max_usd=1)
-        with pytest.raises(Exception, match="500"):
-            checks.once(made(server, search, run, "gpt-4o"))
-        assert (run.budget.spent, run.budget.reserved) == (0, 0)
+    checks.a_request_that_fails_costs_nothing(made, search)

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import pytest
 from guard_service import free_port, running_service, wait_for
+from runguard._core import reply_failed
 from runguard.adapters.aws_lambda import (
     ActionCall,
     AgentCoreGuard,
@@ -21,7 +22,6 @@ from runguard.adapters.aws_lambda import (
     RedisStore,
     agentcore_before_tool_call,
     guard_action_group,
-    has_failed,
 )
 
 
@@ -213,7 +213,7 @@ def test_the_order_and_the_form_of_the_arguments_do_not_matter() -> None:
     ],
 )
 def test_what_counts_as_failed(answer: Any, failed: bool) -> None:
-    assert has_failed(answer) is failed
+    assert reply_failed(answer) is failed
 
 
 def test_two_sessions_do_not_disturb_each_other() -> None:
@@ -374,9 +374,9 @@ def test_writers_at_once_do_not_undo_each_other_in_dynamodb(dynamodb: Any) -> No
 
 
 def test_what_has_expired_in_dynamodb_does_not_count_though_it_is_still_there(dynamodb: Any) -> None:
-    handler = wrapped(Action(failing), store=DynamoDBStore(dynamodb, kept_seconds=1))
+    handler = wrapped(Action(failing), store=DynamoDBStore(dynamodb, kept_seconds=3))
     assert [is_refused(handler(api_event("d-4"), None)) for _ in range(3)] == [False, False, True]
-    time.sleep(2)
+    time.sleep(4)
     assert not is_refused(handler(api_event("d-4"), None))
     dynamodb.put_item(Item={"sessionId": "d-5", "callHistory": [7, "orders::/orders::9f2c"]})
     assert not is_refused(handler(api_event("d-5"), None)), "an item of another program's"

@@ -93,17 +93,16 @@ def test_every_program_is_run() -> None:
 
 
 def test_the_tables_say_what_the_presets_are() -> None:
-    from runguard._core import bedrock_preset
-    from runguard.adapters.bedrock import Attempts
+    from runguard import Run
+    from runguard._core import BedrockTurn, bedrock_preset
 
     for name in ("research", "automation", "interactive"):
-        usual = json.loads(bedrock_preset(name))
+        usual = json.loads(bedrock_preset(name, [], "{}"))
         attempts = usual["attempts"]
         row = [usual["repeats"], usual["max_cycle_len"], int(usual["max_usd"]), attempts["barren_lookups"], attempts["same_errors"]]
         assert f'| `"{name}"` |' in PAGE and f"| {' | '.join(map(str, row))} |" in PAGE, name
-    usual_attempts = Attempts()
-    for name in ("same_lookups", "barren_lookups", "same_errors", "failing_rounds"):
-        assert f"`{name}` ({getattr(usual_attempts, name)})" in PAGE
+    for name, usual_count in json.loads(BedrockTurn(Run()._run, "{}").attempts).items():
+        assert f"`{name}` ({usual_count})" in PAGE
 
 
 def test_the_policy_allows_what_the_store_asks_for() -> None:

@@ -51,6 +51,23 @@ def test_a_loop_is_stopped_and_a_restart_refused(looping_model: ModelServer, sea
     assert (len(search.runs), looping_model.model_calls) == (3, 4)
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(looping_model: ModelServer, search: Search) -> None:
+    with pytest.raises(LoopDetectedError):
+        with guarded_crew(Run(repeats=4), on_repeat="tell"):
+            crew_for(looping_model, search).kickoff()
+    assert (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+    with pytest.raises(ValueError, match="on_repeat"):
+        with guarded_crew(on_repeat="skip"):  # type: ignore[arg-type]
+            pass
+
+
+def test_different_calls_are_never_told_of(healthy_model: ModelServer, search: Search) -> None:
+    with guarded_crew(Run(repeats=4), on_repeat="tell"):
+        assert crew_for(healthy_model, search).kickoff().raw == FINAL_ANSWER
+    assert len(search.runs) == 5
+
+
 def test_a_restart_inside_the_block_is_refused(looping_model: ModelServer, search: Search) -> None:
     crew = crew_for(looping_model, search)
     with pytest.raises(LoopDetectedError):

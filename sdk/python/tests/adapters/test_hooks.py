@@ -6,7 +6,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import gzip
 import http.server
+import io
+import json
 import logging
 import subprocess
 import sys
@@ -69,6 +72,23 @@ def parsed(model: ModelServer) -> Callable[[], Any]:
     return lambda: client.with_options(timeout=9).chat.completions.with_raw_response.create(model="gpt-4o", messages=MESSAGES)
 
 
+def completions(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: client.completions.create(model="gpt-4o", prompt="go on")
+
+
+def completions_streamed(model: ModelServer) -> Callable[[], Any]:
+    client = openai_client(model)
+    return lambda: list(client.completions.create(model="gpt-4o", prompt="go on", max_tokens=2_000, stream=True))
+
+
+def written_by_hand(model: ModelServer) -> Callable[[], Any]:
+    from openai.types.chat import ChatCompletion
+
+    client, body = openai_client(model), json.dumps({"model": "gpt-4o", "messages": MESSAGES}).encode()
+    return lambda: client.post("/chat/completions", content=body, cast_to=ChatCompletion)
+
+
 def messages(model: ModelServer) -> Callable[[], Any]:
     from anthropic import Anthropic
 
@@ -116,7 +136,7 @@ def litellm_streamed(model: ModelServer) -> Callable[[], Any]:
     return lambda: list(litellm.completion(model="openai/gpt-4o", messages=MESSAGES, api_base=model.openai_url, api_key="key", stream=True))
 
 
-ALL = [chat, chat_streamed, responses, parsed, messages, messages_helper, converse, litellm_completion, litellm_streamed]
+ALL = [chat, chat_streamed, responses, parsed, completions, completions_streamed, written_by_hand, messages, messages_helper, converse, litellm_completion, litellm_streamed]
 
 
 @pytest.mark.parametrize("ways", ALL, ids=lambda way: way.__name__)
@@ -702,3 +722,71 @@ def test_model_calls_at_once_keep_their_ceiling_over_a_service(model: ModelServe
             answered = [future.result() for future in [pool.submit(asked) for _ in range(8)]]
     assert (sum(answered), model.model_calls) == (2, 3)
     assert run.trip is not None and run.trip.reason == "model_call_ceiling"
+
+
+def test_a_body_that_the_caller_writes_is_read_and_one_that_cannot_be_is_refused(model: ModelServer) -> None:
+    from openai.types.chat import ChatCompletion
+
+    written = json.dumps({"model": "gpt-4o", "messages": MESSAGES}).encode()
+
+    def post(content: Any, **options: Any) -> Any:
+        return openai_client(model).post("/chat/completions", content=content, cast_to=ChatCompletion, **options)
+
+    async def ask(run: Run) -> None:
+        async def parts() -> Any:
+            yield written[:9]
+            yield written[9:]
+
+        await async_openai_client(model).post("/chat/completions", content=parts(), cast_to=ChatCompletion)
+        with pytest.raises(runguard.InvalidInputError, match="cannot be read"):
+            await async_openai_client(model).post("/chat/completions", content=gzip.compress(written), cast_to=ChatCompletion)
+
+    with guard(max_usd=2) as run:
+        for content in (written, io.BytesIO(written), [written[:9], written[9:]]):
+            post(content)
+        asyncio.run(ask(run))
+        assert model.model_calls == 4 and run.budget.spent == pytest.approx(1)
+        for content in (gzip.compress(written), b"[]"):
+            with pytest.raises(runguard.InvalidInputError, match="cannot be read"):
+                post(content, options={"headers": {"content-encoding": "gzip"}})
+        assert model.model_calls == 4 and not run.tripped
+    with guard(max_model_calls=1):
+        with pytest.raises(Exception, match="unreadable body"):
+            post(b"no json")
+        with pytest.raises(runguard.ToolLimitError):
+            post(b"no json")
+    assert model.model_calls == 4
+
+
+@pytest.mark.parametrize("more", [{"n": 4}, {"n": 2, "best_of": 4}, {"prompt": ["go on"] * 4}, {"n": 2, "prompt": [[1, 2], [3]]}], ids=repr)
+def test_every_completion_that_is_asked_for_is_set_aside(model: ModelServer, more: dict[str, Any]) -> None:
+    with guard(max_usd=1) as run:
+        openai_client(model).completions.create(**{"model": "gpt-4o", "prompt": "go on", "max_tokens": 90_000, **more})
+        assert 24_000 < model.bodies[-1]["max_tokens"] <= 25_000, "a dollar pays for four of them"
+        assert run.budget.reserved == 0
+
+
+def test_no_number_of_answers_is_too_large_to_be_set_aside(model: ModelServer) -> None:
+    ask = openai_client(model).chat.completions.create
+    with guard(max_usd=1) as run:
+        for n in (10**30, 2**53):
+            with pytest.raises(BudgetExceededError):
+                ask(model="gpt-4o", messages=MESSAGES, n=n, max_tokens=1_000)
+        assert model.model_calls == 0
+        for n in (0, -3, "two", None):
+            ask(model="gpt-4o", messages=MESSAGES, n=n, max_tokens=1_000)
+        assert not run.tripped
+
+
+def test_a_stream_that_is_dropped_is_billed_by_what_the_provider_had_counted(model: ModelServer) -> None:
+    from anthropic import Anthropic
+
+    client = Anthropic(base_url=model.url, api_key="key", max_retries=0)
+    with guard(max_usd=1) as run:
+        stream = client.messages.create(model=CLAUDE, max_tokens=1000, messages=MESSAGES, stream=True)
+        # It says what was read.
+        assert next(iter(stream)).type == "message_start"
+        del stream
+        gc.collect()
+        assert run.budget.reserved == 0
+        assert run.budget.spent == pytest.approx(runguard.cost_usd(CLAUDE, 96_000, 1))

@@ -149,6 +149,34 @@ def test_a_repeated_call_is_told_before_the_run_is_stopped(way: Way, looping_mod
     checks.assert_told(looping_model)
 
 
+def telling_graph(server: ModelServer, search: Search) -> tuple[Any, dict[str, Any]]:
+    """A graph of one's own whose tools tell of repeats, and its config."""
+    guard, tools = RunGuardCallbacks(lambda: Run(repeats=4)), [tool(search.tool)]
+    node = ToolNode(tools, wrap_tool_call=guard.tell_repeats, awrap_tool_call=guard.tell_repeats_async)
+    return graph_of(openai_model(server).bind_tools(tools), node), {"recursion_limit": 60, "callbacks": [guard]}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_tells_of_a_repeated_call_before_it_is_stopped(way: Way, looping_model: ModelServer, search: Search) -> None:
+    graph, config = telling_graph(looping_model, search)
+    for runs in (1, 2):
+        with pytest.raises(LoopDetectedError):
+            way(graph, config)
+        assert (len(search.runs), looping_model.model_calls) == (runs, 4 * runs)
+    checks.assert_told(looping_model)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_tells_nothing_of_different_calls(way: Way, healthy_model: ModelServer, search: Search) -> None:
+    graph, config = telling_graph(healthy_model, search)
+    assert way(graph, config).text == FINAL_ANSWER
+    assert len(search.runs) == 5
+    # Without the callbacks nobody counts, and nobody tells.
+    healthy_model.forget()
+    assert way(graph, {"recursion_limit": 60}).text == FINAL_ANSWER
+    assert len(search.runs) == 10
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_different_calls_are_never_told_of(way: Way, healthy_model: ModelServer, search: Search) -> None:
     middleware = RunGuardMiddleware(lambda: Run(repeats=4), on_repeat="tell")
@@ -350,13 +378,7 @@ def test_questions_of_a_tool_are_no_calls(search: Search) -> None:
 
 
 def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
-    runs: list[Run] = []
-
-    def new_run() -> Run:
-        runs.append(Run(max_usd=1, repeats=100))
-        return runs[-1]
-
-    with checks.healthy_conversations(checks.QUARTER) as server:
+    with checks.one_run_for_two_agents(search) as (server, new_run):
         chat = ChatOpenAI(model="gpt-4o", base_url=server.openai_url, api_key="none")
         middleware = RunGuardMiddleware(new_run)
         inner = create_agent(chat, [tool(search.tool)], middleware=[middleware])
@@ -368,7 +390,6 @@ def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
 
         agent = create_agent(chat, [outer], middleware=[middleware])
         assert agent.invoke(QUESTION)["messages"][-1].text == FINAL_ANSWER
-        assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1)
 
 
 def test_a_graph_whose_tool_node_handles_errors_is_stopped_too(looping_model: ModelServer, search: Search) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import Any, Callable
 
 import pytest
@@ -18,7 +20,8 @@ from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 from model_server import FINAL_ANSWER, ModelServer, Reply
 
-from runguard import BudgetExceededError, LoopDetectedError, Run, StallDetectedError, guard, trip_of
+from runguard import BudgetExceededError, LoopDetectedError, Run, guard, trip_of
+from runguard.adapters._runs import within
 from runguard.adapters.llama_index import guard_agent, guard_llm
 
 ACTION = 'Thought: I look it up.\nAction: search\nAction Input: {"query": "rust"}'
@@ -62,10 +65,21 @@ def test_it_does_what_all_do(check: Any, made: Made, search: Search, caplog: pyt
 
 
 def test_a_healthy_run_is_untouched(made: Made, healthy_model: ModelServer, search: Search) -> None:
-    run = Run(repeats=4)
-    assert checks.once(made(healthy_model, search, run, "gpt-4o")) == FINAL_ANSWER
-    assert search.runs == ["rust", "tokio", "serde", "hyper", "axum"]
-    assert healthy_model.model_calls == 6 and not run.tripped
+    checks.a_healthy_run_is_untouched(made, healthy_model, search)
+
+
+def test_a_repeated_call_is_told_before_the_run_is_stopped(made: Made, looping_model: ModelServer, search: Search) -> None:
+    ask = made(looping_model, search, lambda: Run(repeats=4), "gpt-4o", on_trip="end", on_repeat="tell")
+    checks.once(ask)
+    assert (len(search.runs), looping_model.model_calls) == (1, 4)
+    checks.assert_told(looping_model)
+
+
+def test_different_calls_are_never_told_of(made: Made, healthy_model: ModelServer, search: Search) -> None:
+    assert checks.once(made(healthy_model, search, lambda: Run(repeats=4), "gpt-4o", on_repeat="tell")) == FINAL_ANSWER
+    assert len(search.runs) == 5
+    with pytest.raises(ValueError, match="on_repeat"):
+        made(healthy_model, search, Run(), "gpt-4o", on_repeat="skip")
 
 
 def test_an_agent_can_end_politely(made: Made, looping_model: ModelServer, search: Search) -> None:
@@ -92,21 +106,11 @@ def test_an_agent_that_writes_its_calls_is_stopped(search: Search, is_streamed: 
 
 
 def test_a_nudge_reaches_the_model(looping_model: ModelServer, search: Search) -> None:
-    with pytest.raises(Exception) as caught:
-        checks.once(Made("agent", False)(looping_model, search, Run(repeats=100, stall="coding"), "gpt-4o"))
-    assert isinstance(trip_of(caught.value), StallDetectedError)
-    answers = [str(message["content"]) for message in looping_model.bodies[-1]["messages"] if message["role"] == "tool"]
-    assert "You have called search" not in answers[0] and "You have called search 3 times" in answers[-1]
+    checks.a_nudge_reaches_the_model(Made("agent", False), looping_model, search)
 
 
 def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
-    runs: list[Run] = []
-
-    def new_run() -> Run:
-        runs.append(Run(max_usd=1, repeats=100))
-        return runs[-1]
-
-    with checks.healthy_conversations(checks.QUARTER) as server:
+    with checks.one_run_for_two_agents(search) as (server, new_run):
         inner = guard_agent(FunctionAgent(llm=llm_of(server), tools=[FunctionTool.from_defaults(search.tool)]))
 
         async def ask_another(query: str) -> str:
@@ -120,7 +124,6 @@ def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
             return str(await outer.run("find it"))
 
         assert checks.once(ask) == FINAL_ANSWER
-    assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
 
 
 def ask_chat(llm: OpenAI) -> None:
@@ -177,8 +180,33 @@ def test_a_stream_that_is_broken_off_is_billed() -> None:
 
 
 def test_a_request_that_fails_costs_nothing(made: Made, search: Search) -> None:
-    with ModelServer([Reply(status=500)]) as server:
-        run = Run(max_usd=1)
+    checks.a_request_that_fails_costs_nothing(made, search)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_request_that_fails_is_settled_off_the_event_loop(is_streamed: bool) -> None:
+    told_in: list[int] = []
+
+    class Noted(Run):
+        def _spent(self, step: Any) -> None:
+            told_in.append(threading.get_ident())
+            super()._spent(step)
+
+    async def ask(llm: OpenAI) -> int:
         with pytest.raises(Exception, match="500"):
-            checks.once(made(server, search, run, "gpt-4o"))
-        assert (run.budget.spent, run.budget.reserved) == (0, 0)
+            if is_streamed:
+                async for _ in await llm.astream_complete("go on"):
+                    pass
+            else:
+                await llm.acomplete("go on")
+        return threading.get_ident()
+
+    with ModelServer([Reply(status=500)]) as server:
+        llm = guard_llm(llm_of(server))
+        run = Noted(max_usd=1)
+        # As if a service had to be asked.
+        run._asks_service = True
+        with within(run):
+            loop = checks.once(functools.partial(ask, llm))
+    assert told_in and loop not in told_in
+    assert (run.budget.spent, run.budget.reserved) == (0, 0)

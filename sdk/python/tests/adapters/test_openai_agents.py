@@ -71,6 +71,29 @@ def way(request: pytest.FixtureRequest) -> Way:
     return request.param
 
 
+def test_a_repeated_call_is_told_before_the_run_is_stopped(api: str, way: Way, looping_model: ModelServer, search: Search) -> None:
+    # The tool serves several runs, with hooks of their own.
+    found = function_tool(search.tool)
+    for runs in (1, 2):
+        with pytest.raises(LoopDetectedError):
+            way(agent_on(looping_model, api, [found]), hooks=RunGuardHooks(lambda: Run(repeats=4), on_repeat="tell"))
+        assert (len(search.runs), looping_model.model_calls) == (runs, 4 * runs)
+    checks.assert_told(looping_model)
+    assert found.tool_input_guardrails is not None and len(found.tool_input_guardrails) == 1
+    # Without it the same tool runs as often as it is asked for.
+    with pytest.raises(LoopDetectedError):
+        way(agent_on(looping_model, api, [found]), hooks=RunGuardHooks(lambda: Run(repeats=4)))
+    assert len(search.runs) == 5
+
+
+def test_different_calls_are_never_told_of(api: str, way: Way, healthy_model: ModelServer, search: Search) -> None:
+    agent = agent_on(healthy_model, api, [function_tool(search.tool)])
+    assert way(agent, hooks=RunGuardHooks(lambda: Run(repeats=4), on_repeat="tell")) == FINAL_ANSWER
+    assert len(search.runs) == 5
+    with pytest.raises(ValueError, match="on_repeat"):
+        RunGuardHooks(on_repeat="skip")  # type: ignore[arg-type]
+
+
 def test_a_loop_is_stopped_before_the_fourth_tool_run_and_stays_stopped(
     api: str, way: Way, looping_model: ModelServer, search: Search
 ) -> None:
@@ -223,21 +246,14 @@ def test_invocations_are_forgotten(made: Made, search: Search) -> None:
 
 
 def test_an_agent_that_is_a_tool_belongs_to_the_run(search: Search) -> None:
-    runs: list[Run] = []
-
-    def new_run() -> Run:
-        runs.append(Run(max_usd=1, repeats=100))
-        return runs[-1]
-
-    hooks = RunGuardHooks(new_run)
-    with checks.healthy_conversations(checks.QUARTER) as server:
+    with checks.one_run_for_two_agents(search) as (server, new_run):
+        hooks = RunGuardHooks(new_run)
         server.script[0] = Reply(calls=(Call("search", {"query": "rust", "input": "rust"}),))
         client = AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0)
         model = OpenAIChatCompletionsModel(model="gpt-4o", openai_client=client)
         inner = Agent(name="inner", model=model, tools=[function_tool(search.tool)])
         outer = Agent(name="outer", model=model, tools=[inner.as_tool("search", "Asks another agent.", hooks=hooks)])
         assert run(outer, hooks=hooks) == FINAL_ANSWER
-        assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]
 
 
 def test_a_request_that_fails_leaves_nothing_set_aside(search: Search) -> None:

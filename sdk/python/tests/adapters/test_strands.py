@@ -157,13 +157,7 @@ def test_invocations_are_forgotten(made: Made, search: Search) -> None:
 
 
 def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
-    runs: list[Run] = []
-
-    def new_run() -> Run:
-        runs.append(Run(max_usd=1, repeats=100))
-        return runs[-1]
-
-    with checks.healthy_conversations(checks.QUARTER) as server:
+    with checks.one_run_for_two_agents(search) as (server, new_run):
         hooks, client = RunGuardHooks(new_run), {"base_url": server.openai_url, "api_key": "unused"}
         chat = OpenAIModel(client_args=client, model_id="gpt-4o")
 
@@ -174,4 +168,3 @@ def test_an_agent_in_a_tool_belongs_to_the_run(search: Search) -> None:
 
         outer = Agent(model=chat, tools=[outer_search], hooks=[hooks], callback_handler=None)
         assert str(outer("find rust")).strip() == FINAL_ANSWER
-    assert len(runs) == 1 and runs[0].budget.spent == pytest.approx(1) and search.runs == ["rust"]

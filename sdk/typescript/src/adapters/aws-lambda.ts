@@ -6,14 +6,17 @@
  * An agent that gets an error tries again, often in the same words. A call that failed twice since anything last succeeded, in a row or in turns
  * with others that failed, is not run a third time: the agent is told for good. Calls that succeed are never counted, so polling a healthy
  * action is fine. What is remembered must be kept outside of the function, which lives in many short-lived copies: in a RunGuard service (`url`),
- * or in a store of your own. Without either it is kept in this process, which is enough for tests and for one warm copy. When the memory cannot
+ * in DynamoDB (`dynamodbTable`), in Redis (`redisUrl`), or in a store of your own. Without any it is kept in this process, which is enough for tests and for one warm copy. When the memory cannot
  * be reached the handler runs, and a warning is printed.
  */
 import { GuardClient } from '../client.js'
 import { argumentsToJson } from '../core/json.js'
-import { DONE, failure, output, outputJson, secondLength, wasm, write, writeAll, writeTwo } from '../core/wasm.js'
+import { DONE, failure, outputJson, secondLength, wasm, write, writeAll, writeTwo } from '../core/wasm.js'
 import { InvalidInputError } from '../errors.js'
 import { fingerprint } from '../fingerprint.js'
+import { DynamoDBStore, RedisStore } from './action-stores.js'
+
+export { DynamoDBStore, RedisStore }
 
 /** One call of an action in a session, as Bedrock wrote it. Equal calls have equal signatures, however they are written. */
 export class ActionCall {
@@ -135,6 +138,10 @@ export interface ActionGroupOptions {
   /** Of a RunGuard service. */
   url?: string | undefined
   apiKey?: string | undefined
+  /** Of Redis or Valkey; the package `redis` must be there. */
+  redisUrl?: string | undefined
+  /** The name of a DynamoDB table. */
+  dynamodbTable?: string | undefined
   timeoutMs?: number | undefined
 }
 
@@ -179,23 +186,25 @@ export function guardActionGroup(handler: Handler, options: ActionGroupOptions =
   }
 }
 
-function storeOf({ store, url, apiKey, timeoutMs }: ActionGroupOptions): ActionStore {
-  if (store !== undefined && url !== undefined) throw new InvalidInputError('Give one place to remember calls in, not store and url.')
-  return store ?? (url === undefined ? new MemoryStore() : new ServiceStore(url, apiKey, timeoutMs))
+function storeOf({ store, url, apiKey, redisUrl, dynamodbTable, timeoutMs }: ActionGroupOptions): ActionStore {
+  const given = Object.entries({ store, url, redisUrl, dynamodbTable }).filter(([, place]) => place !== undefined)
+  if (given.length > 1)
+    throw new InvalidInputError(`Give one place to remember calls in, not ${given.map(([name]) => name).join(' and ')}.`)
+  if (url !== undefined) return new ServiceStore(url, apiKey, timeoutMs)
+  if (redisUrl !== undefined) return new RedisStore(redisUrl, { timeoutMs })
+  if (dynamodbTable !== undefined) return new DynamoDBStore(dynamodbTable, { timeoutMs })
+  return store ?? new MemoryStore()
 }
 
-/** Whether an action group's reply tells of a failure. */
-function hasFailed(response: any): boolean {
-  const reply = response?.response
-  if (typeof reply !== 'object' || reply === null) return false
-  const answer = reply.functionResponse ?? reply
-  if (['FAILURE', 'REPROMPT'].includes(answer.responseState) || Number(reply.httpStatusCode ?? 0) >= 400) return true
-  return Object.values(answer.responseBody ?? {}).some((content: any) => tellsOfFailure(String(content?.body ?? '')))
-}
-
-function tellsOfFailure(body: string): boolean {
-  wasm.failure_told(write(body))
-  return output() !== ''
+/** Whether what the handler gave tells of a failure. What cannot be written does not: Lambda cannot send it either. */
+function hasFailed(response: unknown): boolean {
+  let written: string | undefined
+  try {
+    written = JSON.stringify(response)
+  } catch {
+    return false
+  }
+  return wasm.reply_failed(write(written ?? 'null')) !== 0
 }
 
 /** The reply that ends the retries: FAILURE stops a function-schema request, 422 tells the model in an API-schema one. */

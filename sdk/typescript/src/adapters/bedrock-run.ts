@@ -5,7 +5,7 @@ import { snakeCase } from '../core/input.js'
 import { argumentsToJson } from '../core/json.js'
 import { CoreObject, DONE, failure, outputJson, wasm, write } from '../core/wasm.js'
 import { InvalidInputError } from '../errors.js'
-import { COUNT_MODEL, STOP_LOOP } from '../model-call.js'
+import { COUNT_MODEL, HANDLE, STOP_LOOP } from '../model-call.js'
 import { RemoteRun } from '../remote.js'
 import { Run, type RunOptions } from '../run.js'
 import type { AnyRun } from './runs.js'
@@ -35,16 +35,25 @@ type Step =
   | { step: 'after'; agent: string | null; tool: string; args: unknown; result: string | null; error: string | null }
   | { step: 'stop'; cycle: string[]; repeats: number; message: string }
 
+/** What of an event, or of the state of a session, says something. */
+export interface Heard {
+  trace?: unknown
+  returnControl?: unknown
+  invocationId?: unknown
+  returnControlInvocationResults?: unknown
+}
+
 /** What is remembered during one user turn, which returns of control may spread over several streams. */
 export class Turn extends CoreObject {
-  constructor(settings: AttemptSettings = {}) {
-    super(wasm.bedrock_turn_new(write(argumentsToJson(snakeCase(settings)))), wasm.bedrock_turn_free)
+  /** The thresholds that are not given go with the run. */
+  constructor(run: AnyRun, settings: AttemptSettings = {}) {
+    super(wasm.bedrock_turn_new(run[HANDLE], write(argumentsToJson(snakeCase(settings)))), wasm.bedrock_turn_free)
   }
 
-  /** What one event of the stream says. */
-  hear(event: { trace?: unknown; returnControl?: unknown }): Step[] {
-    const { trace, returnControl } = event
-    const status = wasm.bedrock_turn_hear(this.handle, write(JSON.stringify({ trace, returnControl })))
+  /** What one event of the stream says, or the state that is sent with results of returned calls. */
+  hear({ trace, returnControl, invocationId, returnControlInvocationResults }: Heard): Step[] {
+    const said = JSON.stringify({ trace, returnControl, invocationId, returnControlInvocationResults })
+    const status = wasm.bedrock_turn_hear(this.handle, write(said))
     if (status !== DONE) throw failure(status)
     return outputJson()
   }
@@ -55,8 +64,8 @@ const turns = new WeakMap<AnyRun, Turn>()
 function turnOf(run: AnyRun, isSameTurn: boolean, settings: AttemptSettings | undefined): Turn {
   const known = turns.get(run)
   if (known !== undefined && isSameTurn) return known
+  const turn = new Turn(run, settings)
   run.newTurn()
-  const turn = new Turn(settings)
   turns.set(run, turn)
   return turn
 }
@@ -136,13 +145,13 @@ export class Listener {
   }
 
   /** Throws the trip when this event is the one too many. */
-  async hear(event: { trace?: unknown; returnControl?: unknown }): Promise<void> {
+  async hear(event: Heard): Promise<void> {
     for (const said of this.told(event)) await said
   }
 
   /** The same, question by question: of a run in a service each is a promise, of one in this process it throws at once. */
-  *told(event: { trace?: unknown; returnControl?: unknown }): Generator<unknown, void> {
-    if (event.trace === undefined && event.returnControl === undefined) return
+  *told(event: Heard): Generator<unknown, void> {
+    if ([event.trace, event.returnControl, event.returnControlInvocationResults].every((part) => part === undefined)) return
     this.#sawTrace ||= event.trace !== undefined
     const { run } = this
     run.check()

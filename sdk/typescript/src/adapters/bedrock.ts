@@ -14,8 +14,9 @@
  * - on a trip the stream is closed, before the error is thrown
  */
 import { BudgetTracker } from '../budget.js'
-import { known, text } from '../core/input.js'
-import { DONE, failure, outputJson, wasm, write } from '../core/wasm.js'
+import { camelCase, known, snakeCase, text } from '../core/input.js'
+import { argumentsToJson } from '../core/json.js'
+import { DONE, failure, outputJson, wasm, writeAll } from '../core/wasm.js'
 import { InvalidInputError } from '../errors.js'
 import { LoopDetector } from '../loop.js'
 import { Run } from '../run.js'
@@ -54,7 +55,6 @@ export interface AgentCommand {
   readonly input: any
 }
 
-const LONGEST_NAME = 65_536
 const OPERATIONS = ['InvokeAgentCommand', 'InvokeInlineAgentCommand']
 const MIDDLEWARE = 'runguard'
 const BODY_MIDDLEWARE = 'runguardBody'
@@ -153,21 +153,39 @@ class Invocation {
   readonly run: AnyRun
   readonly #request: any
   readonly #options: BedrockOptions
+  /** What goes with the message of the user: results of returned calls, if there are some. */
+  readonly #state: any
 
   constructor(request: any, options: BedrockOptions) {
     this.#request = request
     this.#options = options
+    this.#state = request.sessionState ?? request.inlineSessionState ?? {}
     this.run = runOf(String(request.sessionId ?? ''), String(request.agentId ?? ''), options)
     this.run.check()
   }
 
+  /** Throws where nothing may be sent. */
+  async begin(): Promise<void> {
+    // Another process may have spent what the session may.
+    const exceeded = await this.run.budget?.exhausted()
+    if (exceeded) throw exceeded
+    // What the caller's own calls gave may be the failure too many.
+    if (this.#isSameTurn) await this.#listener().hear(this.#state)
+  }
+
   guarded(response: any, body: unknown): GuardedCompletion {
-    const { models, defaultModel, attempts } = withPreset(this.#options)
-    const { sessionState, inlineSessionState, foundationModel } = this.#request
-    const sameTurn = Boolean((sessionState ?? inlineSessionState)?.returnControlInvocationResults?.length)
+    return new GuardedCompletion(response.completion, this.#listener(), response, () => this.#ended(), body)
+  }
+
+  get #isSameTurn(): boolean {
+    return Boolean(this.#state.returnControlInvocationResults?.length)
+  }
+
+  #listener(): Listener {
+    const { models, defaultModel, attempts } = this.#options
     // An inline agent says itself which model it runs on.
-    const listener = new Listener(this.run, { models, defaultModel: defaultModel ?? foundationModel, attempts, sameTurn })
-    return new GuardedCompletion(response.completion, listener, response, () => this.#ended(), body)
+    const model = defaultModel ?? this.#request.foundationModel
+    return new Listener(this.run, { models, defaultModel: model, attempts, sameTurn: this.#isSameTurn })
   }
 
   #ended(): void {
@@ -178,35 +196,31 @@ class Invocation {
   }
 }
 
+/** With what a client was given, checked and filled up. */
+function chosen(options: BedrockOptions): BedrockOptions {
+  const { run, sessions: _s, models: _m, defaultModel: _d, attempts: _a, ...own } = options
+  const given = Object.entries(own).flatMap(([name, value]) => (value === undefined ? [] : [name]))
+  if (run !== undefined && given.length > 0)
+    throw new InvalidInputError(`Give a run or options, not both: ${given.join(', ')} belong to the Run you pass.`)
+  return withPreset(options)
+}
+
 function runOf(sessionId: string, agentId: string, options: BedrockOptions): AnyRun {
-  const { run, sessions = sharedSessions, preset: _p, models: _m, defaultModel: _d, attempts: _a, ...own } = withPreset(options)
-  if (run === undefined) return sessions.run(sessionId, agentId, own)
-  const given = Object.keys(own).filter((name) => options[name as keyof BedrockOptions] !== undefined)
-  if (given.length > 0) throw new InvalidInputError(`Give a run or options, not both: ${given.join(', ')} belong to the Run you pass.`)
-  return run
+  const { run, sessions = sharedSessions, preset: _p, models: _m, defaultModel: _d, attempts: _a, ...own } = options
+  return run ?? sessions.run(sessionId, agentId, own)
 }
 
 /** The options, with those of the preset where they say nothing. */
 function withPreset(options: BedrockOptions): BedrockOptions {
-  const { preset } = options
-  if (preset === undefined || options.run !== undefined) return options
-  const status = wasm.bedrock_preset(write(text('preset', preset, LONGEST_NAME)))
+  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as BedrockOptions
+  const { preset } = given
+  if (preset === undefined) return given
+  const { attempts: own = {}, ...rest } = given
+  const written = [text('preset', preset), JSON.stringify(Object.keys(snakeCase(rest))), argumentsToJson(snakeCase(own))]
+  const status = wasm.bedrock_preset(...(writeAll(written) as [number, number, number]))
   if (status !== DONE) throw failure(status)
-  const { repeats, max_cycle_len, max_usd, attempts } = outputJson<any>()
-  const { same_lookups, barren_lookups, same_errors, failing_rounds } = attempts
-  return {
-    repeats,
-    maxCycleLen: max_cycle_len,
-    maxUsd: max_usd,
-    ...options,
-    attempts: {
-      sameLookups: same_lookups,
-      barrenLookups: barren_lookups,
-      sameErrors: same_errors,
-      failingRounds: failing_rounds,
-      ...options.attempts,
-    },
-  }
+  const { attempts, ...usual } = outputJson<any>()
+  return { ...camelCase(usual), ...given, attempts: camelCase(attempts) }
 }
 
 /** Sends the command, with the trace switched on, and gives its guarded answer. */
@@ -225,12 +239,14 @@ export async function guardInvokeAgent(
 }
 
 /** Guards the invocations of whatever the functions are put around. */
-function guardStack(stack: MiddlewareStack, options: BedrockOptions): void {
+function guardStack(stack: MiddlewareStack, given: BedrockOptions): BedrockOptions {
+  const options = chosen(given)
   const bodies = new WeakMap<object, unknown>()
   const invoke = (next: (args: any) => Promise<any>, context: { commandName?: string }) => async (args: any) => {
     if (!OPERATIONS.includes(context.commandName ?? '')) return next(args)
     const input = { ...args.input, enableTrace: true }
     const invocation = new Invocation(input, options)
+    await invocation.begin()
     const result = await next({ ...args, input })
     return { ...result, output: { ...result.output, completion: invocation.guarded(result.output, bodies.get(context)) } }
   }
@@ -241,6 +257,7 @@ function guardStack(stack: MiddlewareStack, options: BedrockOptions): void {
   }
   stack.add(invoke, { step: 'initialize', name: MIDDLEWARE })
   stack.add(receive, { step: 'deserialize', name: BODY_MIDDLEWARE })
+  return options
 }
 
 /** Guards the `completion` of a response you have already. It needs `enableTrace: true` to see anything. */
@@ -265,10 +282,10 @@ export interface Instrumented {
 export function instrument(client: AgentClient, options: BedrockOptions = {}): Instrumented {
   if (INSTRUMENTED.has(client))
     throw new InvalidInputError('This client is instrumented already. Call remove() of what instrument() gave first.')
-  guardStack(client.middlewareStack, options)
+  const whole = guardStack(client.middlewareStack, options)
   INSTRUMENTED.add(client)
   return {
-    run: (sessionId, agentId = '') => runOf(sessionId, agentId, options),
+    run: (sessionId, agentId = '') => runOf(sessionId, agentId, whole),
     remove: () => {
       for (const name of [MIDDLEWARE, BODY_MIDDLEWARE]) client.middlewareStack.remove(name)
       INSTRUMENTED.delete(client)

@@ -18,8 +18,8 @@ export function guardedClient<Client extends object>(client: Client, source: Run
     throw new InvalidInputError('This is no client of openai or @anthropic-ai/sdk that could be guarded. Pass the client itself.')
   const runs = new Runs(source, (run) => new Conversation(run, onTrip === 'end'))
   const begin: Begin = (route, body, mayFallBack) => {
-    const beginning = body.messages?.[0]?.content ?? body.input?.[0]?.content ?? body.input
-    const conversation = runs.of(route.transcript(body).last, beginning)
+    const beginning = body?.messages?.[0]?.content ?? body?.input?.[0]?.content ?? body?.input
+    const conversation = runs.of(body === null ? [] : route.transcript(body).last, beginning)
     const remember = (calls: readonly ToolCall[]): void => {
       for (const { id } of calls) runs.asked(id, beginning, conversation)
     }

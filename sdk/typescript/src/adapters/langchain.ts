@@ -13,8 +13,9 @@
 
 import { asTold } from '../current.js'
 import type { Usage } from '../prices.js'
-import { ModelTurns, chosen, ending, saidAtEnd, usageOfTotal } from './model-turns.js'
+import { ModelTurns, chosen, ending, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
+import { toldOf } from './repeats.js'
 
 interface GuardMiddleware {
   readonly name: string
@@ -23,7 +24,7 @@ interface GuardMiddleware {
 
 /** Asks the run before each model call and before each tool the answer asks for. */
 export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): GuardMiddleware {
-  const turns = new ModelTurns(run)
+  const turns = new ModelTurns(run, settings)
   const asked = async (request: any, handler: (request: any) => any): Promise<any> => {
     const { messages, model, modelSettings, systemPrompt, tools } = request
     const turn = await begin(turns, messages, model, [systemPrompt, tools], modelSettings, settings)
@@ -45,12 +46,30 @@ export function guardMiddleware(run?: RunSource, settings: GuardSettings = {}): 
   }
 }
 
+/** The package is a peer of every tool and every chat model. Its name is kept from compilers, which have it not. */
+export const CORE: string = '@langchain/core'
+
 /** The package is a peer: whoever has this middleware has it. The name is kept from compilers, which have it not. */
 const PACKAGE: string = 'langchain'
 
 async function message(text: string): Promise<any> {
   const { AIMessage } = (await import(PACKAGE)) as { AIMessage: new (text: string) => unknown }
   return new AIMessage(text)
+}
+
+/** Tools that give the model a sentence in place of a result that it has already, where its guard has `{ onRepeat: 'tell' }`. */
+export function tellRepeats<Tools extends readonly any[]>(tools: Tools): Tools {
+  const telling = tools.map((tool) => {
+    if (typeof tool?.invoke !== 'function') return tool
+    const invoke = async (input: any, ...rest: unknown[]): Promise<unknown> => {
+      const told = input?.type === 'tool_call' ? toldOf(input.id, tool.name, input.args) : null
+      if (told === null) return tool.invoke(input, ...rest)
+      const { ToolMessage } = await import(`${CORE}/messages`)
+      return new ToolMessage({ content: told, tool_call_id: input.id, name: tool.name })
+    }
+    return replacing(tool, { invoke })
+  })
+  return telling as unknown as Tools
 }
 
 /** A call of a chat model with these messages, and what is sent besides. */
@@ -66,7 +85,7 @@ export function begin(
     model: modelName(model),
     prompt: [besides, messages.map((message) => [message.content, message.tool_calls])],
     maxTokens: longest(model, settings),
-    choices: positive(settings?.n, model?.n) ?? 1,
+    choices: settings?.n ?? model?.n,
     mayFallBack: modelNamed !== undefined,
     results: toolResults(messages),
     last: ending(messages, ({ tool_call_id }) => typeof tool_call_id === 'string').map(({ tool_call_id }) => String(tool_call_id)),

@@ -11,7 +11,7 @@
 
 import { asTold } from '../current.js'
 import { GUARDED } from '../models/hooks.js'
-import { begin, inspect } from './langchain.js'
+import { CORE, begin, inspect, tellRepeats } from './langchain.js'
 import { ModelTurns, chosen, saidAtEnd, type GuardSettings, type RunSource } from './model-turns.js'
 
 /** A chat model of LangChain.js. */
@@ -20,12 +20,11 @@ export interface GuardableChatModel {
   bindTools?(tools: any, options?: any): any
 }
 
-/** The package is a peer of every chat model. Its name is kept from compilers, which have it not. */
-const CORE: string = '@langchain/core'
+export { tellRepeats }
 
 /** A copy of the chat model that asks the run before each request, and before it hands out a tool call. */
 export function guardChatModel<Model extends GuardableChatModel>(model: Model, run?: RunSource, settings: GuardSettings = {}): Model {
-  return guarded(model, new ModelTurns(run), settings)
+  return guarded(model, new ModelTurns(run, settings), settings)
 }
 
 /** What gives another model, with tools, a format or options bound to it. */

@@ -7,11 +7,12 @@
  */
 
 import { answerSize } from '../core/json.js'
-import { tripOf } from '../errors.js'
-import { BEGIN, type ModelCall } from '../model-call.js'
+import { InvalidInputError, tripOf } from '../errors.js'
+import { BEGIN, INSTEAD, type ModelCall } from '../model-call.js'
 import { failed, settle, untilNext } from '../models/exchange.js'
 import { parseArguments, usageOfTotal } from '../models/routes.js'
 import type { Usage } from '../prices.js'
+import { tell, type OnRepeat, type Told } from './repeats.js'
 import { Runs, type AnyRun, type RunSource } from './runs.js'
 
 export { parseArguments, usageOfTotal }
@@ -25,6 +26,18 @@ export interface GuardSettings {
    * the AI SDK is such a function. Without it the model stays.
    */
   modelNamed?: ((name: string) => any) | undefined
+  /**
+   * What becomes of a tool call whose result the model has already: it runs until the run is stopped (`run`, the default), or the model is told so
+   * (`tell`) by the tool, which must come from this adapter's `tellRepeats`.
+   */
+  onRepeat?: OnRepeat | undefined
+}
+
+/** Whether the model is told. */
+export function tells({ onRepeat = 'run' }: Pick<GuardSettings, 'onRepeat'>): boolean {
+  if (onRepeat !== 'run' && onRepeat !== 'tell')
+    throw new InvalidInputError(`onRepeat must be 'run' or 'tell', not ${JSON.stringify(onRepeat)}.`)
+  return onRepeat === 'tell'
 }
 
 export interface AskedCall {
@@ -45,8 +58,8 @@ export interface ModelRequest {
   /** All that is sent. */
   readonly prompt: unknown
   readonly maxTokens: number | undefined
-  /** How many answers are asked for; one when it is not said. */
-  readonly choices?: number | undefined
+  /** How many answers are asked for, as it stands there; one when it is not said. */
+  readonly choices?: unknown
   /** Another model can be asked instead. */
   readonly mayFallBack: boolean
   /** Every result that is in the request. */
@@ -60,13 +73,15 @@ export interface ModelRequest {
 /** The tools that the answers to one run have asked for. */
 interface Asked {
   readonly run: AnyRun
-  readonly calls: Map<string, AskedCall>
+  readonly calls: Map<string, AskedCall & { readonly told: Told | null }>
 }
 
 export class ModelTurns {
   readonly #runs: Runs<Asked>
+  readonly #tells: boolean
 
-  constructor(source: RunSource | undefined) {
+  constructor(source: RunSource | undefined, settings: Pick<GuardSettings, 'onRepeat'>) {
+    this.#tells = tells(settings)
     this.#runs = new Runs(source, (run) => ({ run, calls: new Map() }))
   }
 
@@ -85,6 +100,8 @@ export class ModelTurns {
       const found = newest.get(id)
       if (!found) continue
       asked.calls.delete(id)
+      // A sentence is no result.
+      if (call.told?.isRead) continue
       const outcome = found.error === undefined ? {} : { error: found.error }
       const nudge = await asked.run.afterTool(call.tool, call.args, found.result, outcome)
       if (nudge) nudges.push(nudge)
@@ -95,7 +112,8 @@ export class ModelTurns {
       mayFallBack: request.mayFallBack,
     })
     const remember = (one: AskedCall): void => {
-      asked.calls.set(one.id, one)
+      const instead = this.#tells ? asked.run[INSTEAD](one.tool, one.args) : null
+      asked.calls.set(one.id, { ...one, told: instead === null ? null : tell(one.id, one.tool, one.args, instead) })
       this.#runs.asked(one.id, request.beginning, asked)
     }
     const nudge = nudges.length > 0 ? nudges.join('\n') : null

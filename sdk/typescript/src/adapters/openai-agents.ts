@@ -15,6 +15,7 @@ import { asTold } from '../current.js'
 import type { Usage } from '../prices.js'
 import { ModelTurns, chosen, ending, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { AskedCall, CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
+import { toldOf } from './repeats.js'
 
 export interface GuardableModel {
   getResponse(request: any): Promise<any>
@@ -54,7 +55,7 @@ export function guardModelProvider<Provider extends GuardableModelProvider>(
   run?: RunSource,
   settings: GuardSettings = {},
 ): Provider {
-  const turns = new ModelTurns(run)
+  const turns = new ModelTurns(run, settings)
   const modelNamed = settings.modelNamed ?? ((name: string) => provider.getModel(name))
   return replacing(provider, {
     getModel: async (modelName?: string) => guarded(await provider.getModel(modelName), turns, { ...settings, modelNamed, modelName }),
@@ -66,7 +67,19 @@ export function guardModelProvider<Provider extends GuardableModelProvider>(
  * that carry a model object of their own need this one. The last argument may be just the model's name.
  */
 export function guardModel<Model extends GuardableModel>(model: Model, run?: RunSource, settings: string | ModelSettings = {}): Model {
-  return guarded(model, new ModelTurns(run), typeof settings === 'string' ? { modelName: settings } : settings)
+  const named = typeof settings === 'string' ? { modelName: settings } : settings
+  return guarded(model, new ModelTurns(run, named), named)
+}
+
+/** Function tools that give the model a sentence in place of a result that it has already, where its guard has `{ onRepeat: 'tell' }`. */
+export function tellRepeats<Tools extends readonly any[]>(tools: Tools): Tools {
+  const telling = tools.map((tool) => {
+    if (tool?.type !== 'function' || typeof tool.invoke !== 'function') return tool
+    const invoke = async (context: unknown, input: unknown, details: any, ...rest: unknown[]): Promise<unknown> =>
+      toldOf(details?.toolCall?.callId, tool.name, parseArguments(input)) ?? tool.invoke(context, input, details, ...rest)
+    return { ...tool, invoke }
+  })
+  return telling as unknown as Tools
 }
 
 function guarded<Model extends GuardableModel>(model: Model, turns: ModelTurns, settings: ModelSettings): Model {

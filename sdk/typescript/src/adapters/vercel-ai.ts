@@ -17,6 +17,7 @@ import { whenAborted } from '../models/exchange.js'
 import type { Usage } from '../prices.js'
 import { ModelTurns, chosen, parseArguments, replacing, saidAtEnd, usageOfTotal } from './model-turns.js'
 import type { CallResult, GuardSettings, RunSource, Turn } from './model-turns.js'
+import { toldOf } from './repeats.js'
 
 /** What is used of a language model; the same in the specifications v2 (ai 5), v3 (ai 6) and v4 (ai 7). */
 export interface GuardableModel {
@@ -48,13 +49,23 @@ export function guardModel<Model extends GuardableModel>(model: Model, run?: Run
   return guardedModel(model, run, { ...settings, held: /^tool-call$/ })
 }
 
+/** Tools that give the model a sentence in place of a result that it has already, where its guard has `{ onRepeat: 'tell' }`. */
+export function tellRepeats<Tools extends Readonly<Record<string, any>>>(tools: Tools): Tools {
+  const telling = Object.entries(tools).map(([name, tool]) => {
+    if (typeof tool?.execute !== 'function') return [name, tool]
+    const execute = (input: unknown, options: any): unknown => toldOf(options?.toolCallId, name, input) ?? tool.execute(input, options)
+    return [name, { ...tool, execute }]
+  })
+  return Object.fromEntries(telling)
+}
+
 interface HoldingSettings extends GuardSettings {
   /** Parts of a stream that something may run a tool upon. From the first on all is held back until it is known whether it may. */
   readonly held: RegExp
 }
 
 export function guardedModel<Model extends GuardableModel>(model: Model, run: RunSource | undefined, settings: HoldingSettings): Model {
-  const turns = new ModelTurns(run)
+  const turns = new ModelTurns(run, settings)
   const mayFallBack = settings.modelNamed !== undefined
 
   const begin = async (options: Options): Promise<[Turn, Options]> => {

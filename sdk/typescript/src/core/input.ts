@@ -1,8 +1,11 @@
 /** What may come in, checked where it comes in. */
 import { InvalidInputError } from '../errors.js'
 
+/** What names something is no longer than this: a hash does instead. */
+export const LONGEST_NAME = 65_536
+
 /** A text that is there, and not longer than `most` characters. */
-export function text(name: string, value: unknown, most: number): string {
+export function text(name: string, value: unknown, most = LONGEST_NAME): string {
   if (typeof value !== 'string') throw new InvalidInputError(`${name} must be a text, not ${kind(value)}.`)
   if (value === '') throw new InvalidInputError(`${name} is empty. Give it a value.`)
   if (value.length > most)
@@ -48,6 +51,13 @@ function kind(value: unknown): string {
 export function snakeCase(settings: object): Record<string, unknown> {
   const given = Object.entries(settings).filter(([, value]) => value !== undefined)
   return Object.fromEntries(given.map(([name, value]) => [name.replace(/[A-Z]|\d+/g, (part) => `_${part.toLowerCase()}`), value]))
+}
+
+/** What the core gives, under the names that settings have here. */
+export function camelCase(settings: object): Record<string, any> {
+  return Object.fromEntries(
+    Object.entries(settings).map(([name, value]) => [name.replace(/_./g, (part) => part.charAt(1).toUpperCase()), value]),
+  )
 }
 
 const ID_BYTES = 12

@@ -100,6 +100,7 @@ interface Exports {
   ): number
   run_finish_model(handle: number, call: number, model: number, ...counts: Counts): number
   run_finish_broken_off(handle: number, call: number, model: number, bytes: number, ...counts: Counts): number
+  run_finish_paid(handle: number, call: number, usd: number, tokens: number): number
   run_finish_uncounted(handle: number, call: number, bytes: number): number
   run_drop_model(handle: number, call: number): number
   run_estimated_calls(handle: number): number
@@ -150,14 +151,14 @@ interface Exports {
   service_tools_free(handle: number): void
   service_tools_should_skip(handle: number, turn: number, tool: number, args: number): number
   service_tools_record(handle: number, turn: number, tool: number, args: number, failed: number): number
-  bedrock_turn_new(settings: number): number
+  bedrock_turn_new(run: number, attempts: number): number
   bedrock_turn_free(handle: number): void
   bedrock_turn_hear(handle: number, event: number): number
-  bedrock_preset(name: number): number
+  bedrock_preset(name: number, given: number, attempts: number): number
   action_call(action: number): number
   history_begin(calls: number, action: number, signature: number): number
   history_finish(calls: number, signature: number, failed: number): number
-  failure_told(text: number): void
+  reply_failed(given: number): number
 }
 
 function load(): Exports {

@@ -3,6 +3,7 @@ import { answerSize } from '../core/json.js'
 import { TripError, tripOf } from '../errors.js'
 import type { ModelCall } from '../model-call.js'
 import type { Usage } from '../prices.js'
+import { asStream } from './bodies.js'
 import type { Reader, Route, Shown, ToolCall } from './routes.js'
 import { EventCutter, eventOf, isLast, written } from './events.js'
 
@@ -146,7 +147,7 @@ export class Exchange {
 
   #watched(body: ReadableStream<Uint8Array>, signal: AbortSignal | null | undefined): ReadableStream<Uint8Array> {
     // Early releases of openai bring a stream of Node's.
-    const source = (typeof body.getReader === 'function' ? body : webStream(body)).getReader()
+    const source = asStream(body).getReader()
     const watch = new Watch(this.#teller, this.#route, this.#asked, this.#call)
     const forget = whenAborted(signal, watch)
     const ended = async (): Promise<void> => {
@@ -321,10 +322,6 @@ class ShownEvents implements Shown {
   count(type: string): number {
     return this.#counts.get(type) ?? 0
   }
-}
-
-function webStream(body: unknown): ReadableStream<Uint8Array> {
-  return (ReadableStream as unknown as { from(source: unknown): ReadableStream<Uint8Array> }).from(body)
 }
 
 function joined(parts: readonly Uint8Array[]): Uint8Array {

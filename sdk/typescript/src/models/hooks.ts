@@ -6,6 +6,7 @@
  * nothing were there. Hooks stay as long as any run is open in the process.
  */
 import { asTold, hookedRun, isTold } from '../current.js'
+import { lookedAt } from './bodies.js'
 import { sent, type MakeRequest } from './clients.js'
 import { routeOf } from './routes.js'
 import { Spending } from './tellers.js'
@@ -195,9 +196,11 @@ function hookedFetch(original: Fetch): Fetch {
     const run = isTold() ? null : hookedRun()
     const request = run === null ? null : await modelRequest(input, init)
     if (run === null || request === null) return original(input, init)
+    if (request.route === null) return request.send(original, null)
     // A client that was loaded meanwhile tells of itself the next time.
     hooks.hookLoaded()
-    const exchange = await new Spending(run).begin(request.route, request.body, request.mayFallBack)
+    const exchange = await new Spending(run).begin(request.route, request.says, request.mayFallBack)
+    if (exchange === null) return request.send(original, null)
     let response: Response
     try {
       response = await asTold(() => request.send(original, exchange.body))
@@ -211,41 +214,26 @@ function hookedFetch(original: Fetch): Fetch {
   return Object.assign(hooked, original)
 }
 
-/** A request that asks a model, and how to send it with another body; null for any other. */
+/** A request that may ask a model, and how to send it, with its own body (null) or with another one; null for any other. */
 async function modelRequest(input: Parameters<Fetch>[0], init: RequestInit | undefined) {
   const isRequest = typeof input === 'object' && 'url' in input
   const address = isRequest ? input.url : String(input)
-  const route = routeOf(init?.method ?? (isRequest ? input.method : undefined), address)
-  if (route === null) return null
-  const text = await bodyText(init?.body ?? (isRequest ? input.clone() : null))
-  const body = parsed(text)
-  if (body === null) return null
+  const known = routeOf(init?.method ?? (isRequest ? input.method : undefined), address)
+  if (known === null) return null
+  const given = init?.body ?? (isRequest ? await input.clone().arrayBuffer() : null)
+  const { says, body } = await lookedAt(given)
+  const headers = new Headers(init?.headers ?? (isRequest ? input.headers : undefined))
+  // Other services have such addresses too: what is no JSON asks no model, unless it may be inside.
+  const route = says === null && !headers.has('content-encoding') ? null : known
   const send = (fetch: Fetch, changed: any): Promise<Response> => {
-    // What is as it was is sent as it is.
-    if (changed === body) return fetch(input, init)
-    const headers = new Headers(init?.headers ?? (isRequest ? input.headers : undefined))
+    // What is as it was is sent as it is, or as it was read.
+    if (changed === null || changed === says) return fetch(input, body === given ? init : { ...init, body })
     headers.delete('content-length')
     return fetch(input, { ...init, headers, body: JSON.stringify(changed) })
   }
   // Where the address names the model, the body does not choose it.
   const mayFallBack = !/\/deployments\//.test(address)
-  return { route, body, send, mayFallBack, signal: init?.signal ?? (isRequest ? input.signal : null) }
-}
-
-async function bodyText(body: unknown): Promise<string> {
-  if (typeof body === 'string') return body
-  if (body instanceof Uint8Array || body instanceof ArrayBuffer) return new TextDecoder().decode(body)
-  if (body instanceof Blob || body instanceof Request) return body.text()
-  return ''
-}
-
-function parsed(text: string): any {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : null
-  } catch {
-    return null
-  }
+  return { route, says, send, mayFallBack, signal: init?.signal ?? (isRequest ? input.signal : null) }
 }
 
 /** One for the ESM and the CJS build, which may be loaded side by side. */

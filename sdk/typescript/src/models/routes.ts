@@ -60,8 +60,8 @@ export interface Route {
   came(answer: Json): unknown
   /** The longest answer that is asked for. Of several, each. */
   maxOutput(body: Json): number | undefined
-  /** How many answers are asked for. */
-  choices(body: Json): number
+  /** How many answers are asked for, as it stands there. */
+  choices(body: Json): unknown
   /** The body, asking for no longer answer than this. */
   shortened(body: Json, maxOutput: number): Json
   prepareStream(body: Json): Json
@@ -144,7 +144,7 @@ const chat: Route = {
   usage: (answer) => openaiUsage(answer.usage, answer.service_tier),
   came: (answer) => answer.choices,
   maxOutput: (body) => number(body.max_completion_tokens ?? body.max_tokens) || undefined,
-  choices: (body) => number(body.n) || 1,
+  choices: (body) => body.n,
   shortened(body, maxOutput) {
     // Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
     const isOpenAI = /(^|\/)(gpt-|chatgpt-|o1|o3|o4)[^/]*$/.test(String(body.model))
@@ -235,6 +235,43 @@ class ChatReader implements Reader {
 
   hasCall(event: Json): boolean {
     return list(event.choices).some((choice) => list(choice.delta?.tool_calls).length > 0)
+  }
+}
+
+/** What the API of completions writes where nobody says how much. */
+const USUAL_COMPLETION = 16
+
+const withoutTools: Pick<Route, 'transcript' | 'withNudges' | 'calls'> = {
+  transcript: () => ({ calls: [], results: new Map(), last: [] }),
+  withNudges: (body) => body,
+  calls: () => [],
+}
+
+/** The older completions: a text goes on. */
+const completions: Route = {
+  ...chat,
+  ...withoutTools,
+  came: (answer) => list(answer.choices).map((choice) => choice.text),
+  maxOutput: (body) => number(body.max_tokens) || USUAL_COMPLETION,
+  choices(body) {
+    // Of `best_of` all are written and paid, and each of several prompts has as many.
+    const prompts = list(body.prompt).every((part) => typeof part === 'number') ? 1 : list(body.prompt).length
+    return Math.max(1, number(body.n), number(body.best_of)) * prompts
+  },
+  shortened: (body, maxOutput) => ({ ...body, max_tokens: maxOutput }),
+  reader: (body) => new CompletionsReader(Boolean(body.stream_options?.include_usage)),
+  said: (text, model) => ({ ...saidCompletion(text, model, 'stop'), usage: { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 } }),
+  saidEvents: (text, model) => [saidCompletion(text, model, 'stop'), { type: DONE }],
+}
+
+function saidCompletion(text: string, model: string, finish_reason: string): Json {
+  const choices = [{ index: 0, text, logprobs: null, finish_reason }]
+  return { id: OWN_ID, object: 'text_completion', created: now(), model, choices }
+}
+
+class CompletionsReader extends ChatReader {
+  override came(event: Json): unknown {
+    return list(event.choices).map((choice) => choice.text)
   }
 }
 
@@ -335,11 +372,9 @@ class ResponsesReader implements Reader {
   }
 }
 
-/** They have no tools, and nothing is written. */
+/** Nothing is written. */
 const embeddings: Route = {
-  transcript: () => ({ calls: [], results: new Map(), last: [] }),
-  withNudges: (body) => body,
-  calls: () => [],
+  ...withoutTools,
   usage: (answer) => openaiUsage(answer.usage, undefined),
   came: () => '',
   maxOutput: () => 0,
@@ -485,6 +520,7 @@ class MessagesReader implements Reader {
 
 const ROUTES: readonly (readonly [string, Route])[] = [
   ['/chat/completions', chat],
+  ['/completions', completions],
   ['/responses', responses],
   ['/embeddings', embeddings],
   ['/messages', messages],

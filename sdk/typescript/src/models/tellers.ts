@@ -1,5 +1,6 @@
 /** Who tells a run of a model call: a hooked client of the money alone, a guarded one of the tools as well. */
-import { BEGIN, HEARS_HOOKS, NOTE_USAGE, type BeginOptions, type ModelCall } from '../model-call.js'
+import { BEGIN, COUNT_MODEL, HEARS_HOOKS, NOTE_USAGE, type BeginOptions, type ModelCall } from '../model-call.js'
+import { InvalidInputError } from '../errors.js'
 import type { Usage } from '../prices.js'
 import type { AnyRun } from '../adapters/runs.js'
 import { Exchange, modelOf, type Teller } from './exchange.js'
@@ -13,6 +14,8 @@ export interface HookedRun {
   [BEGIN](model: string, prompt: unknown, options: BeginOptions): Promise<ModelCall>
   [HEARS_HOOKS](): boolean
   [NOTE_USAGE](usage: Usage): void
+  [COUNT_MODEL](): Promise<void> | void
+  readonly budget: object | null
   check(): void
 }
 
@@ -20,8 +23,22 @@ function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any, mayF
   return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), choices: route.choices(body), mayFallBack })
 }
 
-/** How a request begins: which API it is of, what it asks, and whether the model in its body is the one that answers. */
-export type Begin = (route: Route, body: any, mayFallBack: boolean) => Promise<Exchange>
+/** A model is asked something that cannot be read. Under a budget that must not be: nobody could say what it costs. */
+async function unread(run: Pick<HookedRun, 'budget' | typeof COUNT_MODEL>): Promise<null> {
+  if (run.budget !== null)
+    throw new InvalidInputError(
+      'The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. ' +
+        'Send JSON that is not compressed, or send it outside of the run.',
+    )
+  await run[COUNT_MODEL]()
+  return null
+}
+
+/**
+ * How a request begins: which API it is of, what it asks (null when that cannot be read), and whether the model in its body is the one that
+ * answers. Null: nothing is known of it, and nothing stands against it.
+ */
+export type Begin = (route: Route, body: any, mayFallBack: boolean) => Promise<Exchange | null>
 
 /** What a hooked client tells: money. Tools are told by who calls them. */
 export class Spending implements Teller {
@@ -32,7 +49,8 @@ export class Spending implements Teller {
   }
 
   /** Throws when the run is over, or has not enough left. */
-  async begin(route: Route, body: any, mayFallBack: boolean): Promise<Exchange> {
+  async begin(route: Route, body: any, mayFallBack: boolean): Promise<Exchange | null> {
+    if (body === null) return this.#run[HEARS_HOOKS]() ? unread(this.#run) : null
     const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body, mayFallBack) : null
     return new Exchange(this, route, body, call)
   }
@@ -64,8 +82,9 @@ export class Conversation {
   }
 
   /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. `onAsked` hears of calls that are allowed. */
-  async begin(route: Route, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange> {
+  async begin(route: Route, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange | null> {
     this.check()
+    if (asked === null) return unread(this.#run)
     const { calls, results } = route.transcript(asked)
     // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
     await this.asked(calls.filter(({ id }) => !this.#known.has(id)))

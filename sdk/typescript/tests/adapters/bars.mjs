@@ -1,7 +1,7 @@
 // What every adapter between an agent and its model is measured by, with the framework itself and a model on this machine.
 
 import assert from 'node:assert/strict'
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import test from 'node:test'
 import { BudgetExceededError, currentRun, LoopDetectedError, Run, tripOf, withGuard } from '@runguard/sdk'
 import { COSTLY, startModel } from './model-server.mjs'
@@ -11,6 +11,9 @@ function turnOf({ messages = [], input = [] }) {
   const isAnswer = ({ role, type }) => role === 'assistant' || type === 'function_call'
   return 1 + [...messages, ...(Array.isArray(input) ? input : [])].filter(isAnswer).length
 }
+
+/** The worst that a cell of the table may be. */
+const BARS = JSON.parse(readFileSync(new URL('./bars.json', import.meta.url), 'utf8'))
 
 /** With these the row of the framework in the table is measured: where it is written, and a RunGuard service. */
 const { RUNGUARD_ROW, RUNGUARD_URL } = process.env
@@ -27,7 +30,7 @@ const trips = (Kind) => (error) => tripOf(error) instanceof Kind
  * `agent(service, source, settings)` gives a function that runs the framework's agent once, which has the tool `get_weather` and the model
  * `gpt-4o` or `settings.model`, streamed with `settings.stream`, and gives its last text. It counts its tool runs with `settings.ran()`.
  */
-export function bars(agent, { endsPolitely = true, streams = true, models = true, hasRow = true } = {}) {
+export function bars(agent, { endsPolitely = true, streams = true, models = true, hasRow = true, tells = false } = {}) {
   const set = async (t, script, source, { usage, ...settings } = {}) => {
     const service = await startModel(script, usage === undefined ? {} : { usage })
     t.after(service.stop)
@@ -44,7 +47,7 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
     test(`bars${how}: a loop is stopped at the third equal call`, async (t) => {
       const { invoke, counts } = await set(t, loops, () => new Run(), { stream })
       await assert.rejects(invoke, trips(LoopDetectedError))
-      assert.deepEqual(counts(), { tools: 2, models: 3 })
+      assert.deepEqual(counts(), BARS.loop)
     })
 
     test(`bars${how}: a dollar is a dollar`, async (t) => {
@@ -52,8 +55,8 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
       const run = new Run({ maxUsd: 0.99 })
       const { invoke, counts } = await set(t, wanders, run, { stream, usage: COSTLY })
       await assert.rejects(invoke, trips(BudgetExceededError))
-      assert.deepEqual(counts(), { tools: 3, models: 4 })
-      assert.ok(run.budget.spent <= 1 + 1e-9, `spent ${run.budget.spent}`)
+      assert.deepEqual(counts(), BARS.cap)
+      assert.ok(run.budget.spent <= BARS.at_once.usd + 1e-9, `spent ${run.budget.spent}`)
     })
 
     test(`bars${how}: without usage an answer is billed by its size, and that is said once`, async (t) => {
@@ -89,7 +92,7 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
         const before = counts()
         isLooping = true
         await assert.rejects(invoke, trips(LoopDetectedError))
-        assert.deepEqual(counts(), { tools: before.tools + 2, models: before.models + 3 })
+        assert.deepEqual(counts(), { tools: before.tools + BARS.loop.tools, models: before.models + BARS.loop.models })
         isLooping = false
         assert.equal(await invoke(), 'Paris is warmer.')
       })
@@ -117,15 +120,35 @@ export function bars(agent, { endsPolitely = true, streams = true, models = true
       assert.deepEqual(warnings, ['$0.50 of $1.00 are spent.'])
     })
 
+    if (tells) {
+      test(`bars${how}: with onRepeat: 'tell' the model reads that it has the result, before the run is stopped`, async (t) => {
+        const { invoke, counts, requests } = await set(t, loops, () => new Run({ repeats: 4 }), { stream, onRepeat: 'tell' })
+        await assert.rejects(invoke, trips(LoopDetectedError))
+        assert.deepEqual(counts(), { tools: 1, models: 4 })
+        const told = requests.map((body) => JSON.stringify(body).split('was already executed with identical parameters').length - 1)
+        assert.deepEqual(told, [0, 0, 1, 2])
+        // Another run knows nothing of it.
+        await assert.rejects(invoke, trips(LoopDetectedError))
+        assert.deepEqual(counts(), { tools: 2, models: 8 })
+      })
+
+      test(`bars${how}: with onRepeat: 'tell' different calls run`, async (t) => {
+        const { invoke, counts } = await set(t, healthy, () => new Run({ repeats: 4 }), { stream, onRepeat: 'tell' })
+        assert.deepEqual(await Promise.all([invoke(), invoke(), invoke()]), Array(3).fill('Paris is warmer.'))
+        assert.deepEqual(counts(), { tools: 6, models: 9 })
+        await assert.rejects(async () => (await set(t, healthy, new Run(), { stream, onRepeat: 'skip' })).invoke(), /onRepeat/)
+      })
+    }
+
     if (endsPolitely) {
       test(`bars${how}: with onTrip: 'end' the answer says why`, async (t) => {
         const run = new Run()
         const { invoke, counts } = await set(t, loops, run, { stream, onTrip: 'end' })
         assert.equal(await invoke(), run.message)
         assert.match(run.message, /get_weather/)
-        assert.deepEqual(counts(), { tools: 2, models: 3 })
+        assert.deepEqual(counts(), BARS.loop)
         assert.equal(await invoke(), run.message)
-        assert.deepEqual(counts(), { tools: 2, models: 3 })
+        assert.deepEqual(counts(), BARS.loop)
       })
     }
   }

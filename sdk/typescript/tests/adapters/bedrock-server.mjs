@@ -3,6 +3,7 @@
 // only when the request has `enableTrace`, as the real service does. Between two rounds the server waits a moment for the client to hang up,
 // so that a test can see how far a stream was really read.
 
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http2'
 
 export const SONNET = 'anthropic.claude-3-7-sonnet-20250219-v1:0'
@@ -106,11 +107,11 @@ class Tracer {
     return this.orchestration({ observation: { traceId: this.traceId, type, ...details } })
   }
 
-  asksKnowledgeBase(text, answer) {
-    const reference = { content: { text: answer }, metadata: { usage: 'internal', page: 3 } }
+  asksKnowledgeBase(text, ...chunks) {
+    const retrievedReferences = chunks.map((found) => ({ content: { text: found }, metadata: { usage: 'internal', page: 3 } }))
     return [
       this.calls('KNOWLEDGE_BASE', { knowledgeBaseLookupInput: { knowledgeBaseId: 'KB12345678', text } }),
-      this.sees('KNOWLEDGE_BASE', { knowledgeBaseLookupOutput: { retrievedReferences: [reference] } }),
+      this.sees('KNOWLEDGE_BASE', { knowledgeBaseLookupOutput: { retrievedReferences } }),
     ]
   }
 
@@ -137,27 +138,23 @@ const functionCall = (actionGroupName, name, parameters = {}) => ({
 
 const forty = (round) => Array.from({ length: 40 }, (_, number) => round(number))
 
+/** `sdk/bedrock-plays.json`, which the other languages play too. */
+const { plays: told } = JSON.parse(readFileSync(new URL('./bedrock-plays.json', import.meta.url), 'utf8'))
+
+/** A play of the file: its steps in turn, and then its end. */
+function played({ name, rounds, steps, ends, ends_usage: endsUsage }) {
+  const agent = new Tracer(name.toLowerCase())
+  const does = ({ asks, finds, does, with: parameters, gets }) =>
+    asks === undefined ? agent.callsAction(functionCall(...does, parameters), gets) : agent.asksKnowledgeBase(asks, ...finds)
+  const told = Array.from({ length: rounds }, (_, number) => {
+    const step = steps[number % steps.length]
+    return [...agent.thinks(step.usage), ...does(step)]
+  })
+  return ends === null ? told : [...told, agent.finishes(ends, endsUsage)]
+}
+
 export const PLAYS = {
-  /** Forty lookups of one question in other words. */
-  KBLOOP() {
-    const agent = new Tracer('kbloop')
-    const words = [
-      'What is the refund policy for damaged items?',
-      'what is the refund policy for damaged items',
-      'What is the refund policy for a damaged item?',
-    ]
-    return forty((number) => [...agent.thinks([10_000, 200]), ...agent.asksKnowledgeBase(words[number % 3], 'partly relevant')])
-  },
-  /** A healthy run: different questions with different answers, then the answer. */
-  RESEARCH() {
-    const agent = new Tracer('research')
-    const rounds = [
-      ['Q3 revenue by region', 'Revenue of the north was four million, of the south three.'],
-      ['headcount plan for next year', 'Forty people join engineering, none join sales.'],
-      ['churn among enterprise customers', 'Two of ninety contracts were not renewed.'],
-    ].map(([question, answer]) => [...agent.thinks([5_000, 100]), ...agent.asksKnowledgeBase(question, answer)])
-    return [...rounds, agent.finishes('Margins held at 31 %. ☀', [9_000, 400])]
-  },
+  ...Object.fromEntries(told.map((play) => [play.name, () => played(play)])),
   /** No step repeats, but every prompt is 5,000 tokens longer. */
   COST() {
     const agent = new Tracer('cost')
@@ -166,15 +163,6 @@ export const PLAYS = {
       // The service may repeat a part; it must be paid for once.
       return [...thought, thought[1], ...agent.callsAction(functionCall('reports', `section_${number}`), '{"ok": true}')]
     })
-  },
-  /** The same action fails for ever, in other words each time. */
-  ERRORS() {
-    const agent = new Tracer('errors')
-    const error = JSON.stringify({ error: 'AccessDenied: dynamodb:GetItem on table orders' })
-    return forty((number) => [
-      ...agent.thinks([8_000, 150]),
-      ...agent.callsAction(functionCall('orders', 'find', { what: `order ${number}` }), error),
-    ])
   },
   /** A supervisor hands the same question to one collaborator for ever; the collaborator's own steps differ each time. */
   COLLAB() {

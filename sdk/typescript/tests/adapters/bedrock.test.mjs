@@ -3,14 +3,25 @@ import { execFile } from 'node:child_process'
 import test from 'node:test'
 import { promisify } from 'node:util'
 import { BedrockAgentRuntimeClient, InvokeAgentCommand, InvokeInlineAgentCommand } from '@aws-sdk/client-bedrock-agent-runtime'
-import { BudgetExceededError, BudgetTracker, costUsd, LoopDetectedError, LoopDetector, Run, tripOf, UnknownModelError } from '@runguard/sdk'
+import {
+  BudgetExceededError,
+  BudgetTracker,
+  costUsd,
+  LoopDetectedError,
+  LoopDetector,
+  Run,
+  StallDetector,
+  TripError,
+  tripOf,
+  UnknownModelError,
+} from '@runguard/sdk'
 import { guardInvokeAgent, guardStream, instrument, processTraceEvent, Sessions } from '@runguard/sdk/bedrock'
 import { SONNET, startBedrock } from './bedrock-server.mjs'
 
 const execute = promisify(execFile)
 
-async function setting(t) {
-  const server = await startBedrock()
+async function setting(t, plays) {
+  const server = await startBedrock(plays)
   const client = new BedrockAgentRuntimeClient({
     endpoint: server.url,
     region: 'us-east-1',
@@ -31,16 +42,16 @@ test('a healthy agent answers, and what it used is recorded', async (t) => {
   const { server, client, sessions } = await setting(t)
   const answer = await guardInvokeAgent(client, asks('RESEARCH'), { sessions })
   assert.equal(await answer.text(), 'Margins held at 31 %. ☀')
-  assert.equal(answer.steps, 3)
+  assert.equal(answer.steps, 5)
   assert.equal(answer.response.sessionId, 'session-1')
-  const due = costUsd(SONNET, { inputTokens: 24_000, outputTokens: 700 })
+  const due = costUsd(SONNET, { inputTokens: 34_000, outputTokens: 900 })
   assert.ok(Math.abs(answer.run.budget.spent - due) < 1e-9, `spent ${answer.run.budget.spent}, not ${due}`)
   assert.equal(server.served[0].body.enableTrace, true)
 })
 
 for (const [agentId, steps] of [
   ['KBLOOP', 3],
-  ['ERRORS', 4],
+  ['AGVARIED', 4],
   ['COLLAB', 5],
 ]) {
   test(`${agentId}: the loop is seen, the client hangs up, and the session stays stopped`, async (t) => {
@@ -58,7 +69,7 @@ for (const [agentId, steps] of [
 
 test('a budget ends it, and is that of the session', async (t) => {
   const { server, client, sessions } = await setting(t)
-  const options = { sessions, maxUsd: 0.1 }
+  const options = { sessions, maxUsd: 0.15 }
   const answer = await guardInvokeAgent(client, asks('COST'), options)
   await assert.rejects(answer.text(), BudgetExceededError)
   await server.served[0].over
@@ -85,6 +96,70 @@ test('a returned call that is refused is not handed out; results of one are no n
   assert.equal(await invoke(), 'refund')
   assert.equal(await invoke(), 'refund')
   await assert.rejects(invoke, LoopDetectedError)
+})
+
+/** An agent that hands out refunds, each of another order, for ever. */
+function REFUNDS({ sessionState }) {
+  const number = Number(sessionState?.invocationId ?? 0) + 1
+  const parameters = [{ name: 'order', type: 'string', value: `order ${number}` }]
+  const call = { actionGroup: 'payments', function: 'refund', parameters, actionInvocationType: 'RESULT' }
+  return [[{ kind: 'returnControl', body: { invocationId: String(number), invocationInputs: [{ functionInvocationInput: call }] } }]]
+}
+
+/** Makes the calls that `send` hands out, which fail each time; how often it did. */
+async function refunds(send) {
+  let more = {}
+  for (let made = 1; ; made += 1) {
+    const { returnControl } = await send(more)
+    assert.equal(returnControl.invocationInputs.length, 1)
+    const responseBody = { TEXT: { body: '{"error": "card declined"}' } }
+    const functionResult = { actionGroup: 'payments', function: 'refund', responseBody }
+    const state = { invocationId: returnControl.invocationId, returnControlInvocationResults: [{ functionResult }] }
+    more = { sessionState: state }
+    assert.ok(made < 20, 'it never ends')
+  }
+}
+
+test('returned calls that fail as before end before anything is sent', async (t) => {
+  t.mock.method(console, 'warn', () => {})
+  const { server, client, sessions } = await setting(t, { REFUNDS })
+  const guarded = async (more) => {
+    const answer = await guardInvokeAgent(client, asks('REFUNDS', more), { sessions })
+    await answer.text()
+    return answer
+  }
+  await assert.rejects(refunds(guarded), (error) => error instanceof LoopDetectedError && error.repeats === 4)
+  assert.equal(server.served.length, 4)
+
+  instrument(client, { sessions: new Sessions() })
+  const plain = async (more) => {
+    const { completion } = await client.send(asks('REFUNDS', more))
+    await completion.text()
+    return completion
+  }
+  await assert.rejects(refunds(plain), (error) => tripOf(error) instanceof LoopDetectedError)
+  assert.equal(server.served.length, 8)
+})
+
+test('the thresholds go with the run: a stall detector looks after errors, and lookups may repeat as calls may', async (t) => {
+  const { client } = await setting(t)
+  const steps = async (agentId, options) => {
+    const answer = await guardInvokeAgent(client, asks(agentId), { sessions: new Sessions(), ...options })
+    await assert.rejects(answer.text(), TripError)
+    return answer
+  }
+  const stalled = await steps('AGVARIED', { stall: new StallDetector('coding', { sameError: { nudge: 7, warn: 8, stop: 9 } }) })
+  assert.equal(stalled.run.trip.name, 'StallDetectedError')
+  assert.equal((await steps('KBLOOP', { repeats: 5, attempts: { barrenLookups: 0 } })).steps, 5)
+  assert.equal((await steps('KBLOOP', { repeats: 5, attempts: { barrenLookups: 0, sameLookups: 3 } })).steps, 3)
+})
+
+test('a budget that is spent elsewhere is asked before anything is sent', async (t) => {
+  const { server, client, sessions } = await setting(t)
+  const budget = new BudgetTracker({ maxUsd: 1 })
+  budget.record(1)
+  await assert.rejects(guardInvokeAgent(client, asks('RESEARCH'), { sessions, budget }), BudgetExceededError)
+  assert.equal(server.served.length, 0)
 })
 
 test('an instrumented client needs no change in the code that calls it', async (t) => {
@@ -151,7 +226,7 @@ test('detectors of your own are fed from a trace', async (t) => {
   await assert.rejects(listen('COST', new LoopDetector(), new BudgetTracker({ maxUsd: 0.1 })), BudgetExceededError)
   const budget = new BudgetTracker()
   await listen('RESEARCH', new LoopDetector(), budget)
-  assert.ok(Math.abs(budget.spent - costUsd(SONNET, { inputTokens: 24_000, outputTokens: 700 })) < 1e-9, `spent ${budget.spent}`)
+  assert.ok(Math.abs(budget.spent - costUsd(SONNET, { inputTokens: 34_000, outputTokens: 900 })) < 1e-9, `spent ${budget.spent}`)
 })
 
 test('presets are settings for a kind of agent', async (t) => {
@@ -160,6 +235,12 @@ test('presets are settings for a kind of agent', async (t) => {
   assert.equal(answer.run.budget.limit, 3)
   await answer.text()
   await assert.rejects(guardInvokeAgent(client, asks('RESEARCH'), { preset: 'lazy' }), /research, automation, interactive/)
+  const own = { loop: new LoopDetector({ repeats: 9 }), budget: new BudgetTracker({ maxUsd: 7 }) }
+  const { run } = await guardInvokeAgent(client, asks('RESEARCH'), { sessions: new Sessions(), preset: 'interactive', ...own })
+  assert.deepEqual([run.loop, run.budget], [own.loop, own.budget], 'they bring their settings with them')
+  const unsaid = await guardInvokeAgent(client, asks('RESEARCH'), { sessions: new Sessions(), preset: 'interactive', maxUsd: undefined })
+  assert.equal(unsaid.run.budget.limit, 2)
+  await assert.rejects(guardInvokeAgent(client, asks('RESEARCH'), { run: new Run(), preset: 'interactive' }), /not both: preset/)
 })
 
 test('the program of the documentation runs as it stands', async (t) => {

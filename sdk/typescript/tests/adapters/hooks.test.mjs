@@ -8,6 +8,7 @@ import { createRequire } from 'node:module'
 import test from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
+import { gzipSync } from 'node:zlib'
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
 import Anthropic from '@anthropic-ai/sdk'
@@ -95,6 +96,18 @@ const WAYS = {
     (model, client = openai(model)) =>
     async () =>
       all(await client.responses.create({ model: 'gpt-4o', input: 'go on', stream: true })),
+  completions:
+    (model, client = openai(model)) =>
+    () =>
+      client.completions.create({ model: 'gpt-4o', prompt: 'go on' }),
+  'completions, streamed':
+    (model, client = openai(model)) =>
+    async () =>
+      all(await client.completions.create({ model: 'gpt-4o', prompt: 'go on', stream: true })),
+  'chat, a body of bytes':
+    (model, client = openai(model)) =>
+    () =>
+      client.post('/chat/completions', { body: new TextEncoder().encode(JSON.stringify(asked)) }),
   messages:
     (model, client = anthropic(model)) =>
     () =>
@@ -125,6 +138,10 @@ const WAYS = {
   },
   'AI SDK, messages': (model) => () =>
     generateText({ model: createAnthropic({ baseURL: model.url, apiKey: 'key' })(CLAUDE), prompt: 'go on' }),
+  'fetch, a body that is streamed': (model) => async () => {
+    const init = { method: 'POST', duplex: 'half', body: new Blob([JSON.stringify(asked)]).stream() }
+    return (await fetch(`${model.url}/chat/completions`, init)).json()
+  },
   'plain fetch': (model) => async () => {
     const init = { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(asked) }
     return (await fetch(`${model.url}/chat/completions`, init)).json()
@@ -601,4 +618,64 @@ test('most of a budget is told once, and then a cheaper model goes on', async (t
     })
   }
   assert.equal(printed.mock.calls.filter(({ arguments: [text] }) => text.includes('$0.50 of $1.00')).length, 3)
+})
+
+test('a body that cannot be read is refused under a budget, and else a call', async (t) => {
+  const model = await service(t)
+  const body = gzipSync(JSON.stringify(asked))
+  const headers = { 'content-encoding': 'gzip' }
+  const ways = [
+    () => openai(model).post('/chat/completions', { body, headers }),
+    () => fetch(`${model.url}/chat/completions`, { method: 'POST', body, headers }),
+  ]
+  await withGuard({ maxUsd: 1 }, async () => {
+    for (const ask of ways) await assert.rejects(ask, /cannot be read/)
+    assert.equal(model.requests.length, 0)
+  })
+  await withGuard({ maxModelCalls: 0 }, async () => {
+    for (const ask of ways) await assert.rejects(ask, ToolLimitError)
+  })
+  const server = createServer((request, response) => request.resume().on('end', () => response.end('thanks')))
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.after(() => server.close())
+  const elsewhere = { url: `http://127.0.0.1:${server.address().port}` }
+  await withGuard({ maxModelCalls: 1 }, async () => {
+    assert.equal(await openai(elsewhere).post('/chat/completions', { body, headers }), 'thanks', 'it is one call')
+    await assert.rejects(openai(elsewhere).post('/chat/completions', { body, headers }), ToolLimitError)
+  })
+  await withGuard({ maxUsd: 1, maxModelCalls: 0 }, async () => {
+    // Other services have such addresses too.
+    for (const body of ['hello', new Blob(['hello']).stream(), new URLSearchParams({ text: 'hello' })]) {
+      const answer = await fetch(`${elsewhere.url}/messages`, { method: 'POST', body, duplex: 'half' })
+      assert.equal(await answer.text(), 'thanks')
+    }
+  })
+})
+
+for (const [kind, more] of Object.entries({
+  n: { n: 4 },
+  best_of: { n: 2, best_of: 4 },
+  prompts: { prompt: ['go', 'on', 'and', 'on'] },
+  tokens: { n: 2, prompt: [[1, 2], [3]] },
+})) {
+  test(`every completion that is asked for is set aside: ${kind}`, async (t) => {
+    const model = await service(t)
+    await withGuard({ maxUsd: 1 }, async () => {
+      await openai(model).completions.create({ model: 'gpt-4o', prompt: 'go on', max_tokens: 90_000, ...more })
+    })
+    const { max_tokens: longest } = model.requests[0]
+    assert.ok(longest > 24_000 && longest <= 25_000, `${longest}: a dollar pays for four of them`)
+  })
+}
+
+test('no number of answers is too large to be set aside', async (t) => {
+  const model = await service(t)
+  await withGuard({ maxUsd: 1 }, async (run) => {
+    for (const n of [1e30, Infinity, 2 ** 53]) {
+      await assert.rejects(openai(model).chat.completions.create({ ...asked, n, max_tokens: 1000 }), BudgetExceededError)
+    }
+    assert.equal(model.requests.length, 0)
+    for (const n of [NaN, -3, 'two', null]) await openai(model).chat.completions.create({ ...asked, n, max_tokens: 1000 })
+    assert.equal(run.tripped, false)
+  })
 })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { ChatOpenAI } from '@langchain/openai'
 import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError, withGuard } from '@runguard/sdk'
-import { guardMiddleware } from '@runguard/sdk/langchain'
+import { guardMiddleware, tellRepeats } from '@runguard/sdk/langchain'
 import { createAgent, tool } from 'langchain'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
@@ -111,15 +111,15 @@ test('without a middleware, withGuard caps dollars, and the framework does not t
   assert.ok(Date.now() - begun < 5000, `${Date.now() - begun} ms`)
 })
 
-bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
+bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip, onRepeat }) => {
   const getWeather = tool(async ({ city }) => (ran(), `18 degrees in ${city}`), {
     name: 'get_weather',
     description: 'The weather in a city',
     schema: z.object({ city: z.string() }),
   })
   const modelNamed = (model) => new ChatOpenAI({ model, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
-  const middleware = [guardMiddleware(source, { onTrip, modelNamed })]
-  const agent = createAgent({ model: modelNamed(name), tools: [getWeather], middleware })
+  const middleware = [guardMiddleware(source, { onTrip, onRepeat, modelNamed })]
+  const agent = createAgent({ model: modelNamed(name), tools: tellRepeats([getWeather]), middleware })
   return async () => {
     if (!stream) return (await agent.invoke(task, { recursionLimit: 50 })).messages.at(-1).content
     let last
@@ -128,4 +128,4 @@ bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) =>
     }
     return last.messages.at(-1).content
   }
-})
+}, { tells: true })

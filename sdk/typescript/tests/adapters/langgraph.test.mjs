@@ -6,7 +6,7 @@ import { END, MessagesAnnotation, START, StateGraph } from '@langchain/langgraph
 import { createReactAgent, ToolNode } from '@langchain/langgraph/prebuilt'
 import { ChatOpenAI } from '@langchain/openai'
 import { LoopDetectedError, Run, StallDetectedError, tripOf } from '@runguard/sdk'
-import { guardChatModel } from '@runguard/sdk/langgraph'
+import { guardChatModel, tellRepeats } from '@runguard/sdk/langgraph'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
@@ -34,9 +34,9 @@ function graphOf(model, tools) {
 }
 
 for (const build of [graphOf, (llm, tools) => createReactAgent({ llm, tools })]) {
-  bars(async (service, source, { ran, stream, model = 'gpt-4o', onTrip }) => {
+  bars(async (service, source, { ran, stream, model = 'gpt-4o', onTrip, onRepeat }) => {
     const modelNamed = (model) => new ChatOpenAI({ model, apiKey: 'none', maxRetries: 0, configuration: { baseURL: service.url } })
-    const graph = build(guardChatModel(modelNamed(model), source, { onTrip, modelNamed }), [weather(ran)])
+    const graph = build(guardChatModel(modelNamed(model), source, { onTrip, onRepeat, modelNamed }), tellRepeats([weather(ran)]))
     return async () => {
       if (!stream) return (await graph.invoke(task, { recursionLimit: 50 })).messages.at(-1).content
       let last
@@ -45,7 +45,7 @@ for (const build of [graphOf, (llm, tools) => createReactAgent({ llm, tools })])
       }
       return last.messages.at(-1).content
     }
-  })
+  }, { tells: true })
 }
 
 test('the model that was given is not changed, and a nudge reaches the model', async (t) => {

@@ -9,9 +9,10 @@ import { _CustomModelClient, execute, Tool } from 'llmz'
 class ScriptedModel extends _CustomModelClient {
   requests = []
 
-  constructor(script) {
+  constructor(script, cost = 0.01) {
     super()
     this.script = script
+    this.cost = cost
   }
 
   async getModelDetails(id) {
@@ -21,8 +22,8 @@ class ScriptedModel extends _CustomModelClient {
   async generateText({ messages }) {
     this.requests.push(messages)
     const turn = this.requests.length
-    const usage = { inputTokens: 1000, outputTokens: 100, inputCost: 0.007, outputCost: 0.003 }
-    const metadata = { provider: 'test', model: 'test:model', usage, cost: 0.01, stopReason: 'tool_calls' }
+    const usage = { inputTokens: 30_000, outputTokens: 100, inputCost: 0.007, outputCost: 0.003 }
+    const metadata = { provider: 'test', model: 'test:model', usage, cost: this.cost, stopReason: 'tool_calls' }
     return { output: '', toolCalls: [{ id: `call_${turn}`, name: 'run_javascript', input: { code: this.script(turn) } }], metadata }
   }
 }
@@ -54,6 +55,20 @@ function setting(script, weather = ({ city }) => `18 degrees in ${city}`) {
 function chain(error) {
   return error ? [error, ...chain(error.cause)] : []
 }
+
+test('with onRepeat: tell the model reads that it has the result, before the execution is ended', async () => {
+  const run = new Run({ repeats: 4 })
+  const { task, counts, requests } = setting(loops)
+  const result = await execute({ ...task, ...guardHooks(run, {}, { onRepeat: 'tell' }) })
+  assert.equal(tripOf(result.error), run.trip)
+  assert.deepEqual(counts(), { tools: 1, models: 4 })
+  assert.match(JSON.stringify(requests[2]), /was already executed with identical parameters/)
+  assert.doesNotMatch(JSON.stringify(requests[1]), /was already executed/)
+  const healthy = setting(behaves)
+  assert.equal((await execute({ ...healthy.task, ...guardHooks(new Run(), {}, { onRepeat: 'tell' }) })).isError(), false)
+  assert.deepEqual(healthy.counts(), { tools: 2, models: 3 })
+  assert.throws(() => guardHooks(run, {}, { onRepeat: 'skip' }), /onRepeat/)
+})
 
 test('a loop ends the execution with our error as its cause, and stays ended', async () => {
   const run = new Run({ repeats: 4 })
@@ -87,7 +102,7 @@ test('a healthy execution is untouched, and what it cost is recorded', async () 
 })
 
 test('a budget that is spent ends the execution', async () => {
-  for (const limit of [{ maxUsd: 0.015 }, { maxTokens: 2000 }]) {
+  for (const limit of [{ maxUsd: 0.015 }, { maxTokens: 60_000 }]) {
     const run = new Run(limit)
     const { task, counts } = setting(behaves)
     const result = await execute({ ...task, ...guardHooks(run) })
@@ -95,6 +110,29 @@ test('a budget that is spent ends the execution', async () => {
     assert.ok(run.trip instanceof BudgetExceededError)
     assert.deepEqual(counts(), { tools: 2, models: 2 })
   }
+})
+
+test('64 executions at once spend what there is and no more', async () => {
+  const client = new ScriptedModel(() => "return exit('done', { success: true, result: 'Paris' })", 0.25)
+  const run = new Run({ maxUsd: 1 })
+  const task = { client, model: 'openai:gpt-4o', instructions: 'Which city is warmer?', options: { loop: 20 } }
+  const results = await Promise.all(Array.from({ length: 64 }, () => execute({ ...task, ...guardHooks(run) })))
+  assert.equal(results.filter((result) => result.isSuccess()).length, 4)
+  assert.ok(results.every((result) => result.isSuccess() || tripOf(result.error) instanceof BudgetExceededError))
+  assert.deepEqual([client.requests.length, run.budget.spent, run.budget.reserved], [4, 1, 0])
+})
+
+test('a model call that fails costs nothing, and ceilings count each call once', async () => {
+  const client = new ScriptedModel(behaves)
+  client.generateText = () => Promise.reject(new Error('no model today'))
+  const run = new Run({ maxUsd: 1, maxModelCalls: 3 })
+  await execute({ client, model: 'openai:gpt-4o', instructions: 'Which city is warmer?', options: { loop: 2 }, ...guardHooks(run) })
+  assert.deepEqual([run.budget.spent, run.budget.reserved], [0, 0])
+  const healthy = setting(behaves)
+  const counted = new Run({ maxUsd: 1, maxModelCalls: 3 })
+  const result = await execute({ ...healthy.task, model: 'openai:gpt-4o', ...guardHooks(counted) })
+  assert.deepEqual(result.output, { success: true, result: 'Paris' })
+  assert.throws(() => counted.beforeModel(), /model calls/)
 })
 
 test('an answer that goes over the budget is still delivered', async () => {

@@ -5,7 +5,7 @@ import { Agent } from '@mastra/core/agent'
 import { noopLogger } from '@mastra/core/logger'
 import { createTool } from '@mastra/core/tools'
 import { BudgetExceededError, tripOf, withGuard } from '@runguard/sdk'
-import { guardModel } from '@runguard/sdk/mastra'
+import { guardModel, tellRepeats } from '@runguard/sdk/mastra'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
 import { COSTLY, startModel } from './model-server.mjs'
@@ -19,14 +19,14 @@ function agentOf(model, ran) {
     inputSchema: z.object({ city: z.string() }),
     execute: async (input) => (ran(), `18 degrees in ${(input.context ?? input).city}`),
   })
-  const agent = new Agent({ id: 'forecaster', name: 'Forecaster', instructions: 'Compare.', model, tools: { get_weather }, maxRetries: 0 })
+  const agent = new Agent({ id: 'forecaster', name: 'Forecaster', instructions: 'Compare.', model, tools: tellRepeats({ get_weather }), maxRetries: 0 })
   // Every error is logged, and there are many here.
   agent.__setLogger(noopLogger)
   return agent
 }
 
-bars(async (service, source, { ran, stream, model: name, onTrip }) => {
-  const agent = agentOf(guardModel(modelOf(service, name), source, { onTrip, modelNamed: (name) => modelOf(service, name) }), ran)
+bars(async (service, source, { ran, stream, model: name, onTrip, onRepeat }) => {
+  const agent = agentOf(guardModel(modelOf(service, name), source, { onTrip, onRepeat, modelNamed: (name) => modelOf(service, name) }), ran)
   return async () => {
     const settings = { maxSteps: 20 }
     if (!stream) return (await agent.generate('Is Paris warmer than Rome?', settings)).text
@@ -41,7 +41,7 @@ bars(async (service, source, { ran, stream, model: name, onTrip }) => {
     if (failure) throw failure
     return text
   }
-})
+}, { tells: true })
 
 test('without an adapter, withGuard caps dollars', async (t) => {
   const service = await startModel((turn) => ({ tools: [{ name: 'get_weather', args: { city: `City ${turn}` } }] }), { usage: COSTLY })

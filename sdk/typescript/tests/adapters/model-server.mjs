@@ -40,8 +40,8 @@ export async function startModel(script, { usage = USAGE } = {}) {
     const said = script(requests.length, body)
     if (said.status) return response.writeHead(said.status, { 'content-type': 'application/json' }).end('{"error":{"message":"no"}}')
     const answer = { ...describe(said, requests.length), usage }
-    const end = ['/responses', '/messages', '/embeddings'].find((path) => request.url.endsWith(path))
-    const speak = { '/responses': responses, '/messages': messages, '/embeddings': embeddings }[end] ?? chat
+    const others = { '/responses': responses, '/messages': messages, '/embeddings': embeddings, '/v1/completions': completions }
+    const speak = Object.entries(others).find(([path]) => request.url.endsWith(path))?.[1] ?? chat
     speak(response, body, answer)
   })
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -100,6 +100,16 @@ function chat(response, { model, stream: streaming, stream_options }, { id, text
     ...(usage && stream_options?.include_usage ? [{ ...chunk, choices: [], usage }] : []),
   ]
   stream(response, events, 'data: [DONE]\n\n', breaksOff)
+}
+
+/** The older completions, of a text. */
+function completions(response, { model, stream: streaming, stream_options }, { id, text, usage: used, breaksOff }) {
+  const head = { id, object: 'text_completion', created: 1700000000, model }
+  const usage = used && { prompt_tokens: used.prompt, completion_tokens: used.output, total_tokens: used.prompt + used.output }
+  const choices = [{ index: 0, text, logprobs: null, finish_reason: 'stop' }]
+  if (!streaming) return json(response, { ...head, choices, usage })
+  const counted = usage && stream_options?.include_usage ? [{ ...head, choices: [], usage }] : []
+  stream(response, [{ ...head, choices }, ...counted], 'data: [DONE]\n\n', breaksOff)
 }
 
 function embeddings(response, { model }, { usage }) {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { Agent, OpenAIProvider, Runner, setTracingDisabled, tool } from '@openai/agents'
 import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
-import { guardModel, guardModelProvider } from '@runguard/sdk/openai-agents'
+import { guardModel, guardModelProvider, tellRepeats } from '@runguard/sdk/openai-agents'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
 import { assertSpent, behaves, loops, startModel } from './model-server.mjs'
@@ -117,7 +117,7 @@ test("a tool's error is still the model's to read", async (t) => {
   assert.match(JSON.stringify(requests.at(-1).input), /An error occurred while running the tool/)
 })
 
-bars(async (service, source, { ran, stream = false, model = 'gpt-4o', onTrip }) => {
+bars(async (service, source, { ran, stream = false, model = 'gpt-4o', onTrip, onRepeat }) => {
   const provider = new OpenAIProvider({ apiKey: 'none', baseURL: service.url, useResponses: true })
   const getWeather = tool({
     name: 'get_weather',
@@ -125,8 +125,8 @@ bars(async (service, source, { ran, stream = false, model = 'gpt-4o', onTrip }) 
     parameters: z.object({ city: z.string() }),
     execute: async ({ city }) => (ran(), `18 degrees in ${city}`),
   })
-  const agent = new Agent({ name: 'Forecaster', instructions: 'Compare.', model, tools: [getWeather] })
-  const runner = new Runner({ modelProvider: guardModelProvider(provider, source, { onTrip }) })
+  const agent = new Agent({ name: 'Forecaster', instructions: 'Compare.', model, tools: tellRepeats([getWeather]) })
+  const runner = new Runner({ modelProvider: guardModelProvider(provider, source, { onTrip, onRepeat }) })
   return async () => {
     const result = await runner.run(agent, question, { stream, maxTurns: 30 })
     if (stream) {
@@ -135,4 +135,4 @@ bars(async (service, source, { ran, stream = false, model = 'gpt-4o', onTrip }) 
     }
     return result.finalOutput
   }
-})
+}, { tells: true })

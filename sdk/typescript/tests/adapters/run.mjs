@@ -20,6 +20,8 @@ import { startService } from '../../../../examples/test/service.mjs'
 const here = dirname(fileURLToPath(import.meta.url))
 const sdk = join(here, '../..')
 const examples = join(sdk, '../../examples/typescript')
+// The Python package's history and Node's are one: its tests fill this environment.
+process.env.RUNGUARD_LAMBDA_PYTHON ??= join(sdk, '../python/.venv/adapters/lambda/bin/python')
 const folder = process.env.RUNGUARD_ADAPTERS ?? join(tmpdir(), 'runguard-adapters')
 const documentation = readFileSync(join(sdk, '../../docs/adapters-typescript.md'), 'utf8')
 const environments = JSON.parse(readFileSync(join(here, 'environments.json'), 'utf8'))
@@ -75,6 +77,8 @@ function place(home) {
   for (const from of [here, examples]) {
     for (const file of readdirSync(from)) if (file.endsWith('.mjs')) cpSync(join(from, file), join(home, file))
   }
+  cpSync(join(sdk, '../bedrock-plays.json'), join(home, 'bedrock-plays.json'))
+  cpSync(join(sdk, '../bars.json'), join(home, 'bars.json'))
   // Whole programs in the documentation begin with their name.
   for (const [, file, code] of documentation.matchAll(/^```js\n\/\/ (\S+\.mjs)\n(.*?)^```$/gms)) writeFileSync(join(home, file), code)
 }

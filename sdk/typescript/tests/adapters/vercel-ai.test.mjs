@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { BudgetExceededError, LoopDetectedError, Run, StallDetectedError } from '@runguard/sdk'
-import { guardModel } from '@runguard/sdk/vercel-ai'
+import { guardModel, tellRepeats } from '@runguard/sdk/vercel-ai'
 import * as ai from 'ai'
 import { z } from 'zod'
 import { bars } from './bars.mjs'
@@ -118,14 +118,15 @@ test('the same error again and again is a stall, whatever the arguments', async 
   assert.ok(counts().models <= 5, `${counts().models} model calls`)
 })
 
-bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) => {
+bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip, onRepeat }) => {
   const provider = createOpenAICompatible({ name: 'fake', baseURL: service.url, includeUsage: true })
-  const model = guardModel(provider(name), source, { onTrip, modelNamed: provider })
+  const model = guardModel(provider(name), source, { onTrip, onRepeat, modelNamed: provider })
   const get_weather = tool({
     inputSchema: z.object({ city: z.string() }),
     execute: async ({ city }) => (ran(), `18 degrees in ${city}`),
   })
-  const task = { model, tools: { get_weather }, prompt: 'Is Paris warmer than Rome?', stopWhen: stepCountIs(20), maxRetries: 0 }
+  const tools = tellRepeats({ get_weather })
+  const task = { model, tools, prompt: 'Is Paris warmer than Rome?', stopWhen: stepCountIs(20), maxRetries: 0 }
   return async () => {
     if (!stream) return (await generateText(task)).text
     const errors = []
@@ -138,4 +139,4 @@ bars(async (service, source, { ran, stream, model: name = 'gpt-4o', onTrip }) =>
     if (errors.length > 0) throw errors[0]
     return text
   }
-})
+}, { tells: true })

@@ -1,9 +1,10 @@
 //! Agents of Amazon Bedrock: what their trace says, and how calls of their actions ended.
 
-use crate::boundary::{DONE, GONE, Table, answer, answer_text, overlaid, refuse, with_texts};
-use runguard_core::bedrock::{AttemptSettings, Preset, Turn};
+use crate::boundary::{DONE, GONE, Table, answer, refuse, with_texts};
+use crate::runs;
+use runguard_core::bedrock::{AttemptChanges, Preset, Turn};
 use runguard_core::detect::actions::Action;
-use runguard_core::detect::failures::{CallHistory, CallResult, failure_in};
+use runguard_core::detect::failures::{ActionReply, CallHistory, CallResult};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
@@ -12,13 +13,17 @@ thread_local! {
     static TURNS: RefCell<Table<Turn>> = const { RefCell::new(Table::new()) };
 }
 
-/// The settings that differ from the usual ones, as JSON; 0 and a reason in the output when one is refused.
+/// A turn of a run; `attempts` are the thresholds that are given, as JSON, and the others go with the run. 0 and a reason in the output when
+/// one is refused.
 #[unsafe(no_mangle)]
-pub extern "C" fn bedrock_turn_new(settings: usize) -> u32 {
-    let settings = with_texts([settings], |[changes]| overlaid(&AttemptSettings::default(), changes));
-    let checked = settings.and_then(|settings| settings.check().map(|()| settings).map_err(|problem| problem.to_string()));
-    match checked {
-        Ok(settings) => TURNS.with_borrow_mut(|turns| turns.add(Turn::new(settings))),
+pub extern "C" fn bedrock_turn_new(run: u32, attempts: usize) -> u32 {
+    let turn = with_texts([attempts], |[given]| {
+        let given: AttemptChanges = serde_json::from_str(given).map_err(|problem| problem.to_string())?;
+        let turn = runs::looked_at(run, |run| Turn::of_run(run, given)).ok_or_else(|| "the run was freed".to_owned())?;
+        turn.map_err(|problem| problem.to_string())
+    });
+    match turn {
+        Ok(turn) => TURNS.with_borrow_mut(|turns| turns.add(turn)),
         Err(problem) => {
             refuse(problem);
             0
@@ -42,10 +47,17 @@ pub extern "C" fn bedrock_turn_hear(handle: u32, event: usize) -> i32 {
     })
 }
 
-/// The settings for a kind of agent.
+/// The settings for a kind of agent beside the options of a run that are given, a list of names, and the thresholds that are.
 #[unsafe(no_mangle)]
-pub extern "C" fn bedrock_preset(name: usize) -> i32 {
-    with_texts([name], |[name]| Preset::from_name(name).map_or_else(refuse, |preset| answer(DONE, &preset.settings())))
+pub extern "C" fn bedrock_preset(name: usize, given: usize, attempts: usize) -> i32 {
+    with_texts([name, given, attempts], |[name, given, attempts]| {
+        let read = || Ok::<_, serde_json::Error>((serde_json::from_str::<Vec<String>>(given)?, serde_json::from_str(attempts)?));
+        match (Preset::from_name(name), read()) {
+            (Ok(preset), Ok((given, attempts))) => answer(DONE, &preset.beside(&given, attempts)),
+            (Err(problem), _) => refuse(problem),
+            (_, Err(problem)) => refuse(problem),
+        }
+    })
 }
 
 /// An action as Bedrock wrote it, as JSON; leaves its name and its arguments in the output.
@@ -99,8 +111,11 @@ pub extern "C" fn history_finish(calls: usize, signature: usize, failed: u32) ->
     })
 }
 
-/// Leaves what a text says went wrong in the output; nothing when it tells of no failure.
+/// Whether what an action's Lambda function gives, as JSON, tells of a failure.
 #[unsafe(no_mangle)]
-pub extern "C" fn failure_told(text: usize) {
-    with_texts([text], |[text]| answer_text(&failure_in(text).unwrap_or_default()));
+pub extern "C" fn reply_failed(given: usize) -> i32 {
+    with_texts([given], |[given]| {
+        let reply = ActionReply::of_function(&serde_json::from_str(given).unwrap_or_default());
+        i32::from(reply.is_some_and(|reply| reply.failure.is_some()))
+    })
 }

@@ -1,7 +1,7 @@
 //! Budgets: dollars, tokens, calls of a key.
 
 use crate::boundary::{DONE, GONE, Table, answer, refuse, tripped, whole, with_texts};
-use crate::prices::{known_cost, unknown_model, usage};
+use crate::prices::{known_cost, unknown_model, with_usage};
 use runguard_core::budget::{Budget, BudgetError, BudgetExceeded, Cost, Limits, NO_STEP, ReservationId, UsageRefused, call_key};
 use runguard_core::money::NanoDollars;
 use runguard_core::run::{Money, Trip};
@@ -88,28 +88,17 @@ pub extern "C" fn budget_record(handle: u32, usd: f64, count: f64) -> i32 {
     })
 }
 
-/// Prices what a model call used, and counts dollars and tokens; tokens also without a price.
-#[unsafe(no_mangle)]
-pub extern "C" fn budget_record_usage(
-    handle: u32,
-    model: usize,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> i32 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| {
-        with_budget(handle, |budget| match budget.record_usage(&usage, || known_cost(model, &usage)) {
-            Ok(()) => DONE,
-            Err(UsageRefused::Exceeded(found)) => exceeded(found),
-            Err(UsageRefused::Unpriced(unknown)) => unknown_model(&unknown),
+with_usage! {
+    /// Prices what a model call used, and counts dollars and tokens; tokens also without a price.
+    fn budget_record_usage(handle: u32, model: usize; usage) -> i32 {
+        with_texts([model], |[model]| {
+            with_budget(handle, |budget| match budget.record_usage(&usage, || known_cost(model, &usage)) {
+                Ok(()) => DONE,
+                Err(UsageRefused::Exceeded(found)) => exceeded(found),
+                Err(UsageRefused::Unpriced(unknown)) => unknown_model(&unknown),
+            })
         })
-    })
+    }
 }
 
 /// Whether anything may be spent at all.

@@ -43,6 +43,31 @@ pub(crate) fn usage(counts: [f64; 7], service_tier: u32) -> Usage {
     }
 }
 
+/// An operation that is told what a model call used: its last arguments are the counts and the tier, in the order of JavaScript's `counts`.
+/// They cross as numbers, and this is the one place that lists them.
+macro_rules! with_usage {
+    ($(#[$about:meta])* fn $name:ident($($argument:ident: $kind:ty),*; $usage:ident) -> $status:ty $operation:block) => {
+        $(#[$about])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name(
+            $($argument: $kind,)*
+            input: f64,
+            output: f64,
+            cached: f64,
+            cache_write: f64,
+            cache_write_1h: f64,
+            audio_input: f64,
+            audio_output: f64,
+            service_tier: u32,
+        ) -> $status {
+            let counts = [input, output, cached, cache_write, cache_write_1h, audio_input, audio_output];
+            let $usage = $crate::prices::usage(counts, service_tier);
+            $operation
+        }
+    };
+}
+pub(crate) use with_usage;
+
 /// The cost, or the status that says why there is none.
 pub(crate) fn cost_of(model: &str, usage: &Usage) -> Result<NanoDollars, i32> {
     known_cost(model, usage).map_err(|problem| unknown_model(&problem))
@@ -62,24 +87,14 @@ pub(crate) fn longest_answer(model: &str) -> Option<u64> {
     with_prices(|InForce { prices, unknown }| prices.longest_answer(model).or_else(|| unknown.longest_answer()))
 }
 
-/// Dollars; or a status, as a number below 0.
-#[unsafe(no_mangle)]
-pub extern "C" fn cost_usd(
-    model: usize,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> f64 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| match cost_of(model, &usage) {
-        Ok(cost) => cost.as_dollars(),
-        Err(status) => -f64::from(status),
-    })
+with_usage! {
+    /// Dollars; or a status, as a number below 0.
+    fn cost_usd(model: usize; usage) -> f64 {
+        with_texts([model], |[model]| match cost_of(model, &usage) {
+            Ok(cost) => cost.as_dollars(),
+            Err(status) => -f64::from(status),
+        })
+    }
 }
 
 /// Prices of the user's own, before the table: JSON by model, dollars for a million tokens.

@@ -5,10 +5,10 @@ use crate::boundary::{
     refuse, tripped, with_texts,
 };
 use crate::budgets::cost;
-use crate::prices::{known_cost, longest_answer, usage};
+use crate::prices::{known_cost, longest_answer, with_usage};
 use crate::{breakers, budgets, loops, services, stall, tools};
 use runguard_core::Span;
-use runguard_core::detect::stall::Verdict;
+use runguard_core::detect::stall::{Deed, Verdict};
 use runguard_core::fingerprint::{FingerprintError, Volatile, of_text_without};
 use runguard_core::prices::Prompt;
 use runguard_core::run::reply::{self, Fault};
@@ -219,6 +219,11 @@ pub extern "C" fn run_free(handle: u32) {
     RUNS.with_borrow_mut(|runs| runs.remove(handle));
 }
 
+/// What the core knows of a run; `None` when it was freed.
+pub(crate) fn looked_at<R>(handle: u32, look: impl FnOnce(&Run) -> R) -> Option<R> {
+    RUNS.with_borrow_mut(|runs| runs.get(handle).map(|run| look(run)))
+}
+
 /// The fingerprint of arguments, without what the run does not compare.
 fn arguments(handle: u32, tool: &str, args: &str) -> Result<u64, FingerprintError> {
     RUNS.with_borrow_mut(|runs| of_text_without(args, runs.get(handle).map_or(Volatile::NONE, |run| run.ignored_fields(tool))))
@@ -246,7 +251,7 @@ pub extern "C" fn run_after_tool(handle: u32, agent: usize, tool: usize, args: u
     let lengths = [agent, tool, args, length(result), length(error)];
     with_texts(lengths, |[agent, tool, args, result_text, error_text]| match arguments(handle, tool, args) {
         Ok(arguments) => {
-            let gave = stall::gave(result, result_text, error, error_text);
+            let gave = stall::gave(result, result_text, error, error_text, Deed::of(tool, args));
             let agent = (!agent.is_empty()).then_some(agent);
             with_run(handle, |run| run.after_tool_of(agent, tool, arguments, gave, millis(now)))
         }
@@ -279,56 +284,40 @@ pub extern "C" fn run_begin_model(
             Err(_) => prompt.add(text),
         }
         let max_output = (max_output >= 0.0).then_some(max_output as u64).or_else(|| longest_answer(model));
-        // A whole number, which JavaScript has checked.
+        // No number is too large for the core, and what is none is 0.
         let choices = choices as u64;
         let asked = run::Asked { model, prompt, max_output, choices, has_waited: has_waited != 0, may_fall_back: may_fall_back != 0 };
         with_run(handle, |run| run.begin_model(asked, &known_cost, millis(now)))
     })
 }
 
-/// What the call used, by the provider's word; `model` is the one that answered, empty when it does not say.
-#[unsafe(no_mangle)]
-pub extern "C" fn run_finish_model(
-    handle: u32,
-    call: u32,
-    model: usize,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> i32 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| {
-        let model = (!model.is_empty()).then_some(model);
-        finish(handle, call, Used::Counted { model, usage: &usage })
-    })
+with_usage! {
+    /// What the call used, by the provider's word; `model` is the one that answered, empty when it does not say.
+    fn run_finish_model(handle: u32, call: u32, model: usize; usage) -> i32 {
+        with_texts([model], |[model]| {
+            let model = (!model.is_empty()).then_some(model);
+            finish(handle, call, Used::Counted { model, usage: &usage })
+        })
+    }
 }
 
-/// The answer broke off: the provider had counted this much, and so many bytes had come.
+with_usage! {
+    /// The answer broke off: the provider had counted this much, and so many bytes had come.
+    fn run_finish_broken_off(handle: u32, call: u32, model: usize, bytes: f64; usage) -> i32 {
+        with_texts([model], |[model]| {
+            let model = (!model.is_empty()).then_some(model);
+            finish(handle, call, Used::BrokenOff { model, usage: &usage, bytes: bytes as u64 })
+        })
+    }
+}
+
+/// What a provider with prices of its own asks for.
 #[unsafe(no_mangle)]
-pub extern "C" fn run_finish_broken_off(
-    handle: u32,
-    call: u32,
-    model: usize,
-    bytes: f64,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> i32 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| {
-        let model = (!model.is_empty()).then_some(model);
-        finish(handle, call, Used::BrokenOff { model, usage: &usage, bytes: bytes as u64 })
-    })
+pub extern "C" fn run_finish_paid(handle: u32, call: u32, usd: f64, count: f64) -> i32 {
+    match cost(usd, count) {
+        Ok(cost) => finish(handle, call, Used::Paid { cost }),
+        Err(problem) => refuse(problem),
+    }
 }
 
 /// Nobody has counted: an answer of so many bytes came.
@@ -370,21 +359,10 @@ pub extern "C" fn run_record(handle: u32, usd: f64, count: f64) -> i32 {
     }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn run_record_usage(
-    handle: u32,
-    model: usize,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> i32 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| with_run(handle, |run| run.record_usage(model, &usage, || known_cost(model, &usage))))
+with_usage! {
+    fn run_record_usage(handle: u32, model: usize; usage) -> i32 {
+        with_texts([model], |[model]| with_run(handle, |run| run.record_usage(model, &usage, || known_cost(model, &usage))))
+    }
 }
 
 /// Somebody who sees more than the run does has found a loop: `cycle` is one round of calls as JSON, `message` says so.

@@ -3,9 +3,10 @@
 use crate::boundary::{GONE, TOLD, Table, answer, answer_text, length, millis, refuse, seconds, whole, with_texts};
 use crate::breakers::latency;
 use crate::budgets::{cost, limits};
-use crate::prices::usage;
+use crate::prices::with_usage;
 use crate::runs::ask_part;
 use crate::stall::gave;
+use runguard_core::detect::stall::Deed;
 use runguard_core::fingerprint::of_text;
 use runguard_core::ledger::Limits;
 use runguard_core::run::service::{Rest, ServicePermit, Spent};
@@ -104,7 +105,8 @@ pub extern "C" fn service_stall_observe(handle: u32, session: usize, tool: usize
     let lengths = [session, tool, args, length(result), length(error)];
     with_texts(lengths, |[session, tool, args, result_text, error_text]| match of_text(args) {
         Ok(arguments) => {
-            let (gave, round) = (gave(result, result_text, error, error_text), (round >= 0.0).then_some(round as u64));
+            let (gave, round) =
+                (gave(result, result_text, error, error_text, Deed::of(tool, args)), (round >= 0.0).then_some(round as u64));
             of_stalls(handle, |stalls| stalls.observe(session, tool, Some(arguments), gave, round))
         }
         Err(problem) => refuse(problem),
@@ -184,21 +186,10 @@ pub extern "C" fn service_budget_count_any(handle: u32) -> i32 {
     of_budget(handle, |budget| budget.record(Spent::AnyCall))
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn service_budget_record_usage(
-    handle: u32,
-    model: usize,
-    input: f64,
-    output: f64,
-    cached: f64,
-    cache_write: f64,
-    cache_write_1h: f64,
-    audio_input: f64,
-    audio_output: f64,
-    service_tier: u32,
-) -> i32 {
-    let usage = usage([input, output, cached, cache_write, cache_write_1h, audio_input, audio_output], service_tier);
-    with_texts([model], |[model]| of_budget(handle, |budget| budget.record(Spent::Usage { model, usage: &usage })))
+with_usage! {
+    fn service_budget_record_usage(handle: u32, model: usize; usage) -> i32 {
+        with_texts([model], |[model]| of_budget(handle, |budget| budget.record(Spent::Usage { model, usage: &usage })))
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -1,13 +1,12 @@
 //! `runguard agent serve`: the agent behind HTTP.
 
-use crate::commands::serve::stop_signal;
+use crate::commands::serve::{PortArgs, stop_signal};
 use crate::failure::Failure;
-use crate::logging::{LogFormat, Logging};
+use crate::logging::{LogArgs, Logging};
 use clap::Args;
 use runguard_agent::serve::AgentServer;
 use runguard_agent::session::disk::SessionFolder;
 use runguard_agent::{Agent, Settings};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,27 +27,29 @@ pub(crate) struct Serve {
     /// The certificate's private key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// What the service logs: error, warn, info, debug
-    #[arg(long, env = "RUNGUARD_LOG", value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+    #[command(flatten)]
+    port: PortArgs,
+    #[command(flatten)]
+    logs: LogArgs,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // What MCP servers tell their client is theirs, not ours.
-        let _logging = Logging::start(&self.log_level, ",rmcp=warn", Some(LogFormat::Text))?;
+        let logging = self.logs.start(",rmcp=warn")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let result = runtime.block_on(self.serve());
+        let result = runtime.block_on(self.serve(&logging));
         // A run that did not end in time is not waited for: what was recorded of it is saved.
         runtime.shutdown_background();
         result
     }
 
-    async fn serve(self) -> Result<(), Failure> {
+    async fn serve(self, logging: &Logging) -> Result<(), Failure> {
         let mut settings = Settings::load(&self.config).map_err(|error| Failure::Usage(error.to_string()))?;
         if let Some(listen) = self.listen {
             settings.serve.listen = listen;
         }
+        settings.serve.listen = self.port.of(&settings.serve.listen).unwrap_or(settings.serve.listen);
         if let Some(folder) = self.sessions {
             settings.sessions.folder = folder;
         }
@@ -68,10 +69,11 @@ impl Serve {
             key = if server.needs_key() { "required" } else { "none: open to this machine" },
             "the agent is ready"
         );
-        if std::io::stderr().is_terminal() {
-            anstream::eprintln!("\n  Try:  curl -N {url}/v1/agent/runs -d '{{\"prompt\":\"Say hello.\"}}'\n  Routes: {url}/\n");
-        }
-        server.run(stop_signal()).await;
+        let stop = stop_signal();
+        logging.say(&format!(
+            "\n  Try:  curl -N {url}/v1/agent/runs -d '{{\"prompt\":\"Say hello.\"}}'\n  Routes: {url}/\n  Ctrl-C ends it\n"
+        ));
+        server.run(stop).await;
         if let Some(agent) = Arc::into_inner(agent) {
             agent.close().await;
         }

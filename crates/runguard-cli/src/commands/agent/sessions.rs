@@ -118,7 +118,7 @@ impl WhichSessions {
                 },
             ]);
         }
-        output::line(&table.to_string())?;
+        output::show(table)?;
         anstream::eprintln!("Go on with one: runguard agent --resume ID [PROMPT]; read one: runguard agent sessions show ID");
         Ok(())
     }

@@ -452,11 +452,11 @@ impl<O: Write, E: Write> Terminal<O, E> {
         self.line(Paint::Plain, "");
         self.line(paint, &format!("{}{reason}{colon}{message}", report.state.code()));
         let sums = [
-            counted(u64::from(report.steps), "step"),
+            output::count(u64::from(report.steps), "step"),
             format!("{} tokens", grouped(report.total_tokens())),
             format!("{}{}", ABOUT[usize::from(report.estimated)], money(report.cost)),
             clock(Duration::from_millis(report.elapsed_ms)),
-            counted(u64::from(report.tool_runs), "tool run"),
+            output::count(u64::from(report.tool_runs), "tool run"),
         ];
         self.line(Paint::Plain, &sums.join(" · "));
         let Some(resume) = resume else {
@@ -535,10 +535,6 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
-}
-
-fn counted(number: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// Dollars to a hundredth of a cent.

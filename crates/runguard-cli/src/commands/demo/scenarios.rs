@@ -319,10 +319,21 @@ pub(super) static SCENARIOS: &[Scenario] = &[
             Reason::StalledNoNews,
             Reason::StalledSameError,
             Reason::StalledMessages,
+            Reason::StalledUnmoved,
+            Reason::StalledPutBack,
+            Reason::StalledSameResult,
         ],
         weight: 3,
-        variants: 5,
+        variants: 8,
         write: agent_stall,
+    },
+    Scenario {
+        name: "agent-run",
+        about: "an agent behind the gateway asks its model again and again with nothing new in the conversation",
+        reasons: &[Reason::RunStalled],
+        weight: 2,
+        variants: 1,
+        write: agent_run,
     },
     Scenario {
         name: "agent-budget",
@@ -582,7 +593,9 @@ fn agent_loop(talk: &mut Talk<'_>, variant: u32) {
 fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
     // Irregular, so that it is no circle, and yet nothing in it is new.
     const WANDERING: [u64; 8] = [0, 1, 2, 0, 2, 1, 2, 0];
-    for turn in 0..RECURSION_LIMIT as u64 {
+    // A check that does not move ends a run only when it is a long one.
+    const LONG_RUN: u64 = 60;
+    for turn in 0..if variant == 5 { LONG_RUN } else { RECURSION_LIMIT as u64 } {
         let body = match variant {
             0 => json!({"tool": "read_page", "args": {"url": "/status"}, "result": "maintenance"}),
             1 => json!({"tool": if turn % 2 == 0 { "list_tickets" } else { "read_ticket" }, "args": {"id": 3}, "result": "unchanged"}),
@@ -591,11 +604,29 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
                 json!({"tool": "read_file", "args": {"path": format!("notes-{place}.txt")}, "result": format!("notes {place}")})
             }
             3 => json!({"tool": "run_query", "args": {"table": format!("t{turn}")}, "error": "permission denied for schema reporting"}),
-            _ => json!({"message": "Let me think about how to approach this."}),
+            4 => json!({"message": "Let me think about how to approach this."}),
+            5 if turn % 2 == 0 => {
+                json!({"tool": "write_file", "args": {"path": "fix.py", "content": format!("try {turn}")}, "result": "ok"})
+            }
+            5 => json!({"tool": "run_tests", "args": {"path": "tests"}, "error": format!("1 failed: assert {turn} == 7")}),
+            6 => {
+                let (old, new) = if turn % 2 == 0 { ("retries = 3", "retries = 5") } else { ("retries = 5", "retries = 3") };
+                json!({"tool": "edit_file", "args": {"path": "settings.py", "old_str": old, "new_str": new}, "result": "ok"})
+            }
+            _ => json!({"tool": "fetch_page", "args": {"url": format!("/reports/{turn}")}, "result": "Access denied"}),
         };
         talk.decide_and_ask("/guard/stall", body, 0);
     }
-    talk.stops_after([3, 5, 7, 4, 2][variant as usize]);
+    talk.stops_after([3, 5, 8, 4, 2, 51, 4, 11][variant as usize]);
+}
+
+fn agent_run(talk: &mut Talk<'_>, _variant: u32) {
+    for turn in 0..RECURSION_LIMIT as u64 {
+        let step =
+            json!({"id": format!("call_{turn}"), "tool": "search_orders", "args": "9f2c", "result": "77ab", "round": turn.to_string()});
+        talk.decide_and_ask("/guard/agent-run", json!({"model": "gpt-4o", "steps": [step]}), 0);
+    }
+    talk.stops_after(3);
 }
 
 fn agent_budget(talk: &mut Talk<'_>, variant: u32) {

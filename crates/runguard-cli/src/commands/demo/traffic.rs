@@ -15,6 +15,7 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const DAY_MILLIS: u64 = 86_400_000;
@@ -88,8 +89,9 @@ impl Plan {
     /// Days of the past, with their rhythm, one release whose validation was too strict, and one outage.
     pub(super) fn history(seed: u64, days: u64, mix: &Mix) -> Self {
         /// Conversations in all, so that a month begins as quickly as a day.
-        const MOST: u64 = 2_800;
-        const A_DAY: u64 = 400;
+        const MOST: u64 = 4_900;
+        /// So many that the minute somebody watches does not dwarf the hours before it.
+        const A_DAY: u64 = 700;
         const RHYTHM: [u64; 24] = [2, 1, 1, 1, 1, 2, 4, 7, 10, 12, 13, 12, 10, 11, 12, 11, 9, 8, 7, 6, 5, 4, 3, 2];
         let length = days * DAY_MILLIS;
         let down_from = length * 3 / 10;
@@ -266,12 +268,22 @@ struct Running {
     telling: Option<Value>,
     billed: u64,
     tally: Tally,
+    /// Why it was refused something last.
+    refused: Option<Reason>,
 }
 
 impl Running {
     fn new(plan: &Plan, planned: &Planned) -> Self {
         let conversation = plan.conversation(planned);
-        let mut running = Self { conversation, scenario: planned.scenario, position: 0, telling: None, billed: 0, tally: Tally::default() };
+        let mut running = Self {
+            conversation,
+            scenario: planned.scenario,
+            position: 0,
+            telling: None,
+            billed: 0,
+            tally: Tally::default(),
+            refused: None,
+        };
         running.arrive();
         running
     }
@@ -324,6 +336,7 @@ impl Running {
             Outcome::Blocked => {
                 self.tally.asked += 1;
                 self.tally.blocked += 1;
+                self.refused = answer.reason;
                 self.tally.turned_away += u64::from(step.would_succeed);
                 if answer.reason.is_some_and(|reason| step.goes_on_after.contains(&reason)) {
                     self.advance();
@@ -371,6 +384,22 @@ pub(super) struct Live {
     pub(super) asked: AtomicU64,
     pub(super) blocked: AtomicU64,
     pub(super) saved_operations: AtomicU64,
+    /// Those that nobody has looked at.
+    stops: Mutex<Vec<Stop>>,
+}
+
+impl Live {
+    pub(super) fn take_stops(&self) -> Vec<Stop> {
+        std::mem::take(&mut *self.stops.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A conversation that a guard has ended, and what its rest would have cost.
+#[derive(Debug)]
+pub(super) struct Stop {
+    pub(super) session: String,
+    pub(super) reason: Reason,
+    pub(super) saved_operations: u64,
 }
 
 /// Sends a request to the service.
@@ -445,8 +474,12 @@ fn work(plan: &Plan, share: &[&Planned], door: &dyn Door, live: &Live, started: 
             due.push(Reverse((at + talk.conversation.gap_millis, number)));
             running.insert(number, talk);
         } else {
-            let ended = talk.end(&mut tallies);
-            live.saved_operations.fetch_add(ended.saved_operations(), Ordering::Relaxed);
+            let (session, refused) = (talk.conversation.session.clone(), talk.refused);
+            let saved_operations = talk.end(&mut tallies).saved_operations();
+            live.saved_operations.fetch_add(saved_operations, Ordering::Relaxed);
+            if let Some(reason) = refused {
+                live.stops.lock().unwrap_or_else(PoisonError::into_inner).push(Stop { session, reason, saved_operations });
+            }
         }
     }
     for (_, talk) in running {

@@ -49,7 +49,7 @@ pub(super) fn page(overview: &Overview, insights: &[Insight], used: &Consumption
     section(&mut out, "Endpoints", &endpoints(overview));
     section(&mut out, "Actions of agents", &actions(overview));
     section(&mut out, "Budgets", &budgets(overview));
-    section(&mut out, "Consumption", &consumption(used));
+    section(&mut out, "Consumption", &consumption(overview, used));
     let behind = match overview.behind_rows {
         0 => String::new(),
         rows => format!(" {} decisions were not looked at yet.", grouped(rows)),
@@ -333,8 +333,12 @@ fn reasons(overview: &Overview, links: &Links<'_>) -> String {
         overview.reasons.iter().filter(|reason| reason.blocked.saturating_add(reason.would_block) > 0).take(MAX_ROWS).collect();
     let most = shown.iter().map(|reason| reason.blocked.saturating_add(reason.would_block)).max().unwrap_or(0);
     let row = |reason: &&runguard_insight::insight::ReasonCount| {
-        let subjects: Vec<String> =
-            reason.subjects.iter().take(3).map(|counted| format!("{} ({})", text(&counted.subject), grouped(counted.count))).collect();
+        let subjects: Vec<String> = reason
+            .subjects
+            .iter()
+            .take(3)
+            .map(|counted| format!("{} ({})", text(in_words(overview, &reason.guard, &counted.subject)), grouped(counted.count)))
+            .collect();
         vec![
             format!("<code>{}</code><br><span class=\"soft\">{}</span>", text(&reason.reason), text(guard_label(&reason.guard))),
             bar(&[("b", reason.blocked), ("w", reason.would_block)], most),
@@ -391,6 +395,14 @@ fn chains(overview: &Overview, links: &Links<'_>) -> String {
     if rows.is_empty() { String::new() } else { table(&["chain", "#conversations", "sessions"], &rows) }
 }
 
+/// A topic's name is a digest: what was asked says more.
+fn in_words<'a>(overview: &'a Overview, guard: &str, subject: &'a str) -> &'a str {
+    let is_topic = GuardName::from_code(guard).is_some_and(|guard| guard.subject() == "topic");
+    let known = |topic: &&Topic| topic.topic == subject || topic.members.iter().any(|member| member == subject);
+    let topic = overview.topics.iter().filter(|_| is_topic).find(known);
+    topic.map(|topic| topic.label.as_str()).filter(|label| !label.trim().is_empty()).unwrap_or(subject)
+}
+
 fn topics(overview: &Overview, links: &Links<'_>) -> String {
     let row = |topic: &Topic| {
         let name = if topic.label.trim().is_empty() { &topic.topic } else { &topic.label };
@@ -419,7 +431,7 @@ fn topics(overview: &Overview, links: &Links<'_>) -> String {
 }
 
 /// By week and bot, by day and bot, and the heaviest steps.
-fn consumption(used: &Consumption) -> String {
+fn consumption(overview: &Overview, used: &Consumption) -> String {
     if used.days.is_empty() {
         return String::new();
     }
@@ -439,7 +451,7 @@ fn consumption(used: &Consumption) -> String {
         [text(&day.day), text(&day.bot)].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let step = |step: &Step| {
-        let names = [&step.step, &step.guard, &step.bot, &step.day].map(|name| text(name));
+        let names = [in_words(overview, &step.guard, &step.step), &step.guard, &step.bot, &step.day].map(text);
         names.into_iter().chain([grouped(step.operations), amount(step.credits), grouped(step.refused)]).collect::<Vec<_>>()
     };
     let newest = |count: usize| count.saturating_sub(MAX_ROWS);

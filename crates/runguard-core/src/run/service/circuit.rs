@@ -23,6 +23,19 @@ pub struct ServicePermit {
     pub is_probe: bool,
 }
 
+/// How a call over HTTP ended, as far as a circuit wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallAnswer {
+    /// Whether it went well.
+    pub ok: bool,
+    /// How long it took.
+    pub latency: Option<Span>,
+    /// The status of its answer; none where there was no answer.
+    pub status: Option<u16>,
+    /// How long the endpoint asked to be left alone.
+    pub retry_after: Option<Span>,
+}
+
 impl ServiceCircuit {
     /// `name` is what it protects.
     pub fn new(name: &str, unanswered: Unanswered) -> Self {
@@ -42,11 +55,18 @@ impl ServiceCircuit {
 
     /// How it ended. Without a permit it counts as one that was admitted just now.
     pub fn record(&self, session: &str, permit: Option<&str>, ok: bool, latency: Option<Span>) -> Question {
+        self.record_answer(session, permit, CallAnswer { ok, latency, ..CallAnswer::default() })
+    }
+
+    /// The same of a call over HTTP, with what its answer says beside how it ended.
+    pub fn record_answer(&self, session: &str, permit: Option<&str>, answer: CallAnswer) -> Question {
         let body = self
             .body(session)
-            .with("outcome", if ok { "success" } else { "failure" })
-            .maybe("latency_ms", latency.map(Span::as_millis))
-            .maybe("permit_id", permit);
+            .with("outcome", if answer.ok { "success" } else { "failure" })
+            .maybe("latency_ms", answer.latency.map(Span::as_millis))
+            .maybe("permit_id", permit)
+            .maybe("status_code", answer.status)
+            .maybe("retry_after_seconds", answer.retry_after.map(|wait| wait.as_millis().div_ceil(1000)));
         Question::new("/guard/api-circuit/record", body, self.unanswered, Asks::CallEnded(Part::Circuit))
     }
 

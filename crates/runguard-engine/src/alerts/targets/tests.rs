@@ -70,6 +70,23 @@ fn what_people_read_of_an_alert() {
 }
 
 #[test]
+fn alerts_link_to_what_they_are_about() {
+    let linked = |public_url: &str, alerts: Vec<Alert>| {
+        let target = Target::new(&settings(TargetKind::Webhook), &environment).unwrap().linking(public_url);
+        let body: Value = serde_json::from_str(&target.body(&message(alerts))).unwrap();
+        body["data"]["link"].clone()
+    };
+    let of_session = Alert { session: "chat 1&2".into(), ..alert() };
+    assert_eq!(linked("https://runguard.example", vec![of_session]), "https://runguard.example/?view=session&session=chat+1%262&of=acme");
+    assert_eq!(
+        linked("https://runguard.example/guard/", vec![alert()]),
+        "https://runguard.example/guard/?view=decisions&guard=api_circuit&tenant=acme"
+    );
+    assert_eq!(linked("https://runguard.example", vec![alert(), alert()]), "https://runguard.example/?view=alerts");
+    assert_eq!(linked("", vec![alert()]), Value::Null);
+}
+
+#[test]
 fn webhooks_are_signed_as_the_standard_says() {
     let target = Target::new(&settings(TargetKind::Webhook), &environment).unwrap();
     // The example of the specification.

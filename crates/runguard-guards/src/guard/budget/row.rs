@@ -1,9 +1,16 @@
 //! A budget's part of a log row: what is kept of a request, how the budget stands, the request again.
 
-use super::{Event, SLOT, Told, again, reservation_number};
-use crate::logged::{self, Account, Doubt, Doubts, Logged, Nearest, Retell, Retold, Shows, Spending, Terms};
+use super::answer::{OF_PARENT, OF_SCOPE};
+use super::request::{calls, reservation_number};
+use super::routes::Act;
+use super::{Event, Request, SLOT};
+use crate::input::PassedCall;
+use crate::logged::{self, Account, Doubt, Doubts, Logged, Nearest, Retell, Retold, Shows, Spending, Terms, Tokens};
+use runguard_core::calendar::Period;
+use runguard_core::ledger::{Entry, Limits, Scope, Unsettled};
+use runguard_core::money::NanoDollars;
 use runguard_core::reason::Reason;
-use runguard_core::row::{Effect, Outcome, RowRef};
+use runguard_core::row::{Outcome, RowRef};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,27 +21,97 @@ use std::collections::BTreeMap;
 pub(super) struct Kept<'a> {
     /// The last part of the route.
     #[serde(borrow)]
-    pub(super) act: Cow<'a, str>,
+    act: Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
-    pub(super) parent: Option<Cow<'a, str>>,
+    parent: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_usd: Option<f64>,
+    max_usd: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_tokens: Option<u64>,
+    max_credits: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cap: Option<u64>,
+    max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cap: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) scopes: Vec<String>,
+    scopes: Vec<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
-    pub(super) asked_with: Option<Cow<'a, str>>,
+    asked_with: Option<Cow<'a, str>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
-    pub(super) model: Option<Cow<'a, str>>,
+    model: Option<Cow<'a, str>>,
+    /// What was used, where it is told that it was.
+    #[serde(skip_serializing_if = "Tokens::are_none")]
+    used: Tokens,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Cow<'a, PassedCall>>,
+}
+
+impl<'a> From<&'a Request> for Kept<'a> {
+    fn from(request: &'a Request) -> Self {
+        Self {
+            act: request.act.route().path.rsplit('/').next().unwrap_or_default().into(),
+            parent: request.parent.as_deref().map(Cow::Borrowed),
+            max_usd: request.limits.usd.map(NanoDollars::as_dollars),
+            max_credits: request.max_credits,
+            max_tokens: request.limits.tokens,
+            cap: request.limits.cap.map(u64::from),
+            scopes: request.scopes.iter().map(shown).collect(),
+            asked_with: request.asked_with.as_deref().map(Cow::Borrowed),
+            model: request.model.as_deref().map(Cow::Borrowed),
+            used: if matches!(request.act, Act::Record | Act::Commit) { request.used() } else { Tokens::default() },
+            // How the run was recognised is told where it is followed.
+            call: request.call.as_ref().map(|call| Cow::Owned(PassedCall { found_by: Box::default(), ..call.clone() })),
+        }
+    }
+}
+
+impl Request {
+    /// Tokens by what they are. Of those that are told as a sum nobody knows: they are the input's.
+    fn used(&self) -> Tokens {
+        let Some(usage) = &self.usage else { return Tokens { input: self.tokens.unwrap_or(0), ..Tokens::default() } };
+        Tokens {
+            input: usage.input_tokens.saturating_add(usage.audio_input_tokens),
+            output: usage.output_tokens.saturating_add(usage.audio_output_tokens),
+            cached: usage.cached_tokens,
+            cache_writes: usage.cache_write_tokens.saturating_add(usage.cache_write_1h_tokens),
+        }
+    }
 }
 
 impl Kept<'_> {
     fn is_spent(&self) -> bool {
         matches!(&*self.act, "record" | "commit")
     }
+}
+
+/// A scope of the request as the log tells it: `team/day max_usd=5:search`.
+pub(super) fn shown(scope: &Scope) -> String {
+    let Limits { usd, tokens, cap } = scope.limits;
+    let usd = usd.map_or_else(String::new, |usd| format!(" max_usd={}", usd.as_dollars()));
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(" max_tokens={tokens}"));
+    let cap = cap.map_or_else(String::new, |cap| format!(" cap={cap}"));
+    format!("{}{usd}{tokens}{cap}:{}", scope.label, scope.name)
+}
+
+/// That scope again.
+pub(super) fn read_shown(shown: &str) -> Option<Scope> {
+    let (head, name) = shown.split_once(':')?;
+    let mut words = head.split(' ');
+    let label = words.next()?;
+    let mut limits = Limits::default();
+    for (key, value) in words.filter_map(|word| word.split_once('=')) {
+        match key {
+            "max_usd" => limits.usd = NanoDollars::from_dollars(value.parse().ok()?).ok(),
+            "max_tokens" => limits.tokens = value.parse().ok(),
+            "cap" => limits.cap = value.parse().ok(),
+            _ => return None,
+        }
+    }
+    let (per, period) = label.split_once('/').map_or((label, None), |(per, period)| (per, Some(period)));
+    let period = match period {
+        Some(period) => Some(Period::ALL.into_iter().find(|known| known.as_str() == period)?),
+        None => None,
+    };
+    Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, label: label.to_owned() })
 }
 
 /// What of an answer is read.
@@ -50,6 +127,7 @@ struct Said<'a> {
     renews_in_seconds: Option<i64>,
     cost_usd: Option<f64>,
     spent_usd: Option<f64>,
+    reserved_usd: Option<f64>,
     limit_usd: Option<f64>,
     spent_tokens: Option<u64>,
     limit_tokens: Option<u64>,
@@ -65,8 +143,8 @@ struct Said<'a> {
 impl<'a> Said<'a> {
     fn account(&self, parent: Option<Cow<'a, str>>) -> Account<'a> {
         match &*self.level {
-            super::OF_PARENT => Account::Parent(parent.filter(|parent| !parent.is_empty())),
-            super::OF_SCOPE => Account::Scope(format!("{} {}", self.scope, self.scope_name).trim_end().to_owned()),
+            OF_PARENT => Account::Parent(parent.filter(|parent| !parent.is_empty())),
+            OF_SCOPE => Account::Scope(format!("{} {}", self.scope, self.scope_name).trim_end().to_owned()),
             _ => Account::Own,
         }
     }
@@ -83,9 +161,16 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         percent,
         renews_in_seconds: said.nearest_scope_renews_in_seconds,
     });
+    let scopes = kept.scopes.iter().filter_map(|scope| read_shown(scope)).filter(|scope| scope.per != "run");
     let spending = Spending {
         nearest,
         is_spent: kept.is_spent(),
+        asks: matches!(&*kept.act, "reserve" | "check"),
+        key: kept.asked_with,
+        used: kept.used,
+        reserved_usd: said.reserved_usd,
+        scopes: scopes.map(|scope| (scope.label, scope.name)).collect(),
+        call: kept.call.map(Cow::into_owned),
         account: said.account(kept.parent),
         renews_in_seconds: said.renews_in_seconds,
         model: kept.model,
@@ -119,11 +204,11 @@ impl Retell for Retelling {
         if act == "reserve" {
             self.reservations.insert(reservation_number(&row.id), row.id.clone());
         }
-        let is_own = |effect: &&Effect<'_>| {
-            let events: Vec<Event> = postcard::from_bytes(effect.events).unwrap_or_default();
-            effect.slot == SLOT.number && events.iter().any(|event| event.steps == 0)
-        };
-        let own = logged.effects.iter().find(is_own).map(|effect| effect.events);
+        // The events of the session's own budget.
+        let own = logged.effects.iter().filter(|effect| effect.slot == SLOT.number).find_map(|effect| {
+            let events: Vec<Event> = postcard::from_bytes(effect.events).ok()?;
+            events.iter().any(|event| event.steps == 0).then_some(events)
+        });
         let is_refused = matches!(row.outcome.answered(), Some(Outcome::Blocked | Outcome::WouldBlock));
         if is_refused && own.is_none() && (said.cost_usd.is_none() || !row.gives(Reason::BudgetExceeded)) {
             doubts.add(ASKED_UNKNOWN);
@@ -141,22 +226,50 @@ impl Retell for Retelling {
                 doubts.add(TOKENS_UNKNOWN);
             }
         }
-        let request = again(Told {
-            session_id: &row.session,
-            budget: &row.subject,
-            act,
-            parent: kept.parent.as_deref(),
-            events: own,
-            asked_usd: said.cost_usd.filter(|_| matches!(act, "check" | "reserve")),
-            asked_tokens: None,
-            limit_usd: kept.max_usd.or_else(shown_usd),
-            limit_tokens: kept.max_tokens.or_else(shown_tokens),
-            cap: kept.cap,
-            scopes: kept.scopes.iter().map(String::as_str).collect(),
-            model: kept.model.as_deref(),
-            asked_with: kept.asked_with.as_deref(),
-            reservations: &self.reservations,
-        })?;
+        let mut request = Request {
+            act: Act::ALL.into_iter().find(|known| known.route().path.ends_with(act))?,
+            session_id: row.session.clone(),
+            budget: row.subject.clone(),
+            parent: kept.parent.as_deref().map(str::to_owned),
+            limits: Limits {
+                usd: kept.max_usd.or_else(shown_usd).and_then(in_dollars),
+                tokens: kept.max_tokens.or_else(shown_tokens),
+                cap: kept.cap.map(calls),
+            },
+            max_credits: kept.max_credits,
+            usd: said.cost_usd.filter(|_| matches!(act, "check" | "reserve")).and_then(in_dollars),
+            // They are in the dollars.
+            credits: None,
+            tokens: None,
+            key: None,
+            model: kept.model.as_deref().map(str::to_owned),
+            usage: None,
+            reservation: None,
+            scopes: kept.scopes.iter().filter_map(|shown| read_shown(shown)).collect(),
+            unsettled: Unsettled::Free,
+            asked_with: kept.asked_with.as_deref().map(str::to_owned),
+            call: None,
+        };
+        for event in own.into_iter().flatten().filter(|event| event.steps == 0) {
+            match event.entry {
+                // With its credits, as dollars.
+                Entry::Limited(limits) => (request.limits, request.max_credits) = (limits, None),
+                Entry::Spent(cost) | Entry::Reserved { cost, .. } => {
+                    (request.usd, request.tokens) = (Some(cost.usd), Some(cost.tokens));
+                }
+                Entry::ReservedOrSpent { cost, .. } => {
+                    (request.usd, request.tokens, request.unsettled) = (Some(cost.usd), Some(cost.tokens), Unsettled::Spent);
+                }
+                Entry::Settled { id } => request.reservation = Some(self.reservations.get(&id).cloned().unwrap_or_else(|| id.to_string())),
+                // Its name is not kept; a name made of its number tells it from others all the same.
+                Entry::Counted { key } => request.key = Some(key.to_string()),
+                Entry::Began { .. } => {}
+            }
+        }
         Some(Retold::of(request))
     }
+}
+
+fn in_dollars(usd: f64) -> Option<NanoDollars> {
+    NanoDollars::from_dollars(usd).ok()
 }

@@ -1,9 +1,17 @@
+use super::reading::sum;
+use super::thresholds::caps;
+use super::times::date_time;
 use super::*;
-use crate::insight::{Action, BudgetSeen, Chain, Edge, Entity, Goal, GoalAction, Handoffs, Series, Topic, Totals};
+use crate::insight::{
+    Action, BudgetSeen, Chain, Counted, Edge, Endpoint, Entity, Goal, GoalAction, Handoffs, Hours, Outcomes, ReasonCount, Series,
+    SubjectCount, Topic, Totals,
+};
 use proptest::prelude::*;
+use runguard_core::reason::Reason;
 use runguard_guards::policy::{Tree, sections};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 const HOUR: i64 = 3_600_000;
 

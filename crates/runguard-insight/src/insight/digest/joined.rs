@@ -5,14 +5,14 @@
 //! joins the first leader it is similar to, or leads itself. So no chain of small differences joins what is far apart, and the same
 //! cells give the same topics, in whatever order they were written. What has no words (they are not kept) stays by itself.
 
-use super::{Cell, OTHER};
-use runguard_core::similarity::Gist;
+use super::{Cell, MOST_ENTRIES, OTHER};
+use runguard_core::similarity::{Gist, Reading};
 use std::cmp::Reverse;
 
-/// Topics that are compared: those asked most. The rest stay by themselves.
-const MOST_COMPARED: usize = 1_000;
+/// Topics that are compared: those asked most. Of the rest, which stay by themselves, as many are looked at as can be shown.
+pub(super) const MOST_COMPARED: usize = 1_000;
 /// Topics that others may join.
-const MOST_LEADERS: usize = 200;
+pub(super) const MOST_LEADERS: usize = 200;
 /// Other words that are shown.
 const MOST_WORDINGS: usize = 5;
 /// A digest in the place of a name: no words.
@@ -26,13 +26,12 @@ pub(super) struct Joined<'a> {
     pub(super) also: Vec<String>,
     pub(super) members: Vec<&'a str>,
     pub(super) cell: Cell,
-    gist: Option<Gist>,
 }
 
 impl<'a> Joined<'a> {
-    fn lead(name: &'a str, cell: &Cell, gist: Option<Gist>) -> Self {
+    fn lead(name: &'a str, cell: &Cell) -> Self {
         let label = cell.label.as_ref().map(|label| label.text.to_string()).unwrap_or_default();
-        Self { name, label, also: Vec::new(), members: vec![name], cell: cell.clone(), gist }
+        Self { name, label, also: Vec::new(), members: vec![name], cell: cell.clone() }
     }
 
     fn take(&mut self, name: &'a str, cell: &Cell) {
@@ -47,24 +46,29 @@ impl<'a> Joined<'a> {
 
 pub(super) fn join<'a, 'b>(topics: impl Iterator<Item = (&'a str, &'b Cell)>) -> Vec<Joined<'a>> {
     let mut topics: Vec<(&str, &Cell)> = topics.collect();
-    topics.sort_by_key(|(name, cell)| (Reverse(cell.allowed + cell.blocked), Reverse(cell.count), *name));
+    let rank = |(name, cell): &(&'a str, &Cell)| (Reverse(cell.allowed + cell.blocked), Reverse(cell.count), *name);
+    let looked_at = MOST_COMPARED + MOST_ENTRIES;
+    if topics.len() > looked_at {
+        topics.select_nth_unstable_by_key(looked_at, rank);
+        topics.truncate(looked_at);
+    }
+    topics.sort_by_key(rank);
     let mut joined: Vec<Joined<'a>> = Vec::new();
-    let mut leaders: Vec<usize> = Vec::new();
+    // Each is compared with many: its words are read once.
+    let gists: Vec<Gist> = topics.iter().take(MOST_COMPARED).map(|(name, cell)| Gist::of(words(name, cell))).collect();
+    let readings: Vec<Reading<'_>> = gists.iter().map(Gist::reading).collect();
+    let mut leaders: Vec<(usize, &Reading<'_>)> = Vec::new();
     for (rank, (name, cell)) in topics.into_iter().enumerate() {
-        let gist = (rank < MOST_COMPARED).then(|| Gist::of(words(name, cell))).filter(|gist| !gist.is_blank());
-        let Some(gist) = gist else {
-            joined.push(Joined::lead(name, cell, None));
-            continue;
-        };
-        let leader = leaders.iter().copied().find(|leader| joined[*leader].gist.as_ref().is_some_and(|other| other.is_similar(&gist)));
-        if let Some(leader) = leader {
-            joined[leader].take(name, cell);
+        let reading = readings.get(rank).filter(|_| !gists[rank].is_blank());
+        let leader = reading.and_then(|reading| leaders.iter().find(|(_, other)| other.is_similar(reading)));
+        if let Some((leader, _)) = leader {
+            joined[*leader].take(name, cell);
             continue;
         }
-        if leaders.len() < MOST_LEADERS {
-            leaders.push(joined.len());
+        if let Some(reading) = reading.filter(|_| leaders.len() < MOST_LEADERS) {
+            leaders.push((joined.len(), reading));
         }
-        joined.push(Joined::lead(name, cell, Some(gist)));
+        joined.push(Joined::lead(name, cell));
     }
     joined
 }

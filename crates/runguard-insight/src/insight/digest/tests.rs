@@ -1,5 +1,8 @@
+use super::overview::{names_of, skew};
 use super::*;
+use crate::insight::{Counted, Edge, Filters, Overview};
 use proptest::prelude::*;
+use runguard_core::row::RowCount;
 use serde_json::json;
 
 const NOON: i64 = 1_700_049_600_000;
@@ -458,4 +461,33 @@ proptest! {
         let subjects = merged.iter().filter(|(place, _)| place.dimension == Dimension::Subject);
         prop_assert_eq!(subjects.map(|(_, cell)| cell.allowed + cell.would_block + cell.blocked).sum::<u64>(), decisions);
     }
+}
+
+#[test]
+fn the_bounds_are_those_of_the_document() {
+    let document = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/insights.md"));
+    let grouped = |number: usize| if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) };
+    for said in [
+        format!(
+            "The {} topics asked most are compared, and up to {} of them can be joined",
+            grouped(joined::MOST_COMPARED),
+            joined::MOST_LEADERS
+        ),
+        format!("those names, at most {MOST_MEMBERS}, as the log has them"),
+        format!("those with an answer below {GAP_CONFIDENCE}"),
+        format!("Up to {TOPIC_SESSIONS} sessions of a topic, and {} of all", grouped(usize::from(GUARD_SESSIONS))),
+    ] {
+        assert!(document.contains(&said), "docs/insights.md does not say: {said}");
+    }
+}
+
+/// However many topics there were, what is shown is put together of those asked most.
+#[test]
+fn very_many_topics_are_shown_as_few() {
+    let cells: Vec<(String, Cell)> = (0..70_000)
+        .map(|number| (format!("topic {number:05}"), Cell { allowed: if number == 69_999 { 7 } else { 1 }, ..Cell::default() }))
+        .collect();
+    let shown = joined::join(cells.iter().map(|(name, cell)| (name.as_str(), cell)));
+    assert_eq!((shown[0].name, shown[1].name), ("topic 69999", "topic 00000"));
+    assert_eq!(shown.iter().map(|topic| topic.members.len()).sum::<usize>(), joined::MOST_COMPARED + MOST_ENTRIES);
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Option
 
 from runguard import _core
 
-from ._usage import Tokens, choices_of, failed, settle
+from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -29,7 +29,7 @@ def told(run: Run, operation: str, params: Mapping[str, Any], send: Callable[[Ma
     converses = operation.startswith("Converse")
     given = params if converses else _read(params.get("body"))
     above = run._told_above(model)
-    choices = choices_of(next((given[name] for name in _CHOICES if name in given), 1))
+    choices = next((given[name] for name in _CHOICES if name in given), 1)
     call = None if above else run._begin(model, given, _max_output(given), choices=choices, may_fall_back=converses)
     if call is not None and call.model != model:
         params, model = {**params, "modelId": call.model}, call.model

@@ -17,38 +17,30 @@ _log = logging.getLogger("runguard.bedrock")
 
 @dataclass(frozen=True)
 class Attempts:
-    """After how many attempts in vain a run is stopped. 0 turns a rule off."""
+    """After how many attempts in vain a run is stopped. 0 turns a rule off; what is left out is as `preset` says, or as it goes with the run."""
 
-    same_lookups: int = 3
+    same_lookups: Optional[int] = None
     """Lookups about the same thing in one knowledge base, all but the first of which brought nothing new."""
-    barren_lookups: int = 5
+    barren_lookups: Optional[int] = None
     """Lookups in a row in one knowledge base that brought nothing new, whatever they asked."""
-    same_errors: int = 4
+    same_errors: Optional[int] = None
     """Actions in a row that failed with the same error, whatever their parameters."""
-    failing_rounds: int = 2
+    failing_rounds: Optional[int] = None
     """Rounds of looking up and failing as before, after which another lookup is one too many."""
 
 
 def with_preset(options: Mapping[str, Any], preset: Optional[str], attempts: Optional[Attempts]) -> Tuple[Dict[str, Any], Optional[Attempts]]:
     """The options of a run, with those of a kind of agent for what is not given; and its thresholds."""
+    given = {name: value for name, value in options.items() if value is not None}
     if preset is None:
-        return dict(options), attempts
-    usual = json.loads(_core.bedrock_preset(preset))
+        return given, attempts
+    usual = json.loads(_core.bedrock_preset(preset, list(given), _as_json(attempts)))
     own = Attempts(**usual.pop("attempts"))
-    if "budget" in options:
-        usual.pop("max_usd")
-    if "loop" in options:
-        usual = {name: value for name, value in usual.items() if name == "max_usd"}
-    return {**usual, **options}, attempts if attempts is not None else own
+    return {**usual, **given}, own
 
 
-def _thresholds(run: Run, attempts: Optional[Attempts]) -> str:
-    if attempts is None:
-        usual = Attempts()
-        # Whoever lets calls repeat more often lets lookups; a stall detector has thresholds of its own for errors.
-        same_errors = usual.same_errors if run.stall is None else 0
-        attempts = Attempts(max(usual.same_lookups, run.loop.repeats), usual.barren_lookups, same_errors, usual.failing_rounds)
-    return json.dumps(asdict(attempts))
+def _as_json(attempts: Optional[Attempts]) -> str:
+    return "{}" if attempts is None else json.dumps(asdict(attempts))
 
 
 class Sessions:
@@ -103,7 +95,7 @@ def _turn_of(run: Run, same_turn: bool, attempts: Optional[Attempts]) -> _core.B
     with _turns_lock:
         turn = _turns.get(run)
         if turn is None or not same_turn:
-            fresh = _core.BedrockTurn(_thresholds(run, attempts))
+            fresh = _core.BedrockTurn(run._run, _as_json(attempts))
             run.new_turn()
             turn = _turns[run] = fresh
         return turn

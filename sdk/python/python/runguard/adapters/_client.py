@@ -33,9 +33,9 @@ from typing import (
 from urllib.parse import urlsplit
 
 from runguard import _core
-from runguard.errors import TripError
+from runguard.errors import InvalidInputError, TripError
 
-from ._usage import Tokens, failed, settle
+from ._usage import Tokens, broken_off, failed, settle
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -115,8 +115,8 @@ class Route:
         """The longest answer that is asked for, as it stands there; None when none is."""
         raise NotImplementedError
 
-    def choices(self, body: Mapping[str, Any]) -> int:
-        """How many answers are asked for, each as long as that."""
+    def choices(self, body: Mapping[str, Any]) -> Any:
+        """How many answers are asked for, each as long as that, as it stands there."""
         return 1
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
@@ -159,6 +159,9 @@ class Conversation:
         body = await self.run._aside(self._tools_told, route, body)
         call = await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call)
+
+    def unread(self) -> None:
+        _unread(self.run)
 
     def _tools_told(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Tells of the calls and results that are in a request. Gives the body to send."""
@@ -214,6 +217,10 @@ class Spending:
         told = self.run._told_above(body.get("model"))
         call = None if told else await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
+
+    def unread(self) -> None:
+        if self.run._told_above(None) is None:
+            _unread(self.run)
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
         # An answer that broke the budget must not have its calls run; one without calls is the caller's to keep.
@@ -274,9 +281,17 @@ class Exchange:
         return calls
 
     def used(self, model: Optional[str], tokens: Optional[Tokens], came: int) -> None:
+        self._note(tokens)
+        settle(self.call, model, tokens, came)
+
+    def broken_off(self, tokens: Optional[Tokens]) -> None:
+        """The provider had counted this much by then."""
+        self._note(tokens)
+        broken_off(self.call)
+
+    def _note(self, tokens: Optional[Tokens]) -> None:
         if tokens is not None and isinstance(self.teller, Spending):
             self.teller.run._hooked.append(tokens.counts)
-        settle(self.call, model, tokens, came)
 
 
 Teller = Union[Conversation, Spending]
@@ -320,9 +335,13 @@ def sent(
     route = _route_of(options, routes)
     if route is None:
         return send(cast_to, options, *args, **kwargs)
+    body = _body_of(options, _bytes_of(_raw_of(options)))
+    if body is None:
+        teller.unread()
+        return send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
-    exchange = teller.begin(route, _body_of(options))
-    options.json_data, options.extra_json = exchange.body(is_stream), None
+    exchange = teller.begin(route, body)
+    _put(options, body, exchange.body(is_stream))
     try:
         answer = send(cast_to, options, *args, **kwargs)
     except BaseException as error:
@@ -347,9 +366,14 @@ async def sent_async(
     route = _route_of(options, routes)
     if route is None:
         return await send(cast_to, options, *args, **kwargs)
+    raw = _raw_of(options)
+    body = _body_of(options, b"".join([part async for part in raw]) if hasattr(raw, "__aiter__") else _bytes_of(raw))
+    if body is None:
+        await teller.run._aside(teller.unread)
+        return await send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
-    exchange = await teller.begin_async(route, _body_of(options))
-    options.json_data, options.extra_json = exchange.body(is_stream), None
+    exchange = await teller.begin_async(route, body)
+    _put(options, body, exchange.body(is_stream))
     try:
         answer = await send(cast_to, options, *args, **kwargs)
     except BaseException as error:
@@ -371,15 +395,60 @@ async def sent_async(
 
 
 def _route_of(options: Any, routes: Mapping[str, Route]) -> Optional[Route]:
+    """Of a request that asks a model."""
     path = urlsplit(str(options.url)).path
-    is_answer = options.method.lower() == "post" and (isinstance(options.json_data, Mapping) or isinstance(options.extra_json, Mapping))
+    is_sent = any(given is not None for given in (options.json_data, options.extra_json, _raw_of(options)))
+    is_answer = options.method.lower() == "post" and is_sent
     return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
 
 
-def _body_of(options: Any) -> Dict[str, Any]:
-    """All that is sent: `extra_body` stands over the rest, so what it says of the model, its answers and their length holds."""
+def _raw_of(options: Any) -> Any:
+    """A body that the caller has written itself (`content=`); None where it is the client that writes it."""
+    content = getattr(options, "content", None)
+    return options.json_data if content is None and isinstance(options.json_data, (bytes, bytearray)) else content
+
+
+def _bytes_of(raw: Any) -> Optional[bytes]:
+    if raw is None or isinstance(raw, (bytes, bytearray)):
+        return None if raw is None else bytes(raw)
+    written = raw if isinstance(raw, str) else raw.read() if hasattr(raw, "read") else b"".join(raw)
+    return written.encode() if isinstance(written, str) else bytes(written)
+
+
+def _body_of(options: Any, raw: Optional[bytes]) -> Optional[Dict[str, Any]]:
+    """All that is sent: `extra_body` stands over the rest, so what it says of the model, its answers and their length holds. None: it is
+    written in a way that nothing can be read of it."""
+    if raw is not None:
+        if getattr(options, "content", None) is not None:
+            # What comes piece by piece comes once.
+            options.content = raw
+        try:
+            read = json.loads(raw)
+        except ValueError:
+            return None
+        return read if isinstance(read, dict) else None
+    if not isinstance(options.json_data or {}, Mapping):
+        return None
     body = {**(options.json_data or {}), **(options.extra_json or {})}
     return {name: value for name, value in body.items() if type(value).__name__ != "Omit"}
+
+
+def _put(options: Any, asked: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+    """What is sent in place of what was asked. What the caller wrote itself and nothing changes goes as it is."""
+    if _raw_of(options) is None or sent != asked:
+        options.json_data, options.extra_json = sent, None
+        if getattr(options, "content", None) is not None:
+            options.content = None
+
+
+def _unread(run: Run) -> None:
+    """A model is asked something that cannot be read. Under a budget that must not be: nobody could say what it costs."""
+    if run.budget is not None:
+        raise InvalidInputError(
+            "The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. "
+            "Send JSON (body=…, or content= with the bytes of an object that are not compressed), or send it outside of the run."
+        )
+    run._model_asked()
 
 
 def _is_read_by_hand(options: Any) -> bool:
@@ -431,6 +500,8 @@ class _Watch:
         call = self._exchange.call
         if call is not None:
             call._has_come = self._came
+            if self._reader.tokens is not None:
+                call._counted = (self._reader.model, *self._reader.tokens)
         return calls
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
@@ -457,11 +528,10 @@ class _Watch:
             self._exchange.call._measure = None
 
     def record_usage(self) -> None:
-        tokens = self._reader.tokens
-        if tokens is not None and not self._reader.is_counted:
-            # It broke off: what came is in no report.
-            tokens = tokens._replace(output=max(tokens.output, _core.usual_tokens(self._came)))
-        self._exchange.used(self._reader.model, tokens, self._came)
+        if self._reader.is_counted:
+            self._exchange.used(self._reader.model, self._reader.tokens, self._came)
+        else:
+            self._exchange.broken_off(self._reader.tokens)
 
     def end(self) -> None:
         if self._trip is not None:
@@ -555,12 +625,16 @@ def _read_bytes(answer: Any, exchange: Exchange, is_stream: bool) -> None:
 
     # Both are closed by themselves at their end.
     def close() -> None:
-        kind.close(alive())
+        own = alive()
+        if own is not None:
+            kind.close(own)
         read.bill()
 
     async def aclose() -> None:
+        own = alive()
         try:
-            await kind.aclose(alive())
+            if own is not None:
+                await kind.aclose(own)
         finally:
             await exchange.teller.run._aside(read.bill)
 
@@ -584,7 +658,7 @@ class _Came:
         """Of what the model has written."""
         text = self.text()
         if not self.is_stream:
-            return len(text)
+            return _core.answer_size(text)
         reader, size = self._route.reader(self._asked), 0
         for event in _events(text):
             try:
@@ -638,7 +712,7 @@ class _Read:
             self._exchange.bill(json.loads(text))
         except ValueError:
             # It broke off.
-            self._exchange.used(None, None, len(text))
+            self._exchange.used(None, None, _core.answer_size(text))
 
 
 def _joined(decoded: Any) -> bytes:

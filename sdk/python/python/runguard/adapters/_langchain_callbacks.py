@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, NamedTuple, Optional, Union
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -15,7 +15,13 @@ from runguard.run import ModelCall, Run, _lets_run
 
 from ._langchain_calls import Paused, is_pause, longest, said, settle_messages
 from ._runs import CAPACITY, RunLike, Runs
-from ._usage import begin, choices_of, failed, is_in_loop, settle
+from ._usage import begin, failed, is_in_loop, settle
+
+if TYPE_CHECKING:
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.types import Command
+
+    Outcome = Union[ToolMessage, Command[Any]]
 
 
 class _Tool(NamedTuple):
@@ -27,6 +33,9 @@ class _Tool(NamedTuple):
 
 class RunGuardCallbacks(BaseCallbackHandler):
     """Guards graphs and chains that have no middleware. It always raises, and gives no nudges.
+
+    `ToolNode(tools, wrap_tool_call=guard.tell_repeats, awrap_tool_call=guard.tell_repeats_async)` gives the model a sentence in place of a
+    result that it has already, as `on_repeat="tell"` does elsewhere.
 
     In an async graph a model call that finds what is left set aside by others is refused: a handler cannot wait there.
     """
@@ -129,13 +138,38 @@ class RunGuardCallbacks(BaseCallbackHandler):
         else:
             tool.run.after_tool(tool.name, tool.args, error=str(error))
 
+    def tell_repeats(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Outcome]) -> Outcome:
+        """For `ToolNode(…, wrap_tool_call=…)`. A call whose result the model has already is not run: its result is a sentence that says so."""
+        return self._instead(request) or execute(request)
+
+    async def tell_repeats_async(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Outcome]]) -> Outcome:
+        """For `ToolNode(…, awrap_tool_call=…)`."""
+        run = self._run_around(request)
+        told = None if run is None else await run._aside(self._instead, request)
+        return told or await execute(request)
+
+    def _run_around(self, request: ToolCallRequest) -> Optional[Run]:
+        """The run of the graph that a call is made in; None where the graph does not have these callbacks."""
+        node = getattr(request.runtime.config.get("callbacks"), "parent_run_id", None)
+        root = self._roots.get(node) if node is not None else None
+        return None if root is None else self._runs.of(root)
+
+    def _instead(self, request: ToolCallRequest) -> Optional[ToolMessage]:
+        run, call = self._run_around(request), request.tool_call
+        instead = None if run is None else run._instead(call["name"], call["args"])
+        if run is None or instead is None:
+            # Counted where it runs.
+            return None
+        run.before_tool(call["name"], call["args"])
+        return ToolMessage(content=instead, tool_call_id=call["id"], name=call["name"])
+
     def _ask(self, run_id: UUID, parent_run_id: Optional[UUID], prompt: Any, told: Dict[str, Any]) -> None:
         run = self._run_of(run_id, parent_run_id)
         settings, about = told.get("invocation_params") or {}, told.get("metadata") or {}
         model = about.get("ls_model_name") or settings.get("model") or settings.get("model_name")
         try:
             can_wait = not self._asks_service and not is_in_loop()
-            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), choices=choices_of(settings.get("n")), can_wait=can_wait)
+            call = begin(run, model, [prompt, settings.get("tools")], longest(settings), choices=settings.get("n"), can_wait=can_wait)
         except BaseException:
             # LangChain tells no end of what it did not begin.
             self._ended(run_id)

@@ -12,7 +12,7 @@ from runguard.run import ModelCall, Run
 
 from ._langchain_calls import Paused, is_pause, longest, longest_of, name_of, said, settle_messages, shortened
 from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
-from ._usage import begin, begin_async, choices_of, failed
+from ._usage import begin, begin_async, failed
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -163,8 +163,8 @@ def _asked(request: ModelRequest[Any]) -> tuple[Optional[str], Any, Optional[int
     return settings.get("model") or name_of(request.model), prompt, longest(settings) or longest_of(request.model)
 
 
-def _choices(request: ModelRequest[Any]) -> int:
-    return choices_of(request.model_settings.get("n") or getattr(request.model, "n", None))
+def _choices(request: ModelRequest[Any]) -> Any:
+    return request.model_settings.get("n") or getattr(request.model, "n", None)
 
 
 def _described(tool: Any) -> Any:

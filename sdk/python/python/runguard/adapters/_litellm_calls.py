@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Mappin
 from runguard import _core
 from runguard.run import current_run
 
-from ._usage import Tokens, choices_of, failed, settle
+from ._usage import Tokens, failed, settle
 
 if TYPE_CHECKING:
     from runguard.run import ModelCall
@@ -84,7 +84,7 @@ class _Asked:
         asked = {**self._kwargs, **self._extra}
         self.prompt = [asked.get("messages"), asked.get("tools"), asked.get("functions")]
         self.max_output = asked.get("max_completion_tokens") or asked.get("max_tokens") or None
-        self.choices = choices_of(asked.get("n"))
+        self.choices = asked.get("n")
 
     def send(self, original: Callable[..., Any], call: Optional[ModelCall]) -> Any:
         kwargs = dict(self._kwargs)

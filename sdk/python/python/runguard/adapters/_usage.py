@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Tuple
 
 from runguard.errors import InvalidInputError, TripError
 
@@ -57,39 +57,33 @@ class Tokens(NamedTuple):
         return cls(fresh - heard, (output or 0) - spoken, cached, cache_write, cache_write_1h, heard, spoken, service_tier)
 
 
-# More answers than any provider gives to one question.
-_MOST_CHOICES = 10_000
-
-
-def choices_of(given: Any) -> int:
-    """How many answers are asked for, by what stands there. Of what is no number the provider says what is wrong with it."""
-    try:
-        return min(max(int(given), 1), _MOST_CHOICES)
-    except (TypeError, ValueError, OverflowError):
-        return 1
-
-
 def begin(
-    run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1, can_wait: bool = True
+    run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: Any = 1, can_wait: bool = True
 ) -> ModelCall:
     """A framework is about to ask a model. Raises when it must not."""
     return run._begin(model, prompt, max_output, choices=choices, can_wait=can_wait)._announce(model)
 
 
-async def begin_async(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: int = 1) -> ModelCall:
+async def begin_async(run: Run, model: Optional[str], prompt: Any, max_output: Optional[int] = None, *, choices: Any = 1) -> ModelCall:
     return (await run._begin_async(model, prompt, max_output, choices=choices))._announce(model)
 
 
 def settle(call: Optional[ModelCall], model: Optional[str], tokens: Optional[Tokens], came: int = 0) -> None:
     """Tells what a model call used; without a word of the provider, by the size of what came. A budget it breaks is raised by the run's
     next question, so that a final answer is not lost."""
-    if call is None:
-        return
+    if call is not None:
+        _tell(call, came, lambda: call._came(came) if tokens is None else call.used(model, *tokens))
+
+
+def broken_off(call: Optional[ModelCall]) -> None:
+    """The same of an answer that ended before its end: what has come of it."""
+    if call is not None:
+        _tell(call, call._has_come, call._broken_off)
+
+
+def _tell(call: ModelCall, came: int, tell: Callable[[], None]) -> None:
     try:
-        if tokens is None:
-            call._came(came)
-        else:
-            call.used(model, *tokens)
+        tell()
     except TripError:
         pass
     except (InvalidInputError, OverflowError, TypeError) as problem:

@@ -39,7 +39,7 @@ from runguard.errors import TripError
 from runguard.run import ModelCall, Run
 
 from ._client import parse_arguments
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import Tokens, begin_async, failed, settle
 
 __all__ = ["RunGuardMiddleware"]
@@ -48,17 +48,21 @@ Next = Callable[[], Awaitable[None]]
 
 
 class RunGuardMiddleware(AgentMiddleware):
-    """Puts a run around each `agent.run`: its model calls and its tool calls."""
+    """Puts a run around each `agent.run`: its model calls and its tool calls.
 
-    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise") -> None:
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
+
+    def __init__(self, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> None:
         self._runs = Runs(run)
         self._on_trip = checked(on_trip)
+        self._tells = tells(on_repeat)
 
     async def process(self, context: AgentContext, call_next: Next) -> None:
         run = self._runs.new()
         others: List[Any] = list(context.client_kwargs.get("middleware") or ())
         # Those of the models and tools belong to this one invocation: a stream is read long after this returns.
-        context.client_kwargs["middleware"] = [*others, _Models(run, self._on_trip), _Tools(run)]
+        context.client_kwargs["middleware"] = [*others, _Models(run, self._on_trip), _Tools(run, self._tells)]
         with within(run):
             await call_next()
 
@@ -143,14 +147,18 @@ class _Models(ChatMiddleware):
 class _Tools(FunctionMiddleware):
     """What the tools of one invocation gave."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, tells_repeats: bool) -> None:
+        self._run, self._tells = run, tells_repeats
 
     async def process(self, context: FunctionInvocationContext, call_next: Next) -> None:
         run, name = self._run, context.function.name
         # Counted already; this is for a run that another agent sharing it has tripped meanwhile.
         run.check()
         given = _arguments(context.arguments)
+        instead = run._instead(name, given) if self._tells else None
+        if instead is not None:
+            context.result = instead
+            return
         try:
             with within(run, name):
                 await call_next()

@@ -20,11 +20,11 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from runguard import LoopDetectedError, LoopDetector, RunGuardError
 
-from runguard._core import failure_in
+from runguard._core import reply_failed
 
 from ._action_calls import KEPT_SESSIONS, ActionCall, DynamoDBStore, Memory, MemoryStore, RedisStore, ServiceStore, Store, store_of
 
@@ -76,33 +76,12 @@ def guard_action_group(
                     memory.tell(call, failed=True)
                 raise
             if reachable:
-                memory.tell(call, failed=has_failed(response))
+                memory.tell(call, failed=reply_failed(response))
             return response
 
         return guarded
 
     return decorate if handler is None else decorate(handler)
-
-
-def has_failed(response: Any) -> bool:
-    """Whether an action group's reply tells of a failure."""
-    reply = response.get("response") if isinstance(response, Mapping) else None
-    if not isinstance(reply, Mapping):
-        return False
-    function = reply.get("functionResponse")
-    if isinstance(function, Mapping):
-        return function.get("responseState") in ("FAILURE", "REPROMPT") or any(failure_in(body) for body in _bodies(function))
-    try:
-        if int(reply.get("httpStatusCode") or 0) >= 400:
-            return True
-    except (TypeError, ValueError):
-        return False
-    return any(failure_in(body) for body in _bodies(reply))
-
-
-def _bodies(reply: Mapping[str, Any]) -> Tuple[str, ...]:
-    contents = (reply.get("responseBody") or {}).values()
-    return tuple(str(content.get("body") or "") for content in contents if isinstance(content, Mapping))
 
 
 def permanent_failure(event: Mapping[str, Any], message: str) -> Dict[str, Any]:

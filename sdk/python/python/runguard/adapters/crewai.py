@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Deque, Optional, Tuple
+from typing import Any, Deque, Dict, Optional, Tuple
 
 from crewai.events.event_bus import crewai_event_bus
 from crewai.events.types.llm_events import LLMCallCompletedEvent, LLMCallFailedEvent
@@ -29,7 +29,7 @@ from crewai.types.usage_metrics import UsageMetrics
 from runguard import RunGuardError, TripError, _core
 from runguard.run import ModelCall, Run, _lets_run
 
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import Tokens, begin, failed, is_in_loop, settle
 
 # The blocks that are open. Event handlers are global to the process; this tells whose event one is.
@@ -39,9 +39,13 @@ _LATE_SECONDS = 5.0
 
 
 @contextmanager
-def guarded_crew(run: RunLike = None, *, on_trip: OnTrip = "raise") -> Iterator[Run]:
-    """Guards every crew, agent and flow started in the block, and raises the trip if there is one."""
+def guarded_crew(run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> Iterator[Run]:
+    """Guards every crew, agent and flow started in the block, and raises the trip if there is one.
+
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
     checked(on_trip)
+    tells_repeats = tells(on_repeat)
     run = Runs(run).new()
     if on_trip == "raise":
         run.check()
@@ -49,7 +53,7 @@ def guarded_crew(run: RunLike = None, *, on_trip: OnTrip = "raise") -> Iterator[
         # A block around this one counts already.
         yield run
         return
-    hooks = _Hooks(run)
+    hooks = _Hooks(run, tells_repeats)
     own = {
         InterceptionPoint.PRE_MODEL_CALL: hooks.before_model,
         InterceptionPoint.PRE_TOOL_CALL: hooks.before_tool,
@@ -78,8 +82,10 @@ def guarded_crew(run: RunLike = None, *, on_trip: OnTrip = "raise") -> Iterator[
 
 
 class _Hooks:
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, tells_repeats: bool) -> None:
+        self.run, self._tells = run, tells_repeats
+        # Sentences in place of results, by the input of their call, which is one object before and after it.
+        self._told: Dict[int, str] = {}
         self._lock = threading.Lock()
         # Events do not say which call they are of; each ends the one that has been under way for longest.
         self._calls: Deque[ModelCall] = deque()
@@ -112,9 +118,16 @@ class _Hooks:
         except RunGuardError as error:
             # For a tool this only means "blocked", which the model ignores; the next model call ends the crew.
             raise HookAborted(str(error), source="runguard") from error
+        instead = self.run._instead(context.tool_name, context.tool_input) if self._tells else None
+        if instead is not None:
+            self._told[id(context.tool_input)] = instead
+            raise HookAborted(instead, source="runguard")
         _lets_run(self.run, context.tool_name)
 
     def after_tool(self, context: Any) -> str | None:
+        told = self._told.pop(id(context.tool_input), None)
+        if told is not None:
+            return told
         # CrewAI calls this for a blocked tool too.
         if self.run.tripped:
             return None

@@ -33,7 +33,7 @@ from runguard import _core
 from runguard.errors import InvalidInputError, TripError
 from runguard.run import ModelCall, Run, current_run
 
-from ._runs import OnTrip, RunLike, Runs, checked, within
+from ._runs import OnRepeat, OnTrip, RunLike, Runs, checked, tells, within
 from ._usage import Tokens, begin, begin_async, failed, settle
 
 __all__ = ["guard_agent", "guard_llm"]
@@ -45,9 +45,13 @@ Llm = TypeVar("Llm")
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("runguard_inside_llama_index_call", default=False)
 
 
-def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise") -> Agent:
-    """Puts a run around each `agent.run`, and gives the agent back."""
+def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise", on_repeat: OnRepeat = "run") -> Agent:
+    """Puts a run around each `agent.run`, and gives the agent back.
+
+    With `on_repeat="tell"` a call whose result the model has already is not run: its result is a sentence that says so.
+    """
     checked(on_trip)
+    tells_repeats = tells(on_repeat)
     if not callable(getattr(agent, "run", None)) or not callable(getattr(agent, "_call_tool", None)):
         raise InvalidInputError(f"guard_agent takes an agent of llama_index.core.agent.workflow, or an AgentWorkflow, not {agent!r}.")
     runs = Runs(run)
@@ -64,7 +68,7 @@ def guard_agent(agent: Agent, run: RunLike = None, *, on_trip: OnTrip = "raise")
     for member in (agent, *members.values()):
         call_tool = getattr(member, "_call_tool", None)
         if call_tool is not None:
-            _replace(member, "_call_tool", _guarded_tool(call_tool, on_trip))
+            _replace(member, "_call_tool", _guarded_tool(call_tool, on_trip, tells_repeats))
         llm = getattr(member, "llm", None)
         if llm is not None:
             _replace(member, "llm", guard_llm(llm, on_trip=on_trip))
@@ -91,7 +95,7 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 # Tools.
 
 
-def _guarded_tool(call_tool: Callable[..., Any], on_trip: OnTrip) -> Callable[..., Any]:
+def _guarded_tool(call_tool: Callable[..., Any], on_trip: OnTrip, tells_repeats: bool) -> Callable[..., Any]:
     @functools.wraps(call_tool)
     async def guarded(ctx: Any, tool: Any, tool_input: Any) -> Any:
         run = current_run()
@@ -105,6 +109,9 @@ def _guarded_tool(call_tool: Callable[..., Any], on_trip: OnTrip) -> Callable[..
                 raise
             # The model is not asked again, so this ends the agent.
             return ToolOutput(content=trip.message, tool_name=name, raw_input=tool_input, raw_output=trip.message, is_error=True)
+        instead = run._instead(name, tool_input) if tells_repeats else None
+        if instead is not None:
+            return ToolOutput(content=instead, tool_name=name, raw_input=tool_input, raw_output=instead)
         with within(run, name):
             output = await call_tool(ctx, tool, tool_input)
         error = str(output.content) if output.is_error else None
@@ -130,75 +137,102 @@ def _after_tool(run: Run, name: str, given: Any, result: Any, error: Any) -> Opt
 
 
 class _Asked:
-    """One call of an LLM."""
+    """One call of an LLM, in the order of things; the forms of an LLM differ only in how they wait for it."""
 
-    def __init__(self, llm: Any, kind: str, args: Any, kwargs: Dict[str, Any]) -> None:
-        self.llm, self.kind, self.args, self.kwargs = llm, kind, args, kwargs
+    def __init__(self, run: Run, llm: Any, kind: str, on_trip: OnTrip, kwargs: Dict[str, Any], args: Any) -> None:
+        self._run, self._llm, self._kind, self._on_trip, self._kwargs = run, llm, kind, on_trip, kwargs
         given = args[0] if args else kwargs.get("messages") or kwargs.get("prompt") or ""
         said = given if isinstance(given, str) else [_written(message) for message in given]
-        self.prompt = [said, kwargs.get("tools")]
-        self.model: str = llm.metadata.model_name
         longest = kwargs.get("max_tokens") or getattr(llm, "max_tokens", None)
-        self.longest = longest if isinstance(longest, int) and longest > 0 else None
+        self._model: str = llm.metadata.model_name
+        self._asked = (run, self._model, [said, kwargs.get("tools")], longest if isinstance(longest, int) and longest > 0 else None)
+        self._call: Optional[ModelCall] = None
         self._last: Any = None
         self._tokens: Optional[Tokens] = None
-        self._is_over = False
 
-    def streamed(self) -> _Asked:
-        if any(kind.__module__.startswith("llama_index.llms.openai.") and kind.__name__ == "OpenAI" for kind in type(self.llm).__mro__):
-            self.kwargs = {"stream_options": {"include_usage": True}, **self.kwargs}
-        return self
+    def begin(self) -> Any:
+        """None: it may be sent. Otherwise what stands for the answer of a model that is not asked."""
+        try:
+            self._call = begin(*self._asked)
+        except TripError as trip:
+            return self._ended(trip)
+        return None
 
-    def shortened(self, call: ModelCall) -> Dict[str, Any]:
-        call._is_sent = True
-        return self.kwargs if call.max_tokens is None else {**self.kwargs, "max_tokens": call.max_tokens}
+    async def begin_async(self) -> Any:
+        try:
+            self._call = await begin_async(*self._asked)
+        except TripError as trip:
+            return self._ended(trip)
+        return None
 
-    def came(self, answer: Any) -> None:
+    def _ended(self, trip: TripError) -> Any:
+        if self._on_trip == "raise":
+            raise trip
+        if self._kind == "complete":
+            return CompletionResponse(text=trip.message, delta=trip.message)
+        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=trip.message), delta=trip.message)
+
+    def sent(self, streams: bool = False) -> Dict[str, Any]:
+        """With what the LLM is called."""
+        kwargs = self._kwargs
+        if self._call is not None:
+            self._call._is_sent = True
+            if self._call.max_tokens is not None:
+                kwargs = {**kwargs, "max_tokens": self._call.max_tokens}
+        kinds = type(self._llm).__mro__
+        if streams and any(kind.__module__.startswith("llama_index.llms.openai.") and kind.__name__ == "OpenAI" for kind in kinds):
+            kwargs = {"stream_options": {"include_usage": True}, **kwargs}
+        return kwargs
+
+    def came(self, answer: Any) -> Any:
         """A whole answer, or the newest state of one that is streamed."""
         self._last = answer
         self._tokens = _tokens(answer) or self._tokens
+        return answer
 
-    def failed(self, call: ModelCall, error: BaseException) -> None:
-        self._is_over = True
+    # Both are told once, the first time; a stream is settled also where its reader has left it.
+
+    def failed(self, error: BaseException) -> None:
+        call, self._call = self._call, None
         failed(call, error)
 
-    def settle(self, call: ModelCall) -> None:
-        """Once; a stream comes here also where its reader has left it."""
-        if self._is_over:
+    def settle(self) -> None:
+        call, self._call = self._call, None
+        if call is None:
             return
-        self._is_over = True
         message = getattr(self._last, "message", None)
         came = _core.answer_size(_written(message) if message is not None else getattr(self._last, "text", "")) if self._tokens is None else 0
-        settle(call, self.model, self._tokens, came)
+        settle(call, self._model, self._tokens, came)
 
-    def ended(self, trip: TripError) -> Any:
-        """What stands for the answer of a model that was not asked."""
-        if self.kind == "complete":
-            return CompletionResponse(text=trip.message, delta=trip.message)
-        return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=trip.message), delta=trip.message)
+    async def failed_async(self, error: BaseException) -> None:
+        await self._run._aside(self.failed, error)
+
+    async def settle_async(self) -> None:
+        await self._run._aside(self.settle)
+
+
+def _asked(llm: Any, kind: str, on_trip: OnTrip, args: Any, kwargs: Dict[str, Any]) -> Optional[_Asked]:
+    """None: there is no run, or the call is a part of one that is told already."""
+    run = None if _inside.get() else current_run()
+    return None if run is None else _Asked(run, llm, kind, on_trip, kwargs, args)
 
 
 def _guarded(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTrip) -> Callable[..., Any]:
     @functools.wraps(send)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        run = None if _inside.get() else current_run()
-        if run is None:
+        asked = _asked(llm, kind, on_trip, args, kwargs)
+        if asked is None:
             return send(*args, **kwargs)
-        asked = _Asked(llm, kind, args, kwargs)
-        try:
-            call = begin(run, asked.model, asked.prompt, asked.longest)
-        except TripError as trip:
-            if on_trip == "raise":
-                raise
-            return asked.ended(trip)
+        instead = asked.begin()
+        if instead is not None:
+            return instead
         try:
             with _as_one_call():
-                answer = send(*args, **asked.shortened(call))
+                answer = asked.came(send(*args, **asked.sent()))
         except BaseException as error:
-            asked.failed(call, error)
+            asked.failed(error)
             raise
-        asked.came(answer)
-        asked.settle(call)
+        asked.settle()
         return answer
 
     return guarded
@@ -207,24 +241,19 @@ def _guarded(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTrip) -> 
 def _guarded_async(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTrip) -> Callable[..., Any]:
     @functools.wraps(send)
     async def guarded(*args: Any, **kwargs: Any) -> Any:
-        run = None if _inside.get() else current_run()
-        if run is None:
+        asked = _asked(llm, kind, on_trip, args, kwargs)
+        if asked is None:
             return await send(*args, **kwargs)
-        asked = _Asked(llm, kind, args, kwargs)
-        try:
-            call = await begin_async(run, asked.model, asked.prompt, asked.longest)
-        except TripError as trip:
-            if on_trip == "raise":
-                raise
-            return asked.ended(trip)
+        instead = await asked.begin_async()
+        if instead is not None:
+            return instead
         try:
             with _as_one_call():
-                answer = await send(*args, **asked.shortened(call))
+                answer = asked.came(await send(*args, **asked.sent()))
         except BaseException as error:
-            asked.failed(call, error)
+            await asked.failed_async(error)
             raise
-        asked.came(answer)
-        await run._aside(asked.settle, call)
+        await asked.settle_async()
         return answer
 
     return guarded
@@ -233,28 +262,24 @@ def _guarded_async(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTri
 def _guarded_stream(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTrip) -> Callable[..., Any]:
     @functools.wraps(send)
     def guarded(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        run = None if _inside.get() else current_run()
-        return send(*args, **kwargs) if run is None else told(run, _Asked(llm, kind, args, kwargs).streamed())
+        asked = _asked(llm, kind, on_trip, args, kwargs)
+        return send(*args, **kwargs) if asked is None else told(asked, args)
 
-    def told(run: Run, asked: _Asked) -> Iterator[Any]:
-        try:
-            call = begin(run, asked.model, asked.prompt, asked.longest)
-        except TripError as trip:
-            if on_trip == "raise":
-                raise
-            yield asked.ended(trip)
+    def told(asked: _Asked, args: Any) -> Iterator[Any]:
+        instead = asked.begin()
+        if instead is not None:
+            yield instead
             return
         try:
             with _as_one_call():
-                parts = send(*asked.args, **asked.shortened(call))
+                parts = send(*args, **asked.sent(streams=True))
             for part in parts:
-                asked.came(part)
-                yield part
+                yield asked.came(part)
         except Exception as error:
-            asked.failed(call, error)
+            asked.failed(error)
             raise
         finally:
-            asked.settle(call)
+            asked.settle()
 
     return guarded
 
@@ -262,29 +287,24 @@ def _guarded_stream(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTr
 def _guarded_stream_async(llm: Any, send: Callable[..., Any], kind: str, on_trip: OnTrip) -> Callable[..., Any]:
     @functools.wraps(send)
     async def guarded(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        run = None if _inside.get() else current_run()
-        return await send(*args, **kwargs) if run is None else told(run, _Asked(llm, kind, args, kwargs).streamed())
+        asked = _asked(llm, kind, on_trip, args, kwargs)
+        return await send(*args, **kwargs) if asked is None else told(asked, args)
 
-    async def told(run: Run, asked: _Asked) -> AsyncIterator[Any]:
-        try:
-            call = await begin_async(run, asked.model, asked.prompt, asked.longest)
-        except TripError as trip:
-            if on_trip == "raise":
-                raise
-            yield asked.ended(trip)
+    async def told(asked: _Asked, args: Any) -> AsyncIterator[Any]:
+        instead = await asked.begin_async()
+        if instead is not None:
+            yield instead
             return
         try:
             with _as_one_call():
-                parts = await send(*asked.args, **asked.shortened(call))
+                parts = await send(*args, **asked.sent(streams=True))
             async for part in parts:
-                asked.came(part)
-                yield part
-            await run._aside(asked.settle, call)
+                yield asked.came(part)
         except Exception as error:
-            asked.failed(call, error)
+            await asked.failed_async(error)
             raise
         finally:
-            asked.settle(call)
+            await asked.settle_async()
 
     return guarded
 

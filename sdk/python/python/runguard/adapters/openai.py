@@ -1,4 +1,4 @@
-"""Guards a plain `openai` client: chat completions and responses, sync and async, streamed or not.
+"""Guards a plain `openai` client: chat completions, responses, embeddings and the older completions, sync and async, streamed or not.
 
     from openai import OpenAI
     from runguard import Run
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, TypeVar
 
 from ._client import Reader, Route, ToolCall, ToolResult, Transcript, guard_client, parse_arguments
-from ._usage import Tokens, choices_of
+from ._usage import Tokens
 
 if TYPE_CHECKING:
     from runguard import Run
@@ -29,7 +29,7 @@ __all__ = ["guard_openai"]
 
 
 def routes() -> Dict[str, Route]:
-    return {"/chat/completions": _Chat(), "/responses": _Responses(), "/embeddings": _Embeddings()}
+    return {"/chat/completions": _Chat(), "/completions": _Completions(), "/responses": _Responses(), "/embeddings": _Embeddings()}
 
 
 def guard_openai(client: OpenAIClient, run: Run) -> OpenAIClient:
@@ -88,8 +88,8 @@ class _Chat(Route):
     def max_output(self, body: Mapping[str, Any]) -> Any:
         return body.get("max_completion_tokens") or body.get("max_tokens") or None
 
-    def choices(self, body: Mapping[str, Any]) -> int:
-        return choices_of(body.get("n"))
+    def choices(self, body: Mapping[str, Any]) -> Any:
+        return body.get("n")
 
     def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
         # Models that think refuse the older name, and servers that only speak like OpenAI may not know the newer one.
@@ -112,11 +112,7 @@ class _ChatReader(Reader):
         self._parts: Dict[Any, Dict[str, str]] = {}
 
     def take(self, event: Any) -> List[ToolCall]:
-        self.model = event.model or self.model
-        # The chunk with the usage need not say it.
-        self._tier = getattr(event, "service_tier", None) or self._tier
-        if getattr(event, "usage", None):
-            self.tokens, self.is_counted = _chat_tokens(event, self._tier), True
+        self._note(event)
         finished: List[ToolCall] = []
         for choice in event.choices:
             for delta in (choice.delta.tool_calls if choice.delta else None) or ():
@@ -131,11 +127,66 @@ class _ChatReader(Reader):
                     finished.append(ToolCall(part["id"], part["name"], parse_arguments(part["arguments"])))
         return finished
 
+    def _note(self, event: Any) -> None:
+        """Who answers, and what it used."""
+        self.model = event.model or self.model
+        # The chunk with the usage need not say it.
+        self._tier = getattr(event, "service_tier", None) or self._tier
+        if getattr(event, "usage", None):
+            self.tokens, self.is_counted = _chat_tokens(event, self._tier), True
+
     def came(self, event: Any) -> Any:
         return [choice.delta for choice in event.choices]
 
     def hides(self, event: Any) -> bool:
         return not self._usage_was_asked_for and not event.choices and getattr(event, "usage", None) is not None
+
+
+# What the API of completions writes where nobody says how much.
+_USUAL_COMPLETION = 16
+
+
+class _WithoutTools(Route):
+    def transcript(self, body: Mapping[str, Any]) -> Transcript:
+        return Transcript([], {})
+
+    def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
+        return dict(body)
+
+    def calls(self, answer: Any) -> List[ToolCall]:
+        return []
+
+
+class _Completions(_WithoutTools, _Chat):
+    """The older completions: a text goes on."""
+
+    def came(self, answer: Any) -> Any:
+        return [choice.text for choice in answer.choices]
+
+    def max_output(self, body: Mapping[str, Any]) -> Any:
+        return body.get("max_tokens") or _USUAL_COMPLETION
+
+    def choices(self, body: Mapping[str, Any]) -> Any:
+        # Of `best_of` all are written and paid, and each of several prompts has as many.
+        prompt = body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, (list, tuple)) and not all(isinstance(part, int) for part in prompt) else 1
+        each = [given for given in (body.get("n"), body.get("best_of")) if isinstance(given, int)]
+        return max(each, default=1) * prompts
+
+    def shortened(self, body: Dict[str, Any], max_output: int) -> Dict[str, Any]:
+        return {**body, "max_tokens": max_output}
+
+    def reader(self, asked_body: Mapping[str, Any]) -> Reader:
+        return _CompletionsReader(usage_was_asked_for=bool((asked_body.get("stream_options") or {}).get("include_usage")))
+
+
+class _CompletionsReader(_ChatReader):
+    def take(self, event: Any) -> List[ToolCall]:
+        self._note(event)
+        return []
+
+    def came(self, event: Any) -> Any:
+        return [choice.text for choice in event.choices]
 
 
 class _Responses(Route):
@@ -200,17 +251,8 @@ class _ResponsesReader(Reader):
         return getattr(event, "delta", None)
 
 
-class _Embeddings(Route):
-    """They have no tools, and nothing is written."""
-
-    def transcript(self, body: Mapping[str, Any]) -> Transcript:
-        return Transcript([], {})
-
-    def with_nudges(self, body: Mapping[str, Any], nudges: Mapping[str, str]) -> Dict[str, Any]:
-        return dict(body)
-
-    def calls(self, answer: Any) -> List[ToolCall]:
-        return []
+class _Embeddings(_WithoutTools):
+    """Nothing is written."""
 
     def tokens(self, answer: Any) -> Optional[Tokens]:
         usage = answer.usage

@@ -17,15 +17,26 @@ other calls of the answer would already be running. Handoffs count too: two agen
 Hooks cannot end a run politely, nor ask for a shorter answer.
 
 Streamed chat completions report their usage only with `ModelSettings(include_usage=True)`; without, it is estimated by the answer's size.
-To give nudges to the model as well: `run_config=RunConfig(call_model_input_filter=hooks.add_nudges)`.
+With `on_repeat="tell"` a call of a function tool of the agent whose result the model has already is not run: its result is a sentence that says
+so. It comes as the SDK's own input guardrail of the tool, which tools of MCP servers do not have: those run. To give nudges to the model as well: `run_config=RunConfig(call_model_input_filter=hooks.add_nudges)`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
-from agents import Agent, ModelResponse, RunContextWrapper, RunHooks, Tool
+from agents import (
+    Agent,
+    FunctionTool,
+    ModelResponse,
+    RunContextWrapper,
+    RunHooks,
+    Tool,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolInputGuardrailData,
+)
 from agents.models import get_default_model
 from agents.run import CallModelData, ModelInputData
 from agents.tool_context import ToolContext
@@ -34,7 +45,7 @@ from runguard import _core
 from runguard.run import ModelCall, Run
 
 from ._client import REMEMBERED_CALLS, parse_arguments
-from ._runs import RunLike, Runs
+from ._runs import OnRepeat, RunLike, Runs, tells
 from ._usage import Tokens, begin_async, settle
 from .openai import response_call
 
@@ -44,16 +55,19 @@ __all__ = ["RunGuardHooks"]
 class RunGuardHooks(RunHooks[Any]):
     """Puts a run around the model calls and tool calls of each `Runner.run`."""
 
-    def __init__(self, run: RunLike = None, *, model: Optional[str] = None) -> None:
+    def __init__(self, run: RunLike = None, *, model: Optional[str] = None, on_repeat: OnRepeat = "run") -> None:
         """`model` is the name to price by, for when the one used is not the agent's own (a `RunConfig` can replace it)."""
         self.run = run if isinstance(run, Run) else None
         self._runs = Runs(run)
         self._model = model
+        self._tells = tells(on_repeat)
         self._nudges: OrderedDict[str, str] = OrderedDict()
 
     async def on_llm_start(
         self, context: RunContextWrapper[Any], agent: Agent[Any], system_prompt: Optional[str] = None, input_items: Any = None
     ) -> None:
+        if self._tells:
+            _let_tell(agent)
         # One that is still there failed.
         _take_call(context, release=True)
         name = self._model or _name_of(agent)
@@ -74,6 +88,9 @@ class RunGuardHooks(RunHooks[Any]):
         for item in response.output:
             for asked in response_call(item):
                 await run._aside(run.before_tool, asked.tool, asked.args)
+                instead = run._instead(asked.tool, asked.args) if self._tells else None
+                if instead is not None:
+                    _sentences(context)[asked.id] = instead
 
     async def on_tool_start(self, context: RunContextWrapper[Any], agent: Any, tool: Tool) -> None:
         # Counted already; this is for a run that another agent sharing it has tripped meanwhile.
@@ -104,6 +121,27 @@ class RunGuardHooks(RunHooks[Any]):
             return item
         output = item["output"]
         return {**item, "output": f"{output}\n\n{nudge}" if isinstance(output, str) else [*output, {"type": "input_text", "text": nudge}]}
+
+
+def _sentences(context: RunContextWrapper[Any]) -> Dict[str, str]:
+    """What the model is told in place of a result, by the call. The usage is the one object that a call's context has of its run."""
+    sentences: Dict[str, str] = context.usage.__dict__.setdefault("_runguard_told", {})
+    return sentences
+
+
+def _tell(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+    told = _sentences(data.context).pop(data.context.tool_call_id, None)
+    return ToolGuardrailFunctionOutput.allow() if told is None else ToolGuardrailFunctionOutput.reject_content(told)
+
+
+# One for all tools and hooks: a tool that serves many runs has it once.
+_TELLING: ToolInputGuardrail[Any] = ToolInputGuardrail(guardrail_function=_tell, name="runguard")
+
+
+def _let_tell(agent: Agent[Any]) -> None:
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool) and _TELLING not in (tool.tool_input_guardrails or ()):
+            tool.tool_input_guardrails = [*(tool.tool_input_guardrails or ()), _TELLING]
 
 
 def _take_call(context: Any, release: bool = False) -> Optional[ModelCall]:

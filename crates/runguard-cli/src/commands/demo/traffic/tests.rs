@@ -11,8 +11,8 @@ use std::sync::{LazyLock, Mutex};
 use tokio::runtime::Runtime;
 
 const BASE: Timestamp = Timestamp::from_millis(1_780_000_000_000);
-/// Reasons no demo can show: it shares its states with nobody.
-const CANNOT_OCCUR: &[Reason] = &[Reason::StateUnavailable];
+/// Reasons no demo can show: it shares its states with nobody, and nobody stops a run by hand.
+const CANNOT_OCCUR: &[Reason] = &[Reason::StateUnavailable, Reason::RunStopped];
 
 /// One for all tests, as a service has one: an answer comes home through the runtime it was asked in.
 static RUNTIME: LazyLock<Runtime> =
@@ -212,7 +212,7 @@ fn the_past_has_its_rhythm_and_one_bad_release() {
     let release = 7 * DAY_MILLIS * 6 / 10;
     let usual = retries(release - DAY_MILLIS, release - DAY_MILLIS + 8 * HOUR_MILLIS);
     assert!(retries(release, release + 8 * HOUR_MILLIS) > 5 * usual.max(1));
-    assert!(Plan::history(4, 29, &default_mix()).len() < 4_000, "a month is not longer than a week");
+    assert!(Plan::history(4, 29, &default_mix()).len() < 6_000, "a month is not longer than a week");
 }
 
 /// Answers as written, and keeps what it was sent.

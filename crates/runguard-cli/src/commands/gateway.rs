@@ -1,0 +1,52 @@
+//! `runguard gateway`: the guard service with the routes of the providers, for agents that change one variable and no code.
+
+use super::serve::Serve;
+use crate::failure::Failure;
+use clap::Args;
+use serde_json::{Value, json};
+
+/// What stands in front of the providers.
+#[derive(Debug, Args)]
+pub(crate) struct Gateway {
+    #[command(flatten)]
+    serve: Serve,
+    /// Where questions to /openai/v1 go: OpenAI, or any service that speaks like it [default: api.openai.com]
+    #[arg(long, env = "RUNGUARD_GATEWAY_OPENAI", value_name = "URL")]
+    openai: Option<String>,
+    /// Where questions to /anthropic go [default: api.anthropic.com]
+    #[arg(long, env = "RUNGUARD_GATEWAY_ANTHROPIC", value_name = "URL")]
+    anthropic: Option<String>,
+    /// Where questions to /bedrock go, signed with the AWS credentials of the environment [default: Bedrock of the region]
+    #[arg(long, env = "RUNGUARD_GATEWAY_BEDROCK", value_name = "URL")]
+    bedrock: Option<String>,
+    /// Dollars that one run may spend [default: no limit]
+    #[arg(long, value_name = "USD")]
+    max_usd_per_run: Option<f64>,
+    /// Dollars that all runs together may spend in a day [default: no limit]
+    #[arg(long, value_name = "USD")]
+    max_usd_per_day: Option<f64>,
+    /// Dollars that all runs together may spend in a month [default: no limit]
+    #[arg(long, value_name = "USD")]
+    max_usd_per_month: Option<f64>,
+}
+
+impl Gateway {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let Self { serve, openai, anthropic, bedrock, max_usd_per_run, max_usd_per_day, max_usd_per_month } = self;
+        let flags: [(&[&'static str], Option<Value>, &'static str); 7] = [
+            (&["gateway", "enabled"], Some(true.into()), "gateway"),
+            (&["gateway", "upstreams", "openai", "url"], openai.map(Value::from), "--openai"),
+            (&["gateway", "upstreams", "anthropic", "url"], anthropic.map(Value::from), "--anthropic"),
+            (&["gateway", "upstreams", "bedrock", "url"], bedrock.map(Value::from), "--bedrock"),
+            (&["guards", "budget", "max_usd"], max_usd_per_run.map(|usd| json!(usd)), "--max-usd-per-run"),
+            (&["guards", "budget", "scopes", "tenant", "day", "max_usd"], max_usd_per_day.map(|usd| json!(usd)), "--max-usd-per-day"),
+            (&["guards", "budget", "scopes", "tenant", "month", "max_usd"], max_usd_per_month.map(|usd| json!(usd)), "--max-usd-per-month"),
+        ];
+        for (_, value, flag) in &flags {
+            if value.as_ref().and_then(Value::as_f64).is_some_and(|usd| usd <= 0.0) {
+                return Err(Failure::Usage(format!("{flag} must be more than 0; leave it out for no limit")));
+            }
+        }
+        serve.run_with(flags.into_iter().filter_map(|(path, value, flag)| Some((path.to_vec(), value?, flag))).collect())
+    }
+}

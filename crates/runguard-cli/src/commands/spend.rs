@@ -1,0 +1,100 @@
+//! `runguard spend`: what model calls cost, and what is left of the budgets.
+
+use super::{RangeArgs, WEEK};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+use clap::Args;
+use comfy_table::{Cell, CellAlignment};
+use runguard_insight::insight::spend::{BudgetStands, By, Spent, Sum};
+use serde_json::Value;
+
+/// Entries that are shown to people.
+const MOST_ENTRIES: usize = 30;
+
+#[derive(Debug, Args)]
+pub(crate) struct Spend {
+    #[command(flatten)]
+    client: Client,
+    #[command(flatten)]
+    range: RangeArgs,
+    /// What sums are made by
+    #[arg(long, default_value = "day", value_parser = output::values(By::ALL.map(|by| (by.code(), by.about()))))]
+    by: String,
+    /// Whose days, such as Europe/Berlin [default: that of the budgets]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Spend {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let mut query = self.range.query(WEEK);
+        query.push(("by", self.by.clone()));
+        query.extend(self.time_zone.map(|zone| ("time_zone", zone)));
+        let answer: Value = self.client.get("/v1/spend", &query)?;
+        if self.json {
+            return output::json(&answer);
+        }
+        let spent: Spent = output::read(answer)?;
+        let mut table = output::table(&[&self.by, "calls", "refused", "input", "output", "cached", "dollars"]);
+        let entries = spent.groups.first().map(|group| group.entries.as_slice()).unwrap_or_default();
+        let shown = if self.by == By::Day.code() { &entries[entries.len().saturating_sub(MOST_ENTRIES)..] } else { entries };
+        for entry in shown.iter().take(MOST_ENTRIES) {
+            let name = if entry.name.is_empty() { "–".to_owned() } else { output::clean(&entry.name) };
+            table.add_row([Cell::new(output::short(&name, 30))].into_iter().chain(numbers(&entry.sum)));
+        }
+        if entries.is_empty() {
+            output::line("No model call was paid for or refused in this time.")?;
+        } else {
+            table.add_row([Cell::new("all")].into_iter().chain(numbers(&spent.total)));
+            output::show(table)?;
+        }
+        if let Some(saved) = spent.total.saved_usd.filter(|saved| *saved > 0.0) {
+            output::line(&format!("\nSaved by refusals: about {}, at what a call cost on average.", dollars(saved)))?;
+        }
+        if !spent.budgets.is_empty() {
+            output::line("")?;
+            output::show(budgets(&spent.budgets))?;
+        }
+        output::behind(spent.behind_rows);
+        Ok(())
+    }
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn numbers(sum: &Sum) -> [Cell; 6] {
+    let input = sum.input_tokens + sum.cache_write_tokens;
+    let counts = [sum.calls, sum.refused, input, sum.output_tokens, sum.cached_tokens].map(output::short_count);
+    let [calls, refused, input, output, cached] = counts.map(right);
+    [calls, refused, input, output, cached, right(dollars(sum.usd))]
+}
+
+/// Small amounts are most of them: as many digits as they need.
+pub(crate) fn dollars(usd: f64) -> String {
+    if usd == 0.0 || usd >= 1.0 { format!("${usd:.2}") } else { format!("${usd:.4}") }
+}
+
+fn budgets(stand: &[BudgetStands]) -> comfy_table::Table {
+    let mut table = output::table(&["budget", "of", "spent", "reserved", "left", "limit", "begins anew"]);
+    for budget in stand {
+        let figures = &budget.figures;
+        let [spent, reserved, left, limit] = if figures.limit_usd.is_some() || figures.limit_tokens.is_none() {
+            let maybe = |usd: Option<f64>| usd.map_or_else(|| "–".to_owned(), dollars);
+            [dollars(figures.spent_usd), dollars(figures.reserved_usd), maybe(figures.remaining_usd), maybe(figures.limit_usd)]
+        } else {
+            let tokens = |count: Option<u64>| count.map_or_else(|| "–".to_owned(), |count| format!("{} tok", output::short_count(count)));
+            [Some(figures.spent_tokens), Some(figures.reserved_tokens), figures.remaining_tokens, figures.limit_tokens].map(tokens)
+        };
+        let whose = [budget.name.as_str(), budget.tenant.as_str()].into_iter().find(|name| !name.is_empty()).unwrap_or("all");
+        let renews = budget.renews_at.as_deref().map_or("never", |at| at.get(..16).unwrap_or(at)).replace('T', " ");
+        let names = [output::clean(&budget.scope), output::short(&output::clean(whose), 20)].map(Cell::new);
+        table.add_row(names.into_iter().chain([spent, reserved, left, limit].map(right)).chain([Cell::new(renews)]));
+    }
+    table
+}

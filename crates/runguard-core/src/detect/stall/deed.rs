@@ -1,0 +1,269 @@
+//! What a call does, as far as its arguments tell: whether it looks, runs something, or changes a file, and what of it.
+//!
+//! A detector that knows calls by fingerprints alone takes every edit for progress. What it needs to see a file put back is
+//! little: which file, and a number for what is in it. That number is the sum of the lines' hashes, so an edit adds those of
+//! the new lines and takes away those of the old ones: whoever undoes it comes back to the number that was there before,
+//! whatever else of the file was quoted, and without anybody having read the file.
+
+mod shell;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Arguments longer than this are not looked into: what they do is not known.
+const LONGEST: usize = 1 << 20;
+
+/// What a call does. Files and what is in them are fingerprints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// The arguments do not tell, or are not at hand.
+    #[default]
+    Unknown,
+    /// Reads, lists or searches.
+    Looks,
+    /// Runs something: a test, a script, a build.
+    Runs,
+    /// Changes something, and what it leaves is not known.
+    Changes,
+    /// Leaves this in the file.
+    Writes {
+        /// Which file.
+        file: u64,
+        /// What is in it then; 0 is what was there when the run began.
+        leaves: u64,
+    },
+    /// Puts lines in the place of others.
+    Edits {
+        /// Which file.
+        file: u64,
+        /// What is added to what was in it.
+        by: u64,
+    },
+    /// Takes back the last change.
+    Undoes {
+        /// Of which file.
+        file: u64,
+    },
+    /// Brings every file back to what it was when the run began.
+    Restores,
+}
+
+impl Deed {
+    /// Of a call, by its arguments as JSON text.
+    pub fn of(tool: &str, arguments: &str) -> Self {
+        if arguments.len() > LONGEST {
+            return Self::Unknown;
+        }
+        serde_json::from_str::<Arguments<'_>>(arguments).map_or(Self::Unknown, |arguments| arguments.deed(tool))
+    }
+
+    /// As one text, to be sent: `looks`, `writes 9f2c 77ab`.
+    pub fn text(self) -> String {
+        match self {
+            Self::Unknown => String::new(),
+            Self::Looks => "looks".to_owned(),
+            Self::Runs => "runs".to_owned(),
+            Self::Changes => "changes".to_owned(),
+            Self::Writes { file, leaves } => format!("writes {file:x} {leaves:x}"),
+            Self::Edits { file, by } => format!("edits {file:x} {by:x}"),
+            Self::Undoes { file } => format!("undoes {file:x}"),
+            Self::Restores => "restores".to_owned(),
+        }
+    }
+
+    /// Of such a text; of anything else nothing is known.
+    pub fn from_text(text: &str) -> Self {
+        let number = |word: &str| u64::from_str_radix(word, 16).ok();
+        let known = match text.split(' ').collect::<Vec<_>>()[..] {
+            ["looks"] => Some(Self::Looks),
+            ["runs"] => Some(Self::Runs),
+            ["changes"] => Some(Self::Changes),
+            ["writes", file, leaves] => number(file).zip(number(leaves)).map(|(file, leaves)| Self::Writes { file, leaves }),
+            ["edits", file, by] => number(file).zip(number(by)).map(|(file, by)| Self::Edits { file, by }),
+            ["undoes", file] => number(file).map(|file| Self::Undoes { file }),
+            ["restores"] => Some(Self::Restores),
+            _ => None,
+        };
+        known.unwrap_or_default()
+    }
+
+    /// Whether it leaves something else than was there.
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::Unknown | Self::Looks | Self::Runs => false,
+            Self::Changes | Self::Writes { .. } | Self::Edits { .. } | Self::Undoes { .. } | Self::Restores => true,
+        }
+    }
+}
+
+/// The arguments that editors, shells and readers take, by the names that are in use.
+#[derive(Deserialize)]
+struct Arguments<'a> {
+    #[serde(borrow, alias = "file_path", alias = "filename", alias = "file", alias = "target_file", alias = "filepath")]
+    path: Option<&'a RawValue>,
+    #[serde(borrow, alias = "cmd", alias = "script")]
+    command: Option<&'a RawValue>,
+    #[serde(borrow, alias = "file_text", alias = "contents")]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, alias = "old_string", alias = "old_text")]
+    old_str: Option<&'a RawValue>,
+    #[serde(borrow, alias = "new_string", alias = "new_text", alias = "insert_text")]
+    new_str: Option<&'a RawValue>,
+    #[serde(borrow, alias = "diff", alias = "input")]
+    patch: Option<&'a RawValue>,
+}
+
+impl Arguments<'_> {
+    fn deed(&self, tool: &str) -> Deed {
+        let command = text(self.command);
+        let Some(path) = text(self.path) else {
+            return match (command, text(self.patch)) {
+                (Some(command), _) => shell::deed(&command),
+                (None, Some(patch)) if tool.contains("patch") || tool.contains("diff") => patched(&patch),
+                (None, _) => by_name(tool),
+            };
+        };
+        let file = xxh3_64(path.as_bytes());
+        let (old, new, content) = (text(self.old_str), text(self.new_str), text(self.content));
+        match (command.as_deref(), old, new, content) {
+            (Some("view" | "read" | "open"), ..) => Deed::Looks,
+            (Some("undo_edit" | "undo"), ..) => Deed::Undoes { file },
+            (Some("create" | "write"), _, _, Some(content)) => Deed::Writes { file, leaves: lines(&content) },
+            (Some("insert"), _, Some(new), _) => Deed::Edits { file, by: lines(&new) },
+            (_, Some(old), new, _) => Deed::Edits { file, by: lines(new.as_deref().unwrap_or_default()).wrapping_sub(lines(&old)) },
+            (None, None, _, Some(content)) if writes(tool) => Deed::Writes { file, leaves: lines(&content) },
+            (Some(command), ..) if command.contains(' ') => shell::deed(command),
+            (Some(_), ..) => Deed::Unknown,
+            (None, ..) => by_name(tool),
+        }
+    }
+}
+
+/// A number for what is in a text: the same however its lines are ordered, so that changes to it can be added and taken away.
+fn lines(text: &str) -> u64 {
+    text.lines().map(str::trim_end).filter(|line| !line.is_empty()).fold(0, |sum, line| sum.wrapping_add(xxh3_64(line.as_bytes())))
+}
+
+/// Of a patch, unified or as `apply_patch` takes it, for its first file.
+fn patched(patch: &str) -> Deed {
+    let mut file = None;
+    let mut by = 0_u64;
+    for line in patch.lines() {
+        let named =
+            ["*** Update File: ", "*** Add File: ", "*** Delete File: ", "+++ b/", "+++ "].iter().find_map(|head| line.strip_prefix(head));
+        if let Some(name) = named {
+            file = file.or_else(|| Some(xxh3_64(name.trim().as_bytes())));
+        } else if line.starts_with("--- ") || line.starts_with("***") {
+        } else if let Some(added) = line.strip_prefix('+') {
+            by = by.wrapping_add(lines(added));
+        } else if let Some(removed) = line.strip_prefix('-') {
+            by = by.wrapping_sub(lines(removed));
+        }
+    }
+    file.map_or(Deed::Changes, |file| Deed::Edits { file, by })
+}
+
+/// Names of tools that only look, by how they begin.
+const LOOKS: [&str; 14] =
+    ["read", "view", "list", "ls", "search", "grep", "glob", "find", "get", "fetch", "browse", "cat", "open_file", "look"];
+
+fn by_name(tool: &str) -> Deed {
+    let name = tool.rsplit(['.', ':', '/']).next().unwrap_or(tool).to_ascii_lowercase();
+    if LOOKS.iter().any(|begin| name.strip_prefix(begin).is_some_and(|rest| rest.is_empty() || !rest.starts_with(char::is_alphanumeric))) {
+        Deed::Looks
+    } else {
+        Deed::Unknown
+    }
+}
+
+fn writes(tool: &str) -> bool {
+    let tool = tool.to_ascii_lowercase();
+    ["write", "create", "save", "edit"].iter().any(|word| tool.contains(word))
+}
+
+fn text(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<Text<'_>>(raw?.get()).ok().map(|Text(text)| text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn deed(tool: &str, arguments: &Value) -> Deed {
+        Deed::of(tool, &arguments.to_string())
+    }
+
+    fn by(deed: Deed) -> u64 {
+        let Deed::Edits { by, .. } = deed else { panic!("an edit: {deed:?}") };
+        by
+    }
+
+    #[test]
+    fn an_edit_and_its_inverse_add_up_to_nothing() {
+        let there =
+            deed("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "x = 1\n", "new_str": "x = 2\n"}));
+        let back = deed(
+            "edit",
+            &json!({"file_path": "/a.py", "old_string": "def f():\n    pass\nx = 2", "new_string": "def f():\n    pass\nx = 1"}),
+        );
+        assert_eq!(by(there).wrapping_add(by(back)), 0, "what else was quoted does not matter");
+        let patch =
+            deed("apply_patch", &json!({"input": "*** Begin Patch\n*** Update File: /a.py\n@@\n def f():\n-x = 2\n+x = 1\n*** End Patch"}));
+        assert_eq!(by(patch), by(back));
+        let inserted = deed("str_replace_editor", &json!({"command": "insert", "path": "/a.py", "insert_line": 3, "new_str": "y"}));
+        let removed = deed("str_replace_editor", &json!({"command": "str_replace", "path": "/a.py", "old_str": "y"}));
+        assert_eq!(by(inserted).wrapping_add(by(removed)), 0);
+    }
+
+    #[test]
+    fn a_written_file_is_known_whole() {
+        let written = deed("write_file", &json!({"path": "a", "content": "1\n2\n"}));
+        assert_eq!(written, deed("str_replace_editor", &json!({"command": "create", "path": "a", "file_text": "1\n2"})));
+        assert_eq!(written, deed("execute_bash", &json!({"command": "cat > a <<'EOF'\n1\n2\nEOF"})));
+        assert_ne!(written, deed("write_file", &json!({"path": "a", "content": "1\n3\n"})));
+        assert_ne!(written, deed("write_file", &json!({"path": "b", "content": "1\n2\n"})));
+    }
+
+    #[test]
+    fn what_is_sent_as_text_comes_back() {
+        let file = u64::MAX;
+        for deed in [
+            Deed::Unknown,
+            Deed::Looks,
+            Deed::Runs,
+            Deed::Changes,
+            Deed::Writes { file, leaves: 0 },
+            Deed::Edits { file, by: 7 },
+            Deed::Undoes { file },
+            Deed::Restores,
+        ] {
+            assert_eq!(Deed::from_text(&deed.text()), deed);
+        }
+        for text in ["writes", "writes x 1", "edits 1", "sings", "looks "] {
+            assert_eq!(Deed::from_text(text), Deed::Unknown, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_only_looks_changes_nothing() {
+        for (tool, arguments) in [
+            ("str_replace_editor", json!({"command": "view", "path": "/a.py", "view_range": [1, 20]})),
+            ("read_file", json!({"path": "/a.py"})),
+            ("mcp.files/list_directory", json!({"path": "/"})),
+            ("search", json!({"query": "x"})),
+        ] {
+            assert_eq!(deed(tool, &arguments), Deed::Looks, "{tool} {arguments}");
+        }
+        for (tool, arguments) in [("getter_of_orders", json!({"id": 1})), ("book_flight", json!({"content": "x"})), ("x", json!([1]))] {
+            assert_eq!(deed(tool, &arguments), Deed::Unknown, "{tool} {arguments}");
+        }
+        assert_eq!(Deed::of("write_file", "no json"), Deed::Unknown);
+        assert!(deed("str_replace_editor", &json!({"command": "undo_edit", "path": "/a.py"})).changes());
+    }
+}

@@ -1,0 +1,238 @@
+//! What is remembered beside the pairs: what files held, and what checks gave.
+//!
+//! All of it counts whatever the thresholds are, so that a state is the same under all settings.
+
+use super::deed::Deed;
+
+/// States of files that are remembered, the oldest first. Beyond them the oldest is forgotten.
+const FILE_STATES: usize = 40;
+/// Calls whose outcome is followed across changes.
+const CHECKS: usize = 24;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Memory {
+    /// Changes that succeeded.
+    changes: u32,
+    /// What files held after each change: the file, and a number for what was in it.
+    files: Vec<(u64, u64)>,
+    /// The least recent first.
+    checks: Vec<Check>,
+    /// What the latest looks gave, when they gave the same.
+    same: Same,
+}
+
+/// A call, and how often it gave the same although something was changed in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Check {
+    call: u64,
+    gave: u64,
+    times: u32,
+    /// How many changes there were when it was made.
+    changes: u32,
+}
+
+/// Looks of one tool in a row that gave the same for other arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Same {
+    tool: u64,
+    gave: u64,
+    /// Of the call before.
+    call: u64,
+    times: u32,
+}
+
+impl Memory {
+    /// Whether nothing is in it, as in a state from before there was one.
+    fn is_new(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.files.clear();
+        self.checks.clear();
+        (self.changes, self.same) = (0, Same::default());
+    }
+
+    /// How often a call gave the same again, each time after a change; 1 the first time. Only what this call adds counts: 0
+    /// when nothing was changed since it was last made.
+    pub(super) fn tried(&mut self, call: u64, gave: u64) -> u32 {
+        let known = self.checks.iter().position(|check| check.call == call).map(|place| self.checks.remove(place));
+        if known.is_none() && self.checks.len() == CHECKS {
+            self.checks.remove(0);
+        }
+        let (mut check, mut counted) = (Check { call, gave, times: 1, changes: self.changes }, 1);
+        if let Some(known) = known.filter(|known| known.gave == gave) {
+            let moved = known.changes != self.changes;
+            check.times = known.times.saturating_add(u32::from(moved));
+            counted = if moved { check.times } else { 0 };
+        }
+        self.checks.push(check);
+        counted
+    }
+
+    /// How many looks in a row gave this, each for other arguments.
+    pub(super) fn looked(&mut self, tool: u64, call: u64, gave: u64) -> u32 {
+        let before = self.same;
+        let is_same = (before.tool, before.gave) == (tool, gave);
+        let times = if is_same { before.times + u32::from(before.call != call) } else { 1 };
+        self.same = Same { tool, gave, call, times };
+        if is_same && before.call == call { 0 } else { times }
+    }
+
+    /// Takes a change that succeeded, and says how often its file was put back to what it had been before; 0 when it was not
+    /// this time.
+    pub(super) fn changed(&mut self, deed: Deed) -> u32 {
+        self.changes = self.changes.saturating_add(1);
+        // Whoever looks, changes and looks again does not only look.
+        self.same = Same::default();
+        let (file, left) = match deed {
+            Deed::Unknown | Deed::Looks | Deed::Runs | Deed::Changes => return 0,
+            Deed::Writes { file, leaves } => (file, leaves),
+            Deed::Edits { file, by } => (file, self.holds(file).wrapping_add(by)),
+            Deed::Undoes { file } => (file, self.held_before(file)),
+            Deed::Restores => return self.restored(),
+        };
+        self.left(file, left)
+    }
+
+    fn restored(&mut self) -> u32 {
+        let mut files: Vec<u64> = self.files.iter().map(|(file, _)| *file).collect();
+        files.sort_unstable();
+        files.dedup();
+        files.into_iter().map(|file| self.left(file, 0)).max().unwrap_or(0)
+    }
+
+    fn left(&mut self, file: u64, state: u64) -> u32 {
+        if state == self.holds(file) {
+            return 0;
+        }
+        if self.files.len() == FILE_STATES {
+            self.files.remove(0);
+        }
+        let is_back = state == 0 || self.files.contains(&(file, state));
+        self.files.push((file, state));
+        if is_back { self.put_back() } else { 0 }
+    }
+
+    /// How often the file that was changed last came back to a state it had been in.
+    pub(super) fn put_back(&self) -> u32 {
+        let Some((file, _)) = self.files.last() else { return 0 };
+        let came_back = |(at, held): (usize, &(u64, u64))| held.0 == *file && (held.1 == 0 || self.files[..at].contains(held));
+        self.files.iter().enumerate().filter(|held| came_back(*held)).count() as u32
+    }
+
+    /// How often the latest check gave the same.
+    pub(super) fn unmoved(&self) -> u32 {
+        self.checks.last().map_or(0, |check| check.times)
+    }
+
+    /// How many of the latest looks gave the same.
+    pub(super) const fn same_result(&self) -> u32 {
+        self.same.times
+    }
+
+    /// What a file holds now; 0 when it was not changed.
+    fn holds(&self, file: u64) -> u64 {
+        self.files.iter().rev().find(|(known, _)| *known == file).map_or(0, |(_, state)| *state)
+    }
+
+    fn held_before(&self, file: u64) -> u64 {
+        self.files.iter().rev().filter(|(known, _)| *known == file).nth(1).map_or(0, |(_, state)| *state)
+    }
+
+    /// As words; none when nothing is in it.
+    pub(super) fn pack(&self) -> Vec<u64> {
+        if self.is_new() {
+            return Vec::new();
+        }
+        let counts = u64::from(self.changes) << 32 | (self.files.len() as u64) << 8 | self.checks.len() as u64;
+        let Same { tool, gave, call, times } = self.same;
+        let mut words = vec![counts, tool, gave, call, u64::from(times)];
+        words.extend(self.files.iter().flat_map(|(file, state)| [*file, *state]));
+        words
+            .extend(self.checks.iter().flat_map(|check| [check.call, check.gave, u64::from(check.times) << 32 | u64::from(check.changes)]));
+        words
+    }
+
+    /// Of words that were packed. `None` when some are missing.
+    pub(super) fn unpack(words: &[u64]) -> Option<Self> {
+        let [counts, tool, gave, call, times, rest @ ..] = words else { return words.is_empty().then(Self::default) };
+        let (files, checks) = rest.split_at_checked(2 * (counts >> 8 & 0xff) as usize)?;
+        if checks.len() != 3 * (counts & 0xff) as usize {
+            return None;
+        }
+        Some(Self {
+            changes: (counts >> 32) as u32,
+            files: files.chunks_exact(2).take(FILE_STATES).map(|pair| (pair[0], pair[1])).collect(),
+            checks: checks
+                .chunks_exact(3)
+                .take(CHECKS)
+                .map(|check| Check { call: check[0], gave: check[1], times: (check[2] >> 32) as u32, changes: check[2] as u32 })
+                .collect(),
+            same: Same { tool: *tool, gave: *gave, call: *call, times: *times as u32 },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 7;
+
+    fn edit(by: u64) -> Deed {
+        Deed::Edits { file: A, by }
+    }
+
+    #[test]
+    fn a_file_that_is_put_back_is_counted_each_time() {
+        let mut memory = Memory::default();
+        let back = 5_u64.wrapping_neg();
+        let counts: Vec<u32> = [edit(5), edit(back), edit(5), edit(back), edit(9)].into_iter().map(|deed| memory.changed(deed)).collect();
+        assert_eq!(counts, [0, 1, 2, 3, 0]);
+        assert_eq!(memory.changed(Deed::Undoes { file: A }), 4, "what was there before the last change");
+        assert_eq!(memory.changed(Deed::Writes { file: A, leaves: 0 }), 0, "it holds that already");
+        assert_eq!(memory.changed(Deed::Writes { file: 8, leaves: 3 }), 0);
+        assert_eq!(memory.changed(Deed::Restores), 1, "of the other file for the first time");
+    }
+
+    #[test]
+    fn a_check_counts_once_a_change_and_another_outcome_begins_anew() {
+        let mut memory = Memory::default();
+        assert_eq!((memory.tried(1, 1), memory.tried(1, 1)), (1, 0), "nothing was changed");
+        for times in 2..5 {
+            memory.changed(Deed::Changes);
+            assert_eq!(memory.tried(1, 1), times);
+        }
+        memory.changed(Deed::Changes);
+        assert_eq!((memory.tried(1, 2), memory.tried(2, 2)), (1, 1));
+        for call in 10..10 + CHECKS as u64 {
+            memory.tried(call, 1);
+        }
+        memory.changed(Deed::Changes);
+        assert_eq!(memory.tried(1, 2), 1, "it was forgotten");
+    }
+
+    #[test]
+    fn looks_that_give_the_same_for_other_arguments_are_counted() {
+        let mut memory = Memory::default();
+        let looks = [(1, 1, 9), (1, 2, 9), (1, 2, 9), (1, 3, 9), (1, 4, 8), (2, 5, 8)];
+        assert_eq!(looks.map(|(tool, call, gave)| memory.looked(tool, call, gave)), [1, 2, 0, 3, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        let mut memory = Memory::default();
+        assert_eq!((memory.pack(), Memory::unpack(&[])), (Vec::new(), Some(Memory::default())));
+        for number in 0..100 {
+            memory.changed(Deed::Writes { file: number % 3, leaves: number });
+            memory.tried(number, 1);
+            memory.looked(1, number, 1);
+        }
+        let words = memory.pack();
+        assert!(words.len() < 256, "{}", words.len());
+        assert_eq!(Memory::unpack(&words), Some(memory));
+        assert_eq!(Memory::unpack(&words[..words.len() - 1]), None);
+        assert_eq!(Memory::unpack(&words[..3]), None);
+    }
+}

@@ -1,0 +1,367 @@
+//! What makes a stall, and what follows from it: rules, rungs, presets for kinds of agents.
+
+use super::{MAX_PERIOD, MAX_WINDOW, Verdict};
+use crate::limits::{InvalidSetting, setters};
+use crate::reason::Reason;
+use serde::{Deserialize, Serialize};
+
+const MAX_NUDGES: u32 = 16;
+
+/// How far the ladder has been climbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// Nothing is wrong.
+    #[default]
+    GoOn,
+    /// Noted, nothing else.
+    Observe,
+    /// Tell the model.
+    Steer,
+    /// Do not run the call; tell the model.
+    Block,
+    /// End the run.
+    Stop,
+}
+
+impl Rung {
+    /// Its name on the wire.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::GoOn => "go_on",
+            Self::Observe => "observe",
+            Self::Steer => "steer",
+            Self::Block => "block",
+            Self::Stop => "stop",
+        }
+    }
+
+    /// By its name on the wire.
+    pub fn from_code(code: &str) -> Option<Self> {
+        [Self::GoOn, Self::Observe, Self::Steer, Self::Block, Self::Stop].into_iter().find(|rung| rung.code() == code)
+    }
+}
+
+/// Which sign was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StallRule {
+    /// The same call with the same result, in a row.
+    Identical,
+    /// The same round of calls and results, again and again.
+    Cycle,
+    /// Hardly a new pair among the latest.
+    Novelty,
+    /// Other arguments, the same error.
+    SameError,
+    /// The same messages without a call.
+    Messages,
+    /// A check gives the same although something was changed in between.
+    Unmoved,
+    /// A file comes back to what it had been.
+    PutBack,
+    /// Looks at other things that give the same.
+    SameResult,
+}
+
+impl StallRule {
+    /// All of them, in the order they are asked.
+    pub const ALL: [Self; 8] =
+        [Self::Identical, Self::Cycle, Self::Novelty, Self::SameError, Self::Messages, Self::Unmoved, Self::PutBack, Self::SameResult];
+
+    /// Its name on the wire.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Identical => "identical",
+            Self::Cycle => "cycle",
+            Self::Novelty => "novelty",
+            Self::SameError => "same_error",
+            Self::Messages => "messages",
+            Self::Unmoved => "unmoved",
+            Self::PutBack => "put_back",
+            Self::SameResult => "same_result",
+        }
+    }
+
+    /// By its name on the wire.
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.code() == code)
+    }
+
+    /// What it is called in answers, trips and the log.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Identical => Reason::StalledIdentical,
+            Self::Cycle => Reason::StalledCycle,
+            Self::Novelty => Reason::StalledNoNews,
+            Self::SameError => Reason::StalledSameError,
+            Self::Messages => Reason::StalledMessages,
+            Self::Unmoved => Reason::StalledUnmoved,
+            Self::PutBack => Reason::StalledPutBack,
+            Self::SameResult => Reason::StalledSameResult,
+        }
+    }
+}
+
+/// When a count climbs which rung. 0: never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ladder {
+    /// From this count on the model is told.
+    pub steer: u32,
+    /// From this count on the call is refused.
+    pub block: u32,
+    /// From this count on the run is ended.
+    pub stop: u32,
+}
+
+impl Ladder {
+    const fn new(steer: u32, block: u32, stop: u32) -> Self {
+        Self { steer, block, stop }
+    }
+
+    pub(super) fn rung(self, count: u32) -> Rung {
+        let reached = |threshold: u32| threshold > 0 && count >= threshold;
+        if reached(self.stop) {
+            Rung::Stop
+        } else if reached(self.block) {
+            Rung::Block
+        } else if reached(self.steer) {
+            Rung::Steer
+        } else {
+            Rung::GoOn
+        }
+    }
+}
+
+/// Every threshold of the detector.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct StallSettings {
+    /// The same call with the same result, in a row.
+    pub identical: Ladder,
+    /// Rounds of a cycle of two to `cycle_max_period` pairs.
+    pub cycle: Ladder,
+    /// Longest round of calls that is looked for.
+    pub cycle_max_period: u32,
+    /// Of the latest `novelty_window` pairs, at most `novelty_max_new` are new: the rung that is climbed then.
+    pub novelty_window: u32,
+    /// At most so many of them may be new, for the rule to speak.
+    pub novelty_max_new: u32,
+    /// What it says then.
+    pub novelty_rung: Rung,
+    /// How often it steers before that rung.
+    pub novelty_nudges: u32,
+    /// The same error in a row, whatever the arguments.
+    pub same_error: Ladder,
+    /// The same message in a row, or rounds of two alternating ones.
+    pub messages: Ladder,
+    /// The same call with the same outcome, counted across changes: a check that does not move.
+    pub unmoved: Ladder,
+    /// A file that comes back to what it had been.
+    pub put_back: Ladder,
+    /// Calls in a row that look at other things and give the same.
+    pub same_result: Ladder,
+    /// A run of more calls than this is a long one of its kind. Of such a run what `unmoved` or `put_back` has told the model of is
+    /// enough to end it when it happens once more; 0: never.
+    pub long_run: u32,
+    /// Tools that wait for something: the same result again is what they are for.
+    pub polling: Vec<String>,
+    /// Tools that change the world: after a success, trying again is a new experiment.
+    pub mutating: Vec<String>,
+    /// The highest rung; `observe` watches and never interferes.
+    pub highest: Rung,
+}
+
+impl Default for StallSettings {
+    fn default() -> Self {
+        Preset::Coding.settings()
+    }
+}
+
+/// Thresholds for a kind of agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Short conversations with tools.
+    Chatbot,
+    /// Agents that edit files and run commands.
+    Coding,
+    /// Agents that look at pages.
+    Browser,
+    /// Agents that search and read.
+    Research,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Chatbot, Self::Coding, Self::Browser, Self::Research];
+
+    /// Its name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chatbot => "chatbot",
+            Self::Coding => "coding",
+            Self::Browser => "browser",
+            Self::Research => "research",
+        }
+    }
+
+    /// The one with this name; otherwise which ones there are.
+    pub fn from_name(name: &str) -> Result<Self, InvalidSetting> {
+        let known = || format!("is '{name}', which is none; take one of {}", Self::ALL.map(Self::name).join(", "));
+        Self::ALL.into_iter().find(|preset| preset.name() == name).ok_or_else(|| InvalidSetting::new("preset", known()))
+    }
+
+    /// Its thresholds.
+    pub fn settings(self) -> StallSettings {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let base = StallSettings {
+            identical: Ladder::new(3, 0, 4),
+            cycle: Ladder::new(2, 0, 3),
+            cycle_max_period: 8,
+            novelty_window: 6,
+            novelty_max_new: 1,
+            novelty_rung: Rung::Stop,
+            novelty_nudges: 1,
+            // Measured on recorded runs (`./bench detection`): at five of the same error and three of the same message hardly a
+            // run that would have succeeded is stopped; at four identical pairs likewise, while of those that made three most
+            // got out on their own.
+            same_error: Ladder::new(3, 0, 5),
+            messages: Ladder::new(2, 0, 3),
+            // A check that does not move costs too many good runs to end one by itself (3 % of those with native tools at five
+            // times), and a file that is put back a fourth time none.
+            unmoved: Ladder::new(3, 0, 0),
+            put_back: Ladder::new(2, 0, 4),
+            same_result: Ladder::new(4, 0, 12),
+            long_run: 50,
+            polling: names(&["wait", "sleep", "poll", "wait_for", "get_status", "check_status"]),
+            mutating: Vec::new(),
+            highest: Rung::Stop,
+        };
+        match self {
+            Self::Coding => StallSettings {
+                mutating: names(&[
+                    "write_file",
+                    "edit_file",
+                    "str_replace_editor",
+                    "str_replace_based_edit_tool",
+                    "apply_patch",
+                    "edit",
+                    "write",
+                    "create_file",
+                ]),
+                ..base
+            },
+            // A person waits for the answer: fewer tries, and every one is billed to a conversation.
+            Self::Chatbot => StallSettings {
+                identical: Ladder::new(2, 0, 3),
+                same_error: Ladder::new(2, 0, 4),
+                messages: Ladder::new(2, 0, 3),
+                novelty_window: 5,
+                ..base
+            },
+            // Pages load late and look alike: scrolling and waiting are work.
+            Self::Browser => StallSettings {
+                identical: Ladder::new(3, 0, 5),
+                novelty_window: 8,
+                polling: names(&["wait", "sleep", "screenshot", "scroll", "wait_for", "wait_for_selector"]),
+                ..base
+            },
+            // Searching is reading: the same question twice is already one too many.
+            Self::Research => StallSettings { identical: Ladder::new(2, 0, 3), same_error: Ladder::new(3, 0, 5), ..base },
+        }
+    }
+}
+
+impl StallSettings {
+    /// Says nothing to anything.
+    pub const fn silent() -> Self {
+        let never = Ladder::new(0, 0, 0);
+        Self {
+            identical: never,
+            cycle: never,
+            cycle_max_period: 0,
+            novelty_window: 0,
+            novelty_max_new: 0,
+            novelty_rung: Rung::GoOn,
+            novelty_nudges: 0,
+            same_error: never,
+            messages: never,
+            unmoved: never,
+            put_back: never,
+            same_result: never,
+            long_run: 0,
+            polling: Vec::new(),
+            mutating: Vec::new(),
+            highest: Rung::Stop,
+        }
+    }
+
+    /// Refuses what makes no sense, by the name of the setting.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let bad = |name, problem: &str| Err(InvalidSetting::new(name, problem));
+        if self.cycle_max_period > MAX_PERIOD {
+            return bad("cycle_max_period", "must be from 0 (off) to 16");
+        }
+        if self.novelty_window > MAX_WINDOW {
+            return bad("novelty_window", "must be from 0 (off) to 64");
+        }
+        if self.novelty_window > 0 && self.novelty_max_new >= self.novelty_window {
+            return bad("novelty_max_new", "must be less than novelty_window, or every run would stall");
+        }
+        if self.novelty_nudges > MAX_NUDGES {
+            return bad("novelty_nudges", "must be from 0 (the rung at once) to 16");
+        }
+        for (name, ladder) in [
+            ("identical", self.identical),
+            ("cycle", self.cycle),
+            ("same_error", self.same_error),
+            ("messages", self.messages),
+            ("unmoved", self.unmoved),
+            ("put_back", self.put_back),
+            ("same_result", self.same_result),
+        ] {
+            if [ladder.steer, ladder.block, ladder.stop].iter().any(|count| *count == 1 || *count > 1000) {
+                return bad(name, "thresholds must be 0 (off) or from 2 to 1000: one step is never a stall");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn limited(&self, mut verdict: Verdict) -> Verdict {
+        verdict.rung = verdict.rung.min(self.highest);
+        verdict
+    }
+
+    /// The rung of a sign that is weak by itself, and enough in a long run once the model was told of it.
+    pub(super) fn rung_of_weak(&self, ladder: Ladder, times: u32, calls: u32) -> Rung {
+        let told = ladder.steer > 0 && times > ladder.steer;
+        if told && self.long_run > 0 && calls > self.long_run { Rung::Stop } else { ladder.rung(times) }
+    }
+
+    /// The lowest number of rounds after which the run is interfered with; where it never is, after which the model is told.
+    pub(super) fn cycle_from(&self) -> u32 {
+        [self.cycle.block, self.cycle.stop].into_iter().filter(|count| *count > 0).min().unwrap_or(self.cycle.steer)
+    }
+}
+
+setters!(StallSettings {
+    identical: Ladder,
+    cycle: Ladder,
+    cycle_max_period: u32,
+    novelty_window: u32,
+    novelty_max_new: u32,
+    novelty_rung: Rung,
+    novelty_nudges: u32,
+    same_error: Ladder,
+    messages: Ladder,
+    unmoved: Ladder,
+    put_back: Ladder,
+    same_result: Ladder,
+    long_run: u32,
+    polling: Vec<String>,
+    mutating: Vec<String>,
+    highest: Rung,
+});

@@ -1,0 +1,405 @@
+//! Runs that stall, and runs that do not.
+
+use super::*;
+use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn step(tool: &str, args: u64, result: u64) -> Step<'_> {
+    Step { tool, args, result: Some(result), error: None, round: None, deed: Deed::Unknown }
+}
+
+fn detector(preset: Preset) -> StallDetector {
+    StallDetector::new(preset.settings()).unwrap()
+}
+
+fn first_stop(detector: &mut StallDetector, steps: &[Step<'_>]) -> Option<(usize, StallRule)> {
+    steps.iter().enumerate().find_map(|(index, step)| {
+        let verdict = detector.observe(*step);
+        (verdict.rung == Rung::Stop).then(|| (index + 1, verdict.rule.unwrap()))
+    })
+}
+
+#[test]
+fn three_identical_pairs_are_told_and_the_fourth_stops() {
+    let mut detector = detector(Preset::Coding);
+    let rungs: Vec<Rung> = (0..4).map(|_| detector.observe(step("ls", 1, 1)).rung).collect();
+    assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Stop]);
+    assert!(detector.observe(step("ls", 1, 1)).nudge("ls").contains("5 times"));
+}
+
+#[test]
+fn another_result_is_progress() {
+    let mut detector = detector(Preset::Coding);
+    let steps: Vec<Step<'_>> = (0..50).map(|result| step("get_job", 1, result)).collect();
+    assert_eq!(first_stop(&mut detector, &steps), None);
+}
+
+#[test]
+fn edit_and_test_is_work_and_the_same_edit_again_is_not() {
+    let mut work = detector(Preset::Coding);
+    let steps: Vec<Step<'_>> = (0..30).flat_map(|round| [step("edit_file", round, 1), step("run_tests", 0, 9)]).collect();
+    assert_eq!(first_stop(&mut work, &steps), None, "every edit is another one");
+    let mut stuck = detector(Preset::Coding);
+    let steps: Vec<Step<'_>> = (0..30).flat_map(|_| [step("edit_file", 7, 1), step("run_tests", 0, 9)]).collect();
+    let (stopped, rule) = first_stop(&mut stuck, &steps).unwrap();
+    assert!(stopped <= 8, "stopped at {stopped} by {rule:?}");
+}
+
+#[test]
+fn a_round_of_calls_made_three_times_stops() {
+    let settings = StallSettings { novelty_window: 0, novelty_max_new: 0, ..Preset::Coding.settings() };
+    for period in 2..=8_u64 {
+        let mut detector = StallDetector::new(settings.clone()).unwrap();
+        let steps: Vec<Step<'_>> = (0..period * 3).map(|index| step("tool", index % period, 1)).collect();
+        assert_eq!(first_stop(&mut detector, &steps), Some((period as usize * 3, StallRule::Cycle)));
+    }
+    let mut detector = StallDetector::new(settings).unwrap();
+    let steps: Vec<Step<'_>> = (0..40_u64).map(|index| step("tool", index % 9, 1)).collect();
+    assert_eq!(first_stop(&mut detector, &steps), None, "longer than is looked for");
+}
+
+#[test]
+fn hardly_anything_new_among_the_latest_stops() {
+    let mut detector = detector(Preset::Coding);
+    let known: Vec<Step<'_>> = (0..5).map(|index| step("read", index, index)).collect();
+    assert_eq!(first_stop(&mut detector, &known), None);
+    let again = [0, 2, 1, 4, 0, 3].map(|index| step("read", index, index));
+    assert_eq!(first_stop(&mut detector, &again), Some((6, StallRule::Novelty)), "of six, the one before was new, and it was told once");
+}
+
+#[test]
+fn the_same_error_with_other_arguments_is_told_and_then_stops() {
+    let mut detector = detector(Preset::Coding);
+    let failing = |args: u64, text: &str| Step {
+        tool: "sql",
+        args,
+        result: Some(xxh3_64(text.as_bytes())),
+        error: Some(error_fingerprint(text)),
+        round: None,
+        deed: Deed::Unknown,
+    };
+    let rungs: Vec<Rung> =
+        (1..=5).map(|args| detector.observe(failing(args, &format!("no such column: 'c{args}' at line {args}"))).rung).collect();
+    assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop]);
+    assert_eq!(detector.observe(step("sql", 99, 5)).rung, Rung::GoOn, "a success starts the count anew");
+    assert_eq!(detector.observe(failing(100, "no such column: 'c9' at line 3")).rung, Rung::GoOn);
+}
+
+#[test]
+fn polling_is_what_polling_tools_are_for() {
+    let mut detector = detector(Preset::Browser);
+    let steps: Vec<Step<'_>> = (0..100).map(|_| step("wait", 1, 1)).collect();
+    assert_eq!(first_stop(&mut detector, &steps), None);
+}
+
+#[test]
+fn parallel_duplicates_of_one_round_count_once() {
+    let mut detector = detector(Preset::Coding);
+    for round in 0..3 {
+        for _ in 0..5 {
+            let verdict = detector.observe(Step { round: Some(round), ..step("read", round, round) });
+            assert_eq!(verdict.rung, Rung::GoOn);
+        }
+    }
+}
+
+#[test]
+fn a_user_message_starts_anew() {
+    let mut detector = detector(Preset::Coding);
+    for _ in 0..10 {
+        for _ in 0..2 {
+            assert_eq!(detector.observe(step("status", 1, 1)).rung, Rung::GoOn);
+        }
+        detector.user_message();
+    }
+}
+
+#[test]
+fn repeated_and_alternating_messages_stop() {
+    let mut same = detector(Preset::Coding);
+    assert_eq!((0..3).map(|_| same.message(1).rung).collect::<Vec<_>>(), [Rung::GoOn, Rung::Steer, Rung::Stop]);
+    let mut alternating = detector(Preset::Coding);
+    let rungs: Vec<Rung> = (0..6).map(|index| alternating.message(index % 2).rung).collect();
+    assert_eq!((rungs[3], rungs[5]), (Rung::Steer, Rung::Stop));
+    assert_eq!(same.observe(step("act", 1, 1)).rung, Rung::GoOn);
+    assert_eq!(same.message(1).rung, Rung::GoOn, "a call in between");
+}
+
+#[test]
+fn observing_only_never_climbs_higher() {
+    let mut detector = StallDetector::new(StallSettings { highest: Rung::Observe, ..Preset::Coding.settings() }).unwrap();
+    let verdicts: Vec<Verdict> = (0..10).map(|_| detector.observe(step("ls", 1, 1))).collect();
+    assert_eq!((verdicts[9].rung, verdicts[9].rule), (Rung::Observe, Some(StallRule::Identical)));
+}
+
+#[test]
+fn counters_say_what_the_verdict_is_made_of() {
+    let mut detector = detector(Preset::Coding);
+    assert_eq!(detector.counters(), Counters::default());
+    for count in 1..=6 {
+        detector.observe(step("ls", 1, 1));
+        let counters = detector.counters();
+        assert_eq!((counters.identical, counters.pairs, counters.window, counters.window_new), (count, count, count, 1));
+        assert_eq!((counters.latest_new, counters.cycle), (count == 1, None), "a round of one is no round");
+    }
+    let mut rounds = StallDetector::new(StallSettings { novelty_window: 0, ..Preset::Coding.settings() }).unwrap();
+    let seen: Vec<_> = [1, 2, 2, 1, 2, 2, 1, 2, 2]
+        .map(|args| {
+            let verdict = rounds.observe(step("ls", args, args));
+            (rounds.counters().cycle, verdict.rung)
+        })
+        .into();
+    assert_eq!(seen[5], (Some((3, 2)), Rung::Steer));
+    assert_eq!(seen[8], (Some((3, 3)), Rung::Stop), "the same round the verdict is about");
+    let mut other = detector.clone();
+    other.observe(Step { error: Some(4), ..step("sql", 1, 4) });
+    other.observe(Step { error: Some(4), ..step("sql", 2, 5) });
+    assert_eq!((other.counters().same_error, other.counters().identical), (2, 1));
+    other.observe(step("wait", 1, 1));
+    assert_eq!(other.counters().pairs, 8, "waiting is not counted");
+    for text in [1, 2, 1, 2] {
+        other.message(text);
+    }
+    assert_eq!((other.counters().messages, other.counters().message_rounds), (1, 2));
+    other.user_message();
+    assert_eq!(other.counters(), Counters::default());
+}
+
+#[test]
+fn looking_ahead_changes_nothing() {
+    let mut detector = detector(Preset::Coding);
+    for _ in 0..3 {
+        detector.observe(step("ls", 1, 1));
+    }
+    for _ in 0..3 {
+        assert_eq!(detector.ahead(step("ls", 1, 1)).rung, Rung::Stop);
+        assert_eq!(detector.ahead(step("ls", 2, 1)).rung, Rung::GoOn);
+    }
+}
+
+#[test]
+fn a_result_that_is_not_known_is_taken_to_be_as_last_time() {
+    let unknown = |args: u64| Step { result: None, ..step("ls", args, 0) };
+    let mut same = detector(Preset::Coding);
+    for _ in 0..3 {
+        same.observe(step("ls", 1, 7));
+    }
+    assert_eq!(same.ahead(unknown(2)).rung, Rung::GoOn, "another call");
+    assert_eq!(same.ahead(unknown(1)).rung, Rung::Stop);
+    assert_eq!(same.observe(unknown(1)).rule, Some(StallRule::Identical));
+    let mut alternating = detector(Preset::Coding);
+    for index in 0..5 {
+        assert!(alternating.observe(step("ls", index % 2, index % 2)).rung <= Rung::Steer);
+    }
+    assert_eq!(alternating.observe(unknown(1)).rule, Some(StallRule::Cycle));
+    let mut never_told = detector(Preset::Coding);
+    let rungs: Vec<Rung> = (0..4).map(|_| never_told.observe(unknown(1)).rung).collect();
+    assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Stop], "nothing is known of any");
+}
+
+#[test]
+fn a_guess_is_neither_news_nor_the_end_of_errors() {
+    let unknown = |args: u64| Step { result: None, ..step("read", args, 0) };
+    let mut reading = detector(Preset::Coding);
+    for index in [0, 1, 2, 3, 0, 2, 1] {
+        assert_eq!(reading.observe(step("read", index, index)).rung, Rung::GoOn);
+    }
+    assert_eq!(reading.ahead(step("read", 0, 0)).rung, Rung::GoOn, "two of six were new");
+    assert_eq!(reading.observe(unknown(0)).rung, Rung::GoOn);
+    assert_eq!(reading.ahead(unknown(3)).rung, Rung::GoOn, "guessed");
+    assert_eq!(reading.ahead(step("read", 3, 3)).rule, Some(StallRule::Novelty), "told");
+    let mut failing = detector(Preset::Coding);
+    let failed = |args: u64| Step { error: Some(9), ..step("sql", args, args) };
+    for args in 0..4 {
+        failing.observe(failed(args));
+    }
+    failing.observe(Step { result: None, ..step("sql", 0, 0) });
+    assert_eq!(failing.observe(failed(5)).rule, Some(StallRule::SameError));
+}
+
+#[test]
+fn only_so_many_outcomes_are_remembered_and_the_least_recent_goes() {
+    let mut seen = Seen::default();
+    for call in 0..OUTCOMES as u64 {
+        seen.remember_result(call, call);
+    }
+    seen.remember_result(0, 100);
+    seen.remember_result(99, 99);
+    assert_eq!(
+        (seen.outcomes.len(), seen.last_result(0), seen.last_result(1), seen.last_result(99)),
+        (OUTCOMES, Some(100), None, Some(99))
+    );
+}
+
+#[test]
+fn a_state_from_before_there_were_outcomes_is_read() {
+    let older: Vec<u8> = [5_u64, 6, 7].iter().flat_map(|pair| pair.to_le_bytes()).collect();
+    let seen = Seen::unpack(&older).unwrap();
+    assert_eq!((&seen.pairs[..], &seen.outcomes[..]), (&[5, 6, 7][..], &[][..]));
+    let newer = Seen { outcomes: vec![(1, 2), (3, 4)], ..seen };
+    assert_eq!(Seen::unpack(&newer.pack()), Some(newer.clone()));
+    assert_eq!(Seen::unpack(&newer.pack()[2..]), None, "cut off");
+    assert_eq!(Seen::unpack(&[9]), None, "more outcomes than bytes");
+    assert_eq!(Seen::unpack(&[]), Some(Seen::default()));
+}
+
+#[test]
+fn what_changes_from_run_to_run_does_not_make_a_result_new() {
+    let same = ["3 passed in 0.53s at 2026-01-02T03:04:05Z\nsee 0x7ffde2", "3 passed in 12.01s at 2026-11-15T23:59:59Z\n  see 0x7ffd00"];
+    assert_eq!(result_fingerprint(same[0]), result_fingerprint(same[1]));
+    assert_ne!(result_fingerprint("3 passed in 1s"), result_fingerprint("4 passed in 1s"));
+    assert_ne!(result_fingerprint("9f2c51d0aa"), result_fingerprint("9f2c51d0ab"), "another commit is another result");
+    assert_eq!(error_fingerprint("request 9f2c51d0aa failed"), error_fingerprint("request 77ab51d0ab failed"));
+    assert_eq!(error_fingerprint("No such file: '/a/b.txt' (line 3)"), error_fingerprint("no such file: '/c.txt' (line 14)"));
+    assert_ne!(error_fingerprint("No such file"), error_fingerprint("Permission denied"));
+}
+
+#[test]
+fn thresholds_that_cannot_be_meant_are_refused() {
+    let base = Preset::Coding.settings();
+    for bad in [
+        StallSettings { identical: Ladder { steer: 1, ..base.identical }, ..base.clone() },
+        StallSettings { novelty_max_new: 6, ..base.clone() },
+        StallSettings { novelty_window: 65, ..base.clone() },
+        StallSettings { cycle_max_period: 17, ..base.clone() },
+    ] {
+        assert!(StallDetector::new(bad.clone()).is_err(), "{bad:?}");
+    }
+    assert!(Preset::ALL.iter().all(|preset| preset.settings().check().is_ok()));
+}
+
+fn did(tool: &str, args: u64, result: u64, deed: Deed) -> Step<'_> {
+    Step { deed, ..step(tool, args, result) }
+}
+
+fn failing_check(error: u64) -> Step<'static> {
+    Step { error: Some(error), deed: Deed::Runs, ..step("bash", 1, error) }
+}
+
+#[test]
+fn a_check_that_fails_after_every_change_is_told_and_ends_a_long_run() {
+    let mut detector = detector(Preset::Coding);
+    let edit = |number: u64| did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 });
+    let mut rungs = Vec::new();
+    for number in 0..60 {
+        assert_eq!(detector.observe(edit(number)).rung, Rung::GoOn, "every edit is another one");
+        // What else is done in between does not matter, and the words of the error do not either.
+        detector.observe(did("read_file", number, number, Deed::Looks));
+        let verdict = detector.observe(failing_check(number));
+        rungs.push((verdict.rung, verdict.rule));
+        if verdict.rung == Rung::Stop {
+            break;
+        }
+    }
+    assert_eq!(rungs[..3], [(Rung::GoOn, None), (Rung::GoOn, None), (Rung::Steer, Some(StallRule::Unmoved))]);
+    assert_eq!((rungs.len(), rungs.last()), (17, Some(&(Rung::Stop, Some(StallRule::Unmoved)))), "after 50 calls");
+    assert!(detector.observe(failing_check(1)).message().is_empty(), "nothing was changed since");
+}
+
+#[test]
+fn a_check_that_moves_is_progress_and_without_changes_it_is_none_of_this_rule() {
+    let mut moving = detector(Preset::Coding);
+    for number in 0..60 {
+        moving.observe(did("bash", 100 + number, 0, Deed::Changes));
+        assert_eq!(moving.observe(did("bash", 1, number, Deed::Runs)).rung, Rung::GoOn);
+    }
+    let settings =
+        Preset::Coding.settings().identical(Ladder { steer: 0, block: 0, stop: 0 }).same_error(Ladder { steer: 0, block: 0, stop: 0 });
+    let mut still = StallDetector::new(settings.novelty_window(0)).unwrap();
+    for _ in 0..60 {
+        assert_eq!(still.observe(failing_check(1)).rung, Rung::GoOn);
+    }
+}
+
+#[test]
+fn a_file_that_is_put_back_is_told_at_the_second_time_and_stops_at_the_fourth() {
+    let mut detector = detector(Preset::Coding);
+    let rungs: Vec<Rung> = (0..8_u64)
+        .map(|number| {
+            let by = if number % 2 == 0 { 7 } else { 7_u64.wrapping_neg() };
+            detector.observe(did("str_replace_editor", number, number, Deed::Edits { file: 1, by })).rung
+        })
+        .collect();
+    // There, back (1), there again (2), back again (3), …
+    assert_eq!(rungs[..5], [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop]);
+    let mut failed = StallDetector::new(Preset::Coding.settings()).unwrap();
+    for number in 0..8_u64 {
+        let edit =
+            did("str_replace_editor", number, number, Deed::Edits { file: 1, by: if number % 2 == 0 { 7 } else { 7_u64.wrapping_neg() } });
+        assert_ne!(failed.observe(Step { error: Some(number), ..edit }).rule, Some(StallRule::PutBack), "what failed changed nothing");
+    }
+}
+
+#[test]
+fn looks_that_give_the_same_for_other_arguments_are_told_early_and_stop_late_and_writes_never() {
+    let rung_of = |deed: Deed| {
+        let mut detector = detector(Preset::Coding);
+        let rungs: Vec<Rung> = (0..14).map(|page| detector.observe(did("fetch", page, 7, deed)).rung).collect();
+        (rungs.iter().position(|rung| *rung == Rung::Steer), rungs.iter().position(|rung| *rung == Rung::Stop))
+    };
+    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(11)));
+    assert_eq!(rung_of(Deed::Changes), (None, None), "\"ok\" from many writes is a batch");
+    assert_eq!(rung_of(Deed::Unknown), (None, None));
+}
+
+#[test]
+fn before_every_stop_there_is_a_nudge() {
+    let silent = || Ladder { steer: 0, block: 0, stop: 0 };
+    // Novelty: of six pairs one new, twice in succession.
+    let settings = Preset::Coding.settings().identical(silent()).cycle(silent());
+    let mut novelty = StallDetector::new(settings.clone()).unwrap();
+    let rungs: Vec<Rung> = (0..8).map(|_| novelty.observe(step("ls", 1, 1)).rung).collect();
+    assert_eq!(rungs[4..], [Rung::GoOn, Rung::Steer, Rung::Stop, Rung::Stop]);
+    let mut at_once = StallDetector::new(settings.novelty_nudges(0)).unwrap();
+    assert_eq!((0..6).map(|_| at_once.observe(step("ls", 1, 1)).rung).last(), Some(Rung::Stop), "where settings say so");
+    let mut cycle = StallDetector::new(Preset::Coding.settings().novelty_window(0)).unwrap();
+    let rungs: Vec<Rung> = (0..6).map(|index| cycle.observe(step("ls", index % 2, index % 2)).rung).collect();
+    assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop]);
+}
+
+proptest! {
+    /// A run whose every pair is new never stalls, whatever else it looks like.
+    #[test]
+    fn news_never_stalls(steps in prop::collection::vec((0_u64..4, 0_u64..3), 0..300)) {
+        for preset in Preset::ALL {
+            let mut detector = detector(preset);
+            for (index, (tool, args)) in steps.iter().enumerate() {
+                let verdict = detector.observe(step(["a", "b", "edit_file", "wait"][*tool as usize], *args, index as u64 + 1));
+                prop_assert_eq!(verdict.rung, Rung::GoOn);
+            }
+        }
+    }
+
+    /// Used again for another run, it says what one made for that run says.
+    #[test]
+    fn a_cleared_state_is_as_good_as_another(steps in prop::collection::vec((0_u64..4, 0_u64..3, 0_u64..4), 0..200), cut in 0_usize..200) {
+        let settings = Preset::Coding.settings();
+        let (mut used, mut fresh) = (StallState::default(), StallState::default());
+        for (index, (tool, args, result)) in steps.iter().enumerate() {
+            if index == cut {
+                used.clear();
+                fresh = StallState::default();
+            }
+            let deed = [Deed::Unknown, Deed::Runs, Deed::Edits { file: *args, by: *result }, Deed::Looks][*tool as usize];
+            let step = Step { result: (*result < 3).then_some(*result), deed, ..step(["a", "b", "edit_file", "wait"][*tool as usize], *args, *result) };
+            prop_assert_eq!(used.observe(&settings, step), fresh.observe(&settings, step));
+            if *result == 3 {
+                prop_assert_eq!(used.message(&settings, *args), fresh.message(&settings, *args));
+            }
+        }
+    }
+
+    /// Kept and read back at any moment, it goes on as if nothing had happened.
+    #[test]
+    fn a_kept_state_goes_on(steps in prop::collection::vec((0_u64..3, 0_u64..3, 0_u64..3), 0..120)) {
+        let mut whole = detector(Preset::Coding);
+        let mut kept = whole.clone();
+        for (tool, args, result) in steps {
+            let deed = [Deed::Looks, Deed::Runs, Deed::Edits { file: args, by: result }][tool as usize];
+            let step = Step { result: (result < 2).then_some(result), deed, ..step(["a", "b", "edit_file"][tool as usize], args, result) };
+            let bytes = postcard::to_stdvec(&kept.into_state()).unwrap();
+            kept = StallDetector::resume(Preset::Coding.settings(), postcard::from_bytes(&bytes).unwrap()).unwrap();
+            prop_assert_eq!(whole.observe(step), kept.observe(step));
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! What an answer used: read from one that came whole, or followed while it streams.
+
+mod frames;
+
+use crate::api::Api;
+use crate::bedrock::Family;
+use crate::bedrock::answers::{self, Counted, End};
+use crate::members::Members;
+use crate::question::Question;
+use bytes::Bytes;
+use http::HeaderMap;
+use runguard_core::prices::{ServiceTier, Usage, usual_tokens};
+use runguard_core::run::Used;
+use runguard_http::events::Event;
+use serde_json::{Map, Value, json};
+
+/// No answer has more tokens: a provider that says so says something else.
+const MOST_TOKENS: u64 = 100_000_000;
+
+/// What is known of an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Account {
+    /// The model that answered, as the provider names it.
+    pub(crate) model: Option<String>,
+    /// What the provider counted, if it did.
+    pub(crate) usage: Option<Usage>,
+    /// Of what was written.
+    pub(crate) bytes: u64,
+    /// The provider's name for the answer, where questions can refer to it.
+    pub(crate) id: Option<String>,
+}
+
+/// Members of answers that are not written by the model.
+const NOT_WRITTEN: [&str; 14] = [
+    "role",
+    "type",
+    "id",
+    "object",
+    "status",
+    "call_id",
+    "item_id",
+    "toolUseId",
+    "finish_reason",
+    "stop_reason",
+    "completionReason",
+    "signature",
+    "encrypted_content",
+    answers::METRICS,
+];
+
+/// The bytes of what a model has written, in whatever form.
+fn written(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(items) => items.iter().map(written).sum(),
+        Value::Object(fields) => {
+            fields.iter().filter(|(name, _)| !NOT_WRITTEN.contains(&name.as_str())).map(|(_, value)| written(value)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+fn usage_of(api: Api, usage: &Value, tier: Option<&str>) -> Option<Usage> {
+    let usage = match api {
+        Api::Messages => Usage::from_anthropic(usage).ok(),
+        Api::Chat | Api::Completions | Api::Responses | Api::Embeddings => {
+            Usage::from_openai(usage).ok().map(|usage| usage.in_tier(tier.map_or_else(ServiceTier::default, ServiceTier::named)))
+        }
+        Api::Converse | Api::Invoke(_) => frames::usage_of(api, usage),
+    };
+    usage.filter(|usage| usage.total_tokens() <= MOST_TOKENS)
+}
+
+impl Account {
+    /// What it used: as the provider counted, where that can be; else by its size.
+    pub(crate) fn used<'a>(&self, question: &Question, room: &'a mut Usage) -> Used<'a> {
+        let by_size = Usage::new(question.prompt.usual_tokens(), usual_tokens(self.bytes));
+        match self.usage {
+            // Words that were counted as nothing were counted by nobody.
+            None => {
+                *room = by_size;
+                Used::Counted { model: None, usage: room }
+            }
+            Some(usage) if usage.total_tokens() == 0 && self.bytes > 0 => {
+                *room = by_size;
+                Used::Counted { model: None, usage: room }
+            }
+            Some(usage) if usage.output_tokens == 0 && usage.audio_output_tokens == 0 && self.bytes > 0 => {
+                *room = usage;
+                Used::BrokenOff { model: None, usage: room, bytes: self.bytes }
+            }
+            // By the price of the name that was asked for: a name that answers says what it likes.
+            Some(usage) => {
+                *room = usage;
+                Used::Counted { model: None, usage: room }
+            }
+        }
+    }
+}
+
+/// What a whole answer says of itself. One that cannot be read has as many bytes as it has.
+pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
+    let Ok(answer) = serde_json::from_slice::<Value>(body) else {
+        return Account { bytes: body.len() as u64, ..Account::default() };
+    };
+    if let Api::Invoke(family) = api {
+        // Some say it in a part of the answer, some beside their words.
+        let usage = usage_of(api, answer.get("usage").unwrap_or(&answer), None).or_else(|| frames::usage_of_headers(headers));
+        return Account { usage, bytes: frames::written_by(family, &answer), ..Account::default() };
+    }
+    let text = |name: &str| answer.get(name).and_then(Value::as_str);
+    let parts = ["choices", "output", "content"].into_iter().filter_map(|name| answer.get(name));
+    Account {
+        model: text("model").map(str::to_owned),
+        usage: answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier"))),
+        bytes: parts.map(written).sum(),
+        id: text("id").filter(|_| api == Api::Responses).map(str::to_owned),
+    }
+}
+
+/// What becomes of an event that came from the provider.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    AsItCame,
+    Instead(Bytes),
+    /// It was asked for here, not by the caller.
+    Nothing,
+}
+
+/// Follows an answer while it streams.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    api: Api,
+    /// The caller did not ask for usage in the stream.
+    hides_usage: bool,
+    account: Account,
+    /// As the provider counts while it goes on; later counts replace earlier ones.
+    counted: Map<String, Value>,
+    tier: Option<String>,
+    /// The provider has said that this was all.
+    is_complete: bool,
+    /// The latest piece, or what names the answer, to end it in the provider's own words.
+    latest: String,
+    /// The block that is being written, where answers have blocks.
+    open_block: Option<u64>,
+    events: u64,
+    /// What Bedrock counted beside what the model's maker says.
+    metrics: Option<Usage>,
+    /// What the prompt usually has, where nobody has counted it.
+    prompt_tokens: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(api: Api, hides_usage: bool) -> Self {
+        Self {
+            api,
+            hides_usage,
+            account: Account::default(),
+            counted: Map::new(),
+            tier: None,
+            is_complete: false,
+            latest: String::new(),
+            open_block: None,
+            events: 0,
+            metrics: None,
+            prompt_tokens: 0,
+        }
+    }
+
+    /// Knows how long the prompt probably is.
+    pub(crate) fn with_prompt(self, tokens: u64) -> Self {
+        Self { prompt_tokens: tokens, ..self }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
+    pub(crate) fn is_beyond(&self, tokens: u64) -> bool {
+        const MOST_BYTES_A_TOKEN: u64 = 12;
+        self.account.bytes > tokens.saturating_mul(MOST_BYTES_A_TOKEN).saturating_add(512)
+    }
+
+    pub(crate) fn account(&self) -> Account {
+        let usage = (!self.counted.is_empty()).then(|| Value::Object(self.counted.clone()));
+        let usage = usage.and_then(|usage| usage_of(self.api, &usage, self.tier.as_deref()));
+        let usage = match (usage, self.metrics) {
+            (Some(usage), Some(metrics)) => Some(Usage { output_tokens: usage.output_tokens.max(metrics.output_tokens), ..usage }),
+            (usage, metrics) => usage.or(metrics),
+        };
+        Account { usage, ..self.account.clone() }
+    }
+
+    /// Takes the next event.
+    pub(crate) fn take(&mut self, event: &[u8]) -> Pass {
+        self.events += 1;
+        if matches!(self.api, Api::Converse | Api::Invoke(_)) {
+            self.take_frame(event);
+            return Pass::AsItCame;
+        }
+        let Some(Event { data, .. }) = Event::read(event) else {
+            self.not_understood(event);
+            return Pass::AsItCame;
+        };
+        if data == "[DONE]" {
+            self.is_complete = true;
+            return Pass::AsItCame;
+        }
+        let Ok(piece) = serde_json::from_str::<Value>(&data) else {
+            self.not_understood(event);
+            return Pass::AsItCame;
+        };
+        match self.api {
+            Api::Chat | Api::Completions | Api::Embeddings => self.take_chunk(&piece, &data),
+            Api::Messages => self.take_message_event(&piece),
+            Api::Responses => self.take_response_event(&piece),
+            // In frames, which were read above.
+            Api::Converse | Api::Invoke(_) => Pass::AsItCame,
+        }
+    }
+
+    /// What nobody here can read may be words all the same. Comments keep a connection alive.
+    pub(crate) fn not_understood(&mut self, bytes: &[u8]) {
+        if bytes.iter().any(|byte| !matches!(byte, b'\n' | b'\r')) && !bytes.starts_with(b":") {
+            self.account.bytes = self.account.bytes.saturating_add(bytes.len() as u64);
+        }
+    }
+
+    fn count(&mut self, usage: Option<&Value>) {
+        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            self.counted.insert(name.clone(), value.clone());
+        }
+    }
+
+    fn write(&mut self, part: &Value) {
+        self.account.bytes = self.account.bytes.saturating_add(written(part));
+    }
+
+    fn take_chunk(&mut self, chunk: &Value, data: &str) -> Pass {
+        if let Some(model) = chunk.get("model").and_then(Value::as_str).filter(|model| !model.is_empty()) {
+            self.account.model = Some(model.to_owned());
+        }
+        if let Some(tier) = chunk.get("service_tier").and_then(Value::as_str) {
+            self.tier = Some(tier.to_owned());
+        }
+        let choices = chunk.get("choices").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for choice in choices {
+            for part in ["delta", "text"].into_iter().filter_map(|name| choice.get(name)) {
+                self.write(part);
+            }
+        }
+        let usage = chunk.get("usage").filter(|usage| usage.is_object());
+        self.count(usage);
+        if !choices.is_empty() {
+            data.clone_into(&mut self.latest);
+        }
+        if !self.hides_usage || chunk.get("usage").is_none() {
+            return Pass::AsItCame;
+        }
+        if choices.is_empty() && usage.is_some() {
+            return Pass::Nothing;
+        }
+        // What was asked for here makes every piece say that there is none yet.
+        match Members::read(data.as_bytes()).ok().and_then(|members| members.without("usage")) {
+            Some(text) => Pass::Instead(Bytes::from(format!("data: {text}\n\n"))),
+            None => Pass::AsItCame,
+        }
+    }
+
+    fn take_message_event(&mut self, event: &Value) -> Pass {
+        match event.get("type").and_then(Value::as_str) {
+            Some("message_start") => {
+                let message = event.get("message").unwrap_or(&Value::Null);
+                self.account.model = message.get("model").and_then(Value::as_str).map(str::to_owned);
+                self.count(message.get("usage"));
+            }
+            Some("content_block_start") => {
+                self.open_block = event.get("index").and_then(Value::as_u64);
+                // What a tool of the provider's gave is not written by the model.
+                let block = event
+                    .get("content_block")
+                    .filter(|block| !block.get("type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_result")));
+                self.write(block.unwrap_or(&Value::Null));
+            }
+            Some("content_block_delta") => {
+                let delta = event.get("delta").filter(|delta| delta.get("type").and_then(Value::as_str) != Some("citations_delta"));
+                self.write(delta.unwrap_or(&Value::Null));
+            }
+            Some("content_block_stop") => self.open_block = None,
+            Some("message_delta") => self.count(event.get("usage")),
+            Some("message_stop") => self.is_complete = true,
+            Some(_) | None => {}
+        }
+        Pass::AsItCame
+    }
+
+    fn take_response_event(&mut self, event: &Value) -> Pass {
+        let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+        if let Some(response) = event.get("response") {
+            let text = |name: &str| response.get(name).and_then(Value::as_str).map(str::to_owned);
+            self.account.model = text("model").or(self.account.model.take());
+            self.account.id = text("id").or(self.account.id.take());
+            self.tier = text("service_tier").or(self.tier.take());
+            self.count(response.get("usage"));
+            self.latest = response.to_string();
+        }
+        if kind.rsplit('.').next() == Some("delta") {
+            self.write(event.get("delta").unwrap_or(&Value::Null));
+        }
+        if matches!(kind, "response.completed" | "response.incomplete" | "response.failed") {
+            self.is_complete = true;
+        }
+        Pass::AsItCame
+    }
+
+    /// Ends the answer here as the provider does when the bound of its length is reached.
+    pub(crate) fn cut(&mut self) -> Bytes {
+        self.is_complete = true;
+        let usage = self.account().usage;
+        let counted = Counted {
+            input: usage.map_or(self.prompt_tokens, |usage| usage.prompt_tokens()),
+            output: usage.map_or(0, |usage| usage.output_tokens).max(usual_tokens(self.account.bytes)),
+        };
+        let events = match self.api {
+            Api::Chat | Api::Completions | Api::Embeddings | Api::Invoke(Family::Chat | Family::GptOss) => self.cut_chunks(),
+            Api::Messages | Api::Invoke(Family::Anthropic) => {
+                let closed = self.open_block.take().map(|index| json!({"type": "content_block_stop", "index": index}));
+                let delta = json!({"stop_reason": "max_tokens", "stop_sequence": null});
+                let delta = json!({"type": "message_delta", "delta": delta, "usage": {"output_tokens": counted.output}});
+                let end = [("message_delta", delta), ("message_stop", json!({"type": "message_stop"}))];
+                closed.map(|closed| ("content_block_stop", closed)).into_iter().chain(end).collect()
+            }
+            Api::Responses => {
+                let mut response: Value = serde_json::from_str(&self.latest).unwrap_or_else(|_| json!({"object": "response"}));
+                if let Some(fields) = response.as_object_mut() {
+                    fields.insert("status".into(), json!("incomplete"));
+                    fields.insert("incomplete_details".into(), json!({"reason": "max_output_tokens"}));
+                }
+                let event = json!({"type": "response.incomplete", "sequence_number": self.events, "response": response});
+                vec![("response.incomplete", event)]
+            }
+            Api::Converse | Api::Invoke(_) => answers::ending(self.api, End::Length, counted, self.open_block.take()),
+        };
+        on_the_wire(self.api, events, counted)
+    }
+
+    fn cut_chunks(&self) -> Vec<(&'static str, Value)> {
+        let mut chunk: Value = serde_json::from_str(&self.latest).unwrap_or_else(|_| json!({"object": "chat.completion.chunk"}));
+        let indexes: Vec<u64> = chunk
+            .get("choices")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|choice| choice.get("index").and_then(Value::as_u64))
+            .collect();
+        let end = |index: u64| match self.api {
+            Api::Completions => json!({"index": index, "text": "", "finish_reason": "length"}),
+            Api::Chat | Api::Embeddings | Api::Responses | Api::Messages | Api::Converse | Api::Invoke(_) => {
+                json!({"index": index, "delta": {}, "finish_reason": "length"})
+            }
+        };
+        if let Some(fields) = chunk.as_object_mut() {
+            fields.remove("usage");
+            let indexes = if indexes.is_empty() { vec![0] } else { indexes };
+            fields.insert("choices".into(), indexes.into_iter().map(end).collect());
+        }
+        vec![("", chunk)]
+    }
+}
+
+/// Events as they stand in a stream of this interface. Some have no name.
+pub(crate) fn on_the_wire(api: Api, events: Vec<(&'static str, Value)>, counted: Counted) -> Bytes {
+    let end = match api {
+        Api::Converse | Api::Invoke(_) => return answers::frames(api, events, counted),
+        Api::Chat | Api::Completions | Api::Embeddings => "data: [DONE]\n\n",
+        Api::Messages | Api::Responses => "",
+    };
+    let mut text = String::new();
+    for (name, data) in events {
+        if !name.is_empty() {
+            text += &format!("event: {name}\n");
+        }
+        text += &format!("data: {data}\n\n");
+    }
+    Bytes::from(text + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(data: &Value) -> Vec<u8> {
+        format!("data: {data}\n\n").into_bytes()
+    }
+
+    fn chunk(content: &str) -> Value {
+        json!({"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o-2024-08-06", "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": null}], "usage": null})
+    }
+
+    #[test]
+    fn a_whole_answer_says_what_it_used() {
+        let chat = json!({"model": "gpt-4o-x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 3}, "service_tier": "flex"});
+        let account = read(Api::Chat, &HeaderMap::new(), chat.to_string().as_bytes());
+        assert_eq!((account.model.as_deref(), account.usage), (Some("gpt-4o-x"), Some(Usage::new(9, 3).in_tier(ServiceTier::Flex))));
+        assert_eq!(account.bytes, 5);
+        let message =
+            json!({"model": "claude", "content": [{"type": "text", "text": "Hi"}], "usage": {"input_tokens": 4, "output_tokens": 2}});
+        assert_eq!(read(Api::Messages, &HeaderMap::new(), message.to_string().as_bytes()).usage, Some(Usage::new(4, 2)));
+        assert_eq!(read(Api::Chat, &HeaderMap::new(), b"<html>").usage, None);
+    }
+
+    #[test]
+    fn usage_that_nobody_asked_for_is_not_passed_on() {
+        let mut meter = Meter::new(Api::Chat, true);
+        let without = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"gpt-4o-2024-08-06\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n";
+        assert_eq!(meter.take(&event(&chunk("Hi"))), Pass::Instead(Bytes::from(without)));
+        let last = json!({"id": "c", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}});
+        assert_eq!(meter.take(&event(&last)), Pass::Nothing);
+        assert_eq!(meter.take(b"data: [DONE]\n\n"), Pass::AsItCame);
+        assert!(meter.is_complete());
+        assert_eq!(meter.account().usage, Some(Usage::new(7, 1)));
+        assert_eq!(meter.account().model.as_deref(), Some("gpt-4o-2024-08-06"));
+    }
+
+    #[test]
+    fn a_caller_who_asked_gets_every_byte() {
+        let mut meter = Meter::new(Api::Chat, false);
+        assert_eq!(meter.take(&event(&chunk("Hi"))), Pass::AsItCame);
+        assert_eq!(meter.take(&event(&json!({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}))), Pass::AsItCame);
+    }
+
+    #[test]
+    fn a_message_counts_while_it_goes_on() {
+        let mut meter = Meter::new(Api::Messages, false);
+        for piece in [
+            json!({"type": "message_start", "message": {"model": "claude-sonnet-4-5", "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1}}}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 42}}),
+        ] {
+            assert_eq!(meter.take(&event(&piece)), Pass::AsItCame);
+        }
+        assert!(!meter.is_complete());
+        let usage = meter.account().usage.unwrap();
+        assert_eq!((usage.input_tokens, usage.cached_tokens, usage.output_tokens), (10, 5, 42));
+        assert_eq!(meter.account().bytes, 5);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_ends_in_the_providers_own_way() {
+        let mut chat = Meter::new(Api::Chat, true);
+        for _ in 0..300 {
+            chat.take(&event(&chunk("word")));
+        }
+        assert!(chat.is_beyond(50) && !chat.is_beyond(200));
+        let end = chat.cut();
+        let end = std::str::from_utf8(&end).unwrap();
+        assert!(end.contains("\"finish_reason\":\"length\"") && end.ends_with("data: [DONE]\n\n") && !end.contains("usage"));
+        let mut message = Meter::new(Api::Messages, false);
+        message.take(&event(&json!({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}})));
+        let end = message.cut();
+        let end = std::str::from_utf8(&end).unwrap();
+        let order = ["content_block_stop", "\"stop_reason\":\"max_tokens\"", "message_stop"].map(|part| end.find(part).unwrap());
+        assert!(order.is_sorted());
+        let mut response = Meter::new(Api::Responses, false);
+        response.take(&event(&json!({"type": "response.created", "response": {"id": "r1", "model": "gpt-5", "status": "in_progress"}})));
+        let end = response.cut();
+        assert!(std::str::from_utf8(&end).unwrap().contains("\"reason\":\"max_output_tokens\""));
+        assert_eq!(response.account().id.as_deref(), Some("r1"));
+    }
+}

@@ -1,0 +1,304 @@
+//! One question to one model: is it let through, is it paid for, what came of it.
+
+use crate::answer;
+use crate::circuit::{Circuit, Standing, is_unavailable};
+use crate::identity::RunName;
+use crate::money::{Guards, NotSetAside, SetAside, Wanted};
+use crate::passing::Passing;
+use crate::pieces;
+use crate::question::Question;
+use crate::refusal::Refusal;
+use crate::relay::{self, Passed};
+use crate::upstream::{self, Address, Credentials};
+use crate::{Gateway, MOST_ANSWER_BYTES, OWN_KEY, api::Dialect, owned, refused, with_length, with_run};
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::Incoming;
+use runguard_core::Reason;
+use runguard_core::prices::{Prompt, USUAL_BYTES_A_TOKEN, Usage};
+use runguard_core::run::Used;
+use runguard_engine::settings::Settings;
+use runguard_http::client::causes;
+use runguard_http::reply::Reply;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a provider may add to a prompt that nobody here has seen.
+const MOST_UNSEEN_TOKENS: u64 = 200_000;
+/// How long a provider may take to begin its answer.
+const BEGINS: Duration = Duration::from_secs(600);
+/// An answer that is cut shorter than this is not worth having, unless it was asked for so short.
+const SHORTEST_ANSWER: u64 = 256;
+
+/// What all attempts at one question share.
+pub(crate) struct Asking<'a> {
+    pub(crate) gateway: &'a Arc<Gateway>,
+    pub(crate) passing: &'a Passing,
+    pub(crate) parts: &'a Parts,
+    pub(crate) credentials: &'a Credentials<'a>,
+    pub(crate) run: &'a RunName,
+    pub(crate) settings: &'a Arc<Settings>,
+    /// The answer that the question follows.
+    pub(crate) follows: Option<&'a str>,
+    pub(crate) has_left: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// A model that may answer.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    /// What the provider calls it.
+    pub(crate) model: String,
+    pub(crate) address: Address,
+    pub(crate) question: Question,
+    pub(crate) body: Bytes,
+}
+
+/// What came of asking a model.
+pub(crate) enum Attempt {
+    Answered(Reply),
+    /// It was not asked: what it costs stands against it, or the caller has gone.
+    Refused(Reply),
+    /// It cannot be asked just then, or has no room. Nothing was paid.
+    Unavailable(Reply),
+}
+
+/// Whether a question that failed may have been paid for, and by whose fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was never sent.
+    NotSent,
+    /// Nobody took it.
+    Unreachable,
+    Unknown,
+}
+
+impl Asking<'_> {
+    /// Asks one model.
+    pub(crate) async fn attempt(&self, mut guards: Guards, candidate: Candidate) -> Attempt {
+        let Candidate { model, address, question, body } = candidate;
+        let circuit_guards = guards.clone();
+        let circuit = self.settings.gateway.circuits.then(|| Circuit::new(&circuit_guards, &self.passing.upstream, &model, &self.run.name));
+        let (standing, mut permit) = match &circuit {
+            None => (Standing::Closed, None),
+            Some(circuit) => match circuit.standing().await {
+                Standing::Open => match circuit.enter().await {
+                    Ok(permit) => (Standing::Closed, permit),
+                    Err(refusal) => return Attempt::Unavailable(self.refuse(refusal, &question)),
+                },
+                standing @ (Standing::Closed | Standing::Testing) => (standing, None),
+            },
+        };
+        let set_aside = match self.set_aside(&guards, &question).await {
+            Ok(set_aside) => set_aside,
+            Err(refusal) => return Attempt::Refused(self.refuse(refusal, &question)),
+        };
+        if (self.has_left)() {
+            self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
+            return Attempt::Refused(self.refuse(Refusal::bad_request("The caller has gone."), &question));
+        }
+        if let Some(refusal) = not_for_a_limit(&question, &set_aside) {
+            guards.call.refused = refusal.code.as_str().into();
+            self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
+            return Attempt::Refused(self.refuse(refusal, &question));
+        }
+        // Whoever tests it has the money for it: else nobody would, for a while.
+        if let Some(circuit) = circuit.as_ref().filter(|_| standing == Standing::Testing) {
+            permit = match circuit.enter().await {
+                Ok(permit) => permit,
+                Err(refusal) => {
+                    guards.call.refused = refusal.code.as_str().into();
+                    self.gateway.runs.settle(&guards, set_aside, Used::Nothing).await;
+                    return Attempt::Unavailable(self.refuse(refusal, &question));
+                }
+            };
+        }
+        let shortened = set_aside.max_output();
+        // Where nothing is limited the question stays as it is.
+        let bound =
+            shortened.or_else(|| if set_aside.books.is_limited() && question.max_output.is_none() { question.longest() } else { None });
+        let paid_output = shortened.or(question.max_output).or(bound).filter(|_| set_aside.books.is_limited());
+        let began = Instant::now();
+        let sent = match question.prepare(&body, bound) {
+            Ok(prepared) => send(self.passing.dialect, &address.uri(), self.parts, self.credentials, prepared).await,
+            Err(error) => Err((Refusal::bad_request(format!("{error}.")), Outcome::NotSent)),
+        };
+        let head = sent.as_ref().map(|response| (response.status(), response.headers()));
+        if let Some(circuit) = circuit.as_ref().filter(|_| !matches!(sent, Err((_, Outcome::NotSent)))) {
+            circuit.answered(permit.take(), head.ok(), began.elapsed(), self.brings_own_key()).await;
+        }
+        let response = match sent {
+            Ok(response) => response,
+            Err((refusal, outcome)) => {
+                let worst = question.worst(paid_output);
+                let used = match outcome {
+                    Outcome::NotSent | Outcome::Unreachable => Used::Nothing,
+                    Outcome::Unknown => Used::Counted { model: None, usage: &worst },
+                };
+                self.gateway.runs.settle(&guards, set_aside, used).await;
+                let reply = self.refuse(refusal, &question);
+                return if outcome == Outcome::Unreachable { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) };
+            }
+        };
+        if response.status().is_redirection() || is_packed(response.headers()) {
+            let worst = question.worst(paid_output);
+            let used = if response.status().is_success() { Used::Counted { model: None, usage: &worst } } else { Used::Nothing };
+            self.gateway.runs.settle(&guards, set_aside, used).await;
+            let refusal = Refusal::new(
+                StatusCode::BAD_GATEWAY,
+                "unreadable_answer",
+                "The provider answered with a redirection, or with a packed answer though none was asked for: it cannot be metered, and is not passed on.",
+            );
+            return Attempt::Answered(self.refuse(refusal, &question));
+        }
+        let status = response.status();
+        let when_caller_leaves = self.settings.gateway.when_caller_leaves;
+        let passed = Passed { question, run: self.run.clone(), set_aside, guards, when_caller_leaves, paid_output, shortened };
+        if is_event_stream(self.passing.dialect, response.headers()) && status.is_success() {
+            return Attempt::Answered(relay::stream(Arc::clone(self.gateway), passed, response));
+        }
+        let reply = self.whole(passed, response).await;
+        if is_unavailable(status) { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) }
+    }
+
+    /// A refusal as the caller hears it.
+    pub(crate) fn refuse(&self, refusal: Refusal, question: &Question) -> Reply {
+        tracing::info!(
+            run = self.run.name,
+            found_by = self.run.found_by.name(),
+            model = question.model,
+            reason = refusal.code,
+            "a question was refused"
+        );
+        with_run(refused(refusal, question, self.settings.gateway.on_stop), self.run, None)
+    }
+
+    /// Whether the caller came with a key of the provider's beside one of ours.
+    fn brings_own_key(&self) -> bool {
+        matches!(self.credentials, Credentials::Callers) && self.parts.headers.contains_key(&OWN_KEY)
+    }
+
+    async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
+        let mut tokens = question.most_words;
+        if question.has_unseen_prompt {
+            let earlier = self.gateway.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+            let earlier = self.follows.and_then(|id| earlier.by_id.get(&owned(&guards.caller, id)));
+            tokens = tokens.saturating_add(earlier.map_or(MOST_UNSEEN_TOKENS, |(_, tokens)| *tokens));
+        }
+        // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
+        let bytes = tokens.saturating_mul(question.times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
+        let prompt = Prompt { bytes, attachments: question.prompt.attachments.saturating_mul(2) };
+        let wanted = Wanted {
+            model: &question.model,
+            prompt,
+            max_output: question.longest(),
+            choices: question.choices.saturating_mul(question.times_the_price),
+            patience: Duration::from_millis(self.settings.gateway.patience.as_millis()),
+        };
+        self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
+            NotSetAside::Refused { code, message } => Refusal::stop(code, message),
+            NotSetAside::Busy { code, message } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, &code, message),
+            NotSetAside::Unavailable => Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "state_unavailable",
+                "RunGuard cannot say how the budget stands, so the question is not passed on. Try again shortly.",
+            ),
+        })
+    }
+
+    /// An answer that comes in one piece.
+    async fn whole(&self, passed: Passed, response: Response<Incoming>) -> Reply {
+        let Passed { question, run, set_aside, mut guards, shortened, paid_output, .. } = passed;
+        let (head, body) = response.into_parts();
+        let collected = Limited::new(body, MOST_ANSWER_BYTES).collect().await;
+        let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
+            let worst = question.worst(paid_output);
+            let used = if head.status.is_success() { Used::Counted { model: None, usage: &worst } } else { Used::Nothing };
+            self.gateway.runs.settle(&guards, set_aside, used).await;
+            let refusal = Refusal::new(
+                StatusCode::BAD_GATEWAY,
+                "broken_answer",
+                "The provider's answer broke off. What it may have cost was booked.",
+            );
+            return self.refuse(refusal, &question);
+        };
+        let account = answer::read(question.api, &head.headers, &body);
+        guards.call.answered_by = account.model.as_deref().unwrap_or_default().into();
+        let mut counted = Usage::default();
+        let used = if head.status.is_success() { account.used(&question, &mut counted) } else { Used::Nothing };
+        let is_estimated = head.status.is_success() && account.usage.is_none_or(|usage| usage.total_tokens() == 0 && account.bytes > 0);
+        let books = self.gateway.runs.settle(&guards, set_aside, used).await;
+        if let (Some(id), Some(usage)) = (account.id, account.usage) {
+            self.gateway.remember(&guards.caller, &id, &run.name, usage.total_tokens());
+        }
+        let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(body)));
+        *reply.headers_mut() = upstream::without_hop(reply.headers());
+        with_run(with_length(reply, shortened, is_estimated), &run, Some(&books))
+    }
+}
+
+/// Why a question is not passed on though something is set aside for it: dollars are limited, and what it costs is not known, or what is
+/// left pays for too little.
+fn not_for_a_limit(question: &Question, set_aside: &SetAside) -> Option<Refusal> {
+    if let Some(what) = question.unmetered.filter(|_| set_aside.books.remaining_usd.is_some()) {
+        let message = format!("The question has {what}. It is not passed on while dollars are limited.");
+        return Some(Refusal::stop("not_metered", message));
+    }
+    let shortened = set_aside.max_output()?;
+    let least = SHORTEST_ANSWER.min(question.max_output.unwrap_or(u64::MAX));
+    (shortened < least || shortened <= question.thinking).then(|| {
+        let message = format!(
+            "What is left of the budget pays for an answer of {shortened} tokens: too short to be worth it. End the run, or raise the limit."
+        );
+        Refusal::stop(Reason::BudgetExceeded.code(), message)
+    })
+}
+
+/// Sends a question as it is.
+pub(crate) async fn send(
+    dialect: Dialect,
+    uri: &str,
+    parts: &Parts,
+    credentials: &Credentials<'_>,
+    body: Bytes,
+) -> Result<Response<Incoming>, (Refusal, Outcome)> {
+    let unsent = |message: String| (Refusal::new(StatusCode::BAD_GATEWAY, "not_sent", message), Outcome::NotSent);
+    let connections = upstream::connections().map_err(unsent)?;
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() =
+        uri.parse().map_err(|_| (Refusal::bad_request("The path has characters that no address can have."), Outcome::NotSent))?;
+    *request.headers_mut() = upstream::travelling(&parts.headers, dialect, credentials).map_err(unsent)?;
+    if let Credentials::Aws { signer, region } = credentials {
+        let signed = signer.sign(region, uri, request.headers_mut(), &body);
+        signed.map_err(|problem| unsent(format!("The question cannot be signed for Bedrock: {problem}.")))?;
+    }
+    let Ok(answered) = tokio::time::timeout(BEGINS, connections.request(request)).await else {
+        let message = "The provider did not begin to answer within ten minutes.";
+        return Err((Refusal::new(StatusCode::GATEWAY_TIMEOUT, "provider_slow", message), Outcome::Unknown));
+    };
+    answered.map_err(|error| {
+        let outcome = if error.is_connect() { Outcome::Unreachable } else { Outcome::Unknown };
+        let host = uri.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        let message = format!("The provider at {host} did not answer: {}.", causes(&error));
+        (Refusal::new(StatusCode::BAD_GATEWAY, "provider_away", message), outcome)
+    })
+}
+
+/// Whether a body comes in a form that nobody here looks into.
+pub(crate) fn is_packed(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().any(|encoding| encoding != "identity")
+}
+
+fn is_event_stream(dialect: Dialect, headers: &HeaderMap) -> bool {
+    let kind_of_stream = match dialect {
+        Dialect::OpenAi | Dialect::Anthropic => "text/event-stream",
+        Dialect::Bedrock => pieces::FRAMES,
+    };
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with(kind_of_stream))
+}

@@ -1,0 +1,534 @@
+//! What a run did, read from the conversation it sends: calls with what they gave, words with what was answered.
+//!
+//! Every question carries the whole of it, in the words of its interface. A step is told by hashes, and by an id that stays the same
+//! while the conversation grows: the name of the call, and, because some services use names again, how often it has occurred.
+
+pub(crate) mod nudge;
+
+use crate::api::Api;
+use crate::bedrock::Family;
+use crate::members::{BorrowedText, Members};
+use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
+use runguard_core::fingerprint;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// As many as a question to the guard may tell of. Earlier ones were told before.
+const MOST_STEPS: usize = 200;
+
+/// One part of a conversation, whatever its interface.
+#[derive(Debug)]
+enum Part<'a> {
+    Called {
+        id: Cow<'a, str>,
+        tool: Cow<'a, str>,
+        arguments: &'a str,
+    },
+    Gave {
+        id: Cow<'a, str>,
+        result: Cow<'a, str>,
+        is_error: bool,
+    },
+    /// The model, without a call.
+    Said(Cow<'a, str>),
+    User(Cow<'a, str>),
+}
+
+/// The steps of a conversation, oldest first, as the guard takes them.
+pub(crate) fn steps(api: Api, body: &Members<'_>) -> Vec<Value> {
+    let parts = match api {
+        Api::Chat | Api::Invoke(Family::Chat | Family::GptOss | Family::Mistral) => body.get("messages").map(chat),
+        Api::Messages | Api::Invoke(Family::Anthropic) => body.get("messages").map(messages),
+        Api::Responses => body.get("input").map(responses),
+        Api::Converse | Api::Invoke(Family::Nova) => body.get("messages").map(converse),
+        Api::Completions
+        | Api::Embeddings
+        | Api::Invoke(
+            Family::Titan | Family::Llama | Family::Cohere | Family::TitanEmbeddings | Family::CohereEmbeddings | Family::Unknown,
+        ) => None,
+    };
+    tell(parts.unwrap_or_default())
+}
+
+/// Text that is null is none: one odd message must not hide the others.
+fn or_nothing<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BorrowedText<'a>, D::Error> {
+    Ok(Option::<BorrowedText<'a>>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[derive(Deserialize)]
+struct ChatMessage<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    role: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tool_calls: Option<Vec<ChatCall<'a>>>,
+    #[serde(borrow, default)]
+    tool_call_id: Option<BorrowedText<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ChatCall<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    function: Option<ChatFunction<'a>>,
+    #[serde(borrow, default)]
+    custom: Option<ChatFunction<'a>>,
+}
+
+#[derive(Deserialize)]
+struct ChatFunction<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    name: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+}
+
+fn chat(messages: &str) -> Vec<Part<'_>> {
+    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let mut parts = Vec::with_capacity(messages.len());
+    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<ChatMessage<'_>>(message.get()).ok()) {
+        let text = message.content.map(|content| text_of(content.get())).unwrap_or_default();
+        match message.role.0.as_ref() {
+            "assistant" => {
+                let calls = message.tool_calls.unwrap_or_default();
+                if calls.is_empty() && !text.is_empty() {
+                    parts.push(Part::Said(text));
+                }
+                for call in calls {
+                    let Some(function) = call.function.or(call.custom) else { continue };
+                    let arguments = function.arguments.or(function.input).map_or("null", RawValue::get);
+                    parts.push(Part::Called { id: call.id.0, tool: function.name.0, arguments });
+                }
+            }
+            "tool" | "function" => {
+                let id = message.tool_call_id.unwrap_or_default().0;
+                parts.push(Part::Gave { id, result: text, is_error: false });
+            }
+            "user" => parts.push(Part::User(text)),
+            _ => {}
+        }
+    }
+    parts
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    role: BorrowedText<'a>,
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(borrow, default, rename = "type", deserialize_with = "or_nothing")]
+    kind: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    name: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    tool_use_id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(default)]
+    is_error: Option<bool>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    text: BorrowedText<'a>,
+}
+
+fn messages(messages: &str) -> Vec<Part<'_>> {
+    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let mut parts = Vec::with_capacity(messages.len());
+    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<Message<'_>>(message.get()).ok()) {
+        let content = message.content.get();
+        if content.starts_with('"') {
+            parts.push(words(&message.role.0, text_of(content).into_owned()));
+            continue;
+        }
+        let blocks: Vec<&RawValue> = serde_json::from_str(content).unwrap_or_default();
+        let blocks = blocks.into_iter().filter_map(|block| serde_json::from_str::<Block<'_>>(block.get()).ok());
+        let mut text = String::new();
+        let mut has_calls = false;
+        for block in blocks {
+            match block.kind.0.as_ref() {
+                "tool_use" | "server_tool_use" | "mcp_tool_use" => {
+                    has_calls = true;
+                    parts.push(Part::Called { id: block.id.0, tool: block.name.0, arguments: block.input.map_or("null", RawValue::get) });
+                }
+                "text" => text.push_str(&block.text.0),
+                _ if !block.tool_use_id.0.is_empty() => {
+                    has_calls = true;
+                    let result = block.content.map(|content| text_of(content.get())).unwrap_or_default();
+                    parts.push(Part::Gave { id: block.tool_use_id.0, result, is_error: block.is_error == Some(true) });
+                }
+                _ => {}
+            }
+        }
+        parts.extend(words_of_blocks(&message.role.0, text, has_calls));
+    }
+    parts
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConverseBlock<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    text: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    tool_use: Option<ConverseCall<'a>>,
+    #[serde(borrow, default)]
+    tool_result: Option<ConverseResult<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConverseCall<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    tool_use_id: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    name: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConverseResult<'a> {
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    tool_use_id: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    status: BorrowedText<'a>,
+}
+
+fn converse(messages: &str) -> Vec<Part<'_>> {
+    let messages: Vec<&RawValue> = serde_json::from_str(messages).unwrap_or_default();
+    let mut parts = Vec::with_capacity(messages.len());
+    for message in messages.into_iter().filter_map(|message| serde_json::from_str::<Message<'_>>(message.get()).ok()) {
+        let blocks: Vec<&RawValue> = serde_json::from_str(message.content.get()).unwrap_or_default();
+        let mut text = String::new();
+        let mut has_calls = false;
+        for block in blocks.into_iter().filter_map(|block| serde_json::from_str::<ConverseBlock<'_>>(block.get()).ok()) {
+            text.push_str(&block.text.0);
+            has_calls |= block.tool_use.is_some() || block.tool_result.is_some();
+            if let Some(call) = block.tool_use {
+                parts.push(Part::Called { id: call.tool_use_id.0, tool: call.name.0, arguments: call.input.map_or("null", RawValue::get) });
+            }
+            if let Some(gave) = block.tool_result {
+                let result = gave.content.map(|content| text_of(content.get())).unwrap_or_default();
+                parts.push(Part::Gave { id: gave.tool_use_id.0, result, is_error: gave.status.0 == "error" });
+            }
+        }
+        parts.extend(words_of_blocks(&message.role.0, text, has_calls));
+    }
+    parts
+}
+
+fn words(role: &str, text: String) -> Part<'static> {
+    if role == "assistant" { Part::Said(text.into()) } else { Part::User(text.into()) }
+}
+
+/// What a message says with its blocks. Beside calls, words are their reason; beside results, a framework's reminder.
+fn words_of_blocks(role: &str, text: String, has_calls: bool) -> Option<Part<'static>> {
+    (!has_calls && !text.is_empty()).then(|| words(role, text))
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow, default, rename = "type", deserialize_with = "or_nothing")]
+    kind: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    role: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    call_id: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
+    name: BorrowedText<'a>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    action: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    output: Option<&'a RawValue>,
+}
+
+fn responses(input: &str) -> Vec<Part<'_>> {
+    if input.starts_with('"') {
+        return vec![Part::User(text_of(input))];
+    }
+    let items: Vec<&RawValue> = serde_json::from_str(input).unwrap_or_default();
+    let mut parts = Vec::with_capacity(items.len());
+    for item in items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()) {
+        let kind = item.kind.0.as_ref();
+        if kind.ends_with("_call_output") {
+            let result = item.output.map(|output| text_of(output.get())).unwrap_or_default();
+            parts.push(Part::Gave { id: item.call_id.0, result, is_error: false });
+        } else if kind.ends_with("_call") && !item.call_id.0.is_empty() {
+            let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
+            let tool = if item.name.0.is_empty() { item.kind.0 } else { item.name.0 };
+            parts.push(Part::Called { id: item.call_id.0, tool, arguments });
+        } else if let Some(content) = item.content.map(|content| text_of(content.get())).filter(|text| !text.is_empty()) {
+            match item.role.0.as_ref() {
+                "assistant" => parts.push(Part::Said(content)),
+                "user" => parts.push(Part::User(content)),
+                _ => {}
+            }
+        }
+    }
+    parts
+}
+
+/// The words of a content: a text, or a list of parts.
+fn text_of(content: &str) -> Cow<'_, str> {
+    if content.starts_with('"') {
+        return serde_json::from_str::<BorrowedText<'_>>(content).unwrap_or_default().0;
+    }
+    let mut out = String::new();
+    if let Ok(Value::Array(parts)) = serde_json::from_str::<Value>(content) {
+        for part in parts {
+            match part.get("text").and_then(Value::as_str) {
+                Some(text) => out.push_str(text),
+                // An image is what it is.
+                None => out.push_str(&part.to_string()),
+            }
+        }
+    } else if content != "null" {
+        out.push_str(content);
+    }
+    out.into()
+}
+
+/// Arguments by what they say: text that is JSON is compared as JSON.
+fn arguments_fingerprint(arguments: &str) -> u64 {
+    let inside = unquoted(arguments);
+    match serde_json::from_str::<&RawValue>(&inside) {
+        Ok(json) => xxh3_64(fingerprint::of_json(json).as_bytes()),
+        Err(_) => xxh3_64(inside.as_bytes()),
+    }
+}
+
+/// What the call does, by the same arguments.
+fn deed_of(tool: &str, arguments: &str) -> Deed {
+    Deed::of(tool, &unquoted(arguments))
+}
+
+/// Arguments as JSON: some interfaces write them as a text.
+fn unquoted(arguments: &str) -> Cow<'_, str> {
+    serde_json::from_str::<BorrowedText<'_>>(arguments).map_or(Cow::Borrowed(arguments), |text| text.0)
+}
+
+/// Words that tools begin with when they failed, where the interface has no field for it.
+const FAILURES: [&str; 5] = ["error", "traceback", "exception", "failed", "fatal:"];
+
+fn is_failure(result: &str) -> bool {
+    let beginning: String = result.trim_start_matches(|character: char| !character.is_alphanumeric()).chars().take(12).collect();
+    let beginning = beginning.to_lowercase();
+    FAILURES.iter().any(|word| beginning.starts_with(word))
+}
+
+/// Words that frameworks begin with where they write what tools gave as plain text.
+const FRAMEWORKS: [&str; 7] = ["observation", "tool", "result", "output", "calling", "function", "execution"];
+
+/// Whether a message of the user's is a framework's: what people say begins calls anew, and may be said again.
+fn is_framework(text: &str) -> bool {
+    let word: String = text
+        .trim_start_matches(|character: char| !character.is_alphanumeric())
+        .chars()
+        .take_while(|character| character.is_alphabetic())
+        .take(16)
+        .collect();
+    let word = word.to_lowercase();
+    FRAMEWORKS.iter().any(|known| word.starts_with(known)) || is_failure(text)
+}
+
+fn tell(parts: Vec<Part<'_>>) -> Vec<Value> {
+    let mut occurrences: HashMap<u64, u32> = HashMap::new();
+    let mut id_of = |words: &[&[u8]]| {
+        let name = xxh3_64(&words.join(&b"\0"[..]));
+        let occurrence = occurrences.entry(name).or_default();
+        *occurrence += 1;
+        fingerprint::hex(name.wrapping_add(u64::from(*occurrence)))
+    };
+    // Calls wait for what they give; one that is still open was not made by the model that is asked now.
+    let mut open: HashMap<String, (usize, Map<String, Value>)> = HashMap::new();
+    let mut told: Vec<Option<Value>> = Vec::new();
+    let mut said: Option<Cow<'_, str>> = None;
+    let mut round = String::new();
+    let mut was_call = false;
+    for part in parts {
+        let is_call = matches!(part, Part::Called { .. });
+        let begins_round = is_call && !was_call;
+        was_call = is_call;
+        match part {
+            Part::Called { id, tool, arguments } => {
+                let tool: String = tool.chars().take(128).collect();
+                let (args, does) = (arguments_fingerprint(arguments), deed_of(&tool, arguments).text());
+                let mut step = Map::new();
+                let step_id = id_of(&[b"call", id.as_bytes(), tool.as_bytes(), &args.to_le_bytes()]);
+                // Known by its first call, not by its place: a conversation may lose its beginning.
+                if begins_round {
+                    round.clone_from(&step_id);
+                }
+                step.insert("id".into(), step_id.into());
+                step.insert("tool".into(), if tool.trim().is_empty() { "tool".into() } else { tool.into() });
+                step.insert("args".into(), fingerprint::hex(args).into());
+                if !does.is_empty() {
+                    step.insert("does".into(), does.into());
+                }
+                step.insert("round".into(), round.clone().into());
+                told.push(None);
+                open.insert(id.into_owned(), (told.len() - 1, step));
+            }
+            Part::Gave { id, result, is_error } => {
+                let Some((place, mut step)) = open.remove(id.as_ref()) else { continue };
+                if is_error || is_failure(&result) {
+                    step.insert("error".into(), fingerprint::hex(error_fingerprint(&result)).into());
+                } else {
+                    step.insert("result".into(), fingerprint::hex(result_fingerprint(&result)).into());
+                }
+                told[place] = Some(Value::Object(step));
+            }
+            Part::Said(text) => said = Some(text),
+            Part::User(text) => {
+                if let Some(said) = said.take().filter(|_| is_framework(&text)) {
+                    let id = id_of(&[b"said", said.as_bytes(), text.as_bytes()]);
+                    let (said, answered) = (fingerprint::hex(result_fingerprint(&said)), fingerprint::hex(result_fingerprint(&text)));
+                    told.push(Some(json!({"id": id, "said": said, "result": answered})));
+                } else {
+                    told.push(Some(json!({"id": id_of(&[b"user", text.as_bytes()]), "user": true})));
+                }
+            }
+        }
+    }
+    let told: Vec<Value> = told.into_iter().flatten().collect();
+    let beyond = told.len().saturating_sub(MOST_STEPS);
+    told.into_iter().skip(beyond).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(api: Api, body: &Value) -> Vec<Value> {
+        let text = body.to_string();
+        steps(api, &Members::read(text.as_bytes()).unwrap())
+    }
+
+    fn calls(steps: &[Value]) -> Vec<(&str, bool)> {
+        steps.iter().filter_map(|step| Some((step.get("tool")?.as_str()?, step.get("error").is_some()))).collect()
+    }
+
+    #[test]
+    fn the_same_conversation_is_read_from_every_interface() {
+        let chat = of(
+            Api::Chat,
+            &json!({"messages": [
+                {"role": "system", "content": "Be."}, {"role": "user", "content": "Find it"},
+                {"role": "assistant", "content": null, "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{\"q\": \"a\", \"n\": 1}"}},
+                    {"id": "c2", "type": "function", "function": {"name": "read", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": "nothing found"},
+                {"role": "tool", "tool_call_id": "c2", "content": "Error: no such file"}]}),
+        );
+        let messages = of(
+            Api::Messages,
+            &json!({"messages": [
+                {"role": "user", "content": "Find it"},
+                {"role": "assistant", "content": [{"type": "text", "text": "Let me."},
+                    {"type": "tool_use", "id": "c1", "name": "search", "input": {"n": 1, "q": "a"}},
+                    {"type": "tool_use", "id": "c2", "name": "read", "input": {}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "nothing found"}]},
+                    {"type": "tool_result", "tool_use_id": "c2", "is_error": true, "content": "Error: no such file"}]}]}),
+        );
+        let responses = of(
+            Api::Responses,
+            &json!({"input": [
+                {"role": "user", "content": "Find it"},
+                {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{\"q\":\"a\",\"n\":1}"},
+                {"type": "function_call", "call_id": "c2", "name": "read", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c1", "output": "nothing found"},
+                {"type": "function_call_output", "call_id": "c2", "output": "Error: no such file"}]}),
+        );
+        assert_eq!(calls(&chat), [("search", false), ("read", true)]);
+        assert_eq!(chat, messages);
+        assert_eq!(chat, responses);
+        assert_eq!(chat[0]["user"], json!(true));
+        assert_eq!(chat[1]["round"], chat[2]["round"], "side by side");
+    }
+
+    #[test]
+    fn a_step_keeps_its_id_while_the_conversation_grows_and_the_same_call_again_is_another() {
+        let turn = |id: &str| {
+            [
+                json!({"role": "assistant", "tool_calls": [{"id": id, "function": {"name": "search", "arguments": "{}"}}]}),
+                json!({"role": "tool", "tool_call_id": id, "content": "x"}),
+            ]
+        };
+        let conversation = |ids: &[&str]| of(Api::Chat, &json!({"messages": ids.iter().flat_map(|id| turn(id)).collect::<Vec<_>>()}));
+        let (two, three) = (conversation(&["a", "b"]), conversation(&["a", "b", "c"]));
+        assert_eq!(two[..], three[..2]);
+        let reused = conversation(&["call_0", "call_0", "call_0"]);
+        let ids: std::collections::BTreeSet<&str> = reused.iter().map(|step| step["id"].as_str().unwrap()).collect();
+        assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
+    fn words_are_followed_where_tools_are_only_words() {
+        let flat = |rounds: usize| {
+            let mut messages = vec![json!({"role": "user", "content": "Task"})];
+            for _ in 0..rounds {
+                messages.push(json!({"role": "assistant", "content": "Calling tools: search(rust)"}));
+                messages.push(json!({"role": "user", "content": "Observation: nothing"}));
+            }
+            of(Api::Chat, &json!({"messages": messages}))
+        };
+        let said: Vec<Value> = flat(4).into_iter().filter(|step| step.get("said").is_some()).collect();
+        assert_eq!(said.len(), 4);
+        assert!(said.windows(2).all(|pair| pair[0]["said"] == pair[1]["said"] && pair[0]["id"] != pair[1]["id"]));
+        let person = json!({"messages": [{"role": "assistant", "content": "Shall I go on?"}, {"role": "user", "content": "yes"}]});
+        assert!(of(Api::Chat, &person).iter().all(|step| step.get("said").is_none()), "people may say the same again");
+    }
+
+    #[test]
+    fn a_call_without_a_result_and_odd_things_are_no_steps() {
+        assert_eq!(
+            of(Api::Chat, &json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]})),
+            Vec::<Value>::new()
+        );
+        for odd in [json!({"messages": 7}), json!({"messages": [[], 1]}), json!({"messages": [{"role": "tool"}]}), json!({})] {
+            assert_eq!(calls(&of(Api::Chat, &odd)), []);
+            assert_eq!(calls(&of(Api::Messages, &odd)), []);
+        }
+        assert_eq!(calls(&of(Api::Responses, &json!({"input": [1, {"type": "reasoning"}]}))), []);
+        let odd = json!({"messages": [{"role": null}, {"id": null, "role": "user", "content": 3},
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": null}]});
+        assert_eq!(calls(&of(Api::Chat, &odd)), [("f", false)], "one odd message hides no other");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_breaks_the_reading(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,80}") {
+            for read in [chat, messages, responses, converse] {
+                tell(read(&text));
+            }
+            text_of(&text);
+            arguments_fingerprint(&text);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Which run a question belongs to, without a line of code in the agent: by what its client says, or by how its conversation begins.
+//!
+//! What a client says groups its questions and gives it no right: names are kept under the key that asks.
+
+use crate::api::Api;
+use crate::members::Members;
+use http::HeaderMap;
+use runguard_core::fingerprint;
+use runguard_core::run::service::short_id;
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How a run was found, for the log and for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    Header,
+    ClaudeCode,
+    CacheKey,
+    Metadata,
+    EarlierResponse,
+    Beginning,
+}
+
+impl FoundBy {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::ClaudeCode => "claude_code",
+            Self::CacheKey => "prompt_cache_key",
+            Self::Metadata => "metadata",
+            Self::EarlierResponse => "previous_response",
+            Self::Beginning => "beginning",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunName {
+    pub(crate) name: String,
+    pub(crate) found_by: FoundBy,
+}
+
+/// Names of members of `metadata` that say which conversation it is.
+const OF_CONVERSATION: [&str; 6] = ["run_id", "session_id", "thread_id", "conversation_id", "trace_id", "task_id"];
+
+/// The run of a question. `earlier` knows the runs of answers that a question can refer to.
+pub(crate) fn run_of(
+    headers: &HeaderMap,
+    api: Api,
+    body: &Members<'_>,
+    key: &str,
+    today: &str,
+    earlier: impl Fn(&str) -> Option<String>,
+) -> RunName {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty());
+    let said = |name: &'static str| body.text(name).ok().flatten().filter(|text| !text.trim().is_empty());
+    let under_key = |name: &str| if key.is_empty() { short_id(name).into_owned() } else { short_id(&format!("{key}/{name}")).into_owned() };
+    if let Some(name) = header("x-runguard-run") {
+        return RunName { name: under_key(name), found_by: FoundBy::Header };
+    }
+    if let Some(session) = header("x-claude-code-session-id") {
+        let name = header("x-claude-code-agent-id").map_or_else(|| session.to_owned(), |agent| format!("{session}/{agent}"));
+        return RunName { name: under_key(&name), found_by: FoundBy::ClaudeCode };
+    }
+    // A name that is ours already.
+    if let Some(name) = said("previous_response_id").and_then(|id| earlier(&id)) {
+        return RunName { name, found_by: FoundBy::EarlierResponse };
+    }
+    let metadata: Value = body
+        .get("metadata")
+        .or_else(|| body.get("requestMetadata"))
+        .and_then(|metadata| serde_json::from_str(metadata).ok())
+        .unwrap_or_default();
+    if let Some(name) = OF_CONVERSATION.iter().find_map(|name| metadata.get(name)?.as_str()) {
+        return RunName { name: under_key(name), found_by: FoundBy::Metadata };
+    }
+    if let Some(name) = body.get("conversation").and_then(conversation) {
+        return RunName { name: under_key(&name), found_by: FoundBy::EarlierResponse };
+    }
+    let mut beginning = String::new();
+    // Whom it is for: people often begin with the same words.
+    for name in ["user", "safety_identifier"] {
+        beginning.push_str(said(name).as_deref().unwrap_or_default());
+        beginning.push('\0');
+    }
+    beginning.push_str(metadata.get("user_id").and_then(Value::as_str).unwrap_or_default());
+    beginning.push('\0');
+    begin(api, body, &mut beginning);
+    // One key may be that of all who ask for the same thing.
+    let cache_key = said("prompt_cache_key");
+    beginning.push_str(cache_key.as_deref().unwrap_or_default());
+    // What begins with the same words tomorrow is another run.
+    let name = format!("auto-{today}-{}", fingerprint::hex(xxh3_64(beginning.as_bytes())));
+    RunName { name: under_key(&name), found_by: if cache_key.is_some() { FoundBy::CacheKey } else { FoundBy::Beginning } }
+}
+
+/// The conversation that the provider keeps: its id, or an object with it.
+fn conversation(member: &str) -> Option<String> {
+    match serde_json::from_str(member).ok()? {
+        Value::String(id) => Some(id),
+        Value::Object(fields) => fields.get("id").and_then(Value::as_str).map(str::to_owned),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
+    }
+}
+
+/// The words a conversation begins with: what the model is told to be, and the first that a person says.
+fn begin(api: Api, body: &Members<'_>, out: &mut String) {
+    let member = |name: &str| body.get(name).and_then(|text| serde_json::from_str::<Value>(text).ok()).unwrap_or_default();
+    let (told, said) = match api {
+        Api::Chat => (Value::Null, member("messages")),
+        Api::Completions => (Value::Null, member("prompt")),
+        Api::Responses => (member("instructions"), member("input")),
+        Api::Embeddings => (Value::Null, member("input")),
+        Api::Messages | Api::Converse => (member("system"), member("messages")),
+        Api::Invoke(_) => {
+            let said = ["messages", "message", "prompt", "inputText", "texts"].into_iter().map(member).find(|said| !said.is_null());
+            (member("system"), said.unwrap_or_default())
+        }
+    };
+    words(&told, out);
+    out.push('\0');
+    match said.as_array() {
+        None => words(&said, out),
+        Some(messages) => {
+            for message in messages {
+                words(message, out);
+                out.push('\0');
+                if !matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer")) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Texts of a message, without marks that move from one message to the next while a conversation goes on.
+fn words(value: &Value, out: &mut String) {
+    match value {
+        Value::String(text) => out.push_str(text),
+        Value::Array(items) => items.iter().for_each(|item| words(item, out)),
+        Value::Object(fields) => {
+            let lasting = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "cache_control" | "cachePoint"));
+            lasting.for_each(|(_, value)| words(value, out));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn run(headers: &[(&'static str, &str)], api: Api, body: &Value, key: &str) -> RunName {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        let text = body.to_string();
+        run_of(&map, api, &Members::read(text.as_bytes()).unwrap(), key, "2026-11-16", |id| (id == "resp_1").then(|| "known".to_owned()))
+    }
+
+    #[test]
+    fn what_a_client_says_comes_first_and_stays_under_its_key() {
+        let body = json!({"model": "m", "messages": [], "prompt_cache_key": "p", "metadata": {"session_id": "s"}});
+        assert_eq!(run(&[("x-runguard-run", "job-7")], Api::Chat, &body, "").name, "job-7");
+        assert_eq!(run(&[("x-runguard-run", "job-7")], Api::Chat, &body, "k1").name, "k1/job-7");
+        assert_eq!(run(&[("x-claude-code-session-id", "c")], Api::Messages, &body, "").name, "c");
+        assert_eq!(run(&[], Api::Chat, &body, "").found_by, FoundBy::Metadata);
+        let cached = json!({"model": "m", "prompt_cache_key": "p"});
+        assert_eq!(run(&[], Api::Responses, &cached, "").found_by, FoundBy::CacheKey);
+        assert_eq!(run(&[], Api::Responses, &json!({"model": "m", "conversation": {"id": "conv_1"}}), "").name, "conv_1");
+        let follows = json!({"model": "m", "input": "go on", "previous_response_id": "resp_1"});
+        assert_eq!(run(&[], Api::Responses, &follows, "k1").name, "known");
+    }
+
+    #[test]
+    fn a_conversation_is_the_same_while_it_grows() {
+        let first = json!({"model": "claude", "system": "You are.", "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Fix it", "cache_control": {"type": "ephemeral"}}]}]});
+        let later = json!({"model": "claude", "system": "You are.", "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Fix it"}]},
+            {"role": "assistant", "content": "ok"}, {"role": "user", "content": "and?"}]});
+        let (first, later) = (run(&[], Api::Messages, &first, ""), run(&[], Api::Messages, &later, ""));
+        assert_eq!(first, later);
+        let other = json!({"model": "claude", "system": "You are.", "messages": [{"role": "user", "content": "Something else"}]});
+        assert_ne!(run(&[], Api::Messages, &other, ""), first);
+        let chat = |user: &str| json!({"model": "m", "user": user, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]});
+        assert_ne!(run(&[], Api::Chat, &chat("a"), ""), run(&[], Api::Chat, &chat("b"), ""), "two people who say the same");
+    }
+}

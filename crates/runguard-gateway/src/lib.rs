@@ -1,0 +1,418 @@
+//! The gateway: in front of the providers of models, with a cap that holds.
+//!
+//! A question is passed on only when the most it may cost is set aside, in everything that limits it; its answer is metered on its way
+//! back and settled once. Bytes are passed on as they came, but for the bound of the answer's length and what a stream says of its usage.
+//!
+//! Each question is handled by a task of its own: a caller who hangs up ends neither the settling nor the books.
+
+mod answer;
+mod api;
+mod attempt;
+mod bedrock;
+mod circuit;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod history;
+mod identity;
+mod members;
+mod money;
+mod passing;
+mod pieces;
+mod question;
+mod refusal;
+mod relay;
+mod upstream;
+
+pub use self::passing::{Passing, find};
+
+use crate::api::{Api, Kind};
+use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
+use crate::identity::RunName;
+use crate::members::{BadBody, Members};
+use crate::money::{Books, Guards, Runs};
+use crate::question::{KnownAs, Question};
+use crate::refusal::Refusal;
+use crate::upstream::{Address, Credentials, presented_key};
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Request, StatusCode};
+use runguard_core::Reason;
+use runguard_core::calendar::Zone;
+use runguard_engine::clock::NOW_HEADER;
+use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings};
+use runguard_engine::telemetry::TraceContext;
+use runguard_engine::{Caller, Engine, Role};
+use runguard_guards::input::PassedCall;
+use runguard_http::reply::Reply;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// The longest answer that is read as a whole.
+const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Answers whose run is remembered, for questions that refer to them.
+const MOST_EARLIER: usize = 100_000;
+
+/// The header that carries a key of ours beside one of the provider's.
+static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
+
+/// What all requests to the gateway share.
+#[derive(Debug, Default)]
+pub struct Gateway {
+    runs: Runs,
+    earlier: Mutex<Earlier>,
+    aws: bedrock::Signer,
+}
+
+/// The latest answers that questions can refer to: their run, and the tokens of the conversation.
+#[derive(Debug, Default)]
+struct Earlier {
+    by_id: HashMap<String, (String, u64)>,
+    order: VecDeque<String>,
+}
+
+impl Earlier {
+    fn remember(&mut self, id: String, run: String, tokens: u64) {
+        if self.by_id.insert(id.clone(), (run, tokens)).is_none() {
+            self.order.push_back(id);
+        }
+        if self.order.len() > MOST_EARLIER
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_id.remove(&oldest);
+        }
+    }
+}
+
+/// The key of ours that a request to a provider carries, wherever it stands.
+pub fn own_key(headers: &HeaderMap) -> Option<&str> {
+    let own = headers.get(&OWN_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
+    own.or_else(|| presented_key(headers)).or_else(|| bedrock::signers_key(headers))
+}
+
+/// Whether a caller pays with a key of its own: beside ours, or where there are none of ours. Else everyone on this machine would pay with the
+/// operator's.
+fn pays_itself(headers: &HeaderMap, caller: &Caller) -> bool {
+    caller.is_anyone() || (headers.contains_key(&OWN_KEY) && presented_key(headers).is_some())
+}
+
+impl Gateway {
+    /// Whose key pays: the operator's where the caller came with one of ours in its place.
+    fn credentials<'a>(
+        &'a self,
+        headers: &HeaderMap,
+        caller: &Caller,
+        passing: &'a Passing,
+        settings: &'a GatewaySettings,
+    ) -> Result<Credentials<'a>, Refusal> {
+        if let Address::Bedrock(asked) = &passing.address {
+            return bedrock::credentials(&self.aws, headers, caller, asked);
+        }
+        if pays_itself(headers, caller) {
+            return Ok(Credentials::Callers);
+        }
+        let upstream = settings.upstreams.get(&passing.upstream);
+        let key = upstream.filter(|upstream| !upstream.key_env.is_empty()).and_then(|upstream| std::env::var(&upstream.key_env).ok());
+        match (upstream, key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())) {
+            (Some(upstream), Some(key)) => Ok(Credentials::Ours { key, header: &upstream.key_header }),
+            // One that stands on this machine may want none.
+            (Some(upstream), None) if upstream.key_env.is_empty() => Ok(Credentials::Callers),
+            (_, _) => Err(Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_provider_key",
+                format!(
+                    "This gateway has no key for the provider. Put it into the environment variable that `gateway.upstreams.{}.key_env` names, or send your own in the usual header and RunGuard's in `x-runguard-key`.",
+                    passing.upstream
+                ),
+            )),
+        }
+    }
+
+    /// Answers a request to a provider.
+    pub async fn answer(self: Arc<Self>, engine: Arc<Engine>, caller: Arc<Caller>, passing: Passing, request: Request<Bytes>) -> Reply {
+        let dialect = passing.dialect;
+        let (send, reply) = oneshot::channel();
+        let now = request.headers().get(NOW_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
+        tokio::spawn(async move {
+            let trace = request.headers().get("traceparent").and_then(|header| TraceContext::parse(header.as_bytes()));
+            let guards = Guards { engine, caller, now, call: PassedCall::default(), began: Instant::now(), trace };
+            let reply = self.handle(guards, &passing, request, &|| send.is_closed()).await;
+            // A caller who is gone needs no reply; a stream notices it by itself.
+            let _ = send.send(reply.unwrap_or_else(|refusal| refusal.into_reply(passing.dialect)));
+        });
+        reply.await.unwrap_or_else(|_| {
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "The gateway is stopping. Try again.").into_reply(dialect)
+        })
+    }
+
+    async fn handle(
+        self: Arc<Self>,
+        mut guards: Guards,
+        passing: &Passing,
+        request: Request<Bytes>,
+        has_left: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Reply, Refusal> {
+        let caller = &Arc::clone(&guards.caller);
+        if !(caller.is_anyone() || caller.roles.contains(&Role::Guard)) {
+            return Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "wrong_key",
+                "This key may not ask models: it needs the role `guard`. Make one with `runguard key create --role guard`.",
+            ));
+        }
+        let settings = guards.engine.settings.load_full();
+        let (parts, mut body) = request.into_parts();
+        let api = match passing.kind {
+            Kind::Unmetered => {
+                return Err(Refusal::new(
+                    StatusCode::NOT_FOUND,
+                    "route_not_metered",
+                    format!(
+                        "RunGuard does not know what {} {} costs, so it is not passed on: no cap could hold. Ask the provider directly.",
+                        parts.method,
+                        parts.uri.path()
+                    ),
+                ));
+            }
+            Kind::Free => {
+                let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
+                if !passing.is_everyones && !pays_itself(&parts.headers, caller) {
+                    return Err(Refusal::new(
+                        StatusCode::NOT_FOUND,
+                        "route_not_shared",
+                        "With a key of RunGuard's only models can be listed here: what others left at the provider is not everyone's. Ask the provider directly.",
+                    ));
+                }
+                let response = send(passing.dialect, &passing.address.uri(), &parts, &credentials, body).await;
+                return response.map(relay::untouched).map_err(|(refusal, _)| refusal);
+            }
+            Kind::Metered(api) => api,
+        };
+        if is_packed(&parts.headers) {
+            return Err(Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "invalid_request",
+                "The body is packed; send it as it is, so that it can be metered.",
+            ));
+        }
+        let reading = Reading { api, upstream: &passing.upstream, headers: &parts.headers, settings: &settings };
+        let members = Members::read(&body).map_err(unreadable)?;
+        let model = match passing.address.model() {
+            Some(model) => model.to_owned(),
+            None => question::model_of(&members).map_err(unreadable)?.into_owned(),
+        };
+        let mut question = reading.question(&guards, &passing.address, &model, &members).map_err(unreadable)?;
+        let earlier = |id: &str| {
+            self.earlier.lock().unwrap_or_else(PoisonError::into_inner).by_id.get(&owned(caller, id)).map(|(run, _)| run.clone())
+        };
+        let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
+        let run = identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, earlier);
+        guards.call = PassedCall {
+            upstream: passing.upstream.as_str().into(),
+            found_by: run.found_by.name().into(),
+            operation: api.operation().into(),
+            ..PassedCall::default()
+        };
+        let follows = members.text("previous_response_id").ok().flatten().map(Cow::into_owned);
+        let steps = history::steps(api, &members);
+        drop(members);
+        let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
+        let asking = Asking {
+            gateway: &self,
+            passing,
+            parts: &parts,
+            credentials: &credentials,
+            run: &run,
+            settings: &settings,
+            follows: follows.as_deref(),
+            has_left,
+        };
+        let circles = match follow(&guards, &run, &question, steps).await {
+            Ok(circles) => circles,
+            Err(refusal) => return Ok(asking.refuse(refusal, &question)),
+        };
+        if let Some(circles) = circles.as_ref().filter(|_| settings.gateway.on_loop == OnLoop::Nudge)
+            && let Some(told) = circles.tell(api, &body)
+        {
+            body = told;
+            let members = Members::read(&body).map_err(unreadable)?;
+            question = reading.question(&guards, &passing.address, &model, &members).map_err(unreadable)?;
+        }
+        let first = Candidate { model: model.clone(), address: passing.address.clone(), question, body: body.clone() };
+        let reply = ask_each(&asking, guards, first, &reading, &body).await;
+        Ok(match circles {
+            Some(circles) => circles.said_in(reply),
+            None => reply,
+        })
+    }
+
+    fn remember(&self, caller: &Caller, id: &str, run: &str, tokens: u64) {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).remember(owned(caller, id), run.to_owned(), tokens);
+    }
+}
+
+/// An answer's name, as its owner's: what one key was answered is nothing to another.
+fn owned(caller: &Caller, id: &str) -> String {
+    format!("{}\0{}\0{id}", caller.tenant, caller.key_id)
+}
+
+/// How a refusal is told: as the provider would say it or, where the run is over and settings want it so, as a last answer.
+fn refused(refusal: Refusal, question: &Question, on_stop: OnStop) -> Reply {
+    match on_stop {
+        OnStop::Answer if is_end(&refusal) => relay::last_answer(question, &refusal),
+        OnStop::Error | OnStop::Answer => refusal.into_reply(question.api.dialect()),
+    }
+}
+
+/// Whether a refusal ends a run; a mistake in the question does not.
+fn is_end(refusal: &Refusal) -> bool {
+    [Reason::BudgetExceeded, Reason::CallCapReached, Reason::RunStalled, Reason::RunStopped]
+        .iter()
+        .any(|reason| reason.code() == refusal.code)
+        && refusal.status == StatusCode::PAYMENT_REQUIRED
+}
+
+/// Asks the model that is wanted and, while that one cannot be asked, those that may answer instead. Who answered is said where somebody else
+/// could have.
+async fn ask_each(asking: &Asking<'_>, guards: Guards, first: Candidate, reading: &Reading<'_>, body: &Bytes) -> Reply {
+    let wanted = first.model.clone();
+    let fallbacks = asking.settings.gateway.fallbacks_of(&wanted);
+    let unavailable = match asking.attempt(guards.clone(), first).await {
+        Attempt::Answered(reply) if fallbacks.is_empty() => return reply,
+        Attempt::Answered(reply) => return answered_by(reply, &wanted),
+        Attempt::Refused(reply) => return reply,
+        Attempt::Unavailable(reply) => reply,
+    };
+    for model in fallbacks {
+        let mut guards = guards.clone();
+        guards.call.instead_of = wanted.as_str().into();
+        let Some(candidate) = reading.candidate(&guards, &asking.passing.address, model, body) else { continue };
+        match asking.attempt(guards, candidate).await {
+            // One that the provider does not know, or that does not understand this question: nothing was answered, so nothing is paid.
+            Attempt::Answered(reply) if reply.status().is_client_error() => {}
+            Attempt::Answered(reply) => return answered_by(reply, model),
+            // It would be dearer than is allowed, or cannot be asked either.
+            Attempt::Refused(_) | Attempt::Unavailable(_) => {}
+        }
+    }
+    unavailable
+}
+
+fn answered_by(mut reply: Reply, model: &str) -> Reply {
+    if let Ok(model) = HeaderValue::from_str(model) {
+        reply.headers_mut().insert("x-runguard-model", model);
+    }
+    reply
+}
+
+/// What must be known to read a question.
+struct Reading<'a> {
+    api: Api,
+    upstream: &'a str,
+    headers: &'a HeaderMap,
+    settings: &'a Settings,
+}
+
+impl Reading<'_> {
+    /// The question to a model, which may be known by another name than it is asked by.
+    fn question(&self, guards: &Guards, address: &Address, model: &str, body: &Members<'_>) -> Result<Question, BadBody> {
+        let named = self.settings.gateway.upstreams.get(self.upstream).and_then(|upstream| upstream.models.get(model));
+        let named = named.map_or(model, String::as_str);
+        let known_as = KnownAs { model: Cow::Borrowed(named), priced: guards.priced_as(named) };
+        match address {
+            Address::Bedrock(asked) => bedrock::question(asked, &known_as, self.headers, body),
+            Address::Fixed(_) | Address::Deployment { .. } => Question::read(self.api, &known_as, body),
+        }
+    }
+
+    /// The same question to another model; nothing where that one would not understand it.
+    fn candidate(&self, guards: &Guards, address: &Address, model: &str, body: &Bytes) -> Option<Candidate> {
+        let address = address.with_model(model)?;
+        let members = Members::read(body).ok()?;
+        let body = match &address {
+            Address::Bedrock(_) => body.clone(),
+            Address::Deployment { .. } if members.get("model").is_none() => body.clone(),
+            Address::Fixed(_) | Address::Deployment { .. } => members.set("model", &serde_json::Value::from(model).to_string()).into(),
+        };
+        let question = self.question(guards, &address, model, &Members::read(&body).ok()?).ok()?;
+        Some(Candidate { model: model.to_owned(), address, question, body })
+    }
+}
+
+fn unreadable(error: BadBody) -> Refusal {
+    Refusal::bad_request(format!("{error}."))
+}
+
+/// Signs that a run goes round in circles, before it is stopped for them or where that is only observed.
+#[derive(Debug)]
+struct Circles {
+    /// Which sign, and how often.
+    seen: String,
+    /// A sentence for the model.
+    nudge: String,
+}
+
+impl Circles {
+    /// The question with the sentence behind the latest result.
+    fn tell(&self, api: Api, body: &Bytes) -> Option<Bytes> {
+        let members = Members::read(body).ok()?;
+        history::nudge::append(api, &members, &self.nudge).filter(|_| !self.nudge.is_empty()).map(Bytes::from)
+    }
+
+    fn said_in(&self, mut reply: Reply) -> Reply {
+        if let Ok(seen) = HeaderValue::from_str(&self.seen) {
+            reply.headers_mut().insert("x-runguard-loop", seen);
+        }
+        reply
+    }
+}
+
+/// Tells the guard what the run did, and hears whether it gets anywhere.
+async fn follow(guards: &Guards, run: &RunName, question: &Question, steps: Vec<serde_json::Value>) -> Result<Option<Circles>, Refusal> {
+    let asked = serde_json::json!({"session_id": run.name, "model": question.model, "steps": steps, "whole": true});
+    // Nobody who is away stops a run: money has a guard of its own.
+    let answer = guards.ask("/guard/agent-run", &asked.to_string()).await;
+    let Some(answer) = answer.and_then(|answer| serde_json::from_str::<serde_json::Value>(&answer).ok()) else { return Ok(None) };
+    let text = |name: &str| answer.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    if answer.get("allow") == Some(&false.into()) {
+        return Err(Refusal::stop(text("reason"), text("message")));
+    }
+    let rule = text("rule");
+    let count = answer.get("count").and_then(serde_json::Value::as_u64).unwrap_or_default();
+    Ok((!rule.is_empty()).then(|| Circles { seen: format!("{rule} {count}"), nudge: text("nudge") }))
+}
+
+/// What the caller may want to know beside the provider's answer.
+fn with_run(mut reply: Reply, run: &RunName, books: Option<&Books>) -> Reply {
+    let headers = reply.headers_mut();
+    let mut say = |name: &'static str, value: String| {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    say("x-runguard-run", run.name.clone());
+    say("x-runguard-run-by", run.found_by.name().to_owned());
+    if let Some(books) = books {
+        say("x-runguard-spent-usd", format!("{:.6}", books.spent_usd));
+        say("x-runguard-reserved-usd", format!("{:.6}", books.reserved_usd));
+        if let Some(left) = books.remaining_usd {
+            say("x-runguard-remaining-usd", format!("{left:.6}"));
+        }
+        if !books.decision_id.is_empty() {
+            say("x-runguard-decision", books.decision_id.clone());
+        }
+    }
+    reply
+}
+
+fn with_length(mut reply: Reply, shortened: Option<u64>, is_estimated: bool) -> Reply {
+    if let Some(tokens) = shortened {
+        reply.headers_mut().insert("x-runguard-max-output", HeaderValue::from(tokens));
+    }
+    if is_estimated {
+        reply.headers_mut().insert("x-runguard-estimated", HeaderValue::from_static("true"));
+    }
+    reply
+}

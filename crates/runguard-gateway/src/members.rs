@@ -1,0 +1,203 @@
+//! The members of a JSON object where they stand in its text, and changes to single ones that leave every other byte as it came.
+//!
+//! A provider's prompt cache goes by bytes, and a caller may send fields that nobody here knows. So a body is never written anew:
+//! what has to be changed is cut out and put in.
+
+use runguard_guards::input::Object;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Why a body cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadBody {
+    #[error("the body is not UTF-8 text")]
+    NotText,
+    #[error("the body is not a JSON object: {0}")]
+    NotAnObject(String),
+    /// Whoever reads the first and whoever reads the last would understand different things.
+    #[error("the member `{0}` stands in the body more than once; send it once")]
+    Twice(String),
+    #[error("the member `{name}` {problem}")]
+    Member { name: &'static str, problem: &'static str },
+}
+
+/// The members of an object, values unread.
+#[derive(Debug)]
+pub(crate) struct Members<'a> {
+    text: &'a str,
+    list: Vec<(Cow<'a, str>, &'a RawValue)>,
+}
+
+impl<'a> Members<'a> {
+    /// Names of members occur once, whatever their case.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, BadBody> {
+        let text = std::str::from_utf8(body).map_err(|_| BadBody::NotText)?;
+        let Object(list) = serde_json::from_str(text).map_err(|error| BadBody::NotAnObject(error.to_string()))?;
+        // Some servers read names without regard to case.
+        let mut names: Vec<String> = list.iter().map(|(name, _)| name.to_lowercase()).collect();
+        names.sort_unstable();
+        if let Some([twice, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(BadBody::Twice(runguard_core::text::cut(twice, 64).to_owned()));
+        }
+        Ok(Self { text, list })
+    }
+
+    /// All of it.
+    pub(crate) fn whole_text(&self) -> &'a str {
+        self.text
+    }
+
+    /// A member's text; one that is null is not there.
+    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
+        self.raw(name).filter(|value| *value != "null")
+    }
+
+    /// One of these names written otherwise, which some servers would take for it and others not.
+    pub(crate) fn misspelt(&self, names: &[&str]) -> Option<&str> {
+        let is_variant = |name: &str| names.iter().any(|known| known.eq_ignore_ascii_case(name) && *known != name);
+        self.list.iter().map(|(name, _)| name.as_ref()).find(|name| is_variant(name))
+    }
+
+    fn raw(&self, name: &str) -> Option<&'a str> {
+        self.list.iter().find(|(known, _)| known == name).map(|(_, value)| value.get())
+    }
+
+    pub(crate) fn text(&self, name: &'static str) -> Result<Option<Cow<'a, str>>, BadBody> {
+        self.read_as(name, "must be text")
+    }
+
+    pub(crate) fn whole(&self, name: &'static str) -> Result<Option<u64>, BadBody> {
+        self.read_as(name, "must be a whole number")
+    }
+
+    /// The same of a member inside of another, behind a point.
+    pub(crate) fn whole_at(&self, path: &'static str) -> Result<Option<u64>, BadBody> {
+        match path.split_once('.') {
+            None => self.whole(path),
+            Some((outer, inner)) => self.get(outer).map_or(Ok(None), |outer| Members::read(outer.as_bytes())?.whole(inner)),
+        }
+    }
+
+    pub(crate) fn has_at(&self, path: &str) -> bool {
+        match path.split_once('.') {
+            None => self.get(path).is_some(),
+            Some((outer, inner)) => {
+                self.get(outer).and_then(|outer| Members::read(outer.as_bytes()).ok()).is_some_and(|outer| outer.get(inner).is_some())
+            }
+        }
+    }
+
+    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, BadBody> {
+        Ok(self.read_as(name, "must be true or false")?.unwrap_or(false))
+    }
+
+    fn read_as<T: Deserialize<'a>>(&self, name: &'static str, problem: &'static str) -> Result<Option<T>, BadBody> {
+        self.get(name).map(|value| serde_json::from_str(value).map_err(|_| BadBody::Member { name, problem })).transpose()
+    }
+
+    /// Where a member's value stands.
+    fn place(&self, name: &str) -> Option<Range<usize>> {
+        Some(place_in(self.text, self.raw(name)?))
+    }
+
+    /// The text with one member set to this JSON: in its place, or behind the others.
+    pub(crate) fn set(&self, name: &str, value: &str) -> String {
+        if let Some(place) = self.place(name) {
+            return [&self.text[..place.start], value, &self.text[place.end..]].concat();
+        }
+        let end = self.text.rfind('}').unwrap_or(self.text.len());
+        let comma = if self.list.is_empty() { "" } else { "," };
+        [&self.text[..end], comma, "\"", name, "\":", value, &self.text[end..]].concat()
+    }
+
+    /// The same of a member inside of another, behind a point; the other is made where it is not there.
+    pub(crate) fn set_at(&self, path: &str, value: &str) -> Result<String, BadBody> {
+        match path.split_once('.') {
+            None => Ok(self.set(path, value)),
+            Some((outer, inner)) => {
+                let changed = Members::read(self.get(outer).unwrap_or("{}").as_bytes())?.set(inner, value);
+                Ok(self.set(outer, &changed))
+            }
+        }
+    }
+
+    /// The text without one member and without a comma that separated it.
+    pub(crate) fn without(&self, name: &str) -> Option<String> {
+        let value = self.place(name)?;
+        let before = self.text[..value.start].trim_end().strip_suffix(':')?.trim_end();
+        // The name ends with a quote; it has no other but escaped ones, which a name that is looked for here does not have.
+        let name_start = before[..before.len() - 1].rfind('"')?;
+        let (head, tail) = (self.text[..name_start].trim_end(), self.text[value.end..].trim_start());
+        Some(match (head.strip_suffix(','), tail.strip_prefix(',')) {
+            (Some(head), _) => [head, &self.text[value.end..]].concat(),
+            (None, Some(tail)) => [&self.text[..name_start], tail.trim_start()].concat(),
+            (None, None) => [&self.text[..name_start], &self.text[value.end..]].concat(),
+        })
+    }
+}
+
+/// Where a part of a text stands in it.
+pub(crate) fn place_in(text: &str, part: &str) -> Range<usize> {
+    // How far its beginning is from the text's.
+    let start = part.as_ptr() as usize - text.as_ptr() as usize;
+    start..start + part.len()
+}
+
+/// Text, borrowed where it has no escapes.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct BorrowedText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn a_change_leaves_every_other_byte() {
+        let body = br#" { "model" : "m",  "max_tokens":  9 , "x": {"y": [1, 2.50]} } "#;
+        let members = Members::read(body).unwrap();
+        assert_eq!(members.set("max_tokens", "16"), r#" { "model" : "m",  "max_tokens":  16 , "x": {"y": [1, 2.50]} } "#);
+        assert_eq!(members.set("stream", "true"), r#" { "model" : "m",  "max_tokens":  9 , "x": {"y": [1, 2.50]} ,"stream":true} "#);
+        assert_eq!(Members::read(b"{}").unwrap().set("a", "1"), r#"{"a":1}"#);
+        assert_eq!(members.without("max_tokens").unwrap(), r#" { "model" : "m" , "x": {"y": [1, 2.50]} } "#);
+        assert_eq!(members.without("model").unwrap(), r#" { "max_tokens":  9 , "x": {"y": [1, 2.50]} } "#);
+        assert_eq!(Members::read(br#"{"id":"1","usage":null}"#).unwrap().without("usage").unwrap(), r#"{"id":"1"}"#);
+        assert_eq!(Members::read(br#"{"usage":null}"#).unwrap().without("usage").unwrap(), "{}");
+        assert_eq!(members.without("absent"), None);
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        assert_eq!(Members::read(br#"{"a":1,"b":2,"a":3}"#).unwrap_err(), BadBody::Twice("a".into()));
+        assert_eq!(Members::read(br#"{"max_tokens":1,"MAX_TOKENS":2}"#).unwrap_err(), BadBody::Twice("max_tokens".into()));
+        assert_eq!(Members::read(br#"{"Model":1}"#).unwrap().misspelt(&["model"]), Some("Model"));
+        assert_eq!(Members::read(b"\xFF").unwrap_err(), BadBody::NotText);
+        for body in [&b"[]"[..], b"", b"{", b"{}x", b"\"a\""] {
+            assert!(matches!(Members::read(body), Err(BadBody::NotAnObject(_))));
+        }
+        let members = Members::read(br#"{"n":"3","s":1,"nothing":null}"#).unwrap();
+        assert!(members.whole("n").is_err() && members.text("s").is_err());
+        assert_eq!(members.text("nothing"), Ok(None));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_was_set_is_there_and_the_rest_unchanged(names in proptest::collection::btree_set("[a-e]{1,2}", 0..5), which in "[a-e]{1,2}") {
+            let object: serde_json::Map<String, Value> = names.iter().enumerate().map(|(at, name)| (name.clone(), at.into())).collect();
+            let text = serde_json::to_string(&object).unwrap();
+            let members = Members::read(text.as_bytes()).unwrap();
+            let mut expected = object.clone();
+            expected.insert(which.clone(), Value::from("new"));
+            let set: serde_json::Map<String, Value> = serde_json::from_str(&members.set(&which, "\"new\"")).unwrap();
+            proptest::prop_assert_eq!(set, expected);
+            if let Some(without) = members.without(&which) {
+                let mut expected = object;
+                expected.remove(&which);
+                proptest::prop_assert_eq!(serde_json::from_str::<serde_json::Map<String, Value>>(&without).unwrap(), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Setting money aside for a question, and settling what it cost: the run of the core, with the guards of this service as its books.
+
+use bytes::Bytes;
+use runguard_core::ledger::Limits;
+use runguard_core::money::NanoDollars;
+use runguard_core::prices::{UnknownModelError, Usage};
+use runguard_core::run::{
+    Asked as AskedOfModel, Ceilings, Loops, ModelCall, Money, Progress, Refusal as RunRefusal, Run, ServiceBudget, Unanswered, Used,
+};
+use runguard_core::{Reason, Timestamp};
+use runguard_engine::telemetry::TraceContext;
+use runguard_engine::{Asked, Caller, Engine, Idempotency};
+use runguard_guards::answer::Shape;
+use runguard_guards::guard::ROUTES;
+use runguard_guards::input::{Input, PassedCall};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// The budget of a run that its questions draw on.
+const BUDGET: &str = "default";
+
+/// The guards of this service, asked for one caller.
+#[derive(Debug, Clone)]
+pub(crate) struct Guards {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) caller: Arc<Caller>,
+    /// What a virtual clock is told.
+    pub(crate) now: Option<Bytes>,
+    /// The call that is passed on, for the log.
+    pub(crate) call: PassedCall,
+    pub(crate) began: Instant,
+    /// The caller's trace, where it tells one.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+impl Guards {
+    pub(crate) fn now(&self) -> Option<Timestamp> {
+        self.engine.clock.read(self.now.as_deref()).ok()
+    }
+
+    /// What a guard answers; nothing when it could not be asked.
+    pub(crate) async fn ask(&self, path: &str, body: &str) -> Option<String> {
+        let route = ROUTES.iter().find(|route| route.path == path)?;
+        // A boxed question cannot be kept across the answer while its input is borrowed: both stay here.
+        let (operation, key) = {
+            let mut input = Input::read(body.as_bytes(), route.fields).ok()?;
+            input.asked_with = Some(self.caller.key_id.as_str()).filter(|key| !key.is_empty());
+            input.call = Some(&self.call);
+            ((route.read)(&input), input.optional_text("request_id"))
+        };
+        let fingerprint = runguard_engine::engine::fingerprint(route.path, body.as_bytes());
+        let asked = Asked {
+            tenant: &self.caller.tenant,
+            operation: &*operation,
+            warnings: &[],
+            now: self.now()?,
+            shape: Shape::Full,
+            idempotency: key.as_deref().map(|key| Idempotency { key, fingerprint }),
+        };
+        match self.engine.ask(asked).await {
+            Ok(answered) => Some(answered.body),
+            Err(error) => {
+                tracing::warn!(%error, path, "the gateway's question was not answered");
+                None
+            }
+        }
+    }
+
+    /// The model whose price another one has, by the settings of the caller's tenant.
+    pub(crate) fn priced_as<'a>(&self, model: &'a str) -> Cow<'a, str> {
+        let settings = self.engine.settings.load();
+        let priced = settings.policies.for_tenant(&self.caller.tenant).budget.for_subject(BUDGET).settings.priced_as(model).to_owned();
+        if priced == model { Cow::Borrowed(model) } else { Cow::Owned(priced) }
+    }
+
+    /// What a model's tokens cost, by the settings of the caller's tenant.
+    fn price(&self, model: &str, usage: &Usage) -> Result<NanoDollars, UnknownModelError> {
+        let settings = self.engine.settings.load();
+        settings.policies.for_tenant(&self.caller.tenant).budget.for_subject(BUDGET).settings.cost_of(model, usage)
+    }
+}
+
+/// How a run's books stand, as a budget's answer says.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub(crate) struct Books {
+    pub(crate) spent_usd: f64,
+    pub(crate) reserved_usd: f64,
+    pub(crate) reserved_tokens: u64,
+    pub(crate) remaining_usd: Option<f64>,
+    pub(crate) remaining_tokens: Option<u64>,
+    pub(crate) decision_id: String,
+}
+
+impl Books {
+    pub(crate) fn is_limited(&self) -> bool {
+        self.remaining_usd.is_some() || self.remaining_tokens.is_some()
+    }
+}
+
+/// Runs that are followed in memory: how far the bounds of their models were wrong. Their money and their trips are in the store.
+const MOST_RUNS: usize = 20_000;
+const IDLE: Duration = Duration::from_secs(3600);
+/// How often one who waits for others looks again without being told.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    by_name: Mutex<HashMap<String, (Arc<Mutex<Run>>, Instant)>>,
+    /// Something was settled: those who wait may fit.
+    settled: Notify,
+}
+
+/// What is about to be asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) prompt: runguard_core::prices::Prompt,
+    pub(crate) max_output: Option<u64>,
+    pub(crate) choices: u64,
+    pub(crate) patience: Duration,
+}
+
+/// Why nothing was set aside.
+#[derive(Debug)]
+pub(crate) enum NotSetAside {
+    /// A limit stands against it, or a model has no price.
+    Refused { code: String, message: String },
+    /// Others have set aside what may be given back.
+    Busy { code: String, message: String },
+    /// Nobody can say how the books stand.
+    Unavailable,
+}
+
+/// A question whose price is set aside.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    run: Arc<Mutex<Run>>,
+    call: ModelCall,
+    pub(crate) books: Books,
+}
+
+impl SetAside {
+    /// The longest answer that is paid for, where that is shorter than was asked for.
+    pub(crate) fn max_output(&self) -> Option<u64> {
+        self.call.max_output()
+    }
+}
+
+impl Runs {
+    fn of(&self, tenant: &str, name: &str) -> Arc<Mutex<Run>> {
+        let mut runs = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if runs.len() >= MOST_RUNS {
+            runs.retain(|_, (run, seen)| Arc::strong_count(run) > 1 || now.duration_since(*seen) < IDLE);
+        }
+        if runs.len() >= MOST_RUNS {
+            runs.retain(|_, (run, _)| Arc::strong_count(run) > 1);
+        }
+        let entry = runs.entry(format!("{tenant}\0{name}")).or_insert_with(|| {
+            let budget = ServiceBudget::paid_if_unsettled(name, Limits::default(), Unanswered::Refused);
+            let run = Run::new(name, Ceilings::default(), Loops::default(), None, Some(Money::Service(budget)));
+            (Arc::new(Mutex::new(run)), now)
+        });
+        entry.1 = now;
+        entry.0.clone()
+    }
+
+    /// Sets the most that a question may cost aside, in everything that limits it.
+    pub(crate) async fn set_aside(&self, guards: &Guards, name: &str, wanted: Wanted<'_>) -> Result<SetAside, NotSetAside> {
+        let run = self.of(&guards.caller.tenant, name);
+        let owner = guards.clone();
+        let price = |model: &str, usage: &Usage| owner.price(model, usage);
+        let gives_up = Instant::now() + wanted.patience;
+        let mut guards = guards.clone();
+        loop {
+            let settled = self.settled.notified();
+            let asked = AskedOfModel {
+                model: wanted.model,
+                prompt: wanted.prompt,
+                max_output: wanted.max_output,
+                choices: wanted.choices,
+                // Nobody waits for the first question of a run to be over: bounds here are wide. What others have set aside is waited for below.
+                has_waited: true,
+                may_fall_back: false,
+            };
+            let now = guards.now().ok_or(NotSetAside::Unavailable)?;
+            let mut progress = locked(&run).begin_model(asked, &price, now);
+            let mut books = Books::default();
+            while let Progress::Ask(ask) = progress {
+                let answer = guards.ask(ask.question.path(), &ask.question.body()).await;
+                guards.call.again = true;
+                if let Some(answer) = &answer {
+                    books = serde_json::from_str(answer).unwrap_or_default();
+                }
+                progress = locked(&run).told(ask, answer.as_deref());
+            }
+            match progress {
+                Progress::Started(call) => return Ok(SetAside { run, call, books }),
+                Progress::Refused(refusal) => {
+                    // What limits a run is in the store, and may be raised there: nothing of it is remembered here.
+                    locked(&run).reset();
+                    let is_set_aside = books.reserved_usd > 0.0 || books.reserved_tokens > 0;
+                    let refused = not_set_aside(refusal, is_set_aside);
+                    if !matches!(refused, NotSetAside::Busy { .. }) || Instant::now() >= gives_up {
+                        return Err(refused);
+                    }
+                    let _ = tokio::time::timeout(LOOK_AGAIN, settled).await;
+                }
+                Progress::Done | Progress::Busy | Progress::Nudge(_) | Progress::Ask(_) => return Err(NotSetAside::Unavailable),
+            }
+        }
+    }
+
+    /// Books what a question cost.
+    pub(crate) async fn settle(&self, guards: &Guards, set_aside: SetAside, used: Used<'_>) -> Books {
+        let SetAside { run, call, mut books } = set_aside;
+        let price = |model: &str, usage: &Usage| guards.price(model, usage);
+        let millis = u64::try_from(guards.began.elapsed().as_millis()).ok();
+        let settling = Guards { call: PassedCall { millis, ..guards.call.clone() }, ..guards.clone() };
+        let mut progress = locked(&run).finish_model(call, used, &price);
+        while let Progress::Ask(ask) = progress {
+            let answer = settling.ask(ask.question.path(), &ask.question.body()).await;
+            if let Some(answer) = &answer {
+                books = serde_json::from_str(answer).unwrap_or(books);
+            }
+            progress = locked(&run).told(ask, answer.as_deref());
+        }
+        if let (Some(telemetry), Some(trace)) = (&guards.engine.telemetry, guards.trace) {
+            telemetry.note(&books.decision_id, trace);
+        }
+        // A trip of the budget is found again by who asks next.
+        locked(&run).reset();
+        self.settled.notify_waiters();
+        books
+    }
+}
+
+fn not_set_aside(refusal: RunRefusal, is_set_aside: bool) -> NotSetAside {
+    match refusal {
+        RunRefusal::NotNow(trip) if is_set_aside && trip.reason == Reason::BudgetExceeded.code() => {
+            NotSetAside::Busy { code: trip.reason.into_owned(), message: trip.message }
+        }
+        RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) if trip.reason == Reason::StateUnavailable.code() => NotSetAside::Unavailable,
+        RunRefusal::Trip(trip) | RunRefusal::NotNow(trip) => NotSetAside::Refused { code: trip.reason.into_owned(), message: trip.message },
+        RunRefusal::Unpriced(unpriced) => NotSetAside::Refused { code: Reason::UnknownModel.code().to_owned(), message: unpriced.message },
+        RunRefusal::Unanswered => NotSetAside::Unavailable,
+    }
+}
+
+/// A panic elsewhere cannot leave a run half changed: its changes do not panic.
+fn locked(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
+    run.lock().unwrap_or_else(PoisonError::into_inner)
+}

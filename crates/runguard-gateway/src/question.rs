@@ -1,0 +1,467 @@
+//! A question to a model, as far as it must be known here: which model, how long a prompt, how long an answer, whether it streams.
+
+use crate::api::Api;
+use crate::members::{BadBody, Members};
+use bytes::Bytes;
+use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
+use serde::Deserialize;
+use std::borrow::Cow;
+
+/// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
+const LONGEST_MODEL: usize = 256;
+/// More answers to one question than any provider gives.
+const MOST_CHOICES: u64 = 128;
+
+/// What is asked, beside the body itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) api: Api,
+    pub(crate) model: String,
+    pub(crate) streams: bool,
+    /// Whether the caller wants to hear in the stream what it used.
+    pub(crate) wants_usage: bool,
+    /// The longest answer the caller asks for; of several, each.
+    pub(crate) max_output: Option<u64>,
+    pub(crate) choices: u64,
+    pub(crate) prompt: Prompt,
+    /// The most tokens of its words: in what is no plain text a token has hardly more than a byte.
+    pub(crate) most_words: u64,
+    /// What a model may think before it answers, which a bound of the answer must leave room for.
+    pub(crate) thinking: u64,
+    /// The provider adds what was said before, or what it finds: nobody here knows how much that is.
+    pub(crate) has_unseen_prompt: bool,
+    /// What makes its price unknowable; such a question is not passed on while dollars are limited.
+    pub(crate) unmetered: Option<&'static str>,
+    /// How many times the usual price its tokens may cost.
+    pub(crate) times_the_price: u64,
+    /// The longest answer of the model, where it is known.
+    pub(crate) longest_of_model: Option<u64>,
+}
+
+/// What a model is called here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KnownAs<'a> {
+    /// In limits and in the log.
+    pub(crate) model: Cow<'a, str>,
+    /// Whose price it has.
+    pub(crate) priced: Cow<'a, str>,
+}
+
+#[cfg(test)]
+impl<'a> KnownAs<'a> {
+    /// By its own name.
+    pub(crate) fn itself(model: &'a str) -> Self {
+        Self { model: Cow::Borrowed(model), priced: Cow::Borrowed(model) }
+    }
+}
+
+#[derive(Deserialize)]
+struct Thinking {
+    #[serde(default)]
+    budget_tokens: u64,
+}
+
+/// The most tokens that so much text has, by its kinds of characters. Measured with OpenAI's tokenizers: UUIDs have 1.56 bytes a token, CSV
+/// 1.72, base64 1.40, emoji 1.46; prose has four.
+fn most_words(text: &str) -> u64 {
+    let plain = text.bytes().filter(|byte| byte.is_ascii_lowercase() || *byte == b' ').count() as u64;
+    plain / 2 + (text.len() as u64 - plain)
+}
+
+/// What of a question is enclosed and not counted as words, in tokens as [`most_words`] has it, at the least.
+fn prompt_bytes_left_out(prompt: &Prompt, text: &str) -> u64 {
+    (text.len() as u64).saturating_sub(prompt.bytes) / 2
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: Option<bool>,
+}
+
+/// Members by which the provider is told to add to the prompt.
+const UNSEEN: [&str; 2] = ["previous_response_id", "conversation"];
+/// Parts of a prompt that are somewhere else.
+const ELSEWHERE: [&str; 3] = ["\"file_id\"", "\"item_reference\"", "\"file_url\""];
+/// Tools that the caller runs itself, by the beginning of their type; a provider's own add to the prompt, and have fees.
+const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "computer", "memory", "local_shell", "apply_patch"];
+/// Names that must be written as they are.
+const KNOWN: [&str; 9] =
+    ["model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "service_tier", "background"];
+/// The most an answer is bounded by; what is larger is meant as no bound.
+const LONGEST: u64 = 1_000_000;
+
+impl Question {
+    pub(crate) fn read(api: Api, known_as: &KnownAs<'_>, body: &Members<'_>) -> Result<Self, BadBody> {
+        let model = known_as.model.as_ref();
+        if body.misspelt(&KNOWN).is_some() {
+            return Err(MISSPELT);
+        }
+        if model.trim().is_empty() || model.len() > LONGEST_MODEL {
+            return Err(BadBody::Member { name: "model", problem: "must be the name of a model" });
+        }
+        let choices = match api {
+            Api::Chat => body.whole("n")?.unwrap_or(1),
+            // The longest of several is billed as each of them, and each of several prompts is answered.
+            Api::Completions => prompts(body) * body.whole("n")?.unwrap_or(1).max(body.whole("best_of")?.unwrap_or(1)),
+            Api::Invoke(family) => match family.choices_member() {
+                Some(name) => body.whole(name)?.unwrap_or(1),
+                None => 1,
+            },
+            Api::Responses | Api::Embeddings | Api::Messages | Api::Converse => 1,
+        };
+        if !(1..=MOST_CHOICES).contains(&choices) {
+            return Err(BadBody::Member { name: "n", problem: "must be from 1 to 128" });
+        }
+        let mut max_output = None;
+        for name in api.length_members() {
+            // Nothing is as good as no bound to some servers; of two, nobody knows which one counts.
+            max_output = max_output.max(body.whole_at(name)?.filter(|bound| *bound > 0).map(|bound| bound.min(LONGEST)));
+        }
+        let mut prompt = Prompt::default();
+        let has_documents = measure(&mut prompt, body.whole_text());
+        let wants_usage = body
+            .get("stream_options")
+            .and_then(|options| serde_json::from_str::<StreamOptions>(options).ok())
+            .is_some_and(|options| options.include_usage == Some(true));
+        let tier = body.text("service_tier")?.map_or_else(ServiceTier::default, |tier| ServiceTier::named(&tier));
+        let text = body.whole_text();
+        Ok(Self {
+            api,
+            streams: api != Api::Embeddings && body.flag("stream")?,
+            wants_usage,
+            max_output,
+            choices,
+            prompt,
+            most_words: most_words(body.whole_text()).saturating_sub(prompt_bytes_left_out(&prompt, body.whole_text())),
+            thinking: body
+                .get("thinking")
+                .and_then(|thinking| serde_json::from_str::<Thinking>(thinking).ok())
+                .map_or(0, |thinking| thinking.budget_tokens),
+            has_unseen_prompt: has_documents
+                || UNSEEN.iter().any(|name| body.get(name).is_some())
+                || (api == Api::Responses && body.get("prompt").is_some())
+                || ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some()),
+            unmetered: unmetered(body),
+            times_the_price: times_the_price(&known_as.priced, tier, body),
+            longest_of_model: Prices::bundled().longest_answer(&known_as.priced),
+            model: model.to_owned(),
+        })
+    }
+
+    /// The longest answer there can be: what the caller asks for, or what the model gives.
+    pub(crate) fn longest(&self) -> Option<u64> {
+        match self.api {
+            Api::Embeddings => Some(0),
+            Api::Invoke(family) if family.embeds() => Some(0),
+            Api::Chat | Api::Completions | Api::Responses | Api::Messages | Api::Converse | Api::Invoke(_) => {
+                self.max_output.or(self.longest_of_model)
+            }
+        }
+    }
+
+    /// The most it can have cost: whoever may have been paid is taken to have been. Where nothing is limited, what its prompt usually does.
+    pub(crate) fn worst(&self, paid_output: Option<u64>) -> Usage {
+        match paid_output {
+            Some(output) => Usage::new(self.most_words, output.saturating_mul(self.choices)),
+            None => Usage::new(self.prompt.usual_tokens(), 0),
+        }
+    }
+
+    /// Takes another measure of the prompt, by one who knows where in this text something is enclosed.
+    pub(crate) fn enclose(&mut self, text: &str, prompt: Prompt) {
+        self.prompt = prompt;
+        self.most_words = most_words(text).saturating_sub(prompt_bytes_left_out(&prompt, text));
+    }
+
+    /// Whether the stream has to be asked for what it used: the caller does not want to know, and else nobody is told.
+    pub(crate) fn must_ask_for_usage(&self) -> bool {
+        self.streams && !self.wants_usage && matches!(self.api, Api::Chat | Api::Completions)
+    }
+
+    /// The body with an answer of at most so many tokens, and with its usage at the end of a stream.
+    pub(crate) fn prepare(&self, body: &Bytes, max_output: Option<u64>) -> Result<Bytes, BadBody> {
+        let mut text: Option<String> = None;
+        if let Some(max_output) = max_output {
+            for name in self.length_members(&Members::read(body)?) {
+                let members = Members::read(text.as_deref().map_or(&body[..], str::as_bytes))?;
+                text = Some(members.set_at(name, &max_output.to_string())?);
+            }
+        }
+        if self.must_ask_for_usage() {
+            let members = Members::read(text.as_deref().map_or(&body[..], str::as_bytes))?;
+            let options = match members.get("stream_options") {
+                Some(options) => Members::read(options.as_bytes())?.set("include_usage", "true"),
+                None => r#"{"include_usage":true}"#.to_owned(),
+            };
+            text = Some(members.set("stream_options", &options));
+        }
+        Ok(text.map_or_else(|| body.clone(), Bytes::from))
+    }
+
+    /// Where the bound of the answer belongs: every member that is there, or the first.
+    fn length_members(&self, members: &Members<'_>) -> Vec<&'static str> {
+        let names = self.api.length_members();
+        let there: Vec<&'static str> = names.iter().copied().filter(|name| members.has_at(name)).collect();
+        if there.is_empty() { names.iter().copied().take(1).collect() } else { there }
+    }
+}
+
+/// The model that a body names.
+pub(crate) fn model_of<'a>(body: &Members<'a>) -> Result<Cow<'a, str>, BadBody> {
+    if body.misspelt(&["model"]).is_some() {
+        return Err(MISSPELT);
+    }
+    body.text("model")?.ok_or(BadBody::Member { name: "model", problem: "is missing" })
+}
+
+/// Some servers would read it, and others not.
+const MISSPELT: BadBody =
+    BadBody::Member { name: "model", problem: "or another known one is written in other letters; names are in small ones" };
+
+/// How many prompts of completions there are: a list of texts, or of lists of tokens, is as many.
+fn prompts(body: &Members<'_>) -> u64 {
+    let list: Vec<serde_json::Value> = body.get("prompt").and_then(|prompt| serde_json::from_str(prompt).ok()).unwrap_or_default();
+    list.iter().filter(|one| !one.is_number()).count().max(1) as u64
+}
+
+/// What of a question has a price that nobody here knows.
+fn unmetered(body: &Members<'_>) -> Option<&'static str> {
+    #[derive(Deserialize)]
+    struct Tool<'a> {
+        #[serde(borrow, default, rename = "type")]
+        kind: Option<crate::members::BorrowedText<'a>>,
+    }
+    if body.get("background").is_some_and(|background| background != "false") {
+        return Some("`background`: the answer is written after it was promised, so nobody sees what it costs");
+    }
+    if ["models", "plugins", "web_search_options", "mcp_servers"].iter().any(|name| body.get(name).is_some()) {
+        return Some("`models`, `plugins`, `web_search_options` or `mcp_servers`: what the provider does for them has a price of its own");
+    }
+    let tools: Vec<Tool<'_>> = body.get("tools").and_then(|tools| serde_json::from_str(tools).ok()).unwrap_or_default();
+    let is_callers = |tool: &Tool<'_>| tool.kind.as_ref().is_none_or(|kind| CALLERS_TOOLS.iter().any(|own| kind.0.starts_with(own)));
+    (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
+}
+
+/// How many times the usual price it may cost: served before others, quickly, or written to a cache.
+fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
+    /// What a provider takes for answers at high speed.
+    const FAST: u64 = 6;
+    /// What is kept for an hour costs twice as much as what is only read.
+    const CACHED: u64 = 2;
+    let cost = |tier| Prices::bundled().cost(model, &Usage::new(1_000_000, 1_000_000).in_tier(tier), &UnknownModel::Error);
+    let served = match (cost(tier), cost(ServiceTier::Standard)) {
+        (Ok((special, _)), Ok((usual, _))) if !usual.is_zero() => {
+            special.as_nanos().unsigned_abs().div_ceil(usual.as_nanos().unsigned_abs())
+        }
+        (_, _) => 1,
+    };
+    let is_fast = body.get("speed").is_some_and(|speed| speed == "\"fast\"");
+    let is_cached = [&b"\"cache_control\""[..], b"\"cachePoint\""]
+        .iter()
+        .any(|mark| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some());
+    served.max(1) * if is_fast { FAST } else { 1 } * if is_cached { CACHED } else { 1 }
+}
+
+/// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. Images are not counted by
+/// their bytes; what they are is said by where they stand, never by how they look. Whether there are documents, whose pages nobody counts here.
+fn measure(prompt: &mut Prompt, json: &str) -> bool {
+    let (mut enclosed, mut has_documents) = (0_u64, false);
+    let mut rest = json.as_bytes();
+    let mut name: &[u8] = b"";
+    while let Some(start) = memchr::memchr(b'"', rest) {
+        let text = &rest[start + 1..];
+        let end = end_of_text(text);
+        let (text, behind) = (&text[..end], text.get(end + 1..).unwrap_or_default());
+        let is_name = behind.trim_ascii_start().first() == Some(&b':');
+        let place = if is_name { Place::Words } else { place_of(name, text, json) };
+        if matches!(place, Place::Image | Place::Link) {
+            prompt.attachments = prompt.attachments.saturating_add(1);
+        }
+        if matches!(place, Place::Image | Place::Document) && text.len() > SHORTEST_ENCLOSED {
+            enclosed = enclosed.saturating_add(text.len() as u64);
+        }
+        has_documents |= place == Place::Document;
+        name = if is_name { text } else { b"" };
+        rest = behind;
+    }
+    prompt.bytes = prompt.bytes.saturating_add((json.len() as u64).saturating_sub(enclosed));
+    has_documents
+}
+
+/// A shorter text is counted as it is.
+const SHORTEST_ENCLOSED: usize = 1_024;
+
+/// What a text in a question is, by where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Words,
+    /// The image itself.
+    Image,
+    /// Where an image is.
+    Link,
+    /// A document, or the word that one is meant.
+    Document,
+}
+
+fn place_of(name: &[u8], text: &[u8], json: &str) -> Place {
+    // The kind of data stands in the same object, before it or behind it.
+    let is_beside = |kind: &[u8]| {
+        const NEAR: usize = 200;
+        let (bytes, at) = (json.as_bytes(), text.as_ptr() as usize - json.as_ptr() as usize);
+        let (before, behind) = (&bytes[at.saturating_sub(NEAR)..at], &bytes[at + text.len()..(at + text.len() + NEAR).min(bytes.len())]);
+        let before = &before[before.iter().rposition(|byte| *byte == b'{').unwrap_or(0)..];
+        let behind = &behind[..behind.iter().position(|byte| *byte == b'}').unwrap_or(behind.len())];
+        [before, behind].into_iter().any(|part| memchr::memmem::find(part, kind).is_some())
+    };
+    match name {
+        b"url" | b"image_url" if text.starts_with(b"data:image/") => Place::Image,
+        b"url" | b"image_url" => Place::Link,
+        b"data" if is_beside(b"\"image/") => Place::Image,
+        b"data" if is_beside(b"\"application/pdf\"") => Place::Document,
+        b"file_data" => Place::Document,
+        b"type" if matches!(text, b"document" | b"input_file" | b"file" | b"container_upload") => Place::Document,
+        _ => Place::Words,
+    }
+}
+
+fn end_of_text(text: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', text.get(at..).unwrap_or_default()) {
+        if text[at + found] == b'"' {
+            return at + found;
+        }
+        at += found + 2;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// The model that a body names, which is known by that name.
+    fn of_body(api: Api, body: &[u8]) -> Result<Question, BadBody> {
+        let members = Members::read(body).unwrap();
+        let model = model_of(&members)?;
+        Question::read(api, &KnownAs::itself(&model), &members)
+    }
+
+    fn read(api: Api, body: &Value) -> Question {
+        of_body(api, body.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn each_interface_says_it_in_its_own_words() {
+        let chat = read(Api::Chat, &json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 7, "n": 2}));
+        assert_eq!((chat.max_output, chat.choices, chat.streams), (Some(7), 2, false));
+        let newer = json!({"model": "o3", "messages": [], "max_tokens": 7, "max_completion_tokens": 9, "stream": true});
+        assert_eq!((read(Api::Chat, &newer).max_output, read(Api::Chat, &newer).must_ask_for_usage()), (Some(9), true));
+        let responses =
+            read(Api::Responses, &json!({"model": "gpt-5", "input": "hi", "max_output_tokens": 5, "previous_response_id": "r"}));
+        assert_eq!((responses.max_output, responses.has_unseen_prompt), (Some(5), true));
+        let embeddings = read(Api::Embeddings, &json!({"model": "text-embedding-3-small", "input": ["a", "b"]}));
+        assert_eq!((embeddings.max_output, embeddings.choices), (None, 1));
+        let messages = read(Api::Messages, &json!({"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [], "system": "four"}));
+        assert_eq!((messages.max_output, messages.must_ask_for_usage()), (Some(100), false));
+        let both = read(Api::Chat, &json!({"model": "m", "messages": [], "max_tokens": 90_000, "max_completion_tokens": 100}));
+        assert_eq!(both.max_output, Some(90_000), "nobody knows which one counts");
+        assert_eq!(read(Api::Chat, &json!({"model": "m", "max_tokens": 0})).max_output, None);
+        assert_eq!(read(Api::Completions, &json!({"model": "m", "prompt": ["a", "b", "c"], "n": 2})).choices, 6);
+        assert_eq!(read(Api::Completions, &json!({"model": "m", "prompt": [1, 2, 3]})).choices, 1, "one prompt of three tokens");
+    }
+
+    #[test]
+    fn what_cannot_be_metered_is_refused() {
+        for body in [json!({}), json!({"model": ""}), json!({"model": 7}), json!({"model": "m", "n": 0}), json!({"model": "m", "n": 1000})]
+        {
+            let text = body.to_string();
+            assert!(of_body(Api::Chat, text.as_bytes()).is_err(), "{body}");
+        }
+        for body in [json!({"model": "m", "max_tokens": "9"}), json!({"model": "m", "max_tokens": -1}), json!({"model": "m", "stream": 1})]
+        {
+            let text = body.to_string();
+            assert!(of_body(Api::Chat, text.as_bytes()).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_prepared_body_differs_in_what_was_prepared() {
+        let body = Bytes::from_static(br#"{"model":"gpt-4o", "messages":[],"stream":true}"#);
+        let question = of_body(Api::Chat, &body).unwrap();
+        assert_eq!(
+            question.prepare(&body, Some(50)).unwrap(),
+            &br#"{"model":"gpt-4o", "messages":[],"stream":true,"max_completion_tokens":50,"stream_options":{"include_usage":true}}"#[..]
+        );
+        let body = Bytes::from_static(br#"{"model":"m","messages":[],"max_tokens":90,"stream":true,"stream_options":{"x":1}}"#);
+        let question = of_body(Api::Chat, &body).unwrap();
+        assert_eq!(
+            question.prepare(&body, Some(5)).unwrap(),
+            &br#"{"model":"m","messages":[],"max_tokens":5,"stream":true,"stream_options":{"x":1,"include_usage":true}}"#[..]
+        );
+        let plain = Bytes::from_static(br#"{"model":"m","messages":[]}"#);
+        let question = of_body(Api::Chat, &plain).unwrap();
+        assert_eq!(question.prepare(&plain, None).unwrap(), plain);
+    }
+
+    #[test]
+    fn everything_counts_but_images_where_images_stand() {
+        let size = |body: &Value| read(Api::Messages, body).prompt;
+        let picture = "iVBORw0KGgo".repeat(200);
+        let image = json!({"model": "m", "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}},
+            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{picture}")}}]}]});
+        assert_eq!(size(&image).attachments, 2);
+        assert!(size(&image).bytes < 400);
+        let page = json!({"model": "m", "messages": [{"role": "user", "content": [
+            {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": picture}}]}]});
+        assert!(size(&page).bytes < 400 && read(Api::Messages, &page).has_unseen_prompt);
+        for words in [picture.clone(), format!("data:image/png;base64,{picture}")] {
+            let said = json!({"model": "m", "messages": [{"role": "user", "content": words}]});
+            assert!(
+                size(&said).attachments == 0 && size(&said).bytes > words.len() as u64,
+                "what looks like an image and is said is words"
+            );
+        }
+        let literals =
+            json!({"model": "m", "messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": vec![true; 1000]}]}]});
+        assert!(size(&literals).bytes > 4_000);
+        assert!(size(&json!({"model": "m", "messages": [], "output_format": {"a": "x".repeat(5_000)}})).bytes > 5_000);
+    }
+
+    #[test]
+    fn what_a_provider_adds_or_does_by_itself_is_noticed() {
+        let question = |body: &Value| read(Api::Responses, body);
+        for body in [
+            json!({"model": "m", "input": "a", "previous_response_id": "r"}),
+            json!({"model": "m", "input": [{"type": "input_file", "file_id": "f"}]}),
+            json!({"model": "m", "prompt": {"id": "p"}}),
+        ] {
+            assert!(question(&body).has_unseen_prompt, "{body}");
+        }
+        for body in [
+            json!({"model": "m", "tools": [{"type": "web_search"}]}),
+            json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"type": "code_interpreter"}]}),
+            json!({"model": "m", "background": true}),
+            json!({"model": "m", "models": ["a", "b"]}),
+        ] {
+            assert!(question(&body).unmetered.is_some(), "{body}");
+        }
+        let own = json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"name": "g", "input_schema": {}}, {"type": "bash_20250124"}], "background": false});
+        assert_eq!(question(&own).unmetered, None);
+        assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a"})).times_the_price, 1);
+        assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})).times_the_price >= 2);
+        assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price, 2);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_breaks_the_measure(text in ".{0,60}") {
+            let mut measured = Prompt::default();
+            measure(&mut measured, &json!([text]).to_string());
+            proptest::prop_assert!(measured.bytes >= text.len() as u64);
+            measure(&mut measured, &text);
+        }
+    }
+}

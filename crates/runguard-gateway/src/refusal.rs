@@ -1,0 +1,128 @@
+//! How a provider would say no: the shape its clients understand, with our words in it.
+//!
+//! 402 costs one request in nearly every client; 429 would be tried again by all of them. `x-should-retry` says the same to those that
+//! look at it.
+
+use crate::api::Dialect;
+use http::{HeaderValue, StatusCode};
+use runguard_core::breaker::EndpointRefused;
+use runguard_http::reply::{JSON, Reply, reply};
+use serde_json::json;
+
+/// A request that is not passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// One of the list of reasons, or what is wrong with the request.
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) again: Again,
+}
+
+/// When whoever was refused may ask again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// As its status says: not at all, or soon.
+    Usual,
+    InSeconds(u64),
+    /// No time changes it.
+    Never,
+}
+
+/// What others have set aside is theirs for as long as an answer takes.
+const SOON_SECONDS: u64 = 5;
+
+impl Refusal {
+    /// The run must not go on: its money is spent, it goes round in circles, somebody stopped it.
+    pub(crate) fn stop(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { again: Again::Usual, status: StatusCode::PAYMENT_REQUIRED, code: code.into(), message: message.into() }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self { again: Again::Usual, status, code: code.into(), message: message.into() }
+    }
+
+    /// The provider is not asked for now. Its clients take it for one that has too much to do, and come back when told to.
+    pub(crate) fn circuit(refused: EndpointRefused) -> Self {
+        let seconds = refused.retry_after_seconds.map(|seconds| Again::InSeconds(seconds.ceil().max(1.0) as u64));
+        Self { again: seconds.unwrap_or(Again::Never), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, &refused.reason, refused.message) }
+    }
+
+    /// What kind of mistake it is, in the provider's words.
+    fn kind(&self, dialect: Dialect) -> &'static str {
+        match (dialect, self.status) {
+            // Clients of AWS ask again after throttling and after a service's own mistakes, not after these.
+            (Dialect::Bedrock, StatusCode::PAYMENT_REQUIRED) => "ServiceQuotaExceededException",
+            (Dialect::Bedrock, StatusCode::TOO_MANY_REQUESTS) => "ThrottlingException",
+            (Dialect::Bedrock, StatusCode::UNAUTHORIZED) => "UnrecognizedClientException",
+            (Dialect::Bedrock, StatusCode::FORBIDDEN) => "AccessDeniedException",
+            (Dialect::Bedrock, StatusCode::NOT_FOUND) => "ResourceNotFoundException",
+            (Dialect::Bedrock, StatusCode::SERVICE_UNAVAILABLE) => "ServiceUnavailableException",
+            (Dialect::Bedrock, status) if status.is_server_error() => "InternalServerException",
+            (Dialect::Bedrock, _) => "ValidationException",
+            (Dialect::OpenAi, StatusCode::PAYMENT_REQUIRED) => "insufficient_quota",
+            (Dialect::Anthropic, StatusCode::PAYMENT_REQUIRED) => "billing_error",
+            (Dialect::Anthropic, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_error",
+            (Dialect::OpenAi, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_exceeded",
+            (Dialect::Anthropic, StatusCode::SERVICE_UNAVAILABLE) => "overloaded_error",
+            (_, StatusCode::UNAUTHORIZED) => "authentication_error",
+            (_, StatusCode::FORBIDDEN) => "permission_error",
+            (_, StatusCode::NOT_FOUND) => "not_found_error",
+            (Dialect::Anthropic, StatusCode::PAYLOAD_TOO_LARGE) => "request_too_large",
+            (Dialect::OpenAi, status) if status.is_server_error() => "server_error",
+            (Dialect::Anthropic, status) if status.is_server_error() => "api_error",
+            (_, _) => "invalid_request_error",
+        }
+    }
+
+    pub(crate) fn into_reply(self, dialect: Dialect) -> Reply {
+        let kind = self.kind(dialect);
+        let body = match dialect {
+            Dialect::OpenAi => json!({"error": {"message": self.message, "type": kind, "param": null, "code": self.code}}),
+            Dialect::Anthropic => json!({"type": "error", "error": {"type": kind, "message": self.message, "code": self.code}}),
+            Dialect::Bedrock => json!({"message": self.message}),
+        };
+        let mut reply = reply(self.status, JSON, body.to_string());
+        if dialect == Dialect::Bedrock {
+            reply.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(kind));
+        }
+        let is_busy = self.status == StatusCode::TOO_MANY_REQUESTS;
+        let (may_retry, seconds) = match self.again {
+            Again::Usual => (self.status.is_server_error() || is_busy, is_busy.then_some(SOON_SECONDS)),
+            Again::InSeconds(seconds) => (true, Some(seconds)),
+            Again::Never => (false, None),
+        };
+        let retry = if may_retry { "true" } else { "false" };
+        reply.headers_mut().insert("x-should-retry", HeaderValue::from_static(retry));
+        if let Some(seconds) = seconds {
+            reply.headers_mut().insert("retry-after", HeaderValue::from(seconds));
+        }
+        if let Ok(code) = HeaderValue::from_str(&self.code) {
+            reply.headers_mut().insert("x-runguard-reason", code);
+        }
+        reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    #[tokio::test]
+    async fn clients_of_each_provider_find_what_they_look_for() {
+        let refused = Refusal::stop("budget_exceeded", "The run has spent $2.00 of $2.00.");
+        let openai = refused.clone().into_reply(Dialect::OpenAi);
+        assert_eq!((openai.status().as_u16(), openai.headers()["x-should-retry"].to_str().unwrap()), (402, "false"));
+        let body = openai.into_body().collect().await.unwrap().to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&body["error"]["type"], &body["error"]["code"]), (&json!("insufficient_quota"), &json!("budget_exceeded")));
+        let anthropic = refused.into_reply(Dialect::Anthropic).into_body().collect().await.unwrap().to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&anthropic).unwrap();
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("billing_error")));
+    }
+}

@@ -1,0 +1,633 @@
+//! Stops a run that gets nowhere, before the next model call is paid: by what the run's own conversation tells.
+//!
+//! Whoever asks a model sends it all that happened: calls, results, messages. Told as hashes, oldest first, they are enough for the
+//! stall detector, and nobody has to report each call by itself. The same step is told again with every question, so each has an id,
+//! and is counted once; a conversation that was shortened meanwhile loses nothing that was counted.
+//!
+//! A model that is given tools as plain text says the same words and hears the same back. Such pairs are followed by themselves: what
+//! a person says begins the calls anew, but a message that is repeated with its answer is no news whoever wrote it.
+//!
+//! A run that was stopped stays stopped: frameworks begin a failed task anew, and would pay for the same circle again. After `rest` it may
+//! go on.
+
+use super::stall::Event as Happened;
+use super::{
+    AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
+    Slot, Stored, changes, says, stored_in_one_part,
+};
+use crate::answer::Facts;
+use crate::input::{Field, Input, Kind, PassedCall, SentStep};
+use crate::logged::{self, Doubts, EachByItself, Logged, Retold, RunSeen, Shows, Terms};
+use crate::policy::{GuardSettings, Policy, Section, Setting};
+use runguard_core::detect::stall::{Deed, Preset, Rung, StallRule, StallSettings, StallState, Step, Verdict};
+use runguard_core::limits::{InvalidSetting, lasting};
+use runguard_core::reason::{GuardName, Reason};
+use runguard_core::row::RowRef;
+use runguard_core::text::StoreText;
+use runguard_core::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What a policy has of it.
+pub type Sections = Arc<Section<Settings>>;
+
+pub(super) const ENTRY: GuardEntry = GuardEntry {
+    routes: &[&ROUTE],
+    slots: &[&SLOT],
+    step: GuardedStep::ModelCall,
+    holds: Holds::Flow,
+    shows,
+    retelling: || Box::new(EachByItself(again)),
+    traces: None,
+};
+
+static SLOT: Slot = Slot::of::<AgentRun, 0>(16, Lasts::Log);
+
+pub static ROUTE: Route = Route {
+    path: "/guard/agent-run",
+    guard: GuardName::AgentRun,
+    kind: RouteKind::Check,
+    summary: "A model is about to be asked, and this is what the run did: does it still get anywhere?",
+    fields: &[
+        Field::required("session_id", Kind::Id, "The run.", "\"run-1\""),
+        Field::optional("model", Kind::Name, "The model that is asked.", "\"gpt-4o\""),
+        Field::optional(
+            "steps",
+            Kind::Steps,
+            "What happened, oldest first; steps that were told before may be told again. At most 256 of {id, tool, args, result, error, round}: a call by its name and the hashes of what it was given and gave; {id, said, result}: the hashes of what the model said without a call, and of what was answered; {id, user: true}: a person has spoken.",
+            "[{\"id\":\"call_1\",\"tool\":\"search\",\"args\":\"9f2c\",\"result\":\"77ab\"}]",
+        ),
+        Field::optional(
+            "whole",
+            Kind::Flag,
+            "The steps are all that the conversation has, not only what is new: where none of its calls was told before, it is another one, and begins anew.",
+            "true",
+        ),
+    ],
+    answers: &[
+        says("rung", AnswerKind::Text, "go_on, observe, steer, block or stop."),
+        says("rule", AnswerKind::Text, "Which sign was seen."),
+        says("count", AnswerKind::Whole, "What it counted."),
+        says("tool", AnswerKind::Text, "The tool it was seen at."),
+        says("nudge", AnswerKind::Text, "A sentence for the model."),
+        says("new_steps", AnswerKind::Whole, "Steps that were not told before."),
+    ],
+    reasons: &[Reason::RunStopped, Reason::RunStalled],
+    read: |input| Box::new(Request::read(input)),
+};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub preset: Preset,
+    pub rest: Span,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { preset: Preset::Coding, rest: Span::from_seconds(3600) }
+    }
+}
+
+impl GuardSettings for Settings {
+    const GUARD: GuardName = GuardName::AgentRun;
+    const SECTION: &'static [&'static str] = &["agent_run"];
+    const SUBJECTS: &'static str = "models";
+    const SETTINGS: &'static [Setting] = &[
+        Setting {
+            key: "preset",
+            about: "The thresholds of the stall detector, by the kind of agent: chatbot, coding, browser or research.",
+        },
+        Setting { key: "rest", about: "How long a run that was stopped stays so." },
+    ];
+
+    fn longest_window(&self) -> Span {
+        self.rest
+    }
+
+    fn check(&self) -> Result<(), InvalidSetting> {
+        lasting("rest", self.rest)
+    }
+}
+
+/// Steps that are known to have been told. Beyond it the earliest is forgotten, and would count again: more than a question may tell.
+const MOST_TOLD: usize = 512;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Calls and what they gave.
+    calls: StallState,
+    /// Messages without a call, and what was answered.
+    talk: StallState,
+    told: Vec<u64>,
+    stopped: Option<Stopped>,
+    /// An operator's word, which no time and no message lifts.
+    held: Option<Held>,
+}
+stored_in_one_part!(State);
+
+/// Stopped by hand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    at: Timestamp,
+    note: String,
+}
+
+/// An operator's word on a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// Its next question is refused, until it is resumed.
+    Stop { note: String },
+    /// It goes on, whatever it was stopped for; what it did counts no more.
+    Resume,
+}
+
+/// Where what is known of a run lives.
+pub fn place(run: &str) -> Place<'_> {
+    Place::in_session(run, &SLOT, "")
+}
+
+/// What an operator's word makes of a run.
+pub fn control(state: Option<&[u8]>, control: &Control, now: Timestamp) -> Change {
+    let event = match control {
+        Control::Stop { note } => Event::Held(Held { at: now, note: note.clone() }),
+        Control::Resume => Event::Resumed,
+    };
+    changes::<AgentRun>(State::load(&[state]), vec![event], now).remove(0)
+}
+
+/// What a run was stopped for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stopped {
+    at: Timestamp,
+    rule: StallRule,
+    count: u32,
+    tool: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Event {
+    Call {
+        id: u64,
+        happened: Happened,
+    },
+    Talk {
+        id: u64,
+        happened: Happened,
+    },
+    Stopped(Stopped),
+    /// Another conversation of the same name.
+    BeganAnew,
+    Held(Held),
+    Resumed,
+}
+
+impl Event {
+    /// Applies it, and gives the verdict by these settings.
+    fn happen(&self, settings: &StallSettings, state: &mut State) -> Verdict {
+        let (id, happened, followed) = match self {
+            Self::Call { id, happened } => (id, happened, &mut state.calls),
+            Self::Talk { id, happened } => (id, happened, &mut state.talk),
+            Self::Stopped(stopped) => {
+                state.stopped = Some(stopped.clone());
+                return Verdict::default();
+            }
+            Self::BeganAnew => {
+                (state.calls, state.talk) = (StallState::default(), StallState::default());
+                return Verdict::default();
+            }
+            Self::Held(held) => {
+                state.held = Some(held.clone());
+                return Verdict::default();
+            }
+            Self::Resumed => {
+                *state = State { told: std::mem::take(&mut state.told), ..State::default() };
+                return Verdict::default();
+            }
+        };
+        if matches!(happened, Happened::UserSpoke) {
+            state.stopped = None;
+        }
+        state.told.push(*id);
+        let beyond = state.told.len().saturating_sub(MOST_TOLD);
+        state.told.drain(..beyond);
+        happened.happen(settings, followed)
+    }
+
+    fn own_settings(&self) -> StallSettings {
+        match self {
+            Self::Call { happened, .. } | Self::Talk { happened, .. } => happened.settings(),
+            Self::Stopped(_) | Self::BeganAnew | Self::Held(_) | Self::Resumed => StallSettings::silent(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct AgentRun;
+
+impl Guard for AgentRun {
+    type Settings = Settings;
+    type State = State;
+    type Event = Event;
+
+    fn section(policy: &Policy) -> &Section<Settings> {
+        &policy.agent_run
+    }
+
+    fn apply(state: &mut State, event: &Event, _at: Timestamp) {
+        event.happen(&event.own_settings(), state);
+    }
+}
+
+#[derive(Debug)]
+pub struct Request {
+    session_id: String,
+    model: String,
+    steps: Vec<Told>,
+    /// Whether the steps are all there are.
+    is_whole: bool,
+    asked_with: Option<String>,
+    call: Option<PassedCall>,
+}
+
+/// What of a request is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept<'a> {
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    asked_with: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Cow<'a, PassedCall>>,
+    /// Of an operator.
+    #[serde(borrow, skip_serializing_if = "str::is_empty")]
+    note: Cow<'a, str>,
+}
+
+/// What the row of an operator's word keeps of it.
+pub fn kept_note(note: &str) -> String {
+    logged::write(&Kept { note: note.into(), ..Kept::default() })
+}
+
+fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Said {
+        new_steps: u64,
+        retry_after_seconds: Option<u64>,
+    }
+    let (kept, said): (Kept<'a>, Said) = (logged::read(row.input), logged::read(row.answer));
+    let seen = RunSeen {
+        new_steps: said.new_steps,
+        key: kept.asked_with,
+        call: kept.call.map(Cow::into_owned),
+        retry_after_seconds: said.retry_after_seconds,
+        note: kept.note,
+    };
+    Shows { run: Some(seen), ..Shows::default() }
+}
+
+/// A step as it was told.
+#[derive(Debug, Clone)]
+struct Told {
+    id: u64,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Call { tool: String, args: u64, result: Option<u64>, error: Option<u64>, round: Option<u64>, deed: Deed },
+    Talk { said: u64, answered: Option<u64> },
+    UserSpoke,
+}
+
+impl Told {
+    fn of(step: &SentStep) -> Self {
+        let hash = |text: &str| xxh3_64(text.as_bytes());
+        let maybe = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(hash);
+        let what = match (step.user, &step.said) {
+            (true, _) => What::UserSpoke,
+            (false, Some(said)) => What::Talk { said: hash(said), answered: maybe(&step.result) },
+            (false, None) => What::Call {
+                tool: step.tool.clone(),
+                args: hash(&step.args),
+                result: maybe(&step.result),
+                error: maybe(&step.error),
+                round: maybe(&step.round),
+                deed: step.does.as_deref().map(Deed::from_text).unwrap_or_default(),
+            },
+        };
+        Self { id: hash(&step.id), what }
+    }
+
+    /// The step that an event tells of.
+    fn again(event: Event) -> Option<Self> {
+        let (id, what) = match event {
+            Event::Call { id, happened } => match happened.call() {
+                Some((seen, deed)) => {
+                    let (args, result, error, round) = (seen.args, seen.result, seen.error, seen.round());
+                    (id, What::Call { tool: seen.tool, args, result, error, round, deed })
+                }
+                None => (id, What::UserSpoke),
+            },
+            Event::Talk { id, happened } => match happened.call() {
+                Some((seen, _)) => (id, What::Talk { said: seen.args, answered: seen.result }),
+                None => (id, What::UserSpoke),
+            },
+            Event::Stopped(_) | Event::BeganAnew | Event::Held(_) | Event::Resumed => return None,
+        };
+        Some(Self { id, what })
+    }
+
+    fn round(&self) -> Option<u64> {
+        match self.what {
+            What::Call { round, .. } => round,
+            What::Talk { .. } | What::UserSpoke => None,
+        }
+    }
+
+    fn tool(&self) -> &str {
+        match &self.what {
+            What::Call { tool, .. } => tool,
+            What::Talk { .. } | What::UserSpoke => SAID,
+        }
+    }
+
+    fn event(&self, settings: &StallSettings) -> Event {
+        let id = self.id;
+        match &self.what {
+            What::UserSpoke => Event::Call { id, happened: Happened::UserSpoke },
+            What::Talk { said, answered } => {
+                let pair = Step { tool: SAID, args: *said, result: *answered, error: None, round: None, deed: Deed::Unknown };
+                Event::Talk { id, happened: Happened::called(settings, pair) }
+            }
+            What::Call { tool, args, result, error, round, deed } => {
+                let call = Step { tool, args: *args, result: *result, error: *error, round: *round, deed: *deed };
+                Event::Call { id, happened: Happened::called(settings, call) }
+            }
+        }
+    }
+}
+
+/// Its events tell the steps that were new; a question that told none left none.
+#[allow(clippy::unnecessary_wraps, reason = "the form in which the rows of every guard are read")]
+fn again(logged: &Logged<'_>, _terms: &Terms<'_>, _doubts: &mut Doubts) -> Option<Retold> {
+    let row = logged.row;
+    let events = logged.events::<Event>().unwrap_or_default();
+    // Whether it began another conversation is all that depends on it.
+    let is_whole = events.iter().any(|event| matches!(event, Event::BeganAnew));
+    let steps = events.into_iter().filter_map(Told::again).collect();
+    Some(Retold::of(Request { session_id: row.session.clone(), model: row.subject.clone(), steps, is_whole, asked_with: None, call: None }))
+}
+
+impl Request {
+    fn read(input: &Input<'_>) -> Self {
+        Self {
+            session_id: input.text("session_id"),
+            model: runguard_core::text::cut(&input.text("model"), 256).to_owned(),
+            steps: input.steps("steps").iter().map(Told::of).collect(),
+            is_whole: input.flag("whole"),
+            asked_with: input.asked_with.map(str::to_owned),
+            call: input.call.cloned(),
+        }
+    }
+
+    /// Steps that were not told before.
+    fn news<'a>(&'a self, state: &State) -> Vec<&'a Told> {
+        let mut told = state.told.clone();
+        let mut is_new = |step: &&Told| {
+            let is_new = !told.contains(&step.id);
+            told.push(step.id);
+            is_new
+        };
+        self.steps.iter().filter(|step| is_new(step)).collect()
+    }
+
+    /// Whether it goes on with what was told before.
+    fn goes_on(&self, state: &State) -> bool {
+        self.steps.iter().any(|step| !matches!(step.what, What::UserSpoke) && state.told.contains(&step.id))
+    }
+
+    /// Whether it tells of calls, and of none that was told before: runs of the same name follow each other, as those of a timer do.
+    fn begins_anew(&self, state: &State) -> bool {
+        let has_deeds = self.steps.iter().any(|step| !matches!(step.what, What::UserSpoke));
+        self.is_whole && has_deeds && !state.told.is_empty() && !self.goes_on(state)
+    }
+
+    fn facts(found: &Found) -> Facts {
+        let facts = Facts::new().with("rung", found.verdict.rung.code()).with("new_steps", found.new_steps);
+        match found.verdict.rule {
+            Some(rule) => facts
+                .with("rule", rule.code())
+                .with("count", found.verdict.count)
+                .with("tool", found.tool.clone())
+                .with("nudge", found.verdict.nudge(&found.tool)),
+            None => facts,
+        }
+    }
+}
+
+/// What a message without a call is called among calls.
+const SAID: &str = "message";
+
+/// What the detector says of the latest steps.
+#[derive(Debug, Clone)]
+pub struct Found {
+    verdict: Verdict,
+    tool: String,
+    new_steps: u32,
+    /// An operator's word is against it, with this note.
+    held: Option<String>,
+}
+
+impl Decide for Request {
+    type Guard = AgentRun;
+    type Block = Found;
+    type Pass = Found;
+
+    fn route(&self) -> &'static Route {
+        &ROUTE
+    }
+
+    fn session_id(&self) -> &str {
+        &self.session_id
+    }
+
+    fn subject(&self) -> &str {
+        &self.model
+    }
+
+    fn places(&self) -> Vec<Place<'_>> {
+        vec![Place::in_session(&self.session_id, &SLOT, "")]
+    }
+
+    fn input(&self, _store_text: StoreText) -> String {
+        logged::write(&Kept {
+            asked_with: self.asked_with.as_deref().map(Cow::Borrowed),
+            call: self.call.as_ref().map(Cow::Borrowed),
+            note: Cow::Borrowed(""),
+        })
+    }
+
+    fn decide(&self, settings: &Settings, state: &State, moment: Moment<'_>) -> RulingOf<Self> {
+        let thresholds = settings.preset.settings();
+        let news = self.news(state);
+        if let Some(held) = &state.held {
+            let verdict = Verdict { rung: Rung::Stop, ..Verdict::default() };
+            let found = Found { verdict, tool: String::new(), new_steps: 0, held: Some(held.note.clone()) };
+            return Ruling { findings: vec![Finding::new(Reason::RunStopped, found.clone(), None)], pass: found, events: Vec::new() };
+        }
+        // Whoever is told that a run was stopped, and speaks, wants it to go on.
+        let has_person = news.iter().any(|step| matches!(step.what, What::UserSpoke));
+        let holds = |stopped: &&Stopped| moment.now.still_counts(stopped.at, settings.rest) && !has_person;
+        if let Some(stopped) = state.stopped.as_ref().filter(holds) {
+            let verdict = Verdict { rung: Rung::Stop, rule: Some(stopped.rule), count: stopped.count };
+            let found = Found { verdict, tool: stopped.tool.clone(), new_steps: 0, held: None };
+            let finding = Finding::new(Reason::RunStalled, found.clone(), Some(stopped.at.plus(settings.rest)));
+            return Ruling { findings: vec![finding], pass: found, events: Vec::new() };
+        }
+        let mut after = State { stopped: None, ..state.clone() };
+        let mut events = Vec::with_capacity(news.len() + 1);
+        if self.begins_anew(state) {
+            let anew = Event::BeganAnew;
+            anew.happen(&thresholds, &mut after);
+            events.push(anew);
+        }
+        let mut found = Found { verdict: Verdict::default(), tool: String::new(), new_steps: news.len() as u32, held: None };
+        let last_round = news.last().and_then(|step| step.round());
+        let last_deed = news.iter().rposition(|step| !matches!(step.what, What::UserSpoke));
+        for (number, step) in news.iter().enumerate() {
+            let event = step.event(&thresholds);
+            let verdict = event.happen(&thresholds, &mut after);
+            events.push(event);
+            // What was got out of is no reason to stop. Of calls that were made side by side each may be one; and what is answered to
+            // words is said by whoever counts as a person.
+            let is_last_word = Some(number) == last_deed && matches!(step.what, What::Talk { .. });
+            let is_latest = number + 1 == news.len() || is_last_word || (last_round.is_some() && step.round() == last_round);
+            if is_latest && verdict.rung >= found.verdict.rung {
+                found = Found { verdict, tool: step.tool().to_owned(), ..found };
+            }
+        }
+        let findings = match found.verdict.rule.filter(|_| found.verdict.rung >= Rung::Block) {
+            Some(rule) => {
+                let stopped = Stopped { at: moment.now, rule, count: found.verdict.count, tool: found.tool.clone() };
+                let events = events.iter().cloned().chain([Event::Stopped(stopped.clone())]).collect();
+                vec![Finding { events, ..Finding::new(Reason::RunStalled, found.clone(), Some(stopped.at.plus(settings.rest))) }]
+            }
+            None => Vec::new(),
+        };
+        Ruling { findings, pass: found, events }
+    }
+
+    fn explain(&self, _settings: &Settings, _state: &State, found: &Found, _moment: Moment<'_>) -> (Facts, String) {
+        let sentences = match found.held.as_deref() {
+            Some("") => "The run was stopped by hand. It goes on when an operator resumes it.".to_owned(),
+            Some(note) => {
+                format!("The run was stopped by hand: {note}. It goes on when an operator resumes it.", note = note.trim_end_matches('.'))
+            }
+            None => found.verdict.sentences(),
+        };
+        (Self::facts(found), sentences)
+    }
+
+    fn pass(&self, found: Found, _moment: Moment<'_>) -> Facts {
+        Self::facts(&found)
+    }
+
+    fn kept_subject(&self, _store_text: StoreText) -> Cow<'_, str> {
+        Cow::Borrowed(&self.model)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Value;
+    use crate::guard::properties::{Story, operation};
+    use serde_json::json;
+
+    fn call(number: usize, args: &str, result: &str) -> serde_json::Value {
+        json!({"id": format!("call_{number}"), "tool": "search", "args": args, "result": result, "round": number.to_string()})
+    }
+
+    #[test]
+    fn the_fourth_equal_pair_ends_the_run_and_it_stays_ended_for_its_rest() {
+        let mut story = Story::default();
+        let mut steps = Vec::new();
+        for number in 0..3 {
+            steps.push(call(number, "a", "x"));
+            assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "r", "steps": steps}))));
+            assert_eq!(story.fact("new_steps"), Some(Value::from(1_u32)), "the whole conversation comes again, and counts once");
+        }
+        assert_eq!(story.fact("rung"), Some(Value::from("steer")));
+        steps.push(call(3, "a", "x"));
+        let looping = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps}));
+        assert_eq!(story.at(0).refuses(&*looping), Reason::RunStalled);
+        let fresh = operation("/guard/agent-run", json!({"session_id": "r", "steps": [call(9, "b", "y")]}));
+        let mut spoken = steps.clone();
+        spoken.push(json!({"id": "u1", "user": true}));
+        let spoken = operation("/guard/agent-run", json!({"session_id": "r", "steps": spoken}));
+        assert_eq!(story.at(3_599_000).refuses(&*fresh), Reason::RunStalled, "a task that begins anew is the same run");
+        assert!(story.at(3_599_500).allows(&*spoken), "a person wants it to go on");
+        assert!(story.at(3_600_000).allows(&*fresh));
+        assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "other"}))));
+    }
+
+    #[test]
+    fn an_operators_word_stops_a_run_and_lets_one_go_on() {
+        let now = Timestamp::from_millis(1_000);
+        let stop = Control::Stop { note: "too dear".into() };
+        let steps: Vec<_> = (0..4).map(|number| call(number, "a", "x")).collect();
+        let looping = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps}));
+        let policy = Policy::default();
+        let ask = |state: &[u8], at: i64| {
+            let moment = Moment { now: Timestamp::from_millis(at), decision_id: "", store_text: StoreText::None };
+            looping.run(&policy, &[Some(state)], moment)
+        };
+        let tripped = ask(&[], 1_000);
+        assert_eq!(tripped.answer.reason, Some(Reason::RunStalled));
+        let stopped = control(Some(&tripped.changes[0].state), &stop, now);
+        let refused = ask(&stopped.state, 10_000_000);
+        assert_eq!((refused.answer.reason, refused.answer.retry_at), (Some(Reason::RunStopped), None), "no time lifts it");
+        assert_eq!(
+            refused.answer.message.as_deref(),
+            Some("The run was stopped by hand: too dear. It goes on when an operator resumes it.")
+        );
+        let replayed = crate::guard::replay(SLOT.number, Some(&tripped.changes[0].state), &stopped.events, now);
+        assert_eq!(replayed.as_ref(), Some(&stopped.state));
+        let resumed = control(Some(&stopped.state), &Control::Resume, now);
+        assert!(!ask(&resumed.state, 2_000).answer.is_block(), "what it was tripped for is lifted too");
+    }
+
+    #[test]
+    fn news_and_people_are_no_circle() {
+        let mut story = Story::default();
+        let steps: Vec<_> = (0..12).map(|number| call(number, "a", &format!("x{number}"))).collect();
+        assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "r", "steps": steps}))));
+        let mut asked = Vec::new();
+        for number in 0..8 {
+            asked.push(json!({"id": format!("u{number}"), "user": true}));
+            asked.push(call(number, "a", "x"));
+        }
+        assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "p", "steps": asked}))));
+    }
+
+    #[test]
+    fn words_that_come_again_with_their_answer_are_a_circle_too() {
+        let mut story = Story::default();
+        let said = |count: usize| -> Vec<_> {
+            (0..count)
+                .flat_map(|number| {
+                    [
+                        json!({"id": format!("s{number}"), "said": "calling search", "result": "observation"}),
+                        json!({"id": format!("u{number}"), "user": true}),
+                    ]
+                })
+                .collect()
+        };
+        assert!(story.at(0).allows(&*operation("/guard/agent-run", json!({"session_id": "r", "steps": said(3)}))));
+        let fourth = operation("/guard/agent-run", json!({"session_id": "r", "steps": said(4)}));
+        assert_eq!(story.at(0).refuses(&*fourth), Reason::RunStalled);
+    }
+}

@@ -1,0 +1,93 @@
+//! How budgets stand at a moment, for whoever looks and asks for nothing.
+
+use super::settings::{Settings, ceiling};
+use super::{SCOPE_SLOT, SLOT};
+use crate::guard::{Place, Scope as PlaceScope};
+use crate::policy::Policy;
+use runguard_core::calendar::{Period, Zone};
+use runguard_core::ledger::{Account, Cost, Entry, Limits, MAX_STORED_KEYS};
+use runguard_core::money::NanoDollars;
+use runguard_core::time::Timestamp;
+
+/// The budget that nearly everybody has.
+const DEFAULT: &str = "default";
+
+/// A budget of a tenant that somebody looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// Such as `team/day`; empty for a run's own.
+    pub label: String,
+    /// Whose: a run, a team, a key.
+    pub name: String,
+    limits: Limits,
+    period: Option<Period>,
+    zone: Zone,
+}
+
+/// How it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    pub spent: Cost,
+    pub reserved: Cost,
+    pub limits: Limits,
+    pub remaining_usd: Option<NanoDollars>,
+    pub remaining_tokens: Option<u64>,
+    /// When it begins anew.
+    pub renews_at: Option<Timestamp>,
+}
+
+impl Watched {
+    fn settings(policy: &Policy) -> &Settings {
+        &policy.budget.for_subject(DEFAULT).settings
+    }
+
+    /// A run's own.
+    pub fn of_run(policy: &Policy, run: &str) -> Self {
+        let settings = Self::settings(policy);
+        Self { label: String::new(), name: run.to_owned(), limits: ceiling(settings), period: None, zone: settings.time_zone.clone() }
+    }
+
+    /// Those that settings limit for whoever is named: `names` gives the names there are of a kind, such as the keys.
+    pub fn shared<'a, N: Iterator<Item = &'a str>>(policy: &Policy, names: impl Fn(&str) -> N) -> Vec<Self> {
+        let settings = Self::settings(policy);
+        let rules = settings.scopes.0.iter().filter(|rule| rule.per() != "run");
+        rules
+            .flat_map(|rule| {
+                let watched = |name: &str| Self {
+                    label: rule.label().to_owned(),
+                    limits: rule.limits_of(name, settings),
+                    name: name.to_owned(),
+                    period: rule.period(),
+                    zone: settings.time_zone.clone(),
+                };
+                // Accounts are a tenant's anyway.
+                if rule.per() == "tenant" { vec![watched("")] } else { names(rule.per()).map(watched).collect() }
+            })
+            .collect()
+    }
+
+    pub fn place(&self) -> Place<'_> {
+        if self.label.is_empty() {
+            return Place::in_session(&self.name, &SLOT, DEFAULT);
+        }
+        Place { scope: PlaceScope::Account, name: &self.name, slot: &SCOPE_SLOT, subject: &self.label }
+    }
+
+    /// What its state says at this moment. A period that is over has begun anew.
+    pub fn stands(&self, state: Option<&[u8]>, now: Timestamp) -> Standing {
+        let mut account = state.map(Account::from_bytes).unwrap_or_default();
+        if let Some(period) = self.period.filter(|_| account.is_over(now)) {
+            account.apply(&Entry::Began { ends: self.zone.end_of(period, now) }, now, MAX_STORED_KEYS);
+        }
+        let limits = if self.label.is_empty() { account.limits.within(self.limits) } else { self.limits };
+        let (remaining_usd, remaining_tokens) = account.room(limits, now);
+        Standing {
+            spent: account.spent(),
+            reserved: account.reserved(now),
+            limits,
+            remaining_usd,
+            remaining_tokens,
+            renews_at: account.renews_at(),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Guards over recorded steps, and what contenders make of them.
+
+use super::*;
+use runguard_core::detect::stall::Deed;
+
+pub(crate) fn call(args: u64, result: u64) -> Step {
+    Step {
+        kind: Kind::Call,
+        tool: "sh".into(),
+        args,
+        result: Some(result),
+        error: None,
+        deed: Deed::Unknown,
+        tokens: 10,
+        dollars: 0.5,
+        at_millis: None,
+        texts: None,
+    }
+}
+
+pub(super) fn failed(args: u64, error: u64) -> Step {
+    Step { error: Some(error), ..call(args, error) }
+}
+
+pub(super) fn said(text: u64) -> Step {
+    Step { kind: Kind::Message, tool: "__message__".into(), result: Some(1), ..call(text, 1) }
+}
+
+pub(super) fn unknown(args: u64) -> Step {
+    Step { result: None, ..call(args, 0) }
+}
+
+pub(crate) fn run(source: &str, steps: Vec<Step>) -> Run {
+    Run {
+        task: "t".into(),
+        model: "m".into(),
+        agent: "a".into(),
+        success: Some(false),
+        steps,
+        ..Run::new("r".into(), source, crate::trace::ReadAt::default())
+    }
+}
+
+pub(super) fn stop(name: &str, steps: Vec<Step>) -> Option<usize> {
+    let contenders = contenders().unwrap();
+    contenders.iter().find(|contender| contender.name == name).unwrap().stop(&run("s", steps))
+}
+
+#[test]
+fn runguard_nudges_at_three_and_stops_at_four() {
+    assert_eq!(stop("RunGuard", vec![call(1, 1); 3]), None);
+    assert_eq!(stop("RunGuard", vec![call(1, 1); 6]), Some(3));
+}
+
+#[test]
+fn the_preset_follows_the_source_and_a_person_starts_anew() {
+    let contenders = contenders().unwrap();
+    let stop = |source: &str, steps: Vec<Step>| contenders[0].stop(&run(source, steps));
+    assert_eq!(stop("taubench", vec![call(1, 1); 6]), Some(2), "somebody waits for the answer");
+    let asked: Vec<Step> = (0..9).flat_map(|_| [call(1, 1), said(1)]).collect();
+    assert_eq!(stop("taubench", asked), None);
+}
+
+fn guards(settings: Value, watched: &[Watched], caps: Caps) -> Result<Guards, SettingsProblem> {
+    Guards::new(Presets::default(), settings.as_object().unwrap(), watched, caps)
+}
+
+fn found(settings: Value, watched: &[Watched], caps: Caps, steps: Vec<Step>) -> Found {
+    guards(settings, watched, caps).unwrap().watch().run(&run("s", steps))
+}
+
+fn others(count: u64) -> Vec<Step> {
+    (0..count).map(|index| Step { at_millis: Some(index as i64 * 30_000), ..call(index, index) }).collect()
+}
+
+#[test]
+fn codes_and_numbers_agree() {
+    for (index, cause) in Cause::ALL.into_iter().enumerate() {
+        assert_eq!(cause.index(), index, "{}", cause.code());
+    }
+    for (index, nudge) in Nudge::ALL.into_iter().enumerate() {
+        assert_eq!(nudge.index(), index, "{}", nudge.code());
+    }
+    for (index, ender) in Ender::ALL.into_iter().enumerate() {
+        assert_eq!(ender as usize, index);
+    }
+    for (index, preset) in Preset::ALL.into_iter().enumerate() {
+        assert_eq!(preset as usize, index);
+    }
+    assert!(Other::ALL.into_iter().all(|other| Other::from_code(other.code()) == Some(other)));
+    assert!(Watched::ALL.into_iter().all(|watched| Watched::from_code(watched.code()) == Some(watched)));
+}
+
+#[test]
+fn a_budget_ends_a_run_at_exactly_the_step_that_passes_it() {
+    let none = Caps::default();
+    for (caps, ender, at) in [
+        (Caps { steps: Some(7), ..none }, Ender::Steps, 7),
+        (Caps { tokens: Some(70), ..none }, Ender::Tokens, 7),
+        (Caps { tokens: Some(69), ..none }, Ender::Tokens, 6),
+        (Caps { usd: Some(NanoDollars::parse("3.5").unwrap()), ..none }, Ender::Dollars, 7),
+        (Caps { usd: Some(NanoDollars::parse("3.499999999").unwrap()), ..none }, Ender::Dollars, 6),
+        (Caps { time: Some(Span::from_seconds(210)), ..none }, Ender::Minutes, 8),
+        (Caps { time: Some(Span::from_seconds(209)), ..none }, Ender::Minutes, 7),
+    ] {
+        let found = found(serde_json::json!({}), &[], caps, others(20));
+        assert_eq!(found.ended, Some((at, Cause::Budget(ender))), "{caps:?}");
+        assert_eq!(found.alone.iter().flatten().count(), 1);
+    }
+    let exactly = Caps { steps: Some(20), tokens: Some(200), usd: NanoDollars::parse("10").ok(), time: Some(Span::from_seconds(570)) };
+    assert_eq!(found(serde_json::json!({}), &[], exactly, others(20)).ended, None, "what is reached is not passed");
+}
+
+#[test]
+fn limits_of_the_settings_are_caps_unless_others_are_given() {
+    let settings = serde_json::json!({"budget": {"max_usd": 2, "max_tokens": 1000}});
+    assert_eq!(found(settings.clone(), &[], Caps::default(), others(20)).ended, Some((4, Cause::Budget(Ender::Dollars))));
+    let own = Caps { usd: NanoDollars::parse("1").ok(), ..Caps::default() };
+    assert_eq!(found(settings, &[], own, others(20)).ended, Some((2, Cause::Budget(Ender::Dollars))));
+    let observed = serde_json::json!({"budget": {"max_usd": 2, "mode": "observe"}});
+    assert_eq!(found(observed, &[], Caps::default(), others(20)).ended, None);
+}
+
+#[test]
+fn the_first_to_find_something_ends_the_run_and_each_is_known_alone() {
+    let both = [Watched::Stall, Watched::Loop];
+    let caps = Caps { steps: Some(5), ..Caps::default() };
+    let found = found(serde_json::json!({}), &both, caps, vec![call(1, 1); 9]);
+    assert_eq!(found.ended, Some((2, Cause::Cycle)), "three equal calls, whatever they gave");
+    assert_eq!(found.alone, [Some(3), Some(2), Some(5), None, None, None]);
+    assert_eq!(found.nudges, [1, 0, 0, 0, 0], "the third step was told of before the loop ended it");
+}
+
+#[test]
+fn thresholds_and_modes_are_those_of_the_service() {
+    let nine = || vec![call(1, 1); 9];
+    let ended = |settings: Value| found(settings, &[Watched::Stall, Watched::Loop], Caps::default(), nine()).ended;
+    assert_eq!(ended(serde_json::json!({"loop": {"repeats": 5}})), Some((3, Cause::Stall(StallRule::Identical))));
+    let later = serde_json::json!({"loop": {"mode": "off"}, "stall": {"identical": {"stop": 7}, "novelty_window": 0}});
+    assert_eq!(ended(later), Some((6, Cause::Stall(StallRule::Identical))));
+    let watching =
+        serde_json::json!({"loop": {"mode": "observe"}, "stall": {"rules": {"stalled_identical": "off", "stalled_no_news": "observe"}}});
+    let seen = found(watching, &[Watched::Stall, Watched::Loop], Caps::default(), nine());
+    assert_eq!((seen.ended, seen.alone[1]), (None, Some(2)), "observing ends nothing and is counted");
+    let of_tool = serde_json::json!({"loop": {"tools": {"sh": {"repeats": 6}}}, "stall": {"tools": {"sh": {"mode": "off"}}}});
+    assert_eq!(ended(of_tool), Some((5, Cause::Cycle)));
+    let ceiling = serde_json::json!({"loop": {"max_calls": 1}});
+    assert_eq!(ended(ceiling), Some((1, Cause::Ceiling)));
+}
+
+#[test]
+fn a_mistyped_setting_is_refused_with_the_right_name() {
+    let refused = |settings: Value| guards(settings, &[], Caps::default()).unwrap_err();
+    let problem = refused(serde_json::json!({"stall": {"identicl": {"stop": 5}}}));
+    assert_eq!(problem.path, ["guards", "stall", "identicl"]);
+    assert!(problem.problem.contains("did you mean `identical`?"), "{problem:?}");
+    assert!(refused(serde_json::json!({"stal": {}})).problem.contains("did you mean `stall`?"));
+    assert!(refused(serde_json::json!({"stall": {"identical": {"stop": 1}}})).problem.contains("from 2 to 1000"));
+}
+
+#[test]
+fn presets_are_chosen_by_source_and_can_be_named() {
+    let presets = Presets { always: None, by_source: vec![("mine".into(), Preset::Research)] };
+    assert_eq!(
+        ["taubench", "webarena", "mine", "x"].map(|source| presets.of(source)),
+        [Preset::Chatbot, Preset::Browser, Preset::Research, Preset::Coding]
+    );
+    let presets = Presets { always: Some(Preset::Browser), ..presets };
+    assert_eq!(["taubench", "mine"].map(|source| presets.of(source)), [Preset::Browser, Preset::Research]);
+    let guards = Guards::new(presets, &Tree::new(), &[Watched::Stall], Caps::default()).unwrap();
+    assert_eq!(guards.watch().run(&run("x", vec![call(1, 1); 6])).ended, Some((4, Cause::Stall(StallRule::Identical))), "of browser");
+    // A setting is laid over every preset.
+    let settings = serde_json::json!({"stall": {"identical": {"stop": 6}, "novelty_window": 0}});
+    let guards = Guards::new(Presets::default(), settings.as_object().unwrap(), &[Watched::Stall], Caps::default()).unwrap();
+    for source in ["taubench", "x"] {
+        assert_eq!(guards.watch().run(&run(source, vec![call(1, 1); 9])).ended, Some((5, Cause::Stall(StallRule::Identical))));
+    }
+}
+
+#[test]
+fn the_tracker_skips_and_never_ends() {
+    let texts = |args: &str| Some(Box::new(crate::trace::Texts { args: args.into(), result: String::new() }));
+    let search = |args: &str| Step { tool: "search_knowledge".into(), texts: texts(args), ..call(args.len() as u64, 1) };
+    let steps = vec![
+        search(r#"{"query": "fix bug"}"#),
+        search(r#"{"query": "fix the bug"}"#),
+        search(r#"{"query": "fix bug"}"#),
+        search(r#"{"query": "weather in Rome"}"#),
+        search(r#"{"query": "trains to Oslo"}"#),
+    ];
+    let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), steps.clone());
+    assert_eq!((seen.ended, seen.nudges), (None, [0, 0, 1, 1, 1]));
+    let without_texts: Vec<Step> = steps.into_iter().map(|step| Step { texts: None, ..step }).collect();
+    let seen = found(serde_json::json!({}), &[Watched::ToolCall], Caps::default(), without_texts);
+    assert_eq!(seen.nudges, [0, 0, 3, 0, 0], "by fingerprint two others came first, then the limit was reached");
+    // Whoever is answered by a person begins a turn.
+    let turns: Vec<Step> = (0..6).flat_map(|_| [search("{}"), said(1)]).collect();
+    let guards = guards(serde_json::json!({}), &[Watched::ToolCall], Caps::default()).unwrap();
+    assert_eq!(guards.watch().run(&run("taubench", turns.clone())).nudges, [0; 5]);
+    assert_eq!(guards.watch().run(&run("s", turns)).nudges[3], 5);
+}

@@ -1,0 +1,248 @@
+//! The readable page: every route with its fields, their types, answers, reasons and an example, and a way to try it.
+//!
+//! It is the same for everyone. What is the reader's own, the address of the service and the answers of a try, a script fills in
+//! (`dashboard/docs.js`); without it the page is as complete.
+
+use super::examples;
+use super::log_routes::log_routes;
+use crate::problem;
+use runguard_core::shown::html;
+use runguard_guards::guard::{AnswerKind, ROUTES, Route};
+use runguard_guards::input::{Field, Kind};
+use runguard_http::problem::kinds;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Where the service is, for those without a script.
+const BASE: &str = "<span class=\"base\">http://127.0.0.1:8100</span>";
+
+const HEAD: &str = concat!(
+    "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>RunGuard API</title>",
+    "<style>:root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 20%,transparent)}*{box-sizing:border-box}",
+    "body{font:1rem/1.5 system-ui,sans-serif;margin:0;display:grid;grid-template-columns:minmax(14rem,18rem) minmax(0,60rem)}",
+    "nav{position:sticky;top:0;height:100vh;overflow:auto;padding:1rem;border-right:1px solid var(--line);font-size:.875rem}nav ul{list-style:none;margin:0 0 1rem;padding:0}",
+    "nav a{display:block;padding:.15rem 0;overflow-wrap:anywhere}main{padding:0 1.5rem 4rem}a{color:LinkText}",
+    "table{border-collapse:collapse;width:100%;margin:.5rem 0 1rem}th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid var(--line)}",
+    "pre{overflow:auto;padding:.75rem;border:1px solid var(--line);border-radius:.4rem;white-space:pre-wrap;overflow-wrap:anywhere}code{overflow-wrap:anywhere}",
+    "h2{margin-top:2.5rem;scroll-margin-top:1rem}h2 a{color:inherit;text-decoration:none}h2 a:hover,h2 a:focus{text-decoration:underline}",
+    "textarea,input{width:100%;font:.875rem/1.4 ui-monospace,monospace;padding:.5rem}textarea{min-height:5rem}button{font:inherit;padding:.3rem 1rem;margin:.5rem 0}",
+    ".wide{overflow-x:auto}@media(max-width:50rem){body{display:block}nav{position:static;height:auto;border:0}}</style>",
+    "<script src=\"/dashboard/docs.js\" defer></script></head><body>",
+);
+
+const WORDS: &str = concat!(
+    "<p>Ask a guard before a step that costs money. <b>200</b>: go on. <b>429</b>: stop; <code>reason</code> says why and <code>message</code> what to do instead.",
+    " With <code>?status=200</code> a block is answered 200; with <code>?flat=1</code> the answer has scalars only. Machines read <a href=\"/openapi.json\">/openapi.json</a>.</p>",
+);
+
+/// Every route, and how it is found.
+pub fn page() -> String {
+    let log = log_routes();
+    let operations: Vec<(&str, String, &Value)> = log
+        .iter()
+        .flat_map(|(path, methods)| {
+            methods.as_object().into_iter().flatten().map(|(method, operation)| (*path, method.to_uppercase(), operation))
+        })
+        .collect();
+    let mut out = String::from(HEAD);
+    out.push_str("<nav aria-label=\"Routes\"><b>Guards</b><ul>");
+    for route in ROUTES {
+        entry(&mut out, "POST", route.path);
+    }
+    out.push_str("</ul><b>The log and operations</b><ul>");
+    for (path, method, _) in &operations {
+        entry(&mut out, method, path);
+    }
+    out.push_str("</ul><ul><li><a href=\"#problems\">Problems</a></ul></nav><main><h1>RunGuard API</h1>");
+    out.push_str(WORDS);
+    let _ = write!(
+        out,
+        "<p>This service: <code>{BASE}</code></p><form id=\"key\" hidden><label>Key for trying, once keys were made <input name=\"key\" type=\"password\" autocomplete=\"off\"></label></form>"
+    );
+    for route in ROUTES {
+        guard(&mut out, route);
+    }
+    for (path, method, operation) in &operations {
+        operation_section(&mut out, path, method, operation);
+    }
+    out.push_str("<h2 id=\"problems\"><a href=\"#problems\">Problems</a></h2><p>An error is <code>application/problem+json</code> (RFC 9457); its <code>type</code> is the address of a page.</p><div class=\"wide\" tabindex=\"0\"><table><tr><th>type<th>what</tr>");
+    for kind in kinds::ALL.iter().chain(problem::ALL) {
+        let address = format!("{}{}", kinds::PAGES, kind.code);
+        row(&mut out, &[&format!("<a href=\"{address}\"><code>{address}</code></a>"), &html(kind.title)]);
+    }
+    out.push_str("</table></div></main></body></html>");
+    out
+}
+
+/// What a route is called in an address.
+fn anchor(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    std::iter::once(method.to_lowercase().as_str()).chain(words).collect::<Vec<_>>().join("-")
+}
+
+fn entry(out: &mut String, method: &str, path: &str) {
+    let _ = write!(out, "<li><a href=\"#{}\">{method} {path}</a>", anchor(method, path));
+}
+
+fn heading(out: &mut String, method: &str, path: &str) {
+    let anchor = anchor(method, path);
+    let _ = write!(out, "<h2 id=\"{anchor}\"><a href=\"#{anchor}\">{method} <code>{path}</code></a></h2>");
+}
+
+fn row(out: &mut String, cells: &[&str]) {
+    let _ = write!(out, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
+}
+
+fn table(out: &mut String, headers: &[&str], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(out, "<div class=\"wide\" tabindex=\"0\"><table><tr><th>{}</tr>", headers.join("<th>"));
+    for cells in rows {
+        row(out, &cells.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    out.push_str("</table></div>");
+}
+
+fn guard(out: &mut String, route: &Route) {
+    heading(out, "POST", route.path);
+    let _ = write!(out, "<p>{} {}</p>", html(route.summary), html(route.guard.meaning()));
+    let code = |name: &str| format!("<code>{}</code>", html(name));
+    let fields = |field: &Field| {
+        vec![code(field.name), html(&type_of(field.kind)), if field.required { "yes" } else { "" }.to_owned(), html(field.about)]
+    };
+    table(out, &["field", "type", "required", "what"], &route.fields.iter().map(fields).collect::<Vec<_>>());
+    let answers = route.answers.iter().map(|field| vec![code(field.name), answer_type(field.kind).to_owned(), html(field.about)]);
+    table(out, &["answer", "type", "what"], &answers.collect::<Vec<_>>());
+    let reasons = route.reasons.iter().map(|reason| vec![code(reason.code()), html(reason.meaning())]);
+    table(out, &["reason", "what"], &reasons.collect::<Vec<_>>());
+    let example = examples::of("POST", route.path);
+    let request = example["request"].to_string();
+    let _ = write!(out, "<pre>curl -s {BASE}{} -d '{}'</pre>", route.path, html(&request.replace('\'', "'\\''")));
+    shown_answers(out, example);
+    try_form(out, "POST", route.path, Some(&request));
+}
+
+fn operation_section(out: &mut String, path: &str, method: &str, operation: &Value) {
+    heading(out, method, path);
+    let _ = write!(out, "<p>{}</p>", html(operation["summary"].as_str().unwrap_or_default()));
+    let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let shown = |parameter: &Value| {
+        let text = |name: &str| html(parameter[name].as_str().unwrap_or_default());
+        vec![format!("<code>{}</code>", text("name")), text("in"), html(&schema_type(&parameter["schema"])), text("description")]
+    };
+    table(out, &["parameter", "in", "type", "what"], &parameters.iter().map(shown).collect::<Vec<_>>());
+    let example = examples::of(method, path);
+    let address = address(path, &example["parameters"]);
+    let body = (!example["request"].is_null()).then(|| example["request"].to_string());
+    let how = if method == "GET" { String::new() } else { format!(" -X {method}") };
+    let data = body.as_ref().map(|body| format!(" -d '{}'", html(body))).unwrap_or_default();
+    let _ = write!(out, "<pre>curl -s{how} '{BASE}{}'{data}</pre>", html(&address));
+    shown_answers(out, example);
+    // What changes or removes something is not a click away, and a stream does not end.
+    if method == "GET" && path != "/v1/events" {
+        try_form(out, method, &address, None);
+    }
+}
+
+/// The path with its parts filled in, and the rest behind it.
+fn address(path: &str, parameters: &Value) -> String {
+    let mut address = path.to_owned();
+    let mut query = Vec::new();
+    for (name, value) in parameters.as_object().into_iter().flatten() {
+        let (part, value) = (format!("{{{name}}}"), value.as_str().unwrap_or_default());
+        if address.contains(&part) {
+            address = address.replace(&part, value);
+        } else {
+            query.push(format!("{name}={value}"));
+        }
+    }
+    if query.is_empty() { address } else { format!("{address}?{}", query.join("&")) }
+}
+
+fn shown_answers(out: &mut String, example: &Value) {
+    for (status, answer) in example["answers"].as_object().into_iter().flatten() {
+        let text = match answer {
+            Value::Null => "nothing".to_owned(),
+            Value::String(text) => text.clone(),
+            other => serde_json::to_string_pretty(other).unwrap_or_default(),
+        };
+        let open = if text.lines().count() <= 25 { " open" } else { "" };
+        let _ = write!(out, "<details{open}><summary>Answers {status}</summary><pre>{}</pre></details>", html(&text));
+    }
+}
+
+/// Shown by the script that makes it work.
+fn try_form(out: &mut String, method: &str, address: &str, body: Option<&str>) {
+    let _ = write!(
+        out,
+        "<form class=\"try\" data-method=\"{method}\" hidden><label>Address <input name=\"address\" value=\"{}\"></label>",
+        html(address)
+    );
+    if let Some(body) = body {
+        let _ = write!(out, "<label>Body <textarea name=\"body\">{}</textarea></label>", html(body));
+    }
+    out.push_str("<button>Try it</button><pre hidden role=\"status\"></pre></form>");
+}
+
+fn type_of(kind: Kind) -> String {
+    match kind {
+        Kind::Id | Kind::Label => "name, 1 to 256 characters".to_owned(),
+        Kind::Name | Kind::Text | Kind::Hash => "text".to_owned(),
+        Kind::Fraction | Kind::Confidence => "number from 0 to 1".to_owned(),
+        Kind::Whole(least) => format!("whole number from {least}"),
+        Kind::Dollars => "dollars".to_owned(),
+        Kind::Amount => "number from 0".to_owned(),
+        Kind::Flag => "true or false".to_owned(),
+        Kind::OneOf(choices) => choices.join(" or "),
+        Kind::Any => "any JSON".to_owned(),
+        Kind::Names => "list of names".to_owned(),
+        Kind::Scopes | Kind::Steps => "list of objects".to_owned(),
+    }
+}
+
+const fn answer_type(kind: AnswerKind) -> &'static str {
+    match kind {
+        AnswerKind::Text => "text",
+        AnswerKind::Whole => "whole number",
+        AnswerKind::Number => "number",
+        AnswerKind::Flag => "true or false",
+        AnswerKind::List => "list",
+        AnswerKind::Counts => "object of counts",
+    }
+}
+
+fn schema_type(schema: &Value) -> String {
+    let choices = schema["enum"].as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "));
+    choices.unwrap_or_else(|| match schema["type"].as_str() {
+        Some("integer") => "whole number".to_owned(),
+        Some("string") => "text".to_owned(),
+        Some(other) => other.to_owned(),
+        None => String::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_link_within_the_page_leads_somewhere_and_no_name_is_there_twice() {
+        let page = page();
+        let parts = |before: &str| -> Vec<String> {
+            page.split(before).skip(1).map(|rest| rest.split('"').next().unwrap_or_default().to_owned()).collect()
+        };
+        let names = parts(" id=\"");
+        let unique: std::collections::HashSet<&String> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        let links = parts("href=\"#");
+        assert!(links.len() > 90 && links.iter().all(|link| names.contains(link)), "{links:?}");
+        assert!(page.contains("<h2 id=\"post-guard-handoff\">") && page.contains("<h2 id=\"get-v1-sessions-session-id\">"));
+    }
+
+    #[test]
+    fn addresses_are_filled_in() {
+        let parameters = serde_json::json!({"session_id": "s", "limit": "2"});
+        assert_eq!(address("/v1/sessions/{session_id}", &parameters), "/v1/sessions/s?limit=2");
+    }
+}

@@ -1,0 +1,400 @@
+//! What was sent and is not known to be in the log, kept in case the database loses it.
+//!
+//! The newest entries are in memory. While the log takes no rows the older ones go to disk, page by page, up to a bound; what is let
+//! go of beyond it is said.
+
+use crate::cluster::log::Positions;
+use crate::files::{create_private_folder, private_file};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
+
+/// A clock reading may be off by so much.
+pub(super) const MARGIN_MILLIS: u64 = 2_000;
+/// Decisions remembered that were given up. What became of one is asked when its node brings home what it decided instead.
+const MOST_DOUBTED: usize = 100_000;
+/// Entries that go to disk at a time: about two megabytes, a moment for whoever writes them.
+const PAGE: usize = 2_000;
+
+/// An entry that was sent and may not be in the log yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub(crate) partition: u16,
+    /// It was in its stream at this time at the latest.
+    pub(crate) at_millis: u64,
+    pub(crate) answered: Instant,
+    pub(crate) entry: Vec<u8>,
+}
+
+/// How far the log has read.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(crate) positions: Positions,
+    /// It has all that was in the streams at this time.
+    pub(crate) has_all_before: Option<Instant>,
+}
+
+impl Progress {
+    fn has(&self, partition: u16, at_millis: u64, answered: Instant) -> bool {
+        let is_passed = || self.positions.iter().any(|(other, at)| *other == partition && at.millis > at_millis);
+        self.has_all_before.is_some_and(|time| answered < time) || is_passed()
+    }
+}
+
+/// How much is kept where.
+#[derive(Debug, Clone)]
+pub struct Shelf {
+    /// `None`: beside the rest in memory, for a simulation.
+    pub folder: Option<PathBuf>,
+    /// Entries that stay in memory.
+    pub entries_in_memory: usize,
+    /// Bytes on disk.
+    pub most_bytes: u64,
+}
+
+/// Entries on disk.
+#[derive(Debug)]
+struct Page {
+    number: u64,
+    entries: usize,
+    bytes: u64,
+    /// Of each partition's entries the latest.
+    at_millis: BTreeMap<u16, u64>,
+    answered: Instant,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Shelved(u16, u64, Vec<u8>);
+
+#[derive(Debug, Default)]
+struct Held {
+    recent: VecDeque<Sent>,
+    /// Older than those in memory.
+    pages: VecDeque<Page>,
+    /// Those that a database lost and its successor does not count: in memory, and more of them on disk.
+    late: VecDeque<Vec<u8>>,
+    late_pages: VecDeque<Page>,
+    next_page: u64,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        self.pages.iter().chain(&self.late_pages).map(|page| page.bytes).sum()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Unconfirmed {
+    held: Mutex<Held>,
+    /// Decisions that were sent and given up: they may have arrived, and were made again alone.
+    doubted: Mutex<BTreeSet<String>>,
+    shelf: Shelf,
+    /// Stands for the disk in a simulation.
+    files: Mutex<BTreeMap<u64, Vec<u8>>>,
+    dropped: AtomicU64,
+}
+
+impl Unconfirmed {
+    /// What an earlier life left was sent: it is in the streams, or in the log.
+    pub(crate) fn new(shelf: Shelf) -> Self {
+        if let Some(folder) = &shelf.folder
+            && let Err(error) = std::fs::remove_dir_all(folder)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, folder = %folder.display(), "what was kept in case the shared state loses it cannot be removed");
+        }
+        Self { held: Mutex::default(), doubted: Mutex::default(), shelf, files: Mutex::default(), dropped: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any of these may have arrived though it was given up.
+    pub(crate) fn doubts<'a>(&self, mut ids: impl Iterator<Item = &'a str>) -> bool {
+        let doubted = self.doubted();
+        !doubted.is_empty() && ids.any(|id| doubted.contains(id))
+    }
+
+    pub(crate) fn give_up<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        let mut doubted = self.doubted();
+        doubted.extend(ids.map(str::to_owned));
+        while doubted.len() > MOST_DOUBTED {
+            // Ids go up with the time: the oldest is first.
+            doubted.pop_first();
+        }
+    }
+
+    pub(crate) fn add(&self, sent: impl Iterator<Item = Sent>) {
+        let mut held = self.lock();
+        held.recent.extend(sent);
+        let page = PAGE.min(self.shelf.entries_in_memory.max(1));
+        while held.recent.len() >= self.shelf.entries_in_memory + page {
+            let oldest: Vec<Sent> = held.recent.drain(..page).collect();
+            if held.pages.is_empty() {
+                tracing::warn!(
+                    in_memory = held.recent.len(),
+                    "many rows are not known to be in the log: those that may have to be sent again go to disk. Look whether Postgres is up"
+                );
+            }
+            let answered = oldest.last().map_or_else(Instant::now, |sent| sent.answered);
+            let shelved = oldest.into_iter().map(|sent| Shelved(sent.partition, sent.at_millis, sent.entry)).collect();
+            if let Some(page) = self.write(&mut held, answered, shelved) {
+                held.pages.push_back(page);
+            }
+            self.make_room(&mut held);
+        }
+    }
+
+    /// The oldest go when the disk that may be used is used.
+    fn make_room(&self, held: &mut Held) {
+        while held.bytes() > self.shelf.most_bytes {
+            let Some(page) = held.pages.pop_front() else { return };
+            self.remove(page.number);
+            self.drop_entries(page.entries, "they fill the disk they may use; raise store.unconfirmed_mb");
+        }
+    }
+
+    fn drop_entries(&self, entries: usize, why: &str) {
+        if self.dropped.fetch_add(entries as u64, Ordering::Relaxed) == 0 {
+            tracing::error!(
+                entries,
+                why,
+                "rows that are not known to be in the log are not kept any more: should the shared state be lost before the log has them, they are lost"
+            );
+        }
+    }
+
+    fn write(&self, held: &mut Held, answered: Instant, shelved: Vec<Shelved>) -> Option<Page> {
+        let number = held.next_page;
+        held.next_page += 1;
+        let mut at_millis: BTreeMap<u16, u64> = BTreeMap::new();
+        for Shelved(partition, millis, _) in &shelved {
+            let latest = at_millis.entry(*partition).or_default();
+            *latest = (*latest).max(*millis);
+        }
+        let bytes = postcard::to_stdvec(&shelved).unwrap_or_default();
+        let page = Page { number, entries: shelved.len(), bytes: bytes.len() as u64, at_millis, answered };
+        match self.store(number, bytes) {
+            Ok(()) => Some(page),
+            Err(error) => {
+                self.drop_entries(page.entries, &error.to_string());
+                None
+            }
+        }
+    }
+
+    fn store(&self, number: u64, bytes: Vec<u8>) -> io::Result<()> {
+        let Some(path) = self.path(number) else {
+            self.files().insert(number, bytes);
+            return Ok(());
+        };
+        path.parent().map_or(Ok(()), create_private_folder)?;
+        let mut file = private_file().write(true).create(true).truncate(true).open(&path)?;
+        io::Write::write_all(&mut file, &bytes)
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<u8>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, number: u64) -> Option<PathBuf> {
+        self.shelf.folder.as_ref().map(|folder| folder.join(number.to_string()))
+    }
+
+    fn read(&self, number: u64) -> Vec<Shelved> {
+        let bytes = match self.path(number) {
+            Some(path) => std::fs::read(path).unwrap_or_else(|error| {
+                self.drop_entries(1, &error.to_string());
+                Vec::new()
+            }),
+            None => self.files().get(&number).cloned().unwrap_or_default(),
+        };
+        postcard::from_bytes(&bytes).unwrap_or_default()
+    }
+
+    fn remove(&self, number: u64) {
+        match self.path(number) {
+            Some(path) => {
+                let _ = std::fs::remove_file(path);
+            }
+            None => drop(self.files().remove(&number)),
+        }
+    }
+
+    /// Those that the log has are let go.
+    pub(crate) fn confirm(&self, progress: &Progress) {
+        let mut held = self.lock();
+        held.recent.retain(|sent| !progress.has(sent.partition, sent.at_millis, sent.answered));
+        held.pages.retain(|page| {
+            let is_logged = page.at_millis.iter().all(|(partition, millis)| progress.has(*partition, *millis, page.answered));
+            if is_logged {
+                self.remove(page.number);
+            }
+            !is_logged
+        });
+    }
+
+    /// What is there, oldest first, in parts: pages by their number, and then what is in memory.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        let held = self.lock();
+        let pages = held.pages.iter().map(|page| Part::Page(page.number));
+        pages.chain(std::iter::once(Part::Recent)).collect()
+    }
+
+    /// The entries of a part, with their partitions.
+    pub(crate) fn part(&self, part: Part) -> Vec<(u16, Vec<u8>)> {
+        match part {
+            Part::Page(number) => self.read(number).into_iter().map(|Shelved(partition, _, entry)| (partition, entry)).collect(),
+            Part::Recent => self.lock().recent.iter().map(|sent| (sent.partition, sent.entry.clone())).collect(),
+        }
+    }
+
+    /// A part was sent again, as far as it came in time.
+    pub(crate) fn came_late(&self, part: Part, late: Vec<Vec<u8>>) {
+        let mut held = self.lock();
+        match part {
+            Part::Recent => {
+                let gone: BTreeSet<&[u8]> = late.iter().map(Vec::as_slice).collect();
+                held.recent.retain(|sent| !gone.contains(sent.entry.as_slice()));
+                held.late.extend(late);
+            }
+            Part::Page(_) if late.is_empty() => {}
+            Part::Page(number) => {
+                let gone: BTreeSet<&[u8]> = late.iter().map(Vec::as_slice).collect();
+                let (late, rest): (Vec<Shelved>, Vec<Shelved>) =
+                    self.read(number).into_iter().partition(|Shelved(_, _, entry)| gone.contains(entry.as_slice()));
+                let Some(place) = held.pages.iter().position(|page| page.number == number) else { return };
+                let answered = held.pages[place].answered;
+                if let Some(page) = self.write(&mut held, answered, late) {
+                    held.late_pages.push_back(page);
+                }
+                let kept = if rest.is_empty() { None } else { self.write(&mut held, answered, rest) };
+                match kept {
+                    Some(page) => held.pages[place] = page,
+                    None => drop(held.pages.remove(place)),
+                }
+                self.remove(number);
+            }
+        }
+    }
+
+    /// All of them are in the streams of another database: it is that one's progress that counts for them.
+    pub(crate) fn were_sent_again(&self, now_millis: i64) {
+        let (at_millis, answered) = (u64::try_from(now_millis).unwrap_or(0) + MARGIN_MILLIS, Instant::now());
+        let mut held = self.lock();
+        for sent in &mut held.recent {
+            (sent.at_millis, sent.answered) = (at_millis, answered);
+        }
+        for page in &mut held.pages {
+            page.answered = answered;
+            page.at_millis.values_mut().for_each(|millis| *millis = at_millis);
+        }
+    }
+
+    pub(crate) fn next_late(&self) -> Option<Vec<u8>> {
+        let mut held = self.lock();
+        if held.late.is_empty()
+            && let Some(page) = held.late_pages.pop_front()
+        {
+            held.late = self.read(page.number).into_iter().map(|Shelved(_, _, entry)| entry).collect();
+            self.remove(page.number);
+        }
+        held.late.front().cloned()
+    }
+
+    pub(crate) fn late_is_home(&self) {
+        self.lock().late.pop_front();
+    }
+
+    pub(crate) fn late_count(&self) -> usize {
+        let held = self.lock();
+        held.late.len() + held.late_pages.iter().map(|page| page.entries).sum::<usize>()
+    }
+
+    /// Entries that are kept, their bytes on disk, and how many were let go of without knowing that the log has them.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        let held = self.lock();
+        let entries = held.recent.len() + held.pages.iter().map(|page| page.entries).sum::<usize>();
+        (entries as u64, held.bytes(), self.dropped.load(Ordering::Relaxed))
+    }
+}
+
+/// Entries that are sent again together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    Page(u64),
+    Recent,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::link::EntryId;
+
+    fn sent(number: u64) -> Sent {
+        Sent { partition: (number % 2) as u16, at_millis: number, answered: Instant::now(), entry: number.to_be_bytes().to_vec() }
+    }
+
+    fn numbers(unconfirmed: &Unconfirmed) -> Vec<u64> {
+        let entries = unconfirmed.parts().into_iter().flat_map(|part| unconfirmed.part(part));
+        entries.map(|(_, entry)| u64::from_be_bytes(entry.try_into().unwrap())).collect()
+    }
+
+    fn positions(upto: u64) -> Progress {
+        let at = EntryId { millis: upto, number: 0 };
+        Progress { positions: vec![(0, at), (1, at)], has_all_before: None }
+    }
+
+    #[test]
+    fn what_memory_has_no_room_for_is_on_disk_until_the_log_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf { folder: Some(folder.path().join("unconfirmed")), entries_in_memory: 10, most_bytes: 1 << 20 };
+        let files = || std::fs::read_dir(folder.path().join("unconfirmed")).unwrap().count();
+        let unconfirmed = Unconfirmed::new(shelf.clone());
+        (0..95).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
+        assert_eq!(numbers(&unconfirmed), (0..95).collect::<Vec<_>>(), "nothing is gone, and all of it is in order");
+        assert_eq!((unconfirmed.counts().0, unconfirmed.counts().2, files()), (95, 0, 8));
+        unconfirmed.confirm(&positions(45));
+        assert_eq!(numbers(&unconfirmed), (40..95).collect::<Vec<_>>(), "a page goes as a whole");
+        // Two of a page, and one of those in memory, came too late for the states.
+        for part in unconfirmed.parts() {
+            let late = [50_u64, 55, 90].map(|number| number.to_be_bytes().to_vec());
+            let entries = unconfirmed.part(part);
+            unconfirmed.came_late(part, late.into_iter().filter(|late| entries.iter().any(|(_, entry)| entry == late)).collect());
+        }
+        assert_eq!(unconfirmed.late_count(), 3);
+        let mut late = Vec::new();
+        while let Some(entry) = unconfirmed.next_late() {
+            late.push(u64::from_be_bytes(entry.try_into().unwrap()));
+            unconfirmed.late_is_home();
+        }
+        assert_eq!((late, unconfirmed.late_count()), (vec![90, 50, 55], 0));
+        assert_eq!(numbers(&unconfirmed), (40..95).filter(|number| ![50, 55, 90].contains(number)).collect::<Vec<_>>());
+        unconfirmed.were_sent_again(1_000);
+        unconfirmed.confirm(&positions(1_000));
+        assert_eq!(unconfirmed.counts().0, 52, "of the other database nothing is known yet");
+        unconfirmed.confirm(&positions(1_000 + MARGIN_MILLIS + 1));
+        assert_eq!((unconfirmed.counts(), files()), ((0, 0, 0), 0));
+        (0..95).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
+        drop(Unconfirmed::new(shelf));
+        assert!(!folder.path().join("unconfirmed").exists());
+    }
+
+    #[test]
+    fn what_is_let_go_of_at_the_bound_is_counted() {
+        let unconfirmed = Unconfirmed::new(Shelf { folder: None, entries_in_memory: 10, most_bytes: 500 });
+        (0..200).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
+        let (kept, bytes, dropped) = unconfirmed.counts();
+        assert!(kept + dropped == 200 && dropped > 0 && bytes <= 500, "{kept} {bytes} {dropped}");
+        assert_eq!(numbers(&unconfirmed), (200 - kept..200).collect::<Vec<_>>(), "the oldest go first");
+    }
+}

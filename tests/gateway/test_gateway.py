@@ -1,0 +1,445 @@
+"""Real clients of OpenAI and Anthropic through the gateway: the same answers as without it, and a cap that is never passed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from provider import WORD, Behaviour
+
+# gpt-4o costs 2.50 and 10.00 dollars a million tokens, claude-sonnet-4-6 3.00 and 15.00.
+CHAT, MESSAGES = "gpt-4o", "claude-sonnet-4-6"
+HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
+
+
+def chat(server: Any, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key="sk-callers-own", **options)
+
+
+def claude(server: Any, **options: Any) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=f"{server.url}/anthropic", api_key="sk-callers-own", **options)
+
+
+def spent(server: Any, run: str) -> float:
+    """What the books say of a run."""
+    asked = urllib.request.Request(f"{server.url}/guard/budget/check", json.dumps({"session_id": run}).encode())
+    return json.load(urllib.request.urlopen(asked))["spent_usd"]
+
+
+def reserved(server: Any, run: str) -> float:
+    asked = urllib.request.Request(f"{server.url}/guard/budget/check", json.dumps({"session_id": run}).encode())
+    return json.load(urllib.request.urlopen(asked))["reserved_usd"]
+
+
+def raw(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return httpx.post(url, content=json.dumps(body).encode(), headers={"content-type": "application/json", "authorization": "Bearer x", **headers}, timeout=30)
+
+
+@pytest.mark.parametrize("body", [
+    {"model": CHAT, "messages": HELLO},
+    {"model": CHAT, "messages": HELLO, "stream": True},
+    {"model": CHAT, "messages": HELLO, "stream": True, "stream_options": {"include_usage": True}},
+    {"model": CHAT, "messages": HELLO, "max_tokens": 3, "temperature": 0.10, "unknown_field": {"a": [1, 2.50]}},
+], ids=["whole", "stream", "stream with usage", "unknown fields"])
+def test_answers_are_those_without_the_gateway_byte_for_byte(gateway: Any, provider: Any, body: dict[str, Any]) -> None:
+    server = gateway()
+    direct = raw(f"{provider.url}/v1/chat/completions", body)
+    through = raw(f"{server.url}/openai/v1/chat/completions", body)
+    assert (through.status_code, through.content) == (direct.status_code, direct.content)
+    assert through.headers["content-type"] == direct.headers["content-type"]
+    assert provider.asked[0].headers["authorization"] == "Bearer x", "the caller's own key is passed on"
+    if "x-request-id" in direct.headers:
+        assert through.headers["x-request-id"] == direct.headers["x-request-id"], "what the provider's support asks for"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_stream_in_odd_pieces_arrives_whole(gateway: Any, provider: Any, piece: int) -> None:
+    server = gateway()
+    for path, model in (("/openai/v1/chat/completions", CHAT), ("/openai/v1/responses", CHAT), ("/anthropic/v1/messages", MESSAGES)):
+        provider.behaviour = Behaviour(tokens=8)
+        body = {"model": model, "messages": HELLO, "input": "hi", "max_tokens": 50, "stream": True}
+        direct = raw(provider.url + path.removeprefix("/openai").removeprefix("/anthropic"), body).content
+        provider.behaviour = Behaviour(tokens=8, piece=piece)
+        through = raw(f"{server.url}{path}", body).content
+        assert through.replace(b"resp_2", b"resp_1").replace(b"resp_4", b"resp_3") == direct.replace(b"resp_2", b"resp_1").replace(b"resp_4", b"resp_3")
+
+
+def test_real_clients_are_answered_and_their_questions_cost_what_they_cost(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(tokens=1000, input_tokens=1000)
+    run = {"x-runguard-run": "job-1"}
+    answer = chat(server).chat.completions.create(model=CHAT, messages=HELLO, extra_headers=run)
+    assert answer.choices[0].message.content == WORD * 1000
+    assert spent(server, "job-1") == pytest.approx(0.0125)
+    pieces = chat(server).chat.completions.create(model=CHAT, messages=HELLO, stream=True, extra_headers=run)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == WORD * 1000
+    response = chat(server).responses.create(model=CHAT, input="hi", extra_headers=run)
+    assert response.output_text == WORD * 1000
+    with chat(server).responses.stream(model=CHAT, input="hi", extra_headers=run) as stream:
+        for _ in stream:
+            pass
+    assert spent(server, "job-1") == pytest.approx(4 * 0.0125)
+    message = claude(server).messages.create(model=MESSAGES, max_tokens=4000, messages=HELLO, extra_headers=run)
+    assert message.content[0].text == WORD * 1000
+    with claude(server).messages.stream(model=MESSAGES, max_tokens=4000, messages=HELLO, extra_headers=run) as stream:
+        assert stream.get_final_message().usage.output_tokens == 1000
+    assert spent(server, "job-1") == pytest.approx(4 * 0.0125 + 2 * 0.018)
+    assert reserved(server, "job-1") == 0
+
+
+def test_free_routes_pass_and_what_cannot_be_metered_does_not(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    assert [model.id for model in chat(server).models.list()] == ["gpt-4o"]
+    assert claude(server).messages.count_tokens(model=MESSAGES, messages=HELLO).input_tokens > 0
+    chat(server).embeddings.create(model="text-embedding-3-small", input="a")
+    before = len(provider.asked)
+    with pytest.raises(openai.NotFoundError, match="does not know what POST /openai/v1/images/generations costs"):
+        chat(server).images.generate(model="gpt-image-1", prompt="a cat")
+    assert len(provider.asked) == before
+
+
+def test_a_run_ends_when_its_money_is_spent_and_asks_once(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    provider.behaviour = Behaviour(tokens=1000, input_tokens=1000)
+    client = chat(server)
+    made = 0
+    with pytest.raises(openai.APIStatusError) as refused:
+        for _ in range(20):
+            client.chat.completions.create(model=CHAT, messages=HELLO, max_tokens=1000)
+            made += 1
+    assert refused.value.status_code == 402
+    assert refused.value.body["code"] == "budget_exceeded"
+    assert "$0.05" in refused.value.message
+    assert len(provider.asked) == made, "a refusal is asked once, and reaches no provider"
+    total = sum(0.0025 + 0.01 * min(1000, body.get("max_completion_tokens", body.get("max_tokens", 1000))) / 1000 for body in provider.bodies)
+    assert 0.03 <= total <= 0.05, "nearly all that could be bought was, and no more"
+
+
+def test_an_answer_is_shortened_to_what_is_left(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.005")
+    provider.behaviour = Behaviour(tokens=100_000, input_tokens=10)
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16000})
+    bound = provider.bodies[0]["max_tokens"]
+    assert 256 <= bound < 500, "half a cent pays for fewer than 500 tokens"
+    assert answer.headers["x-runguard-max-output"] == str(bound)
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    without = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO}, **{"x-runguard-run": "other"})
+    assert without.status_code == 200
+    assert 256 <= provider.bodies[1]["max_completion_tokens"] < 500, "a question without a bound gets one"
+    again = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 16000})
+    assert again.status_code == 402, "what is left pays for too little"
+    both = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 9000, "max_completion_tokens": 300}, **{"x-runguard-run": "both"})
+    assert both.status_code == 200
+    assert provider.bodies[-1]["max_tokens"] == provider.bodies[-1]["max_completion_tokens"] < 500, "nobody knows which one counts"
+
+
+def test_a_cap_is_never_passed_by_many_at_once(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-day", "0.05")
+    provider.behaviour = Behaviour(tokens=1000, input_tokens=20)
+    client = chat(server, max_retries=0)
+
+    def ask(number: int) -> float:
+        try:
+            stream = client.chat.completions.create(
+                model=CHAT, messages=[{"role": "user", "content": f"Question {number}"}], max_tokens=1000, stream=True,
+                stream_options={"include_usage": True},
+            )
+            usage = [piece.usage for piece in stream if piece.usage][-1]
+            return usage.prompt_tokens * 2.5e-6 + usage.completion_tokens * 1e-5
+        except openai.APIStatusError as refused:
+            assert refused.status_code in (402, 429), "spent, or set aside by others"
+            return 0.0
+
+    with ThreadPoolExecutor(32) as pool:
+        paid = sum(pool.map(ask, range(64)))
+    assert 0.02 <= paid <= 0.05
+
+
+@pytest.mark.parametrize("body", [
+    {"tools": [{"type": "web_search"}]},
+    {"background": True},
+    {"models": ["gpt-4o", "o1-pro"]},
+], ids=["provider's tool", "background", "fallbacks"])
+def test_what_has_no_known_price_is_not_asked_while_dollars_are_limited(gateway: Any, provider: Any, body: dict[str, Any]) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    answer = raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "hi", **body}, **{"x-runguard-run": "r"})
+    assert (answer.status_code, answer.json()["error"]["code"], provider.asked) == (402, "not_metered", [])
+    assert reserved(server, "r") == 0
+
+
+@pytest.mark.parametrize("words", ["deadbeef" * 100_000, "data: " + "x," * 150_000], ids=["hex", "a log"])
+def test_words_that_look_like_data_are_words(gateway: Any, provider: Any, words: str) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": [{"role": "user", "content": words}]})
+    assert (answer.status_code, provider.asked) == (402, [])
+
+
+def test_a_long_prompt_of_numbers_does_not_pass_the_cap(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.05")
+    rows = "".join(f"{number},{number * 7919 % 10007},0x{number * 104729 % 65536:04x}\n" for number in range(1500))
+    # As OpenAI's tokenizer counts such a table: 1.4 bytes a token.
+    provider.behaviour = Behaviour(tokens=100_000, input_tokens=int(len(rows) / 1.4))
+    for _ in range(5):
+        raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": [{"role": "user", "content": rows}], "max_tokens": 16000}, **{"x-runguard-run": "t"})
+    assert spent(server, "t") <= 0.05
+
+
+def test_an_unknown_model_is_refused_where_dollars_are_limited(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    with pytest.raises(openai.APIStatusError) as refused:
+        chat(server).chat.completions.create(model="nobody-knows-it", messages=HELLO)
+    assert (refused.value.status_code, refused.value.body["code"], len(provider.asked)) == (402, "unknown_model", 0)
+
+
+def test_a_provider_that_writes_on_is_cut_in_its_own_way(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=5000, ignores_bound=True)
+    stream = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=50, stream=True)
+    pieces = list(stream)
+    assert pieces[-1].choices[0].finish_reason == "length"
+    assert len(pieces) < 300, "a token has hardly ever so many bytes"
+    with claude(server).messages.stream(model=MESSAGES, max_tokens=50, messages=HELLO) as stream:
+        message = stream.get_final_message()
+    assert message.stop_reason == "max_tokens"
+    assert message.content[0].text.count(WORD) < 300
+
+
+def test_a_caller_who_leaves_pays_for_what_came(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=2000, input_tokens=1000, pause=0.005)
+    stream = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=2000, stream=True, extra_headers={"x-runguard-run": "gone"})
+    for number, _ in enumerate(stream):
+        if number == 20:
+            break
+    stream.close()
+    deadline = time.monotonic() + 10
+    while reserved(server, "gone") > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reserved(server, "gone") == 0
+    assert 0 < spent(server, "gone") < 0.01
+    while provider.left == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert provider.left == 1, "the provider is left too"
+
+
+def test_no_usage_is_estimated_and_said(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=1000, counts=False)
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO, "max_tokens": 1000}, **{"x-runguard-run": "mute"})
+    assert answer.headers["x-runguard-estimated"] == "true"
+    assert 0.005 < spent(server, "mute") < 0.05
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
+def test_what_a_provider_refuses_costs_nothing_and_is_passed_on(gateway: Any, provider: Any, status: int) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(status=status)
+    answer = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO}, **{"x-runguard-run": "r"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, "scripted")
+    assert (spent(server, "r"), reserved(server, "r")) == (0, 0)
+
+
+def test_a_stream_that_breaks_off_breaks_off_and_is_paid(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=100, input_tokens=1000, breaks_after=30)
+    with pytest.raises((openai.APIError, httpx.HTTPError)):
+        for _ in chat(server, max_retries=0).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=100, stream=True, extra_headers={"x-runguard-run": "b"}):
+            pass
+    deadline = time.monotonic() + 10
+    while reserved(server, "b") > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert spent(server, "b") > 0
+
+
+def test_a_stop_can_be_a_last_answer(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.00001", config='[gateway]\non_stop = "answer"\n')
+    answer = chat(server).chat.completions.create(model=CHAT, messages=HELLO)
+    assert "budget" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    pieces = list(chat(server).chat.completions.create(model=CHAT, messages=HELLO, stream=True))
+    assert pieces[-1].choices[0].finish_reason == "stop"
+    assert "budget" in claude(server).messages.create(model=MESSAGES, max_tokens=100, messages=HELLO).content[0].text
+    with claude(server).messages.stream(model=MESSAGES, max_tokens=100, messages=HELLO) as stream:
+        assert "budget" in stream.get_final_text()
+    assert "budget" in chat(server).responses.create(model=CHAT, input="hi").output_text
+    with chat(server).responses.stream(model=CHAT, input="hi") as stream:
+        assert "budget" in stream.get_final_response().output_text
+    assert provider.asked == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model":"gpt-4o","model":"gpt-4o-mini","messages":[]}', b"\xff\xfe", b'{"messages":[]}', b'{"model":"gpt-4o","max_tokens":"9"}'])
+def test_what_cannot_be_read_is_refused_in_the_providers_shape(gateway: Any, provider: Any, body: bytes) -> None:
+    server = gateway()
+    for path, kind in (("/openai/v1/chat/completions", "invalid_request_error"), ("/anthropic/v1/messages", "invalid_request_error")):
+        answer = httpx.post(f"{server.url}{path}", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == kind
+    assert provider.asked == []
+
+
+def test_with_keys_of_ours_the_operator_pays_and_no_key_leaks(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators-secret"})
+    from runguard_process import run_cli
+
+    made = run_cli("key", "create", "--data", server.data, "--role", "guard", "--name", "agents")
+    key = next(word for word in made.stdout.split() if word.startswith("rg_"))
+    admin = next(word for word in run_cli("key", "create", "--data", server.data, "--role", "admin").stdout.split() if word.startswith("rg_"))
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{server.url}/openai/v1/models").status_code != 401 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    client = openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=key)
+    client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert provider.asked[-1].headers["authorization"] == "Bearer sk-operators-secret"
+    own = raw(f"{server.url}/openai/v1/chat/completions", {"model": CHAT, "messages": HELLO}, **{"x-runguard-key": key})
+    assert own.status_code == 200
+    assert provider.asked[-1].headers["authorization"] == "Bearer x", "a key of one's own beside ours passes"
+    assert "x-runguard-key" not in provider.asked[-1].headers
+    for wrong, status in (("sk-anything", 401), (admin, 403)):
+        with pytest.raises(openai.APIStatusError) as refused:
+            openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=wrong).chat.completions.create(model=CHAT, messages=HELLO)
+        assert refused.value.status_code == status
+    with pytest.raises(anthropic.APIStatusError) as refused:
+        anthropic.Anthropic(base_url=f"{server.url}/anthropic", api_key=key, max_retries=0).messages.create(model=MESSAGES, max_tokens=5, messages=HELLO)
+    assert refused.value.status_code == 503, "no key for that provider"
+    assert server.files_containing("sk-operators-secret", "Say hello.") == []
+    assert "sk-operators-secret" not in server.log()
+
+
+def test_a_gateway_that_is_killed_keeps_its_books(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-day", "0.05")
+    provider.behaviour = Behaviour(tokens=1000, input_tokens=20, pause=0.002)
+
+    async def ask(number: int) -> None:
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/openai/v1", api_key="k", max_retries=0)
+        try:
+            stream = await client.chat.completions.create(
+                model=CHAT, messages=[{"role": "user", "content": f"Question {number}"}], max_tokens=1000, stream=True)
+            async for _ in stream:
+                pass
+        except openai.APIError:
+            pass
+        finally:
+            await client.close()
+
+    async def until_killed() -> None:
+        asking = [asyncio.create_task(ask(number)) for number in range(8)]
+        await asyncio.sleep(0.5)
+        server.kill()
+        await asyncio.gather(*asking)
+
+    asyncio.run(until_killed())
+    server.start()
+
+    async def again() -> None:
+        await asyncio.wait_for(asyncio.gather(*(ask(number) for number in range(100, 108))), 60)
+
+    asyncio.run(again())
+    most = sum(0.00005 + 0.01 * min(1000, body.get("max_tokens", 1000)) / 1000 for body in provider.bodies)
+    assert most <= 0.05, "what was under way when it died is not free"
+
+
+def test_a_model_that_loops_is_ended_in_chat(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    client, messages = chat(server), list(HELLO)
+    with pytest.raises(openai.APIStatusError) as refused:
+        for _ in range(30):
+            message = client.chat.completions.create(model=CHAT, messages=messages).choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": "nothing found"} for call in message.tool_calls]
+    assert (refused.value.status_code, refused.value.body["code"]) == (402, "run_stalled")
+    assert len(provider.asked) == 4, "the fourth equal step is the last that was paid"
+    with pytest.raises(openai.APIStatusError):
+        client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert len(provider.asked) == 4, "a task that begins anew is refused at once"
+    client.chat.completions.create(model=CHAT, messages=[*messages, {"role": "user", "content": "Go on, look elsewhere."}])
+    assert len(provider.asked) == 5, "a person wants it to go on"
+    provider.asked.pop()
+    client.chat.completions.create(model=CHAT, messages=[{"role": "user", "content": "Another task"}])
+
+
+def test_a_stop_outlives_the_gateway(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    client, messages = chat(server), list(HELLO)
+    with pytest.raises(openai.APIStatusError):
+        for _ in range(30):
+            # A framework that keeps only the latest rounds.
+            message = client.chat.completions.create(model=CHAT, messages=[HELLO[0], *messages[1:][-4:]]).choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": "nothing found"} for call in message.tool_calls]
+    assert len(provider.asked) == 4
+    server.kill()
+    server.start()
+    with pytest.raises(openai.APIStatusError):
+        client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert len(provider.asked) == 4
+
+
+def test_people_may_say_the_same_again(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    client, messages = chat(server), list(HELLO)
+    for _ in range(10):
+        answer = client.chat.completions.create(model=CHAT, messages=messages).choices[0].message
+        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "yes"}]
+    assert len(provider.asked) == 10
+
+
+def test_the_same_job_again_is_no_loop(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    client = chat(server)
+    for _ in range(5):
+        messages = list(HELLO)
+        for step in range(3):
+            provider.behaviour = Behaviour(call=("read", {"page": step}))
+            message = client.chat.completions.create(model=CHAT, messages=messages).choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": f"page {step}"} for call in message.tool_calls]
+    assert len(provider.asked) == 15
+
+
+def test_a_model_that_loops_is_ended_in_messages(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    client, messages = claude(server), list(HELLO)
+    with pytest.raises(anthropic.APIStatusError) as refused:
+        for _ in range(30):
+            message = client.messages.create(model=MESSAGES, max_tokens=100, messages=messages)
+            messages.append({"role": "assistant", "content": [block.model_dump() for block in message.content]})
+            results = [{"type": "tool_result", "tool_use_id": block.id, "content": "nothing found"} for block in message.content]
+            messages.append({"role": "user", "content": results})
+    assert refused.value.status_code == 402
+    assert len(provider.asked) == 4
+
+
+def test_an_agent_that_gets_on_is_left_alone(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    client, messages = chat(server), list(HELLO)
+    for number in range(40):
+        provider.behaviour = Behaviour(call=("read", {"page": number % 7}))
+        message = client.chat.completions.create(model=CHAT, messages=messages).choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": f"page {number}"} for call in message.tool_calls]
+    assert len(provider.asked) == 40
+
+
+def test_observing_says_what_it_would_have_stopped(gateway: Any, provider: Any) -> None:
+    server = gateway(config='[guards.agent_run]\nmode = "observe"\n')
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    client, messages = chat(server), list(HELLO)
+    for _ in range(6):
+        message = client.chat.completions.create(model=CHAT, messages=messages).choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "nothing found"} for call in message.tool_calls]
+    assert len(provider.asked) == 6
+    decisions = httpx.get(f"{server.url}/v1/decisions", params={"guard": "agent_run", "outcome": "would_block"}).json()
+    assert len(decisions["decisions"]) >= 1

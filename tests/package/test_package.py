@@ -1,0 +1,226 @@
+"""What ./package makes, installed and used where there is no Rust.
+
+RUNGUARD_DIST names a folder that ./package filled; without it the packages are made around the program that is tested, which is neither
+small nor static, and what only a release can keep is not asked of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RELEASED = os.environ.get("RUNGUARD_DIST")
+# Programs of the system, without cargo and rustc, which live in the home of whoever installed them.
+BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+NODE = {**BARE, "PATH": f"{Path(shutil.which('node') or '/usr/bin/node').parent}:{BARE['PATH']}"}
+
+only_released = pytest.mark.skipif(not RELEASED, reason="asked of a release: ./test package")
+
+
+def run(*words: object, env: dict[str, str] = BARE, **options) -> subprocess.CompletedProcess:
+    made = subprocess.run([str(word) for word in words], env=env, capture_output=True, text=True, **options)
+    assert made.returncode == 0, f"{words}: {made.stdout}{made.stderr}"
+    return made
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tested program without its symbols: what is packed is small enough to be packed quickly."""
+    small = tmp_path_factory.mktemp("program") / "runguard"
+    run("strip", "-o", small, os.environ["RUNGUARD_BIN"])
+    return small
+
+
+def make(out: Path, program: Path, *kinds: str) -> None:
+    wheels = sorted((ROOT / ".cache/wheels").glob("*.whl"))
+    words = [*kinds, *(["wheel", "--wheel", wheels[-1]] if wheels else [])]
+    made = subprocess.run([str(ROOT / "package"), *map(str, words), "--binary", str(program), "--out", str(out)], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    if RELEASED:
+        return Path(RELEASED).resolve()
+    out = tmp_path_factory.mktemp("dist")
+    make(out, request.getfixturevalue("program"), "tarball", "deb", "image", "sbom", "npx")
+    return out
+
+
+def one(dist: Path, pattern: str) -> Path:
+    [found] = dist.glob(pattern)
+    return found
+
+
+def version_of(*command: object, env: dict[str, str] = BARE) -> str:
+    return run(*command, "--version", env=env).stdout
+
+
+def test_the_checksums_are_those_of_the_files(dist: Path):
+    assert run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=dist).stdout.count(": OK") == len(list(dist.iterdir())) - 1
+
+
+def test_the_tarball_has_a_program_that_runs_and_what_belongs_to_it(dist: Path, tmp_path: Path):
+    with tarfile.open(one(dist, "runguard-*-linux-x86_64.tar.gz")) as archive:
+        assert {member.uid for member in archive} == {0}
+        archive.extractall(tmp_path, filter="data")
+    [top] = tmp_path.iterdir()
+    assert version_of(top / "runguard").startswith("runguard 0.")
+    assert ".TH runguard 1" in (top / "man/man1/runguard.1").read_text() and (top / "man/man1/runguard-demo.1").exists()
+    assert {path.name for path in (top / "completions").iterdir()} == {"runguard.bash", "_runguard", "runguard.fish"}
+    run("bash", "-n", top / "completions/runguard.bash")
+    assert all((top / name).stat().st_size for name in ("LICENSE", "THIRD-PARTY-NOTICES.md", "CHANGELOG.md", "sbom.cdx.json"))
+
+
+def test_the_debian_package_installs_and_is_removed(dist: Path, tmp_path: Path):
+    package = one(dist, "runguard_*_amd64.deb")
+    assert "Package: runguard\n" in run("dpkg-deb", "--field", package).stdout
+    root, admin = tmp_path / "root", tmp_path / "admin"
+    for folder in (root, admin / "info", admin / "updates"):
+        folder.mkdir(parents=True)
+    (admin / "status").touch()
+    (admin / "available").touch()
+    dpkg = ("dpkg", f"--instdir={root}", f"--admindir={admin}", "--force-not-root", f"--log={tmp_path}/log")
+    run(*dpkg, "--install", package)
+    assert version_of(root / "usr/bin/runguard").startswith("runguard 0.")
+    assert "ExecStart=/usr/bin/runguard serve" in (root / "lib/systemd/system/runguard.service").read_text()
+    assert (root / "usr/share/man/man1/runguard.1.gz").exists() and (root / "usr/share/doc/runguard/copyright").exists()
+    run(*dpkg, "--remove", "runguard")
+    assert not (root / "usr/bin/runguard").exists()
+
+
+def test_the_image_is_whole_and_its_program_serves_without_rights(dist: Path, tmp_path: Path):
+    layout, root = tmp_path / "layout", tmp_path / "root"
+    layout.mkdir()
+    run("tar", "-xf", one(dist, "*.oci.tar"), "-C", layout)
+
+    def blob(described: dict) -> bytes:
+        algorithm, digest = described["digest"].split(":")
+        content = (layout / "blobs" / algorithm / digest).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest and len(content) == described["size"]
+        return content
+
+    [described] = json.loads((layout / "index.json").read_text())["manifests"]
+    manifest = json.loads(blob(described))
+    config = json.loads(blob(manifest["config"]))
+    [layer] = manifest["layers"]
+    archive = tmp_path / "layer.tar.gz"
+    archive.write_bytes(blob(layer))
+    with tarfile.open(archive) as opened:
+        owners = {member.name: (member.uid, member.mode) for member in opened}
+        opened.extractall(root, filter="tar", numeric_owner=True)
+    assert owners["var/lib/runguard"] == (65532, 0o700) and owners["usr/bin/runguard"] == (0, 0o755)
+    assert config["config"]["User"] == "65532:65532"
+    if os.geteuid() != 0:
+        pytest.skip("another user's program is started by root only")
+    if not RELEASED:
+        # The tested program asks for the system's libraries; a released one brings all it needs.
+        for line in run("ldd", root / "usr/bin/runguard").stdout.splitlines():
+            library = next((word for word in line.split() if word.startswith("/")), None)
+            if library:
+                target = root / library.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(os.path.realpath(library), target)
+    tmp_path.chmod(0o755)
+    environment = dict(entry.split("=", 1) for entry in config["config"]["Env"]) | {"RUNGUARD_LISTEN": "127.0.0.1:0"}
+    words = [shutil.which("chroot", path=BARE["PATH"]), "--userspec=65532:65532", str(root), "/usr/bin/runguard", *config["config"]["Cmd"]]
+    (root / "dev").mkdir(exist_ok=True)
+    with subprocess.Popen(words, env={**BARE, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
+        try:
+            address = next(found[0] for line in service.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+            assert urllib.request.urlopen(f"{address}/healthz", timeout=10).status == 200
+        finally:
+            service.terminate()
+            assert service.wait(30) == 0
+
+
+def test_the_bill_of_materials_names_every_crate_with_its_licence(dist: Path):
+    bill = json.loads(one(dist, "runguard-*.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    names = {component["name"] for component in bill["components"]}
+    assert {"tokio", "libsqlite3-sys", "rustls"} <= names and "runguard-core" not in names
+    assert all(component["licenses"] and component["hashes"] for component in bill["components"])
+    validator = pytest.importorskip("cyclonedx.validation.json")
+    from cyclonedx.schema import SchemaVersion
+
+    assert validator.JsonStrictValidator(SchemaVersion.V1_5).validate_str(json.dumps(bill)) is None
+
+
+def test_the_wheel_brings_the_library_and_the_program(dist: Path, tmp_path: Path):
+    wheels = list(dist.glob("runguard_breaker-*.whl"))
+    if not wheels and not RELEASED:
+        pytest.skip("no wheel was built: ./test python builds one")
+    [wheel] = wheels
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env/bin/python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
+    assert version_of(tmp_path / "env/bin/runguard").startswith("runguard 0.")
+    capped = "import runguard\nwith runguard.guard(max_usd=1) as run: print(run.tool(lambda: 7, name='seven')())"
+    assert run(python, "-c", capped).stdout == "7\n"
+    run(python, "-m", "pip", "check")
+
+
+def test_npx_runs_the_program_of_the_platforms_package(dist: Path, tmp_path: Path):
+    (tmp_path / "package.json").write_text('{"private": true}')
+    packages = [one(dist, "runguard-cli-0*.tgz"), one(dist, "runguard-cli-linux-x64-*.tgz")]
+    home = {**NODE, "HOME": str(tmp_path)}
+    run("npm", "install", "--silent", "--offline", "--no-audit", "--no-fund", *packages, env=home, cwd=tmp_path)
+    assert run("npx", "--no-install", "runguard", "--version", env=home, cwd=tmp_path).stdout.startswith("runguard 0.")
+    shutil.rmtree(tmp_path / "node_modules/@runguard/cli-linux-x64")
+    alone = subprocess.run(["npx", "--no-install", "runguard", "--version"], env=home, cwd=tmp_path, capture_output=True, text=True)
+    assert alone.returncode == 1 and "@runguard/cli-linux-x64 is not installed" in alone.stderr
+
+
+def test_the_same_program_gives_the_same_bytes(dist: Path, tmp_path: Path, request: pytest.FixtureRequest):
+    program = tmp_path / "runguard"
+    if RELEASED:
+        with tarfile.open(one(dist, "runguard-*-linux-x86_64.tar.gz")) as archive:
+            [member] = [member for member in archive if member.name.endswith("/runguard")]
+            program.write_bytes(archive.extractfile(member).read())
+        program.chmod(0o755)
+    else:
+        program = request.getfixturevalue("program")
+    again = tmp_path / "again"
+    time.sleep(1.1)
+    make(again, program, "deb", "sbom")
+    for name in ("runguard_*_amd64.deb", "runguard-*.cdx.json"):
+        assert one(again, name).read_bytes() == one(dist, name).read_bytes(), name
+
+
+@only_released
+def test_a_release_is_static_and_small(dist: Path, tmp_path: Path):
+    with tarfile.open(one(dist, "runguard-*-linux-x86_64.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [top] = tmp_path.iterdir()
+    assert (top / "runguard").stat().st_size <= 20_000_000
+    assert one(dist, "*.oci.tar").stat().st_size <= 25_000_000
+    assert "INTERP" not in run("readelf", "--program-headers", top / "runguard").stdout
+    assert b"/root/" not in (top / "runguard").read_bytes(), "a path of the machine it was built on"
+    assert "manylinux" in one(dist, "*.whl").name
+
+
+@only_released
+def test_the_sdk_of_a_release_needs_no_rust(dist: Path, tmp_path: Path):
+    (tmp_path / "package.json").write_text('{"private": true, "type": "module"}')
+    home = {**NODE, "HOME": str(tmp_path)}
+    run("npm", "install", "--silent", "--offline", "--no-audit", "--no-fund", one(dist, "runguard-sdk-*.tgz"), env=home, cwd=tmp_path)
+    capped = "import { withGuard } from '@runguard/sdk'; console.log(await withGuard({ maxUsd: 1 }, (run) => run.tool(() => 7, 'seven')()))"
+    assert run("node", "--input-type=module", "-e", capped, env=home, cwd=tmp_path).stdout.strip().startswith("7")
+
+
+def test_wrong_words_are_told(tmp_path: Path):
+    told = subprocess.run([sys.executable, str(ROOT / "package"), "rpm"], capture_output=True, text=True)
+    assert told.returncode == 2 and "there is no package rpm" in told.stderr
