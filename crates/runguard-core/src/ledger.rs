@@ -106,6 +106,8 @@ pub struct Scope {
     pub period: Option<Period>,
     /// The caller's own, for this question.
     pub limits: Limits,
+    /// The same in credits of a platform, a number of them: whoever keeps the books knows what one costs.
+    pub max_credits: Option<NanoDollars>,
     /// [`scope_label`] of it.
     pub label: String,
 }

@@ -495,7 +495,7 @@ fn read_value<'a>(field: &Field, raw: &'a RawValue) -> Result<(Option<Parsed<'a>
             Ok((Some(Parsed::Json(raw)), None))
         }
         Kind::Names => Ok((Some(Parsed::Names(names(text)?)), None)),
-        Kind::Scopes => Ok((Some(Parsed::Scopes(scopes(text)?)), None)),
+        Kind::Scopes => scopes(text).map(|(scopes, how)| (Some(Parsed::Scopes(scopes)), how)),
         Kind::Steps => Ok((Some(Parsed::Steps(steps(text)?)), None)),
     }
 }
@@ -620,6 +620,8 @@ struct SentScope<'a> {
     #[serde(borrow)]
     max_usd: Option<&'a RawValue>,
     #[serde(borrow)]
+    max_credits: Option<&'a RawValue>,
+    #[serde(borrow)]
     max_tokens: Option<&'a RawValue>,
     #[serde(borrow)]
     cap: Option<&'a RawValue>,
@@ -634,17 +636,19 @@ pub fn is_per(per: &str) -> bool {
         && per.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-'))
 }
 
-fn scopes(text: &str) -> Result<Vec<Scope>, String> {
+fn scopes(text: &str) -> Result<(Vec<Scope>, Option<Misquoted>), String> {
     let sent: Vec<SentScope<'_>> = serde_json::from_str(text)
         .map_err(|error| format!("must be a list such as [{{\"per\": \"team\", \"name\": \"search\", \"period\": \"day\"}}]: {error}"))?;
     if sent.len() > MOST_SCOPES {
         return Err(format!("has {} scopes; at most {MOST_SCOPES} are taken", sent.len()));
     }
-    sent.into_iter().map(scope).collect()
+    let mut misquoted = None;
+    let scopes = sent.into_iter().map(|sent| scope(sent, &mut misquoted)).collect::<Result<_, _>>()?;
+    Ok((scopes, misquoted))
 }
 
-fn scope(sent: SentScope<'_>) -> Result<Scope, String> {
-    let SentScope { per, name, period, max_usd, max_tokens, cap } = sent;
+fn scope(sent: SentScope<'_>, misquoted: &mut Option<Misquoted>) -> Result<Scope, String> {
+    let SentScope { per, name, period, max_usd, max_credits, max_tokens, cap } = sent;
     if !is_per(&per) {
         return Err(format!("`per` must be a word of at most {MAX_PER_CHARS} small letters, digits, _ and -"));
     }
@@ -656,12 +660,23 @@ fn scope(sent: SentScope<'_>) -> Result<Scope, String> {
     if name.trim().is_empty() && !KNOWN_PER.contains(&per.as_str()) {
         return Err(format!("needs the name of the {per}; without one are {}", KNOWN_PER.join(", ")));
     }
-    let limit = |name: &str, problem: String| format!("{name} {problem}");
-    let usd = max_usd.map(|usd| dollars(usd.get()).map_err(|problem| limit("max_usd", problem))).transpose()?;
-    let tokens = max_tokens.map(|tokens| whole(tokens.get(), 0).map_err(|problem| limit("max_tokens", problem))).transpose()?;
-    let cap = cap.map(|cap| whole(cap.get(), 0).map_err(|problem| limit("cap", problem))).transpose()?;
+    // As the fields of the same names, beside the scopes, are read.
+    let mut limit = |name: &'static str, kind: Kind, sent: Option<&RawValue>| {
+        let Some(sent) = sent else { return Ok((None, None)) };
+        let (limit, how) = read_value(&Field::optional(name, kind, "", ""), sent).map_err(|problem| format!("{name} {problem}"))?;
+        *misquoted = misquoted.or(how);
+        Ok::<_, String>(match limit {
+            Some(Parsed::Dollars(amount)) => (Some(amount), None),
+            Some(Parsed::Whole(number)) => (None, Some(number)),
+            _ => (None, None),
+        })
+    };
+    let (usd, _) = limit("max_usd", Kind::Dollars, max_usd)?;
+    let (max_credits, _) = limit("max_credits", Kind::Amount, max_credits)?;
+    let (_, tokens) = limit("max_tokens", Kind::Whole(0), max_tokens)?;
+    let (_, cap) = limit("cap", Kind::Whole(0), cap)?;
     let limits = Limits { usd, tokens, cap: cap.map(|cap| u32::try_from(cap).unwrap_or(u32::MAX)) };
-    Ok(Scope { label: scope_label(&per, period), per, name, period, limits })
+    Ok(Scope { label: scope_label(&per, period), per, name, period, limits, max_credits })
 }
 
 fn whole(text: &str, at_least: u64) -> Result<u64, String> {

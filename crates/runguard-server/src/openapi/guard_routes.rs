@@ -29,6 +29,7 @@ fn scope_schema() -> Value {
             "name": {"type": ["string", "null"], "maxLength": MAX_ID_CHARS},
             "period": {"type": ["string", "null"], "enum": ["day", "week", "month", null]},
             "max_usd": {"type": ["number", "null"], "minimum": 0, "maximum": 9_000_000_000_u64},
+            "max_credits": {"type": ["number", "null"], "minimum": 0, "maximum": 9_000_000_000_u64},
             "max_tokens": whole,
             "cap": whole,
         },

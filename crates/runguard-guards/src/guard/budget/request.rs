@@ -34,9 +34,7 @@ pub struct Request {
 impl Request {
     /// The limits it brought along, with credits as so many dollars.
     pub(super) fn own_limits(&self, settings: &Settings) -> Limits {
-        // More than can be counted is as much as can be.
-        let usd = self.max_credits.map(|credits| settings.price_of(credits).unwrap_or(NanoDollars::MAX));
-        self.limits.within(Limits { usd, ..Limits::default() })
+        settings.with_credits(self.limits, self.max_credits)
     }
 
     pub(super) fn read(input: &Input<'_>, act: Act) -> Self {
@@ -80,9 +78,7 @@ impl Request {
 
     /// What the request says it costs, if it does, and the model that has no price.
     pub(super) fn cost(&self, settings: &Settings) -> (Option<Cost>, Option<UnknownModelError>) {
-        // More than can be counted is as much as can be.
-        let of_credits = || self.credits.map(|credits| settings.price_of(credits).unwrap_or(NanoDollars::MAX));
-        let usd = self.usd.or_else(of_credits);
+        let usd = self.usd.or_else(|| self.credits.map(|credits| settings.most_price_of(credits)));
         let (Some(model), Some(usage)) = (&self.model, &self.usage) else {
             let told = usd.is_some() || self.tokens.is_some();
             return (told.then(|| Cost { usd: usd.unwrap_or_default(), tokens: self.tokens.unwrap_or(0) }), None);

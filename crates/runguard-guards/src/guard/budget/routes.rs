@@ -40,7 +40,7 @@ macro_rules! fields {
             Field::optional("max_credits", Kind::Amount, "The same in credits, at the price the settings have for one (credit_usd); the lower of it and max_usd holds.", "60"),
             Field::optional("max_tokens", Kind::Whole(0), "The same in tokens.", "200000"),
             Field::optional("cap", Kind::Whole(0), "The same in calls of one key.", "2"),
-            Field::optional("scopes", Kind::Scopes, "What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same.", "[{\"per\":\"team\",\"name\":\"search\",\"period\":\"day\"}]"),
+            Field::optional("scopes", Kind::Scopes, "What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same.", "[{\"per\":\"team\",\"name\":\"search\",\"period\":\"day\"}]"),
             $($more),*
         ]
     };

@@ -89,7 +89,8 @@ pub(super) fn shown(scope: &Scope) -> String {
     let usd = usd.map_or_else(String::new, |usd| format!(" max_usd={}", usd.as_dollars()));
     let tokens = tokens.map_or_else(String::new, |tokens| format!(" max_tokens={tokens}"));
     let cap = cap.map_or_else(String::new, |cap| format!(" cap={cap}"));
-    format!("{}{usd}{tokens}{cap}:{}", scope.label, scope.name)
+    let credits = scope.max_credits.map_or_else(String::new, |credits| format!(" max_credits={}", credits.as_dollars()));
+    format!("{}{usd}{credits}{tokens}{cap}:{}", scope.label, scope.name)
 }
 
 /// That scope again.
@@ -97,10 +98,11 @@ pub(super) fn read_shown(shown: &str) -> Option<Scope> {
     let (head, name) = shown.split_once(':')?;
     let mut words = head.split(' ');
     let label = words.next()?;
-    let mut limits = Limits::default();
+    let (mut limits, mut max_credits) = (Limits::default(), None);
     for (key, value) in words.filter_map(|word| word.split_once('=')) {
         match key {
             "max_usd" => limits.usd = NanoDollars::from_dollars(value.parse().ok()?).ok(),
+            "max_credits" => max_credits = NanoDollars::from_dollars(value.parse().ok()?).ok(),
             "max_tokens" => limits.tokens = value.parse().ok(),
             "cap" => limits.cap = value.parse().ok(),
             _ => return None,
@@ -111,7 +113,7 @@ pub(super) fn read_shown(shown: &str) -> Option<Scope> {
         Some(period) => Some(Period::ALL.into_iter().find(|known| known.as_str() == period)?),
         None => None,
     };
-    Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, label: label.to_owned() })
+    Some(Scope { per: per.to_owned(), name: name.to_owned(), period, limits, max_credits, label: label.to_owned() })
 }
 
 /// What of an answer is read.

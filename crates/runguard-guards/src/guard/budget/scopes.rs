@@ -181,9 +181,10 @@ impl Request {
                 draw(Drawn { label: &rule.label, name, period: rule.period, limits: rule.limits_of(name, settings) });
             }
         }
-        for Scope { per, name, period, limits, label } in &self.scopes {
+        for Scope { per, name, period, limits, max_credits, label } in &self.scopes {
             if let Some(name) = self.name_of(per, Some(name)) {
-                draw(Drawn { label, name, period: *period, limits: *limits });
+                let limits = settings.with_credits(*limits, max_credits.map(NanoDollars::as_dollars));
+                draw(Drawn { label, name, period: *period, limits });
             }
         }
         drawn

@@ -134,6 +134,16 @@ impl Settings {
         NanoDollars::from_dollars(credits * self.credit_usd).map_err(|error| error.to_string())
     }
 
+    /// The same; more than can be counted is as much as can be.
+    pub(super) fn most_price_of(&self, credits: f64) -> NanoDollars {
+        self.price_of(credits).unwrap_or(NanoDollars::MAX)
+    }
+
+    /// A caller's limits and the one in credits that came with them.
+    pub(super) fn with_credits(&self, limits: Limits, max_credits: Option<f64>) -> Limits {
+        limits.within(Limits { usd: max_credits.map(|credits| self.most_price_of(credits)), ..Limits::default() })
+    }
+
     /// So many dollars in credits.
     pub(super) fn credits_of(&self, dollars: f64) -> f64 {
         dollars / self.credit_usd

@@ -114,6 +114,20 @@ fn a_caller_limits_its_credits_as_it_does_its_dollars() {
     assert_eq!(story.fact("limit_usd"), Some(Value::Number(1.2)));
 }
 
+#[test]
+fn a_caller_limits_the_credits_of_what_it_draws_on() {
+    let mut story = with_ceiling(json!({"credit_usd": 0.02}));
+    let asked = |path: &str, session: &str, credits: f64, most: Json| {
+        let scopes = json!([{"per": "team", "name": "search", "period": "day", "max_credits": most, "max_usd": 1}]);
+        operation(&format!("/guard/budget/{path}"), json!({"session_id": session, "credits": credits, "scopes": scopes}))
+    };
+    assert!(story.at(0).allows(&*asked("record", "a", 8.0, json!(10))));
+    // Of all that draw on it, and as text too.
+    assert_eq!(story.at(1).refuses(&*asked("check", "b", 3.0, json!("10"))), Reason::BudgetExceeded);
+    assert!(story.at(2).allows(&*asked("check", "b", 3.0, json!(20))));
+    assert!(story.at(3).allows(&*asked("check", "b", 3.0, json!(""))), "nothing is no limit");
+}
+
 /// The service's own limits, whatever callers say.
 fn with_ceiling(ceiling: Json) -> Story {
     Story::with_settings_of(&["budget"], ceiling)
@@ -402,8 +416,8 @@ fn a_limit_that_is_edited_finds_what_was_used() {
 #[test]
 fn a_scope_in_the_log_can_be_read_again() {
     let limits = Limits { usd: Some(NanoDollars::parse("0.1").unwrap()), tokens: Some(7), cap: Some(2) };
-    for (period, limits) in [(Some(Period::Week), limits), (None, Limits::default())] {
-        let scope = Scope { per: "team".into(), name: "a: b=c".into(), period, limits, label: scope_label("team", period) };
+    for (period, limits, max_credits) in [(Some(Period::Week), limits, limits.usd), (None, Limits::default(), None)] {
+        let scope = Scope { per: "team".into(), name: "a: b=c".into(), period, limits, max_credits, label: scope_label("team", period) };
         assert_eq!(read_shown(&shown(&scope)), Some(scope));
     }
     assert_eq!(read_shown("team/hour:x"), None);
