@@ -26,6 +26,19 @@ pub fn one_line(text: &str) -> String {
     text.trim().chars().map(|letter| if steers(letter) { ' ' } else { letter }).collect()
 }
 
+/// As a cell of a CSV file: quoted where needed, and a text that a spreadsheet would run as a formula has an apostrophe before it.
+///
+/// ```
+/// use runguard_core::shown::csv_cell;
+///
+/// assert_eq!(csv_cell("a,\"b\""), "\"a,\"\"b\"\"\"");
+/// assert_eq!(csv_cell("=1+1"), "'=1+1");
+/// ```
+pub fn csv_cell(text: &str) -> String {
+    let text = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
 /// As text or the value of an attribute of HTML.
 pub fn html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

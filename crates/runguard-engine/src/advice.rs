@@ -5,7 +5,7 @@
 
 use crate::engine::Engine;
 use runguard_core::Timestamp;
-use runguard_store::cluster::{Note, NoteResult};
+use runguard_store::cluster::{MOST_NOTE_RACES, Note, NoteResult};
 use runguard_store::files::write_whole;
 use runguard_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,6 @@ const FILE: &str = "advice.json";
 const MOST_OF_ONE: usize = 200;
 /// In all lists together; beyond it the oldest of the longest list.
 const MOST: usize = 2000;
-/// How often a note that other nodes change at the same time is changed anew.
-const MOST_RACES: u32 = 20;
 
 /// One piece of advice that is not shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +107,7 @@ impl Engine {
     /// Says whether it was put aside before.
     async fn change_advice(&self, key: &str, tenant: Option<&str>, by: Option<PutAside>, now: Timestamp) -> Result<bool, StoreError> {
         let _turn = self.advice.lock().await;
-        for _ in 0..MOST_RACES {
+        for _ in 0..MOST_NOTE_RACES {
             let (token, before) = self.kept_advice().await?;
             let was_aside = before.iter().any(|one| one.is(key, tenant) && !one.is_over(now));
             let after = serde_json::to_vec(&replaced(before, key, tenant, by.clone(), now)).unwrap_or_default();

@@ -26,7 +26,7 @@ mod writer;
 pub use clock::SharedClock;
 pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
 pub use log::{Imported, Positions};
-pub use roster::{Fingerprints, Note, Noted as NoteResult, Seen};
+pub use roster::{Fingerprints, MOST_NOTE_RACES, Note, Noted as NoteResult, Seen};
 pub use unconfirmed::Shelf;
 
 use crate::embedded::Embedded;

@@ -40,6 +40,12 @@ pub(crate) fn answer_size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     values::answer_size(value)
 }
 
+/// Why a request to this address is refused where a budget stands, if it is one that nobody can meter.
+#[pyfunction]
+pub(crate) fn unmetered(path: &str) -> Option<String> {
+    runguard_core::prices::unmetered(path)
+}
+
 /// The tokens that a text of so many bytes probably has.
 #[pyfunction]
 pub(crate) fn usual_tokens(bytes: u64) -> u64 {

@@ -72,6 +72,11 @@ export function counts(usage: Usage): Counts {
 /** Whose usage reports can be read. */
 export type UsageProvider = 'openai' | 'anthropic' | 'bedrock' | 'gemini'
 
+/** Why a run with a budget cannot have a request to this address, if it is one that is paid for though no answer says how much. */
+export function unmetered(path: string): string | null {
+  return wasm.unmetered(write(path)) === DONE ? null : output()
+}
+
 /**
  * The counts of a provider's usage report, each token in one field: `openai` (chat completions, responses, and services that answer like them),
  * `anthropic`, `bedrock` (Converse), `gemini`. Throws InvalidInputError for what is no such report.

@@ -6,6 +6,7 @@ use super::{RangeArgs, WEEK};
 use crate::client::Client;
 use crate::failure::Failure;
 use clap::Args;
+use runguard_core::shown::csv_cell;
 use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::{Insight, Overview};
 use serde_json::Value;
@@ -66,17 +67,11 @@ fn table(stats: &Value) -> String {
     for bucket in stats["buckets"].as_array().into_iter().flatten() {
         let day: String = bucket["start"].as_str().unwrap_or_default().chars().take(10).collect();
         for count in bucket["counts"].as_array().into_iter().flatten() {
-            let texts = ["guard", "outcome", "reason"].map(|name| cell(count[name].as_str().unwrap_or_default()));
-            out.push_str(&format!("{},{},{}\r\n", cell(&day), texts.join(","), count["count"].as_u64().unwrap_or_default()));
+            let texts = ["guard", "outcome", "reason"].map(|name| csv_cell(count[name].as_str().unwrap_or_default()));
+            out.push_str(&format!("{},{},{}\r\n", csv_cell(&day), texts.join(","), count["count"].as_u64().unwrap_or_default()));
         }
     }
     out
-}
-
-/// Quoted where needed. A text that a spreadsheet would run as a formula gets an apostrophe: it is data.
-fn cell(text: &str) -> String {
-    let text = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
-    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
 #[cfg(test)]

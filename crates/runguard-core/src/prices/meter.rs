@@ -118,6 +118,41 @@ pub fn answer_size(answer: &Value) -> u64 {
     written.bytes_of_answer()
 }
 
+/// What providers' interfaces bill without saying how much: images, sound, films, training, and what is answered later.
+const UNMETERED: [&str; 13] = [
+    "/audio/speech",
+    "/audio/transcriptions",
+    "/audio/translations",
+    "/batches",
+    "/complete",
+    "/fine_tuning/jobs",
+    "/images/edits",
+    "/images/generations",
+    "/images/variations",
+    "/realtime/client_secrets",
+    "/realtime/sessions",
+    "/threads/runs",
+    "/videos",
+];
+
+/// Why a request to such an interface is refused where a budget stands; nothing of any other. By the path of its address.
+///
+/// ```
+/// use runguard_core::prices::unmetered;
+///
+/// assert!(unmetered("https://api.openai.com/v1/images/generations").is_some());
+/// assert_eq!(unmetered("/v1/chat/completions"), None);
+/// ```
+pub fn unmetered(path: &str) -> Option<String> {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let known = UNMETERED.into_iter().find(|known| path.ends_with(known))?;
+    Some(format!(
+        "The provider bills {known} without saying how much, so it cannot be held within a budget, and the run has one. Send it outside of \
+         the run, or with the hooks off, and record there what it cost."
+    ))
+}
+
 /// The tokens that a text of so many bytes probably has.
 pub const fn usual_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(USUAL_BYTES_A_TOKEN)

@@ -2,13 +2,10 @@
 
 use crate::erasure::Gone;
 use runguard_insight::alert::{Alert, Rule, State};
-use runguard_store::cluster::{Note, NoteResult};
+use runguard_store::cluster::{MOST_NOTE_RACES, Note, NoteResult};
 use runguard_store::{Cluster, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-
-/// How often a note that others change at the same time is changed anew.
-const MOST_RACES: u32 = 20;
 
 /// How far it is.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -107,7 +104,7 @@ impl Baton {
 
     /// Takes a session out of the note, whoever has it; whether anything was known of it.
     pub(super) async fn forget(&mut self, cluster: &Cluster, gone: &Gone) -> Result<bool, StoreError> {
-        for _ in 0..MOST_RACES {
+        for _ in 0..MOST_NOTE_RACES {
             let (expect, state) = cluster.note(Note::Alerts).await?;
             let Some(mut held) = state.as_deref().and_then(Held::from_bytes) else { return Ok(false) };
             if !held.forget(gone) {

@@ -12,6 +12,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use runguard_core::reason::Code;
 use runguard_core::row::{Kind, Outcome};
+use runguard_core::shown::csv_cell;
 use runguard_core::{GuardName, Reason, Timestamp};
 use runguard_engine::Caller;
 use runguard_http::reply::{JSON, Reply, reply};
@@ -188,16 +189,10 @@ fn csv(rows: &[Row]) -> String {
             &row.answer,
             &row.input,
         ];
-        out.push_str(&cells.map(cell).join(","));
+        out.push_str(&cells.map(csv_cell).join(","));
         out.push_str("\r\n");
     }
     out
-}
-
-/// Quoted where needed. A text that a spreadsheet would run as a formula gets an apostrophe: it is data.
-fn cell(text: &str) -> String {
-    let text = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
-    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
 pub(crate) async fn one(app: State, Path(decision_id): Path<String>, headers: HeaderMap) -> Response {
@@ -212,16 +207,4 @@ async fn find(app: &App, decision_id: String, headers: &HeaderMap) -> Result<Rep
     let rows = app.engine.rows(filter, Order::NewestFirst, None, 1).await?;
     let row = rows.first().ok_or_else(|| Problem::unknown("decision"))?;
     Ok(reply(StatusCode::OK, JSON, serde_json::to_string(&Shown::of(row)).unwrap_or_default()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cells_are_data_and_never_formulas() {
-        assert_eq!(cell("=1+1"), "'=1+1");
-        assert_eq!(cell("a,\"b\""), "\"a,\"\"b\"\"\"");
-        assert_eq!(cell("plain"), "plain");
-    }
 }

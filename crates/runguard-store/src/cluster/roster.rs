@@ -54,6 +54,9 @@ impl Note {
     }
 }
 
+/// How often a note that other nodes change at the same time is changed anew.
+pub const MOST_NOTE_RACES: u32 = 20;
+
 /// What became of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noted {

@@ -758,6 +758,25 @@ def test_a_body_that_the_caller_writes_is_read_and_one_that_cannot_be_is_refused
     assert model.model_calls == 4
 
 
+def test_what_is_billed_without_a_count_is_refused_under_a_budget_and_else_a_call(model: ModelServer) -> None:
+    ways: list[Callable[[], Any]] = [
+        lambda: openai_client(model).images.generate(prompt="a cat"),
+        lambda: openai_client(model).audio.speech.create(model="tts-1", voice="alloy", input="hello"),
+        lambda: openai_client(model).batches.create(completion_window="24h", endpoint="/v1/chat/completions", input_file_id="file-1"),
+        lambda: asyncio.run(async_openai_client(model).images.generate(prompt="a cat")),
+    ]
+    for ask in ways:
+        with guard(max_usd=1) as run, pytest.raises(runguard.InvalidInputError, match="without saying how much"):
+            ask()
+        assert not run.tripped
+        with guard(max_model_calls=0), pytest.raises(runguard.ToolLimitError):
+            ask()
+    with guard(max_usd=1), pytest.raises(Exception) as failed:
+        # Free of charge, and nothing that this server knows.
+        openai_client(model).moderations.create(input="hello")
+    assert not isinstance(failed.value, runguard.RunGuardError)
+
+
 @pytest.mark.parametrize("more", [{"n": 4}, {"n": 2, "best_of": 4}, {"prompt": ["go on"] * 4}, {"n": 2, "prompt": [[1, 2], [3]]}], ids=repr)
 def test_every_completion_that_is_asked_for_is_set_aside(model: ModelServer, more: dict[str, Any]) -> None:
     with guard(max_usd=1) as run:

@@ -3,7 +3,7 @@ import { isTold } from '../current.js'
 import { InvalidInputError } from '../errors.js'
 import { sent } from '../models/clients.js'
 import { GUARDED } from '../models/hooks.js'
-import type { ToolCall } from '../models/routes.js'
+import { Unmetered, type ToolCall } from '../models/routes.js'
 import { Conversation, type Begin } from '../models/tellers.js'
 import type { GuardSettings } from './model-turns.js'
 import { Runs, type RunSource } from './runs.js'
@@ -19,7 +19,7 @@ export function guardedClient<Client extends object>(client: Client, source: Run
   const runs = new Runs(source, (run) => new Conversation(run, onTrip === 'end'))
   const begin: Begin = (route, body, mayFallBack) => {
     const beginning = body?.messages?.[0]?.content ?? body?.input?.[0]?.content ?? body?.input
-    const conversation = runs.of(body === null ? [] : route.transcript(body).last, beginning)
+    const conversation = runs.of(body === null || route instanceof Unmetered ? [] : route.transcript(body).last, beginning)
     const remember = (calls: readonly ToolCall[]): void => {
       for (const { id } of calls) runs.asked(id, beginning, conversation)
     }

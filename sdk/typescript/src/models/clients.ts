@@ -2,7 +2,7 @@
 import { asTold } from '../current.js'
 import { lookedAt } from './bodies.js'
 import { saidInstead, type Exchange } from './exchange.js'
-import { routeOf } from './routes.js'
+import { Unmetered, routeOf } from './routes.js'
 import type { Begin } from './tellers.js'
 
 export type MakeRequest = (this: any, options: any, ...rest: any[]) => Promise<any>
@@ -11,6 +11,10 @@ export type MakeRequest = (this: any, options: any, ...rest: any[]) => Promise<a
 export async function sent(send: MakeRequest, client: any, begin: Begin, asked: any, rest: any[], endsPolitely = false): Promise<any> {
   const options = await asked
   const route = routeOf(options?.method, options?.path)
+  if (route instanceof Unmetered) {
+    await begin(route, null, false)
+    return asTold(() => send.call(client, options, ...rest))
+  }
   if (route === null || options.body === undefined || options.body === null) return send.call(client, options, ...rest)
   const { says, body } = await lookedAt(options.body)
   // A client of Azure's may be tied to a deployment, whatever model a request names.

@@ -8,7 +8,7 @@
 import { asTold, hookedRun, isTold } from '../current.js'
 import { lookedAt } from './bodies.js'
 import { sent, type MakeRequest } from './clients.js'
-import { routeOf } from './routes.js'
+import { Unmetered, routeOf } from './routes.js'
 import { Spending } from './tellers.js'
 
 type Fetch = typeof globalThis.fetch
@@ -214,12 +214,20 @@ function hookedFetch(original: Fetch): Fetch {
   return Object.assign(hooked, original)
 }
 
+const PROVIDERS = /^https:\/\/(api\.openai\.com|api\.anthropic\.com|[^/]+\.openai\.azure\.com)\//
+
 /** A request that may ask a model, and how to send it, with its own body (null) or with another one; null for any other. */
 async function modelRequest(input: Parameters<Fetch>[0], init: RequestInit | undefined) {
   const isRequest = typeof input === 'object' && 'url' in input
   const address = isRequest ? input.url : String(input)
   const known = routeOf(init?.method ?? (isRequest ? input.method : undefined), address)
   if (known === null) return null
+  const signal = init?.signal ?? (isRequest ? input.signal : null)
+  if (known instanceof Unmetered) {
+    // Such addresses are common words: only the providers' own are known to be theirs.
+    if (!PROVIDERS.test(address)) return null
+    return { route: known, says: null, send: (fetch: Fetch) => fetch(input, init), mayFallBack: false, signal }
+  }
   const given = init?.body ?? (isRequest ? await input.clone().arrayBuffer() : null)
   const { says, body } = await lookedAt(given)
   const headers = new Headers(init?.headers ?? (isRequest ? input.headers : undefined))
@@ -233,7 +241,7 @@ async function modelRequest(input: Parameters<Fetch>[0], init: RequestInit | und
   }
   // Where the address names the model, the body does not choose it.
   const mayFallBack = !/\/deployments\//.test(address)
-  return { route, says, send, mayFallBack, signal: init?.signal ?? (isRequest ? input.signal : null) }
+  return { route, says, send, mayFallBack, signal }
 }
 
 /** One for the ESM and the CJS build, which may be loaded side by side. */

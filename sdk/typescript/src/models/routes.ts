@@ -1,5 +1,5 @@
 /** How the APIs of model services write requests, answers and streams: what of it concerns a run. */
-import { usageIn, type Usage } from '../prices.js'
+import { unmetered, usageIn, type Usage } from '../prices.js'
 import { DONE } from './events.js'
 
 type Json = any
@@ -526,9 +526,22 @@ const ROUTES: readonly (readonly [string, Route])[] = [
   ['/messages', messages],
 ]
 
+/** What is paid for, though no answer says how much. */
+export class Unmetered {
+  /** Why a run with a budget cannot have it. */
+  readonly why: string
+
+  constructor(why: string) {
+    this.why = why
+  }
+}
+
 /** The route of a request that asks a model; null for any other. `path` may be a whole address. */
-export function routeOf(method: string | undefined, path: unknown): Route | null {
+export function routeOf(method: string | undefined, path: unknown): Route | Unmetered | null {
   if (method?.toUpperCase() !== 'POST' || typeof path !== 'string') return null
   const end = path.split(/[?#]/, 1)[0] as string
-  return ROUTES.find(([known]) => end.endsWith(known))?.[1] ?? null
+  const known = ROUTES.find(([known]) => end.endsWith(known))?.[1]
+  if (known !== undefined) return known
+  const why = unmetered(end)
+  return why === null ? null : new Unmetered(why)
 }

@@ -4,7 +4,7 @@ import { InvalidInputError } from '../errors.js'
 import type { Usage } from '../prices.js'
 import type { AnyRun } from '../adapters/runs.js'
 import { Exchange, modelOf, type Teller } from './exchange.js'
-import type { Route, ToolCall } from './routes.js'
+import { Unmetered, type Route, type ToolCall } from './routes.js'
 
 /** A conversation that keeps more open or nudged calls than this has lost their results long ago; the oldest are forgotten. */
 const REMEMBERED_CALLS = 10_000
@@ -23,13 +23,13 @@ function begun(run: Pick<HookedRun, typeof BEGIN>, route: Route, body: any, mayF
   return run[BEGIN](modelOf(body), body, { maxTokens: route.maxOutput(body), choices: route.choices(body), mayFallBack })
 }
 
-/** A model is asked something that cannot be read. Under a budget that must not be: nobody could say what it costs. */
-async function unread(run: Pick<HookedRun, 'budget' | typeof COUNT_MODEL>): Promise<null> {
-  if (run.budget !== null)
-    throw new InvalidInputError(
-      'The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. ' +
-        'Send JSON that is not compressed, or send it outside of the run.',
-    )
+const UNREADABLE =
+  'The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. ' +
+  'Send JSON that is not compressed, or send it outside of the run.'
+
+/** A model is asked something that cannot be read or metered. Under a budget that must not be: nobody could say what it costs. */
+async function unread(run: Pick<HookedRun, 'budget' | typeof COUNT_MODEL>, route: Route | Unmetered): Promise<null> {
+  if (run.budget !== null) throw new InvalidInputError(route instanceof Unmetered ? route.why : UNREADABLE)
   await run[COUNT_MODEL]()
   return null
 }
@@ -38,7 +38,7 @@ async function unread(run: Pick<HookedRun, 'budget' | typeof COUNT_MODEL>): Prom
  * How a request begins: which API it is of, what it asks (null when that cannot be read), and whether the model in its body is the one that
  * answers. Null: nothing is known of it, and nothing stands against it.
  */
-export type Begin = (route: Route, body: any, mayFallBack: boolean) => Promise<Exchange | null>
+export type Begin = (route: Route | Unmetered, body: any, mayFallBack: boolean) => Promise<Exchange | null>
 
 /** What a hooked client tells: money. Tools are told by who calls them. */
 export class Spending implements Teller {
@@ -49,8 +49,8 @@ export class Spending implements Teller {
   }
 
   /** Throws when the run is over, or has not enough left. */
-  async begin(route: Route, body: any, mayFallBack: boolean): Promise<Exchange | null> {
-    if (body === null) return this.#run[HEARS_HOOKS]() ? unread(this.#run) : null
+  async begin(route: Route | Unmetered, body: any, mayFallBack: boolean): Promise<Exchange | null> {
+    if (body === null || route instanceof Unmetered) return this.#run[HEARS_HOOKS]() ? unread(this.#run, route) : null
     const call = this.#run[HEARS_HOOKS]() ? await begun(this.#run, route, body, mayFallBack) : null
     return new Exchange(this, route, body, call)
   }
@@ -82,9 +82,9 @@ export class Conversation {
   }
 
   /** Tells of the calls and results that are in a request, and begins the model call. Throws when the run is over. `onAsked` hears of calls that are allowed. */
-  async begin(route: Route, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange | null> {
+  async begin(route: Route | Unmetered, asked: any, mayFallBack: boolean, onAsked: (calls: readonly ToolCall[]) => void): Promise<Exchange | null> {
     this.check()
-    if (asked === null) return unread(this.#run)
+    if (asked === null || route instanceof Unmetered) return unread(this.#run, route)
     const { calls, results } = route.transcript(asked)
     // Calls that no answer brought come from a run that was stopped and started anew: they count as well.
     await this.asked(calls.filter(({ id }) => !this.#known.has(id)))

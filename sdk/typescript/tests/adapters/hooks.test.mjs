@@ -652,6 +652,32 @@ test('a body that cannot be read is refused under a budget, and else a call', as
   })
 })
 
+test('what is billed without a count is refused under a budget, and else a call', async (t) => {
+  const model = await service(t)
+  const ways = [
+    () => openai(model).images.generate({ prompt: 'a cat' }),
+    () => openai(model).audio.speech.create({ model: 'tts-1', voice: 'alloy', input: 'hello' }),
+    () => openai(model).batches.create({ completion_window: '24h', endpoint: '/v1/chat/completions', input_file_id: 'file-1' }),
+    () => fetch('https://api.openai.com/v1/images/generations', { method: 'POST', body: '{"prompt":"a cat"}' }),
+  ]
+  for (const ask of ways) {
+    await withGuard({ maxUsd: 1 }, async (run) => {
+      await assert.rejects(ask, /without saying how much/)
+      assert.equal(run.tripped, false)
+    })
+    await withGuard({ maxModelCalls: 0 }, () => assert.rejects(ask, ToolLimitError))
+  }
+  assert.equal(model.requests.length, 0)
+  const server = createServer((request, response) => request.resume().on('end', () => response.end('thanks')))
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+  t.after(() => server.close())
+  await withGuard({ maxUsd: 1 }, async () => {
+    // A common word in somebody else's address.
+    const answer = await fetch(`http://127.0.0.1:${server.address().port}/batches`, { method: 'POST', body: '{}' })
+    assert.equal(await answer.text(), 'thanks')
+  })
+})
+
 for (const [kind, more] of Object.entries({
   n: { n: 4 },
   best_of: { n: 2, best_of: 4 },

@@ -129,6 +129,12 @@ pub extern "C" fn answer_size(answer: usize) -> f64 {
     }) as f64
 }
 
+/// Why a request to this address is refused where a budget stands, if it is one that nobody can meter.
+#[unsafe(no_mangle)]
+pub extern "C" fn unmetered(path: usize) -> i32 {
+    with_texts([path], |[path]| runguard_core::prices::unmetered(path).map_or(DONE, refuse))
+}
+
 /// Reads a usage report, given as JSON, of a provider, and leaves the counts in the output.
 #[unsafe(no_mangle)]
 pub extern "C" fn usage_read(provider: usize, report: usize) -> i32 {

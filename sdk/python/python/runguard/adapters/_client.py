@@ -160,8 +160,8 @@ class Conversation:
         call = await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call)
 
-    def unread(self) -> None:
-        _unread(self.run)
+    def unread(self, why: str) -> None:
+        _unread(self.run, why)
 
     def _tools_told(self, route: Route, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Tells of the calls and results that are in a request. Gives the body to send."""
@@ -218,9 +218,9 @@ class Spending:
         call = None if told else await self.run._begin_async(*_asked(route, body), choices=route.choices(body), may_fall_back=True)
         return Exchange(self, route, body, call, told)
 
-    def unread(self) -> None:
+    def unread(self, why: str) -> None:
         if self.run._told_above(None) is None:
-            _unread(self.run)
+            _unread(self.run, why)
 
     def asked(self, calls: Sequence[ToolCall]) -> None:
         # An answer that broke the budget must not have its calls run; one without calls is the caller's to keep.
@@ -334,10 +334,13 @@ def sent(
     """Sends a request of a client; one that asks a model is told to the run, before and after."""
     route = _route_of(options, routes)
     if route is None:
+        why = _unmetered(options)
+        if why is not None:
+            teller.unread(why)
         return send(cast_to, options, *args, **kwargs)
     body = _body_of(options, _bytes_of(_raw_of(options)))
     if body is None:
-        teller.unread()
+        teller.unread(_UNREADABLE)
         return send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
     exchange = teller.begin(route, body)
@@ -365,11 +368,14 @@ async def sent_async(
 ) -> Any:
     route = _route_of(options, routes)
     if route is None:
+        why = _unmetered(options)
+        if why is not None:
+            await teller.run._aside(teller.unread, why)
         return await send(cast_to, options, *args, **kwargs)
     raw = _raw_of(options)
     body = _body_of(options, b"".join([part async for part in raw]) if hasattr(raw, "__aiter__") else _bytes_of(raw))
     if body is None:
-        await teller.run._aside(teller.unread)
+        await teller.run._aside(teller.unread, _UNREADABLE)
         return await send(cast_to, options, *args, **kwargs)
     is_stream = bool(kwargs.get("stream"))
     exchange = await teller.begin_async(route, body)
@@ -400,6 +406,11 @@ def _route_of(options: Any, routes: Mapping[str, Route]) -> Optional[Route]:
     is_sent = any(given is not None for given in (options.json_data, options.extra_json, _raw_of(options)))
     is_answer = options.method.lower() == "post" and is_sent
     return next((route for end, route in routes.items() if path.endswith(end)), None) if is_answer else None
+
+
+def _unmetered(options: Any) -> Optional[str]:
+    """Of a request that is paid for, though no answer says how much: why a run with a budget cannot have it."""
+    return _core.unmetered(str(options.url)) if options.method.lower() == "post" else None
 
 
 def _raw_of(options: Any) -> Any:
@@ -441,13 +452,16 @@ def _put(options: Any, asked: Mapping[str, Any], sent: Mapping[str, Any]) -> Non
             options.content = None
 
 
-def _unread(run: Run) -> None:
-    """A model is asked something that cannot be read. Under a budget that must not be: nobody could say what it costs."""
+_UNREADABLE = (
+    "The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. "
+    "Send JSON (body=…, or content= with the bytes of an object that are not compressed), or send it outside of the run."
+)
+
+
+def _unread(run: Run, why: str) -> None:
+    """A model is asked something that cannot be read or metered. Under a budget that must not be: nobody could say what it costs."""
     if run.budget is not None:
-        raise InvalidInputError(
-            "The body of this request to a model cannot be read, so what it may cost cannot be set aside, and the run has a budget. "
-            "Send JSON (body=…, or content= with the bytes of an object that are not compressed), or send it outside of the run."
-        )
+        raise InvalidInputError(why)
     run._model_asked()
 
 
