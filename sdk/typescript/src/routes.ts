@@ -261,7 +261,7 @@ export interface BudgetCheckRequest {
   max_tokens?: number | null
   /** The same in calls of one key. */
   cap?: number | null
-  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
+  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
@@ -309,7 +309,7 @@ export interface BudgetRecordRequest {
   max_tokens?: number | null
   /** The same in calls of one key. */
   cap?: number | null
-  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
+  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
@@ -357,7 +357,7 @@ export interface BudgetReserveRequest {
   max_tokens?: number | null
   /** The same in calls of one key. */
   cap?: number | null
-  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
+  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
@@ -407,7 +407,7 @@ export interface BudgetCommitRequest {
   max_tokens?: number | null
   /** The same in calls of one key. */
   cap?: number | null
-  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
+  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
@@ -457,7 +457,7 @@ export interface BudgetReleaseRequest {
   max_tokens?: number | null
   /** The same in calls of one key. */
   cap?: number | null
-  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
+  /** What it draws on besides: at most 16 of {per, name, period, max_usd, max_credits, max_tokens, cap}. `per` is any word, such as team; run, tenant, key and model need no name. `period` is day, week or month, or left out. A limit holds for this question, and cannot be above that of the settings. To settle a reservation, name the same. */
   scopes?: BudgetScope[] | null
   /** As the reserve route gave it. */
   reservation_id: string
