@@ -1,8 +1,10 @@
-//! What single words mean when two queries are compared. English, as far as it goes: a word that is not here is only itself.
+//! What single words mean when two queries are compared. English, as far as it goes: a word that is not here is only itself. Words of
+//! other languages are here to tell that a text is in one of them (`language.rs`).
 
 use super::content::HOW;
+use super::language::telling_words;
 use super::wording::stem;
-use super::{CLASSES, DATE_WORDS, NEGATIONS};
+use super::{CLASSES, DATE_WORDS, NEGATION, NEGATIONS};
 use crate::hashed::HashedMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,6 +13,15 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) enum Meaning {
     /// None of its own.
     Small,
+    /// The same, and other languages have it too.
+    Shared,
+    /// A word of other languages, with a bit for each of them. In English it may be one of no meaning.
+    Foreign {
+        languages: u8,
+        is_small: bool,
+    },
+    /// It denies, where that is not seen before words are compared.
+    Not,
     /// None before the first word that has one: "show the users", but "a show".
     SmallFirst,
     /// None in "how does it work".
@@ -34,8 +45,9 @@ const SMALL: &str = "a able about actually already also am an and any are as at 
     ive just kindly know let like main me might much must my now of on onto our ours please possible really s shall should so some still \
     than thank thanks that the their them there theres these they this those us use used uses using very want wanted wants was way we were \
     what whats which will wish with would yet you your yours \
-    need needed needs \
-    der den dem das ein eine einen einer le la les un une el los las il lo";
+    need needed needs il lo";
+/// Articles of other languages, which are in names that English has taken from them.
+const ARTICLES: &str = "der den dem das ein eine einen einer le la les un une el los las";
 /// Their "not" has been compared before.
 const CONTRACTIONS: &str = "arent couldnt didnt doesnt hadnt hasnt havent shouldnt wasnt werent wouldnt";
 const SMALL_FIRST: &str = "check display explain fetch find finding get getting give list look looking lookup provide retrieve search searching see \
@@ -113,7 +125,9 @@ pub(super) const CONFUSABLE: &[(&str, &str)] = &[
 /// By the hash of the word, and for synonyms of its stem.
 pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     let hash = |word: &str| xxh3_64(word.as_bytes());
-    let mut meanings = Meanings::default();
+    let telling = telling_words();
+    let mut meanings: Meanings =
+        telling.iter().map(|(word, languages)| (*word, Meaning::Foreign { languages: *languages, is_small: false })).collect();
     for group in SYNONYMS.split(';') {
         let mut words = group.split_whitespace();
         let Some(first) = words.next() else { continue };
@@ -129,7 +143,8 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     // Not in the table: its stem would be "man".
     say("many", &|_| Meaning::Form(hash("number")));
     say(THEMSELVES, &|word| Meaning::Form(hash(word)));
-    say(SMALL, &|_| Meaning::Small);
+    say(ARTICLES, &|word| Meaning::Foreign { languages: telling.get(&hash(word)).copied().unwrap_or_default(), is_small: true });
+    say(SMALL, &|word| if telling.contains_key(&hash(word)) { Meaning::Shared } else { Meaning::Small });
     say(CONTRACTIONS, &|_| Meaning::Small);
     say(SMALL_FIRST, &|_| Meaning::SmallFirst);
     say(SMALL_AFTER_HOW, &|_| Meaning::SmallAfterHow);
@@ -138,7 +153,9 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     say("to", &|_| Meaning::To);
     say("id", &|_| Meaning::Id);
     meanings.extend(ASKS.iter().map(|(word, bit)| (hash(word), Meaning::Asks(*bit))));
-    meanings.extend(CLASSES.iter().map(|(word, class)| (*word, Meaning::Danger(*class))));
+    // Of what must not differ, other languages' words that deny are left as they are.
+    let dangers = CLASSES.iter().filter(|(word, class)| **class > NEGATION && !telling.contains_key(*word));
+    meanings.extend(dangers.map(|(word, class)| (*word, Meaning::Danger(*class))));
     meanings.extend(DATE_WORDS.iter().map(|word| (hash(word), Meaning::Form(hash(word)))));
     meanings.extend(NEGATIONS.iter().map(|word| (hash(word), Meaning::Small)));
     meanings
