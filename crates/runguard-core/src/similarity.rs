@@ -393,19 +393,20 @@ fn elided(text: &str) -> Option<usize> {
         _ => return None,
     };
     let behind = text[letters..].strip_prefix(['\'', '\u{2019}'])?;
-    behind.starts_with(char::is_alphabetic).then(|| text.len() - behind.len()).filter(|_| behind.len() > 2)
+    behind.starts_with(char::is_alphabetic).then(|| text.len() - behind.len()).filter(|_| behind.len() > 1)
 }
 
-/// Anything with a digit, an underscore, a dot or slash inside, or capitals in the middle.
+/// Anything with a digit, an underscore, a dot or slash inside, or capitals in the middle, but those behind a hyphen ("E-Mail").
 fn is_identifier(token: &str) -> bool {
     let token = token.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
-    let (mut lower, mut inner_capital) = (false, false);
-    for (position, c) in token.chars().enumerate() {
+    let (mut lower, mut inner_capital, mut begins) = (false, false, true);
+    for c in token.chars() {
         if c.is_numeric() || matches!(c, '_' | '/' | '.' | '\\' | ':') {
             return true;
         }
         lower |= c.is_lowercase();
-        inner_capital |= position > 0 && c.is_uppercase();
+        inner_capital |= !begins && c.is_uppercase();
+        begins = c == '-';
     }
     lower && inner_capital
 }
@@ -684,6 +685,10 @@ mod tests {
             ("database backup set up", "db backup setup"),
             ("flights from Rome to Paris", "flights to Paris from Rome"),
             ("I can't log in", "I cannot login"),
+            ("naïve bayes", "naive bayes"),
+            ("ошибка входа", "ошибки входа"),
+            ("emails with an E-Mail footer", "emails with an e-mail footer"),
+            ("WiFi password", "wifi password"),
         ] {
             assert!(similar(left, right), "{left} / {right}");
         }
@@ -712,6 +717,9 @@ mod tests {
             ("customer churn", "customer churn last quarter"),
             ("java tutorial", "javascript tutorial"),
             ("delete the backup", "delete all backups"),
+            ("emails from Anna to Tom", "emails from Tom to Anna"),
+            ("ошибка входа", "ошибка выхода"),
+            ("docs for userName", "docs for userNames"),
         ] {
             assert!(!similar(left, right), "{left} / {right}");
         }

@@ -110,18 +110,22 @@ impl<'a> Content<'a> {
                 None
             }
             Meaning::Asks(bit) => {
+                self.votes.english();
                 self.asks |= bit;
                 None
             }
             Meaning::From => {
+                self.votes.english();
                 self.from = true;
                 None
             }
             Meaning::To => {
+                self.votes.english();
                 self.to |= leads_somewhere();
                 None
             }
             Meaning::All => {
+                self.votes.english();
                 self.all = true;
                 None
             }
@@ -244,9 +248,15 @@ pub(super) fn is_misspelled(left: &str, right: &str) -> bool {
 
 /// The verdict, and how many words are one slip away from each other.
 fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
-    if left.language != right.language && left.text.is_ascii() && right.text.is_ascii() {
-        // One of them has too few small words to tell its language: they are read as one.
-        let language = left.votes().with(right.votes()).language();
+    let common = match (left.language, right.language) {
+        (one, other) if one == other => None,
+        // Without kana a Japanese text looks Chinese.
+        (one, other) if one.is_unspaced() && other.is_unspaced() => Some(Language::Japanese),
+        // One of them has too few small words to tell its language.
+        _ if left.text.is_ascii() && right.text.is_ascii() => Some(left.votes().with(right.votes()).language()),
+        _ => None,
+    };
+    if let Some(language) = common {
         let (left, right) = (Words::read(left.text, language), Words::read(right.text, language));
         return compare_in_one_language(&left, &right, is_slip);
     }
@@ -264,6 +274,10 @@ fn compare_in_one_language(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn
         pair_joined(&mut other_rest, right, &mut rest, left);
         if language != Language::English {
             pair_forms(&mut rest, &mut other_rest, one, two, language);
+        }
+        if language == Language::German {
+            pair_separated(&mut rest, left, &mut other_rest, right);
+            pair_separated(&mut other_rest, right, &mut rest, left);
         }
         rest.retain(|word| match other_rest.iter().position(|other| is_slip(word, other)) {
             Some(position) => {
@@ -341,6 +355,20 @@ fn pair_joined(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, oth
             other_rest.retain(|word| *word != before && *word != part);
         }
         before = part;
+    }
+}
+
+/// "einlösen" and "löse … ein": what German writes as one word or takes apart.
+fn pair_separated(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, other: &str) {
+    let before = other.rsplit(' ').next().unwrap_or_default();
+    let is_together = |word: &&str, verb: &str| {
+        let behind = word.strip_prefix(before).map(|behind| behind.strip_prefix("zu").unwrap_or(behind));
+        behind.is_some_and(|behind| verb == behind || is_form_of(Language::German, behind, verb))
+    };
+    let Some(verb) = other.split(' ').find(|verb| *verb != before && rest.iter().any(|word| is_together(word, verb))) else { return };
+    if before.len() > 1 && text != other {
+        rest.retain(|word| !is_together(word, verb));
+        other_rest.retain(|word| *word != verb && *word != before);
     }
 }
 

@@ -96,7 +96,7 @@ impl Language {
                 let mut votes = Votes::default();
                 for word in text.split(' ') {
                     match MEANINGS.get(&xxh3_64(word.as_bytes())) {
-                        Some(Meaning::Small) => votes.english(),
+                        Some(Meaning::Small | Meaning::From | Meaning::To | Meaning::All | Meaning::Asks(_)) => votes.english(),
                         Some(Meaning::Foreign { languages, .. }) => votes.foreign(*languages),
                         _ => {}
                     }

@@ -111,7 +111,8 @@ impl Default for Settings {
             "|शून्य|एक|दो|तीन|चार|पां?ँ?च|छह|छः|सात|आठ|नौ)"
         );
         let gap = r"[\s,-]+";
-        let spoken_digits = format!(r"\b{digit}(?:{gap}{digit}){{2,}}\b|{other_digit}(?:{gap}{other_digit}){{2,}}|[零〇一二三四五六七八九幺两]{{3,}}");
+        let spoken_digits =
+            format!(r"\b{digit}(?:{gap}{digit}){{2,}}\b|{other_digit}(?:{gap}{other_digit}){{2,}}|[零〇一二三四五六七八九幺两]{{3,}}");
         let day = "(?:mon|tues|wednes|thurs|fri|satur|sun)day";
         let ordinal = concat!(
             "(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|thirteenth|fourteenth|fifteenth|",
@@ -134,7 +135,7 @@ impl Default for Settings {
             (
                 "email",
                 r"[a-zA-Z0-9._%+\-]+@[a-zA-Z0-9.\-]+\.[a-zA-Z]{2,}",
-                &spoken_email,
+                spoken_email.as_str(),
                 "Please type the e-mail address in this form: name@example.com",
             ),
             ("phone", r"\b\d[\d\s\-().]{7,}\d\b", &spoken_digits, "Please type the phone number in digits, like 555-867-5309"),

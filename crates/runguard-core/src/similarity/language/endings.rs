@@ -117,7 +117,21 @@ pub(in super::super) fn is_form_of(language: Language, left: &str, right: &str) 
 
 fn is_german(left: &str, right: &str) -> bool {
     let without_ge = || left.strip_prefix("ge").filter(|rest| rest.len() > GERMAN.least && left.ends_with('t'));
-    GERMAN.have_one_beginning(left, right) || without_ge().is_some_and(|rest| GERMAN.have_one_beginning(rest, right))
+    GERMAN.have_one_beginning(left, right)
+        || without_ge().is_some_and(|rest| GERMAN.have_one_beginning(rest, right))
+        || (is_spelled_out(left) && is_same_without_dots(left, right))
+}
+
+/// Umlauts written as two letters: "aendern".
+fn is_spelled_out(word: &str) -> bool {
+    UMLAUTS.iter().any(|(two, _)| word.contains(two))
+}
+
+const UMLAUTS: [(&str, &str); 3] = [("ae", "a"), ("oe", "o"), ("ue", "u")];
+
+fn is_same_without_dots(left: &str, right: &str) -> bool {
+    let plain = UMLAUTS.iter().fold(left.to_owned(), |word, (two, one)| word.replace(two, one));
+    plain == right || GERMAN.have_one_beginning(&plain, right)
 }
 
 /// Articles, "and" and prepositions are written before a word, pronouns and plurals behind it.
@@ -165,6 +179,7 @@ mod tests {
             (Language::German, "rechnung", "rechnungen"),
             (Language::German, "gesperrt", "sperren"),
             (Language::German, "kundigung", "kundigen"),
+            (Language::German, "aendern", "andern"),
             (Language::Spanish, "cancelo", "cancelar"),
             (Language::Spanish, "factura", "facturas"),
             (Language::French, "activation", "activer"),

@@ -21,7 +21,9 @@ pub(super) struct Lexicon {
 /// Words of theirs that are English words too, so they do not tell the language.
 pub(super) const ENGLISH_TOO: &str = "die war man hat bin mit son pour sur par ser sin fast bald gut wer wird alle des dans plus mes tu est ma ta \
     como come once van pan con para solo no mail mobile photo image prix modifier car auto computer handy website shop store code tv pc app \
-    email film foto tarif video support service problem defekt probleme client patron commerce restaurant hotel pain chat four tour";
+    email film foto tarif video support service problem defekt probleme client patron commerce restaurant hotel pain chat four tour \
+    emails mails laptop notebook login account apartment smartphone password web error vale ticket bug application reduction expedition \
+    modification portable retour doctor";
 
 pub(super) const GERMAN: Lexicon = Lexicon {
     small: "ich du er sie es wir ihr mich mir dich dir uns euch ihm ihn ihnen man mein meine meinen meinem meiner meines dein deine deinen \
@@ -71,7 +73,8 @@ pub(super) const FRENCH: Lexicon = Lexicon {
         quelle quels quelles est es sont suis etes etait etre ai as avons avez ont ayant avoir peux peut puis pouvez pouvons pourrais \
         pourriez pouvoir veux veut voudrais voudrait vouloir aimerais dois doit faut faire fais fait bonjour bonsoir salut merci svp sil \
         plait besoin estce questce est-ce dans sur par pour avec lors chez cherche chercher trouver trouve donner donnez dire dites \
-        montrer montrez savoir si bien prend prendre mettre aide aider possible moyen concernant propos puisje",
+        montrer montrez savoir si bien prend prendre mettre aide aider possible moyen concernant propos puisje fautil peutil peuton peutelle avezvous pouvezvous estil estelle \
+        atil yatil doisje doiton aton etesvous",
     asks: ["comment", "quand", "ou", "qui", "pourquoi"],
     from: "depuis",
     to: "vers",
@@ -92,7 +95,7 @@ pub(super) const RUSSIAN: Lexicon = Lexicon {
         у в во на за о об по с со к ко для при про от до из как какои какая какое какие каких какую каким что чтобы можно может могу \
         можете могут хочу хотел хотела хотим нужно нужен нужна нужны надо требуется требуются есть быть был была было были будет является \
         находится пожалуиста спасибо здравствуите привет добрыи день подскажите скажите помогите ищу наити уже еще очень просто только \
-        тут там если мною сделать делать получить получается узнать времени время даите покажи покажите расскажите который",
+        тут там если мною сделать делать получить получение получается узнать времени время даите покажи покажите расскажите который",
     asks: ["как", "когда", "где куда откуда", "кто кому кого чеи", "почему зачем отчего"],
     from: "из от с со",
     to: "в во на до к",
