@@ -6,7 +6,7 @@
 #[path = "../tests/pairs/mod.rs"]
 mod pairs;
 
-use pairs::{Pair, Quality, RULES, measure, pairs, runguard};
+use pairs::{Pair, Quality, RULES, measure, pairs, pairs_by_language, runguard};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -39,13 +39,31 @@ fn main() {
             json!({"label": label(!different), "kind": kind, "pairs": of_kind.len(), "right": right})
         })
         .collect();
-    let quality = measure(&all, runguard);
-    let mistakes: Vec<Value> = quality
-        .false_alarms
-        .iter()
-        .chain(&quality.misses)
-        .map(|pair| json!({"label": label(pair.same), "kind": pair.kind, "left": pair.left, "right": pair.right}))
+    let others: Vec<(&str, Pair)> = pairs_by_language().into_iter().filter(|(_, pair)| !is_development || !pair.is_held_out()).collect();
+    let codes: BTreeSet<&str> = others.iter().map(|(language, _)| *language).collect();
+    let languages: Vec<Value> = codes
+        .into_iter()
+        .map(Some)
+        .chain([None])
+        .map(|code| {
+            let of = |held_out: bool| -> Vec<Pair> {
+                let is_part =
+                    |(language, pair): &&(&str, Pair)| code.is_none_or(|code| code == *language) && pair.is_held_out() == held_out;
+                others.iter().filter(is_part).map(|(_, pair)| *pair).collect()
+            };
+            json!({"language": code.unwrap_or("all"), "development": figures(&of(false)), "held out": figures(&of(true))})
+        })
         .collect();
     let parts = json!({"development": figures(&development), "held out": figures(&held_out), "all": figures(&all)});
-    println!("{}", json!({"parts": parts, "kinds": kinds, "mistakes": mistakes}));
+    let mistakes: Vec<Value> = std::iter::once(("en", all))
+        .chain([("other", others.into_iter().map(|(_, pair)| pair).collect())])
+        .flat_map(|(language, pairs): (&str, Vec<Pair>)| {
+            let quality = measure(&pairs, runguard);
+            let pairs: Vec<Pair> = quality.false_alarms.into_iter().chain(quality.misses).collect();
+            pairs.into_iter().map(move |pair| {
+                json!({"language": language, "label": label(pair.same), "kind": pair.kind, "left": pair.left, "right": pair.right})
+            })
+        })
+        .collect();
+    println!("{}", json!({"parts": parts, "kinds": kinds, "languages": languages, "mistakes": mistakes}));
 }

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod calendar;
 pub mod detect;
 pub mod fingerprint;
+pub mod fold;
 pub mod hashed;
 pub mod ledger;
 pub mod limits;

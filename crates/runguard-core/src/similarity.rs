@@ -3,18 +3,22 @@
 //! The designs take the ratio of Python's `difflib.SequenceMatcher`: twice the characters in matching blocks, divided by
 //! all characters. It calls "refund order 1234" and "refund order 1235" the same, and "price of the plan" and "how much does
 //! the plan cost" two things. So what *must not* differ is compared first: numbers, dates, quoted strings, identifiers,
-//! negations and dangerous words. Then words are compared (`content.rs`), and only where they do not tell, the ratio.
+//! negations and dangerous words. Then words are compared (`content.rs`), those of other languages too (`language.rs`), and only where
+//! they do not tell, the ratio.
 //! `./bench similarity` measures it.
 
 mod content;
+mod language;
 mod vocabulary;
 mod wording;
 
 pub use wording::Wording;
 
+use crate::fold::letter_into;
 use crate::hashed::HashedMap;
 use crate::text::{cut, redact};
 use content::{Verdict, Words};
+use language::is_unspaced;
 use serde::{Deserialize, Serialize};
 
 use std::sync::LazyLock;
@@ -92,6 +96,35 @@ const DANGEROUS: &[&str] = &[
     "wipe",
 ];
 const NEGATIONS: &[&str] = &["cannot", "cant", "dont", "isnt", "neither", "never", "no", "none", "nor", "not", "without", "wont"];
+/// Names that people write with a capital inside, or without: no identifiers.
+const NAMES: &[&str] = &[
+    "airpods",
+    "ebay",
+    "ebook",
+    "facetime",
+    "github",
+    "icloud",
+    "imac",
+    "ios",
+    "ipad",
+    "iphone",
+    "itunes",
+    "javascript",
+    "linkedin",
+    "macbook",
+    "macos",
+    "onedrive",
+    "openai",
+    "paypal",
+    "postgresql",
+    "powerpoint",
+    "tiktok",
+    "typescript",
+    "whatsapp",
+    "wifi",
+    "wordpress",
+    "youtube",
+];
 const DATE_WORDS: &[&str] = &[
     "april",
     "august",
@@ -149,7 +182,7 @@ impl Gist {
     /// [`Gist::whole`], with word forms and synonyms. Gists that are compared must have been made with the same wording.
     pub fn worded(query: &str, wording: &Wording) -> Self {
         let mut gist = Self::read(query, wording);
-        gist.fixed = query.split_whitespace().filter_map(telling_sign).fold(gist.fixed, u64::wrapping_add);
+        gist.fixed = each_token(query).filter_map(telling_sign).fold(gist.fixed, u64::wrapping_add);
         if length(query) > LONGEST_WHOLE {
             gist.forget_text();
         }
@@ -162,7 +195,7 @@ impl Gist {
         let mut text = String::with_capacity(query.len());
         let mut words = 0_u64;
         let mut fixed = sum_of_hashes(quoted(query).iter().map(String::as_str));
-        for token in query.split_whitespace() {
+        for token in each_token(query) {
             let start = text.len();
             normalise_into(token, &mut text);
             let word = &text[start..];
@@ -293,7 +326,9 @@ static CLASSES: LazyLock<HashedMap<u64, u64>> = LazyLock::new(|| {
         classes.extend(forms.iter().map(String::as_str).chain([*word]).map(|form| (hash(form), hash(word))));
     }
     classes.extend(DATE_WORDS.iter().map(|word| (hash(word), hash(word))));
+    classes.extend(language::negations().map(|word| (word, NEGATION)));
     classes.extend(NEGATIONS.iter().map(|word| (hash(word), NEGATION)));
+    classes.extend(NAMES.iter().map(|word| (hash(word), 0)));
     classes
 });
 
@@ -302,38 +337,76 @@ fn sum_of_hashes<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
     parts.fold(0, |sum, part| sum.wrapping_add(xxh3_64(part.as_bytes())))
 }
 
-/// Lowercase, no punctuation, white space folded.
+/// Lowercase, no punctuation, white space folded; letters without accents and digits as ASCII has them. Between words of a script
+/// without spaces and others there is one.
 pub fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    normalise_into(text, &mut out);
+    for token in each_token(text) {
+        let start = out.len();
+        normalise_into(token, &mut out);
+        if out.len() > start {
+            out.push(' ');
+        }
+    }
     out.truncate(out.trim_end().len());
     out
 }
 
-fn normalise_into(text: &str, out: &mut String) {
-    for c in text.chars() {
+fn normalise_into(token: &str, out: &mut String) {
+    for c in token.chars() {
         if c.is_ascii_alphanumeric() {
             out.push(c.to_ascii_lowercase());
-        } else if c.is_whitespace() {
-            if !out.is_empty() && !out.ends_with(' ') {
-                out.push(' ');
-            }
-        } else if c.is_alphanumeric() {
-            out.extend(c.to_lowercase());
+        } else if !c.is_ascii() {
+            letter_into(c, out);
         }
     }
 }
 
-/// Anything with a digit, an underscore, a dot or slash inside, or capitals in the middle.
+/// What stands between spaces. Scripts without spaces are cut where another script begins ("订单1234的状态"), and what French and its
+/// neighbours write before a word with an apostrophe is cut off.
+fn each_token(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace().flat_map(|mut rest| {
+        std::iter::from_fn(move || {
+            let end = elided(rest).unwrap_or_else(|| one_script(rest));
+            let (token, behind) = rest.split_at(end);
+            rest = behind;
+            (!token.is_empty()).then_some(token)
+        })
+    })
+}
+
+fn one_script(text: &str) -> usize {
+    if text.is_ascii() {
+        return text.len();
+    }
+    let mut chars = text.char_indices();
+    let is_first_unspaced = chars.next().is_some_and(|(_, c)| is_unspaced(c));
+    chars.find(|(_, c)| is_unspaced(*c) != is_first_unspaced).map_or(text.len(), |(position, _)| position)
+}
+
+/// The bytes of "l'", "d'" or "qu'" before a word.
+fn elided(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let letters = match bytes {
+        [b'l' | b'd' | b'j' | b'm' | b'n' | b's' | b't' | b'L' | b'D' | b'J' | b'M' | b'N' | b'S' | b'T', b'\'' | 0xe2, ..] => 1,
+        [b'q' | b'Q', b'u' | b'U', b'\'' | 0xe2, ..] => 2,
+        _ => return None,
+    };
+    let behind = text[letters..].strip_prefix(['\'', '\u{2019}'])?;
+    behind.starts_with(char::is_alphabetic).then(|| text.len() - behind.len()).filter(|_| behind.len() > 1)
+}
+
+/// Anything with a digit, an underscore, a dot or slash inside, or capitals in the middle, but those behind a hyphen ("E-Mail").
 fn is_identifier(token: &str) -> bool {
     let token = token.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
-    let (mut lower, mut inner_capital) = (false, false);
-    for (position, c) in token.chars().enumerate() {
+    let (mut lower, mut inner_capital, mut begins) = (false, false, true);
+    for c in token.chars() {
         if c.is_numeric() || matches!(c, '_' | '/' | '.' | '\\' | ':') {
             return true;
         }
         lower |= c.is_lowercase();
-        inner_capital |= position > 0 && c.is_uppercase();
+        inner_capital |= !begins && c.is_uppercase();
+        begins = c == '-';
     }
     lower && inner_capital
 }
@@ -346,10 +419,12 @@ fn telling_sign(token: &str) -> Option<u64> {
 
 fn quoted(query: &str) -> Vec<String> {
     let mut found = Vec::new();
-    if !query.contains(['"', '\u{201c}', '\u{ab}', '`']) {
+    if !query.contains(['"', '\u{201c}', '\u{201e}', '\u{ab}', '\u{300c}', '`']) {
         return found;
     }
-    for (open, close) in [('"', '"'), ('\u{201c}', '\u{201d}'), ('\u{ab}', '\u{bb}'), ('`', '`')] {
+    let marks =
+        [('"', '"'), ('\u{201c}', '\u{201d}'), ('\u{201e}', '\u{201c}'), ('\u{ab}', '\u{bb}'), ('\u{300c}', '\u{300d}'), ('`', '`')];
+    for (open, close) in marks {
         let mut rest = query;
         while let Some(start) = rest.find(open) {
             let inside = &rest[start + open.len_utf8()..];
@@ -610,6 +685,10 @@ mod tests {
             ("database backup set up", "db backup setup"),
             ("flights from Rome to Paris", "flights to Paris from Rome"),
             ("I can't log in", "I cannot login"),
+            ("naïve bayes", "naive bayes"),
+            ("ошибка входа", "ошибки входа"),
+            ("emails with an E-Mail footer", "emails with an e-mail footer"),
+            ("WiFi password", "wifi password"),
         ] {
             assert!(similar(left, right), "{left} / {right}");
         }
@@ -638,6 +717,9 @@ mod tests {
             ("customer churn", "customer churn last quarter"),
             ("java tutorial", "javascript tutorial"),
             ("delete the backup", "delete all backups"),
+            ("emails from Anna to Tom", "emails from Tom to Anna"),
+            ("ошибка входа", "ошибка выхода"),
+            ("docs for userName", "docs for userNames"),
         ] {
             assert!(!similar(left, right), "{left} / {right}");
         }

@@ -5,7 +5,7 @@
 #[path = "pairs/mod.rs"]
 mod pairs;
 
-use pairs::{Pair, RULES, measure, pairs, runguard};
+use pairs::{Pair, RULES, measure, pairs, pairs_by_language, plain, runguard};
 
 const FEWEST_PAIRS: usize = 450;
 /// Skipping a search that would have found something new is the worse mistake.
@@ -30,9 +30,39 @@ fn similar_is_good_enough_and_better_than_the_ratio_alone() {
     }
 }
 
+const FEWEST_LANGUAGES: usize = 8;
+const FEWEST_PAIRS_OF_A_LANGUAGE: usize = 60;
+const LEAST_RECALL_IN_OTHER_LANGUAGES: f64 = 0.80;
+
+#[test]
+fn similar_is_good_enough_in_other_languages() {
+    let all = pairs_by_language();
+    let languages: std::collections::BTreeSet<&str> = all.iter().map(|(language, _)| *language).collect();
+    assert!(languages.len() >= FEWEST_LANGUAGES);
+    let of = |language: &str| all.iter().filter(move |(other, _)| *other == language).map(|(_, pair)| *pair).collect::<Vec<_>>();
+    assert!(languages.iter().all(|language| of(language).len() >= FEWEST_PAIRS_OF_A_LANGUAGE));
+    let held_out: Vec<Pair> = all.iter().map(|(_, pair)| *pair).filter(Pair::is_held_out).collect();
+    assert!(held_out.len() * 5 >= all.len() * 2 && held_out.len() * 5 <= all.len() * 3);
+    for language in languages {
+        let pairs: Vec<Pair> = of(language).into_iter().filter(Pair::is_held_out).collect();
+        let quality = measure(&pairs, runguard);
+        println!("{language}: {} held out, precision {:.3}, recall {:.3}", pairs.len(), quality.precision, quality.recall);
+    }
+    let (ours, plain) = (measure(&held_out, runguard), measure(&held_out, plain));
+    println!("all: {} held out, precision {:.3}, recall {:.3}", held_out.len(), ours.precision, ours.recall);
+    println!("the ratio alone: precision {:.3}, recall {:.3}", plain.precision, plain.recall);
+    assert!(ours.precision >= LEAST_PRECISION, "precision fell to {:.3}", ours.precision);
+    assert!(ours.recall >= LEAST_RECALL_IN_OTHER_LANGUAGES, "recall fell to {:.3}", ours.recall);
+    assert!(ours.precision > plain.precision && ours.recall > plain.recall, "better than the ratio alone in both");
+}
+
+fn every_pair() -> Vec<Pair> {
+    pairs().into_iter().chain(pairs_by_language().into_iter().map(|(_, pair)| pair)).collect()
+}
+
 #[test]
 fn the_pairs_are_well_made() {
-    let all = pairs();
+    let all = every_pair();
     assert!(all.iter().filter(|pair| pair.same).count() * 3 > all.len(), "about as many of one label as of the other");
     let mut seen = std::collections::HashSet::new();
     for pair in &all {
@@ -45,7 +75,7 @@ fn the_pairs_are_well_made() {
 
 #[test]
 fn similar_does_not_depend_on_which_came_first() {
-    for pair in pairs() {
+    for pair in every_pair() {
         assert_eq!(runguard(pair.left, pair.right), runguard(pair.right, pair.left), "{} / {}", pair.left, pair.right);
         assert!(runguard(pair.left, pair.left), "{}", pair.left);
     }

@@ -1,14 +1,17 @@
 //! A regular expression from the settings.
 //!
 //! Linear time, bounded size, case-insensitive. `\b` is made ASCII: the Unicode form is a hundred times slower on
-//! text that is not ASCII, and the values looked for (order numbers, dates, amounts) are ASCII.
+//! text that is not ASCII, and the values looked for (order numbers, dates, amounts) are ASCII: where a text has digits of another
+//! script or wide signs, it is looked at as it would be in ASCII too.
 //!
 //! A compiled pattern is a thousand times the size of its text, and the same few stand in the settings of every tenant. So
 //! whoever builds a policy compiles its patterns in one [`Patterns`]: each text once, and all of them within one bound.
 
 use regex_automata::meta::{Config, Regex};
 use regex_automata::util::syntax;
+use runguard_core::fold;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +46,8 @@ impl Pattern {
 
     pub fn is_in(&self, text: &str) -> bool {
         let regex = self.regex.get_or_init(|| compile(&self.source).ok().flatten());
-        regex.as_ref().is_some_and(|regex| regex.is_match(text))
+        let in_ascii = |regex: &Regex| matches!(fold::digits(text), Cow::Owned(folded) if regex.is_match(&folded));
+        regex.as_ref().is_some_and(|regex| regex.is_match(text) || in_ascii(regex))
     }
 }
 
@@ -181,6 +185,15 @@ mod tests {
         assert!(compiled("ORD").unwrap().is_in("ord-1"));
         assert!(!compiled("").unwrap().is_set());
         assert!(Pattern::of(r"\d").is_in("7"), "also one that nobody compiled");
+    }
+
+    #[test]
+    fn digits_of_every_script_are_digits() {
+        for digits in ["12345", "１２３４５", "١٢٣٤٥", "۱۲۳۴۵", "१२३४५", "郵便番号１２３４５です"] {
+            assert!(compiled(r"\b[0-9]{5}\b").unwrap().is_in(digits), "{digits}");
+        }
+        assert!(!compiled(r"\b[0-9]{5}\b").unwrap().is_in("１２３４"));
+        assert!(compiled("１").unwrap().is_in("１"), "whoever looks for a wide digit finds it");
     }
 
     #[test]

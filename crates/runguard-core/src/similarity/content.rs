@@ -4,7 +4,8 @@
 //! "how much does the plan cost". So words are compared: those that carry no meaning are left out, word forms and
 //! common synonyms count as one, a slip of the keyboard in a long word is forgiven, and what is left over decides.
 
-use super::vocabulary::{CONFUSABLE, MEANINGS, Meaning, Meanings};
+use super::language::{Language, Votes, each_unspaced_word, is_form_of, is_unspaced};
+use super::vocabulary::{CONFUSABLE, Meaning, Meanings};
 use super::wording::stem;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,7 +20,7 @@ const MANY_WORDS: usize = 8;
 pub(super) enum Verdict {
     Same,
     Different,
-    /// The words do not tell: there are none that count, too many, or they are not separated by spaces.
+    /// The words do not tell: there are none that count, too many, or nothing is known of how they are separated.
     Open,
 }
 
@@ -37,48 +38,49 @@ struct Content<'a> {
     danger: bool,
     /// It asks to be shown something: "show canceled orders" does not cancel them.
     looks: bool,
+    /// Words that deny, where that is not compared before.
+    negations: u8,
+    /// What the words say of the language they are in.
+    votes: Votes,
 }
 
 impl<'a> Content<'a> {
     /// `None`: nothing to compare by words.
-    fn of(text: &'a str, meanings: &Meanings) -> Option<Self> {
-        let mut content = Self { words: Vec::with_capacity(16), asks: 0, from: false, to: false, all: false, danger: false, looks: false };
+    fn of(text: &'a str, language: Language) -> Option<Self> {
+        let meanings = language.meanings();
+        let mut content = Self {
+            words: Vec::with_capacity(16),
+            asks: 0,
+            from: false,
+            to: false,
+            all: false,
+            danger: false,
+            looks: false,
+            negations: 0,
+            votes: Votes::default(),
+        };
+        if language.is_unspaced() {
+            each_unspaced_word(text, meanings, |word, meaning| {
+                let hash = || xxh3_64(word.as_bytes());
+                let form = meaning.map_or_else(|| Some(hash()), |meaning| content.form(meaning, hash, || true));
+                content.words.extend(form.map(|form| (form, word)));
+            });
+            return (1..=MOST_WORDS).contains(&content.words.len()).then_some(content);
+        }
         let mut before = "";
         for word in text.split(' ') {
             let hash = xxh3_64(word.as_bytes());
             let form = match meanings.get(&hash) {
-                Some(Meaning::Small) => None,
-                Some(Meaning::Asks(bit)) => {
-                    content.asks |= bit;
-                    None
-                }
-                Some(Meaning::From) => {
-                    content.from = true;
-                    None
-                }
-                Some(Meaning::To) => {
-                    content.to |= !matches!(before, "how" | "want" | "need" | "like" | "way" | "able" | "wish");
-                    None
-                }
-                Some(Meaning::All) => {
-                    content.all = true;
-                    None
-                }
-                Some(Meaning::SmallFirst) if content.words.is_empty() => {
-                    content.looks = true;
-                    None
-                }
-                Some(Meaning::SmallAfterHow) if content.asks & HOW != 0 => None,
                 // "I'd", its sign gone.
                 Some(Meaning::Id) if text[offset(text, word)..].starts_with("id like ") => None,
-                Some(Meaning::Danger(form)) => {
-                    // Further back it is no order: "all open tickets".
-                    content.danger |= content.words.is_empty();
-                    Some(*form)
+                Some(meaning) => {
+                    let leads_somewhere = || !matches!(before, "how" | "want" | "need" | "like" | "way" | "able" | "wish");
+                    // A word of another language that English may have taken over: then it has English forms.
+                    let plain = || if matches!(meaning, Meaning::Foreign { .. }) { form_of(word, hash, meanings) } else { hash };
+                    content.form(meaning, plain, leads_somewhere)
                 }
-                Some(Meaning::Form(form)) => Some(*form),
-                Some(Meaning::SmallFirst | Meaning::SmallAfterHow | Meaning::Id) => Some(hash),
-                None => Some(form_of(word, hash, meanings)),
+                None if language == Language::English => Some(form_of(word, hash, meanings)),
+                None => Some(hash),
             };
             before = word;
             if let Some(form) = form {
@@ -89,6 +91,57 @@ impl<'a> Content<'a> {
             }
         }
         (!content.words.is_empty()).then_some(content)
+    }
+
+    /// Takes a word that means something: what it counts as, or `None` if it only changes how the others are read.
+    fn form(&mut self, meaning: &Meaning, word: impl Fn() -> u64, leads_somewhere: impl Fn() -> bool) -> Option<u64> {
+        match meaning {
+            Meaning::Small => {
+                self.votes.english();
+                None
+            }
+            Meaning::Shared => None,
+            Meaning::Foreign { languages, is_small } => {
+                self.votes.foreign(*languages);
+                (!is_small).then(word)
+            }
+            Meaning::Not => {
+                self.negations = self.negations.saturating_add(1);
+                None
+            }
+            Meaning::Asks(bit) => {
+                self.votes.english();
+                self.asks |= bit;
+                None
+            }
+            Meaning::From => {
+                self.votes.english();
+                self.from = true;
+                None
+            }
+            Meaning::To => {
+                self.votes.english();
+                self.to |= leads_somewhere();
+                None
+            }
+            Meaning::All => {
+                self.votes.english();
+                self.all = true;
+                None
+            }
+            Meaning::SmallFirst if self.words.is_empty() => {
+                self.looks = true;
+                None
+            }
+            Meaning::SmallAfterHow if self.asks & HOW != 0 => None,
+            Meaning::Danger(form) => {
+                // Further back it is no order: "all open tickets".
+                self.danger |= self.words.is_empty();
+                Some(*form)
+            }
+            Meaning::Form(form) => Some(*form),
+            Meaning::SmallFirst | Meaning::SmallAfterHow | Meaning::Id => Some(word()),
+        }
     }
 
     fn has(&self, form: u64) -> bool {
@@ -116,6 +169,7 @@ impl<'a> Content<'a> {
         let takes_more = self.all != other.all && (self.danger || other.danger);
         let only_looks = |one: &Self, two: &Self| one.danger && two.danger && one.looks && one.asks == 0 && !two.looks && two.asks == 0;
         asks_otherwise
+            || self.negations != other.negations
             || only_looks(self, other)
             || only_looks(other, self)
             || goes_back(self, other)
@@ -147,13 +201,36 @@ fn offset(text: &str, part: &str) -> usize {
 #[derive(Debug)]
 pub(super) struct Words<'a> {
     text: &'a str,
+    language: Language,
     /// `None`: nothing to compare by words.
     content: Option<Content<'a>>,
 }
 
 impl<'a> Words<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        Self { text, content: if has_spaced_words(text) { Content::of(text, &MEANINGS) } else { None } }
+        let read = Self::read(text, Language::of_script(text));
+        match read.votes().language() {
+            Language::English => read,
+            // Its small words say that it is in another language with the same letters.
+            other => Self::voted(text, other, read.votes()),
+        }
+    }
+
+    fn read(text: &'a str, language: Language) -> Self {
+        let content = if has_known_words(text) { Content::of(text, language) } else { None };
+        Self { text, language, content }
+    }
+
+    fn voted(text: &'a str, language: Language, votes: Votes) -> Self {
+        let mut words = Self::read(text, language);
+        if let Some(content) = &mut words.content {
+            content.votes = votes;
+        }
+        words
+    }
+
+    fn votes(&self) -> Votes {
+        self.content.as_ref().filter(|_| self.text.is_ascii()).map_or_else(Votes::default, |content| content.votes)
     }
 }
 
@@ -171,6 +248,23 @@ pub(super) fn is_misspelled(left: &str, right: &str) -> bool {
 
 /// The verdict, and how many words are one slip away from each other.
 fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
+    let common = match (left.language, right.language) {
+        (one, other) if one == other => None,
+        // Without kana a Japanese text looks Chinese.
+        (one, other) if one.is_unspaced() && other.is_unspaced() => Some(Language::Japanese),
+        // One of them has too few small words to tell its language.
+        _ if left.text.is_ascii() && right.text.is_ascii() => Some(left.votes().with(right.votes()).language()),
+        _ => None,
+    };
+    if let Some(language) = common {
+        let (left, right) = (Words::read(left.text, language), Words::read(right.text, language));
+        return compare_in_one_language(&left, &right, is_slip);
+    }
+    compare_in_one_language(left, right, is_slip)
+}
+
+fn compare_in_one_language(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
+    let language = left.language;
     let (Some(one), Some(two)) = (&left.content, &right.content) else { return (Verdict::Open, 0) };
     let (left, right) = (left.text, right.text);
     let (Some(mut rest), Some(mut other_rest)) = (one.beyond(two), two.beyond(one)) else { return (Verdict::Different, 0) };
@@ -178,6 +272,13 @@ fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(
     if !rest.is_empty() || !other_rest.is_empty() {
         pair_joined(&mut rest, left, &mut other_rest, right);
         pair_joined(&mut other_rest, right, &mut rest, left);
+        if language != Language::English {
+            pair_forms(&mut rest, &mut other_rest, one, two, language);
+        }
+        if language == Language::German {
+            pair_separated(&mut rest, left, &mut other_rest, right);
+            pair_separated(&mut other_rest, right, &mut rest, left);
+        }
         rest.retain(|word| match other_rest.iter().position(|other| is_slip(word, other)) {
             Some(position) => {
                 other_rest.swap_remove(position);
@@ -189,7 +290,7 @@ fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(
     }
     let one_word_more = rest.len() + other_rest.len() == 1;
     let verdict = if rest.is_empty() && other_rest.is_empty() {
-        if one.is_turned(two) || is_swapped(left, right) { Verdict::Different } else { Verdict::Same }
+        if one.is_turned(two) || is_swapped_in(language, left, right) { Verdict::Different } else { Verdict::Same }
     } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(two) {
         Verdict::Open
     } else {
@@ -206,8 +307,7 @@ pub(super) fn is_akin(left: &str, right: &str) -> bool {
     if !has_spaced_words(left) || !has_spaced_words(right) {
         return false;
     }
-    let meanings = &*MEANINGS;
-    let (Some(one), Some(two)) = (Content::of(left, meanings), Content::of(right, meanings)) else { return false };
+    let (Some(one), Some(two)) = (Content::of(left, Language::English), Content::of(right, Language::English)) else { return false };
     let shared_with = |one: &Content<'_>, two: &Content<'_>| one.words.iter().filter(|(form, _)| two.has(*form)).count();
     let shared = shared_with(&one, &two).min(shared_with(&two, &one));
     let (rest, other_rest) = (one.words.len() - shared_with(&one, &two), two.words.len() - shared_with(&two, &one));
@@ -224,6 +324,27 @@ fn has_spaced_words(text: &str) -> bool {
     text.is_ascii() || !text.chars().any(|c| c >= '\u{2e80}')
 }
 
+/// Where words begin and end in it is known: they have spaces between them, or are in a language whose words are known.
+fn has_known_words(text: &str) -> bool {
+    text.is_ascii() || !text.chars().any(|c| c >= '\u{2e80}' && !is_unspaced(c))
+}
+
+/// A word's other forms are left over in neither text.
+fn pair_forms(rest: &mut Vec<&str>, other_rest: &mut Vec<&str>, one: &Content<'_>, two: &Content<'_>, language: Language) {
+    let pair = |rest: &mut Vec<&str>, other_rest: &mut Vec<&str>, other: &Content<'_>| {
+        rest.retain(|word| {
+            if let Some(position) = other_rest.iter().position(|other| is_form_of(language, word, other)) {
+                other_rest.swap_remove(position);
+                return false;
+            }
+            // Or one that the other has, though in the same form it is in both: "la cuenta, las cuentas".
+            !other.words.iter().any(|(_, other)| is_form_of(language, word, other))
+        });
+    };
+    pair(rest, other_rest, two);
+    pair(other_rest, rest, one);
+}
+
 /// "login" and "log in": what one text writes as two words and the other as one is left over in neither.
 fn pair_joined(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, other: &str) {
     let mut before = "";
@@ -237,13 +358,34 @@ fn pair_joined(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, oth
     }
 }
 
+/// "einlösen" and "löse … ein": what German writes as one word or takes apart.
+fn pair_separated(rest: &mut Vec<&str>, text: &str, other_rest: &mut Vec<&str>, other: &str) {
+    let before = other.rsplit(' ').next().unwrap_or_default();
+    let is_together = |word: &&str, verb: &str| {
+        let behind = word.strip_prefix(before).map(|behind| behind.strip_prefix("zu").unwrap_or(behind));
+        behind.is_some_and(|behind| verb == behind || is_form_of(Language::German, behind, verb))
+    };
+    let Some(verb) = other.split(' ').find(|verb| *verb != before && rest.iter().any(|word| is_together(word, verb))) else { return };
+    if before.len() > 1 && text != other {
+        rest.retain(|word| !is_together(word, verb));
+        other_rest.retain(|word| *word != verb && *word != before);
+    }
+}
+
 /// Words after which comes what something is done to: turned round, they say the reverse.
 const TOWARDS: &[&str] = &["after", "before", "from", "into", "onto", "than", "to", "with"];
 
 /// "from A to B" and "from B to A": after the same small word each has a word that the other has elsewhere.
 pub(super) fn is_swapped(left: &str, right: &str) -> bool {
+    left != right && is_swapped_in(Language::of(left), left, right)
+}
+
+fn is_swapped_in(language: Language, left: &str, right: &str) -> bool {
     if left == right {
         return false;
+    }
+    if language != Language::English {
+        return is_swapped_in_other(language, left, right);
     }
     TOWARDS.iter().any(|towards| {
         let only_in = |text: &'_ str, other: &str| -> bool {
@@ -260,6 +402,47 @@ fn followers<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> 
         parts.by_ref().find(|part| *part == word)?;
         parts.clone().find(|part| !matches!(*part, "a" | "an" | "the" | "my" | "our" | "your"))
     })
+}
+
+/// The same in other languages: with words in any form, and where it is so behind them.
+fn is_swapped_in_other(language: Language, left: &str, right: &str) -> bool {
+    let (left, right) = (telling_words(language, left), telling_words(language, right));
+    let is_same = |one: &str, other: &str| one == other || is_form_of(language, one, other);
+    language.towards().iter().any(|towards| {
+        let only_in = |text: &[(&str, bool)], other: &[(&str, bool)]| {
+            let (own, theirs) = (neighbours(language, text, towards), neighbours(language, other, towards));
+            let is_elsewhere = |word: &str| other.iter().any(|(other, _)| is_same(word, other));
+            own.iter().any(|word| !theirs.iter().any(|other| is_same(word, other)) && is_elsewhere(word))
+        };
+        only_in(&left, &right) && only_in(&right, &left)
+    })
+}
+
+/// The words of a text, and whether they mean something.
+fn telling_words(language: Language, text: &str) -> Vec<(&str, bool)> {
+    let meanings = language.meanings();
+    let is_telling = |meaning: Option<&Meaning>| matches!(meaning, None | Some(Meaning::Form(_)));
+    let mut words = Vec::with_capacity(16);
+    if language.is_unspaced() {
+        each_unspaced_word(text, meanings, |word, meaning| words.push((word, is_telling(meaning))));
+    } else {
+        words.extend(text.split(' ').map(|word| (word, is_telling(meanings.get(&xxh3_64(word.as_bytes()))))));
+    }
+    words
+}
+
+/// The words that mean something next to each place of a small one.
+fn neighbours<'a>(language: Language, words: &[(&'a str, bool)], towards: &str) -> Vec<&'a str> {
+    let places = words.iter().enumerate().filter(|(_, (word, _))| *word == towards).map(|(place, _)| place);
+    let telling = |(word, is_telling): &(&'a str, bool)| is_telling.then_some(*word);
+    let next = |place: usize| {
+        if language.has_postpositions() {
+            words[..place].iter().rev().find_map(telling)
+        } else {
+            words[place + 1..].iter().find_map(telling)
+        }
+    };
+    places.filter_map(next).collect()
 }
 
 /// One slip of the keyboard in a word long enough that hardly another word is so near: two letters swapped, a doubled
@@ -418,7 +601,9 @@ mod tests {
             ("help me cancel an order", "cancel order", Verdict::Same),
             ("python list methods", "python dict methods", Verdict::Different),
             ("what is it", "how are you", Verdict::Open),
-            ("退款政策是什么", "退款政策是", Verdict::Open),
+            ("退款政策是什么", "退款政策是", Verdict::Same),
+            ("退款政策", "退货政策", Verdict::Different),
+            ("환불 정책이 뭐예요", "환불 정책", Verdict::Open),
         ] {
             assert_eq!(compare(left, right), verdict, "{left} / {right}");
             assert_eq!(compare(right, left), verdict, "{right} / {left}");

@@ -1,8 +1,10 @@
-//! What single words mean when two queries are compared. English, as far as it goes: a word that is not here is only itself.
+//! What single words mean when two queries are compared. English, as far as it goes: a word that is not here is only itself. Words of
+//! other languages are here to tell that a text is in one of them (`language.rs`).
 
 use super::content::HOW;
+use super::language::telling_words;
 use super::wording::stem;
-use super::{CLASSES, DATE_WORDS, NEGATIONS};
+use super::{CLASSES, DATE_WORDS, NEGATION, NEGATIONS};
 use crate::hashed::HashedMap;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,6 +13,15 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) enum Meaning {
     /// None of its own.
     Small,
+    /// The same, and other languages have it too.
+    Shared,
+    /// A word of other languages, with a bit for each of them. In English it may be one of no meaning.
+    Foreign {
+        languages: u8,
+        is_small: bool,
+    },
+    /// It denies, where that is not seen before words are compared.
+    Not,
     /// None before the first word that has one: "show the users", but "a show".
     SmallFirst,
     /// None in "how does it work".
@@ -34,8 +45,9 @@ const SMALL: &str = "a able about actually already also am an and any are as at 
     ive just kindly know let like main me might much must my now of on onto our ours please possible really s shall should so some still \
     than thank thanks that the their them there theres these they this those us use used uses using very want wanted wants was way we were \
     what whats which will wish with would yet you your yours \
-    need needed needs \
-    der den dem das ein eine einen einer le la les un une el los las il lo";
+    need needed needs il lo";
+/// Articles of other languages, which are in names that English has taken from them.
+const ARTICLES: &str = "der den dem das ein eine einen einer le la les un une el los las";
 /// Their "not" has been compared before.
 const CONTRACTIONS: &str = "arent couldnt didnt doesnt hadnt hasnt havent shouldnt wasnt werent wouldnt";
 const SMALL_FIRST: &str = "check display explain fetch find finding get getting give list look looking lookup provide retrieve search searching see \
@@ -85,11 +97,14 @@ const SYNONYMS: &str = "\
 /// Words one slip apart that are two words.
 pub(super) const CONFUSABLE: &[(&str, &str)] = &[
     ("adaption", "adoption"),
+    ("baiser", "baisser"),
+    ("bieten", "bitten"),
     ("carton", "cartoon"),
     ("casual", "causal"),
     ("complement", "compliment"),
     ("contact", "contract"),
     ("contacts", "contracts"),
+    ("cousin", "coussin"),
     ("desert", "dessert"),
     ("diner", "dinner"),
     ("discreet", "discrete"),
@@ -103,6 +118,7 @@ pub(super) const CONFUSABLE: &[(&str, &str)] = &[
     ("marital", "martial"),
     ("morality", "mortality"),
     ("planed", "planned"),
+    ("poison", "poisson"),
     ("prescribe", "proscribe"),
     ("staring", "starring"),
     ("stationary", "stationery"),
@@ -113,7 +129,9 @@ pub(super) const CONFUSABLE: &[(&str, &str)] = &[
 /// By the hash of the word, and for synonyms of its stem.
 pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     let hash = |word: &str| xxh3_64(word.as_bytes());
-    let mut meanings = Meanings::default();
+    let telling = telling_words();
+    let mut meanings: Meanings =
+        telling.iter().map(|(word, languages)| (*word, Meaning::Foreign { languages: *languages, is_small: false })).collect();
     for group in SYNONYMS.split(';') {
         let mut words = group.split_whitespace();
         let Some(first) = words.next() else { continue };
@@ -129,7 +147,9 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     // Not in the table: its stem would be "man".
     say("many", &|_| Meaning::Form(hash("number")));
     say(THEMSELVES, &|word| Meaning::Form(hash(word)));
-    say(SMALL, &|_| Meaning::Small);
+    say(ARTICLES, &|word| Meaning::Foreign { languages: telling.get(&hash(word)).copied().unwrap_or_default(), is_small: true });
+    let is_shared = |word: &str| matches!(word, "a" | "s") || telling.contains_key(&hash(word));
+    say(SMALL, &|word| if is_shared(word) { Meaning::Shared } else { Meaning::Small });
     say(CONTRACTIONS, &|_| Meaning::Small);
     say(SMALL_FIRST, &|_| Meaning::SmallFirst);
     say(SMALL_AFTER_HOW, &|_| Meaning::SmallAfterHow);
@@ -138,7 +158,9 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     say("to", &|_| Meaning::To);
     say("id", &|_| Meaning::Id);
     meanings.extend(ASKS.iter().map(|(word, bit)| (hash(word), Meaning::Asks(*bit))));
-    meanings.extend(CLASSES.iter().map(|(word, class)| (*word, Meaning::Danger(*class))));
+    // Of what must not differ, other languages' words that deny are left as they are.
+    let dangers = CLASSES.iter().filter(|(word, class)| **class > NEGATION && !telling.contains_key(*word));
+    meanings.extend(dangers.map(|(word, class)| (*word, Meaning::Danger(*class))));
     meanings.extend(DATE_WORDS.iter().map(|word| (hash(word), Meaning::Form(hash(word)))));
     meanings.extend(NEGATIONS.iter().map(|word| (hash(word), Meaning::Small)));
     meanings
@@ -154,7 +176,10 @@ mod tests {
         let mut seen = std::collections::BTreeMap::new();
         for (number, word) in groups.iter().enumerate().flat_map(|(number, group)| group.iter().map(move |word| (number, *word))) {
             assert!(seen.insert(stem(word), number).is_none_or(|other| other == number), "`{word}` is in two groups");
-            assert!(!CLASSES.contains_key(&xxh3_64(word.as_bytes())), "`{word}` must not differ, so it has no synonyms");
+            assert!(
+                CLASSES.get(&xxh3_64(word.as_bytes())).is_none_or(|class| *class == 0),
+                "`{word}` must not differ, so it has no synonyms"
+            );
             assert!(matches!(MEANINGS[&xxh3_64(word.as_bytes())], Meaning::Form(_)), "`{word}` is a small word too");
         }
     }

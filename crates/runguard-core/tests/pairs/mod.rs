@@ -4,6 +4,7 @@ use runguard_core::similarity::{Gist, Junk, THRESHOLD, Wording, normalise, ratio
 use xxhash_rust::xxh3::xxh3_64;
 
 const PAIRS: &str = include_str!("../../data/similar_pairs.tsv");
+const PAIRS_BY_LANGUAGE: &str = include_str!("../../data/similar_pairs_by_language.tsv");
 
 #[derive(Clone, Copy)]
 pub(crate) struct Pair {
@@ -20,19 +21,33 @@ impl Pair {
     }
 }
 
+/// English ones.
 pub(crate) fn pairs() -> Vec<Pair> {
-    let lines = PAIRS.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    lines
+    lines(PAIRS).map(pair).collect()
+}
+
+/// Those in other languages, each with its language's code.
+pub(crate) fn pairs_by_language() -> Vec<(&'static str, Pair)> {
+    lines(PAIRS_BY_LANGUAGE)
         .map(|line| {
-            let [label, kind, left, right] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
-            let same = match label {
-                "same" => true,
-                "different" => false,
-                _ => panic!("the label is `same` or `different`: {line}"),
-            };
-            Pair { same, kind, left, right }
+            let (language, rest) = line.split_once('\t').unwrap_or_else(|| panic!("five columns: {line}"));
+            (language, pair(rest))
         })
         .collect()
+}
+
+fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.lines().filter(|line| !line.starts_with('#') && !line.is_empty())
+}
+
+fn pair(line: &'static str) -> Pair {
+    let [label, kind, left, right] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
+    let same = match label {
+        "same" => true,
+        "different" => false,
+        _ => panic!("the label is `same` or `different`: {line}"),
+    };
+    Pair { same, kind, left, right }
 }
 
 pub(crate) type Rule = fn(&str, &str) -> bool;

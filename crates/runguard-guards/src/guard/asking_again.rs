@@ -16,12 +16,18 @@ use std::collections::BTreeMap;
 /// A number of five digits and more behind "order", "ORD" or "#". The sign needs no word boundary before it.
 pub(super) const ORDER_NUMBER: &str = r"(?:\bord(?:er)?(?:\s*(?:number|no\.?|nr\.?|id|is|[#:-]))*|#)\s*-?\d{5,}";
 
-/// 6/21/2026, 2026-06-21, 21.06.2026, June 21, 21st of June.
+/// 6/21/2026, 2026-06-21, 21.06.2026, June 21, 21st of June, and the day before the month as other languages write it.
 pub(super) const DATE: &str = concat!(
     r"\b\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}\b|\b\d{4}-\d{1,2}-\d{1,2}\b",
     r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*\.?\s+\d{1,2}",
-    r"|\b\d{1,2}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+    r"|\b\d{1,2}(?:st|nd|rd|th)?\s+(?:of\s+)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)",
+    r"|\b\d{1,2}\.?\s+(?:de\s+)?(?:mär|mai|okt|dez|ene|abr|ago|dic|fév|avr|juin|aoû|déc|янв|фев|мар|апр|ма[йя]|ию[нл]|авг|сен|окт|ноя|дек",
+    r"|يناير|فبراير|مارس|[أا]بريل|مايو|يوني[وة]|يولي[وة]|[أا]غسطس|سبتمبر|[أا]كتوبر|نوفمبر|ديسمبر",
+    r"|जन|फ़?र|मार्च|अप्रैल|मई|जून|जुल|अग|सित|अक्|नव|दिस)|\d{1,2}月\s?\d{1,2}[日号]"
 );
+
+/// "@", as it is spoken in other languages than English.
+pub(super) const SPOKEN_AT: &str = "(?:arroba|arobase|chiocciola|klammeraffe|собака|собачка|アットマーク|アット|艾特|골뱅이)";
 
 /// What a text must hold, by subject.
 pub(crate) type Patterns = BTreeMap<String, Pattern>;

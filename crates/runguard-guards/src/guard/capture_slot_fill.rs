@@ -4,7 +4,7 @@
 //! words. So a value in words is answered with a fixed format hint, which costs no attempt. Hints are bounded too:
 //! without that the user and the hint would go round for ever.
 
-use super::asking_again::DATE;
+use super::asking_again::{DATE, SPOKEN_AT};
 use super::{
     AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, Ruling, RulingOf,
     Slot, says, stored_in_one_part, times,
@@ -100,22 +100,42 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let digit = "(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|double|triple)";
-        let spoken_digits = format!(r"\b{digit}(?:[\s,-]+{digit}){{2,}}\b");
+        // Word boundaries are ASCII, so words of other scripts stand apart.
+        let digit = concat!(
+            "(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|double|triple",
+            "|null|eins|zwei|zwo|drei|vier|fünf|sechs|sieben|acht|neun|cero|uno|dos|tres|cuatro|cinco|seis|siete|ocho|nueve",
+            "|zéro|un|deux|trois|quatre|cinq|sept|huit|neuf)"
+        );
+        let other_digit = concat!(
+            "(?:ноль|нуль|один|два|три|четыре|пять|шесть|семь|восемь|девять|صفر|واحد|اثنان|اثنين|ثلاثة|[أا]ربعة|خمسة|ستة|سبعة|ثمانية|تسعة",
+            "|शून्य|एक|दो|तीन|चार|पां?ँ?च|छह|छः|सात|आठ|नौ)"
+        );
+        let gap = r"[\s,-]+";
+        let spoken_digits =
+            format!(r"\b{digit}(?:{gap}{digit}){{2,}}\b|{other_digit}(?:{gap}{other_digit}){{2,}}|[零〇一二三四五六七八九幺两]{{3,}}");
         let day = "(?:mon|tues|wednes|thurs|fri|satur|sun)day";
         let ordinal = concat!(
             "(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|thirteenth|fourteenth|fifteenth|",
             "sixteenth|seventeenth|eighteenth|nineteenth|twentieth|twenty[ -](?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth)|",
             "thirtieth|thirty[ -]first)"
         );
+        let other_date = concat!(
+            r"\b(?:heute|morgen|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|hoy|mañana|lunes|martes|miércoles|jueves|viernes|sábado|domingo",
+            r"|aujourd.hui|demain|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche)\b",
+            "|сегодня|завтра|понедельник|вторник|сред[ау]|четверг|пятниц[ау]|суббот[ау]|воскресенье|اليوم|غدا|الأحد|الاثنين|الثلاثاء|الأربعاء|الخميس|الجمعة|السبت",
+            "|आज|कल|परसों|(?:सोम|मंगल|बुध|गुरु|शुक्र|शनि|रवि)वार|今天|明天|后天|今日|明日|来週|下周|星期|周[一二三四五六日]|[月火水木金土日]曜"
+        );
         let spoken_date = format!(
-            r"\bthe\s+\d{{1,2}}(?:st|nd|rd|th)?\b|\bthe\s+{ordinal}\b|\b(?:next|this|coming|on)\s+(?:{day}|week|weekend|month)\b|\b(?:today|tomorrow)\b|\bin\s+\w+\s+(?:days?|weeks?)\b"
+            r"\bthe\s+\d{{1,2}}(?:st|nd|rd|th)?\b|\bthe\s+{ordinal}\b|\b(?:next|this|coming|on)\s+(?:{day}|week|weekend|month)\b|\b(?:today|tomorrow)\b|\bin\s+\w+\s+(?:days?|weeks?)\b|{other_date}"
+        );
+        let spoken_email = format!(
+            r"\w+\s+(?:at|@)\s+\w+(?:\s+\w+)?\s*(?:\bdot\b|\.)\s*\w{{2,}}|\w+\s*(?:\bat\b|ät|@|{SPOKEN_AT})\s*\w+(?:\s+\w+)?\s*(?:punkt|punto|точка|ドット|点|점|\.)\s*\w{{2,}}|\w+\s+arobase\s+\w+(?:\s+\w+)?\s+point\s+\w{{2,}}"
         );
         let entities = [
             (
                 "email",
                 r"[a-zA-Z0-9._%+\-]+@[a-zA-Z0-9.\-]+\.[a-zA-Z]{2,}",
-                r"\w+\s+(?:at|@)\s+\w+(?:\s+\w+)?\s*(?:\bdot\b|\.)\s*\w{2,}",
+                spoken_email.as_str(),
                 "Please type the e-mail address in this form: name@example.com",
             ),
             ("phone", r"\b\d[\d\s\-().]{7,}\d\b", &spoken_digits, "Please type the phone number in digits, like 555-867-5309"),
@@ -443,6 +463,19 @@ mod tests {
             ("order_id", "#12345678", Classification::MachineFormat),
             ("order_id", "my order is late", Classification::Colloquial),
             ("shoe_size", "42", Classification::Unrecognized),
+            ("phone", "٥٥٥-٨٦٧-٥٣٠٩", Classification::MachineFormat),
+            ("phone", "cinco cinco cinco ocho seis siete", Classification::Colloquial),
+            ("phone", "пять пять пять восемь", Classification::Colloquial),
+            ("phone", "八六七五三零九", Classification::Colloquial),
+            ("phone", "einen Moment", Classification::Unrecognized),
+            ("email", "maría arroba ejemplo punto es", Classification::Colloquial),
+            ("email", "hans at beispiel punkt de", Classification::Colloquial),
+            ("email", "иван собака пример точка ру", Classification::Colloquial),
+            ("email", "look at this point again", Classification::Unrecognized),
+            ("date", "завтра", Classification::Colloquial),
+            ("date", "el próximo lunes", Classification::Colloquial),
+            ("date", "２０２６-０６-２１", Classification::MachineFormat),
+            ("date", "6月21日", Classification::MachineFormat),
         ] {
             assert_eq!(request(entity, utterance).classify(&settings), expected, "{entity}: {utterance}");
         }

@@ -3,7 +3,7 @@
 //! If the utterance cannot contain what the step captures, another generated clarification will not put it there: a
 //! fixed prompt that shows the format is better and costs nothing. Otherwise a few reprompts are fair.
 
-use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, State};
+use super::asking_again::{Block, DATE, Event, ORDER_NUMBER, Pass, Patterns, Rule, SPOKEN_AT, State};
 use super::{
     AnswerKind, Decide, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Probe, Route, RouteKind, RulingOf, Slot, asking_again,
     says, times,
@@ -75,8 +75,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let order_id = format!(r"{ORDER_NUMBER}|\b\d{{6,}}\b");
+        let email = format!(r"@|\bat\s+\w+\s+dot\b|\bat\s+\w+\.|\w+\.\w{{2,}}|{SPOKEN_AT}");
         let built_in = [
-            ("capture_email", r"@|\bat\s+\w+\s+dot\b|\bat\s+\w+\.|\w+\.\w{2,}"),
+            ("capture_email", email.as_str()),
             ("capture_order_id", &order_id),
             ("capture_phone", r"\b\d[\d\s\-().]{7,}\d\b"),
             ("capture_date", DATE),
@@ -298,6 +299,14 @@ mod tests {
             ("capture_phone", "555-867-5309", "five five five"),
             ("capture_date", "12/24/2026", "soon"),
             ("capture_zip", "94103-1234", "941"),
+            ("capture_zip", "１２３４５", "１２３"),
+            ("capture_phone", "٥٥٥-٨٦٧-٥٣٠٩", "خمسة"),
+            ("capture_phone", "０３−１２３４−５６７８", "あとで"),
+            ("capture_email", "maría arroba ejemplo punto es", "no tengo"),
+            ("capture_email", "иван собака пример точка ру", "у меня нет"),
+            ("capture_date", "15 марта", "скоро"),
+            ("capture_date", "2026年6月21日", "来週ぐらい"),
+            ("capture_date", "२१ जून", "जल्दी"),
         ] {
             assert!(settings.patterns[step].is_in(yes), "{step} {yes}");
             assert!(!settings.patterns[step].is_in(no), "{step} {no}");
