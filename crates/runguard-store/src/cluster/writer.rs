@@ -13,6 +13,7 @@ use crate::embedded::mailbox::{Known, Mailboxes};
 use crate::store::StoreHealth;
 use hashbrown::HashMap;
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -216,7 +217,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             unconfirmed.push(Sent { partition: swap.partition, answered: Instant::now(), at_millis: now, entry: swap.entry });
         }
     }
-    inner.unconfirmed.add(unconfirmed.into_iter());
+    inner.unconfirmed.add(inner.health.generation.load(Ordering::Acquire), unconfirmed.into_iter());
     results
 }
 
