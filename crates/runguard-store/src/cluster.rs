@@ -25,8 +25,8 @@ mod writer;
 
 pub use clock::SharedClock;
 pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
-pub use log::{Imported, Positions};
 pub(crate) use log::GENERATION_AT;
+pub use log::{Imported, Positions};
 pub use roster::{Fingerprints, Note, Noted as NoteResult, Seen};
 pub use unconfirmed::{Place, Shelf};
 

@@ -29,6 +29,8 @@ pub(crate) const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
 /// And which nodes have rows to bring.
 pub(crate) const BEHIND: u128 = 2;
+/// A node that began so long ago has joined, or is alone.
+const STARTED_MILLIS: i64 = 5_000;
 
 fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
     let mut bytes = vec![family];
@@ -244,7 +246,8 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
 }
 
 /// When the server was gone for everybody and is back, no answer is sound until what was decided alone meanwhile counts: a sound one
-/// could pass a cap. Of nodes that are still cut off, or have died, nobody can know; and where messages are lost they may be heard late.
+/// could pass a cap. Of nodes that are still cut off, or have died, nobody can know; where messages are lost they may be heard late; and
+/// a node that starts just then knows only what others have said by then.
 fn sound_answers_know_what_was_decided_alone(world: &World) -> Result<(), String> {
     if !world.is_calm {
         return Ok(());
@@ -267,6 +270,9 @@ fn sound_answers_know_what_was_decided_alone(world: &World) -> Result<(), String
         let alone: Vec<&Given> =
             asked().filter(|given| given.degraded && given.asked_at >= *gone_at && given.answered_at <= *back_at).collect();
         for sound in asked().filter(|given| !given.degraded && (*back_at..until).contains(&given.asked_at)) {
+            if told.lives[&sound.life].1 > *gone_at - STARTED_MILLIS {
+                continue;
+            }
             let could_say = |given: &&&Given| {
                 let node = told.lives[&given.life].0;
                 let is_cut = record.cuts.iter().any(|(cut, from, until)| *cut == node && *from < sound.answered_at && until > gone_at);

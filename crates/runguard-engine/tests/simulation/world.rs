@@ -136,6 +136,7 @@ struct Node {
 pub(crate) struct World {
     pub(crate) network: Arc<Network>,
     pub(crate) is_calm: bool,
+    is_mixed: bool,
     pub(crate) settings: Settings,
     nodes: Mutex<Vec<Node>>,
     told: Mutex<Told>,
@@ -190,22 +191,24 @@ impl World {
         let network = Network::new(seed, weather, *chance.one_of(&[1, 2, 5]), stream_limit);
         let settings = check_text(Path::new("rules.toml"), RULES_TEXT).unwrap().settings;
         let count = chance.between(2, 5) as usize;
+        // Drawn apart: the other runs are what they were before there were versions.
+        let mut versions = Chance::new(seed, 4);
+        let is_mixed = versions.in_thousand(250);
         let world = Arc::new(Self {
             network,
             is_calm: rough == 0,
+            is_mixed,
             settings,
             nodes: Mutex::default(),
             told: Mutex::default(),
             lives: 1.into(),
             seed,
         });
-        // Drawn apart: the other runs are what they were before there were versions.
-        let mut versions = Chance::new(seed, 4);
-        let is_mixed = versions.in_thousand(250);
         for node in 0..count {
             let version = if is_mixed && versions.in_thousand(700) { Version::Before } else { Version::This };
             let life = world.life(node, version);
-            let born = Node { disk: Memory::alone(), shelf: Place::default(), version, life, engine: None, starting: None, callers: Vec::new() };
+            let born =
+                Node { disk: Memory::alone(), shelf: Place::default(), version, life, engine: None, starting: None, callers: Vec::new() };
             world.nodes().push(born);
             world.start(node);
         }
@@ -404,6 +407,8 @@ impl World {
                 94..97 => Fault::Older,
                 _ => Fault::LogAnswersLost,
             };
+            // The version before does not see that a database is older than it was: it promises nothing then.
+            let fault = if self.is_mixed && matches!(fault, Fault::Older) { Fault::FailOver } else { fault };
             self.network.trace(("fault", fault as u8, node));
             let most = if chance.in_thousand(200) { 9_000 } else { 1_500 };
             let lasts = chance.millis(50, most);

@@ -324,7 +324,9 @@ impl Unconfirmed {
     /// The entries of a part, with their partitions.
     pub(crate) fn part(&self, part: Part) -> Vec<(u16, Vec<u8>)> {
         match part {
-            Part::Page(number) => self.read(&number.to_string()).into_iter().map(|Shelved(partition, _, entry)| (partition, entry)).collect(),
+            Part::Page(number) => {
+                self.read(&number.to_string()).into_iter().map(|Shelved(partition, _, entry)| (partition, entry)).collect()
+            }
             Part::Recent => self.lock().recent.iter().map(|sent| (sent.partition, sent.entry.clone())).collect(),
         }
     }
