@@ -7,6 +7,7 @@ constants are here and nowhere else; docs/sizing.md quotes them.
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import pwd
@@ -28,11 +29,14 @@ YARDSTICK_CLIENTS = 50
 YARDSTICK_KEYS = 20_000
 MEASURED_SESSIONS = 20_000
 INGESTED_ROWS = 500_000
+# What a node decides alone, and brings home.
+ALONE_ROWS = 128_000
 
 MIN_SHARE_OF_YARDSTICK = 0.50
 MIN_TIMES_ONE_BY_ONE = 5
 MIN_INGESTED = 50_000
 MIN_SHARE_OF_COPY = 0.50
+MIN_BROUGHT_HOME = 100_000
 MAX_MODEL_ERROR = 0.30
 
 SWAP = ROOT / "crates" / "runguard-store" / "src" / "redis" / "swap.lua"
@@ -92,14 +96,17 @@ class Redis:
     """As the documentation says it should run: an append-only file, nothing evicted."""
 
     def __init__(self, folder):
-        self.port = free_port()
+        self.port, self.folder = free_port(), folder
         folder.mkdir()
-        command = ["redis-server", "--port", self.port, "--dir", folder, "--save", "", "--appendonly", "yes"]
-        command += ["--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--bind", "127.0.0.1"]
-        with open(folder / "log", "ab") as log:
-            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
 
     def __enter__(self):
+        return self.start()
+
+    def start(self):
+        command = ["redis-server", "--port", self.port, "--dir", self.folder, "--save", "", "--appendonly", "yes"]
+        command += ["--appendfsync", "everysec", "--maxmemory-policy", "noeviction", "--bind", "127.0.0.1"]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
         for _ in range(200):
             with contextlib.suppress(subprocess.CalledProcessError):
                 if self.ask("PING") == "PONG":
@@ -108,6 +115,9 @@ class Redis:
         raise SystemExit("Redis does not answer")
 
     def __exit__(self, *_):
+        self.kill()
+
+    def kill(self):
         self.process.kill()
         self.process.wait()
 
@@ -279,7 +289,9 @@ def yardstick(redis, state_bytes, entry_bytes, seconds):
     redis.ask("--pipe", stdin="".join(keys).encode())
     key = "rg:{3}:c:" + "0" * 20 + "__rand_int__"
     # Token expected and token put are the same, so that every call finds what it expects and does all of its work.
-    call = ["EVALSHA", sha, 3, "rg:{meta}:about", "rg:{3}:log", key, 1, 1 << 50, 1, 1, 1, "r" * entry_bytes, "AAAAAAAA", value, 3_600_000]
+    keys = ["rg:{meta}:about", "rg:{meta}:wrote:1", "rg:{3}:log", key]
+    # Generation, no fence, a deadline far away, the number of the write and how long it is kept, bound of a stream, one stream.
+    call = ["EVALSHA", sha, len(keys), *keys, 1, "", 1 << 50, 1, 3_600_000, 1 << 50, 1, 1, 1, "r" * entry_bytes, "AAAAAAAA", value, 3_600_000]
 
     def calls(count):
         command = ["redis-benchmark", "-p", redis.port, "-c", YARDSTICK_CLIENTS, "-P", 1, "-n", count, "-r", YARDSTICK_KEYS, "--csv", *call]
@@ -355,6 +367,34 @@ def memory_per_session(binary, redis, postgres, directory):
 
     one, three = bytes_for("agent-action"), bytes_for("agent-action", "ai-task-retry", "handoff")
     return {"session_1": one, "session_3": three, "kept_answer": bytes_for("kept") - one}
+
+
+def waiting_rows(node):
+    connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=30)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return int(re.search(r"^runguard_rows_waiting (\d+)", text, re.M)[1])
+
+
+def comeback(binary, redis, postgres, directory):
+    """Rows per second that a node brings home after it was alone: from the moment the first of them is on its way until none waits."""
+    with cluster(binary, redis, postgres, directory, 1) as (node,):
+        drive([node], 1, "spread")
+        wait_for_the_log(redis)
+        redis.kill()
+        drive([node], 120, "spread", limit=ALONE_ROWS, connections=64)
+        waiting = waiting_rows(node)
+        redis.start()
+        begun = time.perf_counter()
+        while (left := waiting_rows(node)) == waiting:
+            begun = time.perf_counter()
+        while left:
+            time.sleep(0.01)
+            left = waiting_rows(node)
+        took = time.perf_counter() - begun
+        wait_for_the_log(redis)
+        return {"rows": waiting, "seconds": took, "per_second": waiting / took, "logged_after": time.perf_counter() - begun}
 
 
 def hot_key(example, redis, directory, seconds):
@@ -470,6 +510,10 @@ def measure(options):
         say(f"\nrows into Postgres: {ingested['imported']:,.0f}/s; a bare COPY into a table without index {ingested['copied']:,.0f}/s")
         bars.append(bar(ingested["imported"] >= goal, f"log: {ingested['imported']:,.0f} rows/s (≥ {goal:,.0f}: {MIN_INGESTED:,}, or {MIN_SHARE_OF_COPY:.0%} of COPY)"))
 
+        home = comeback(binary, redis, postgres, directory)
+        say(f"\na node that was alone: {home['rows']:,} rows are home after {home['seconds']:.2f} s, in the log after {home['logged_after']:.2f} s")
+        bars.append(bar(home["per_second"] >= MIN_BROUGHT_HOME, f"rows come home: {home['per_second']:,.0f}/s (≥ {MIN_BROUGHT_HOME:,})"))
+
         memory = memory_per_session(binary, redis, postgres, directory)
         rows = model_rows(yard, spread, own, memory)
     say("\nthe model of docs/sizing.md, and this run")
@@ -484,6 +528,7 @@ def measure(options):
         "runs": {f"{count} {order}": one for (count, order), one in runs.items()},
         "hot_cell": hot,
         "ingest": ingested,
+        "comeback": home,
         "memory": memory,
         "model": [{"what": name, "model": modelled, "measured": measured} for name, modelled, measured, _ in rows],
     }

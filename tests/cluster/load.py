@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -50,6 +51,29 @@ def question(guard: str, session: str, number: int) -> tuple[str, dict]:
     if guard == "handoff":
         return HANDOFF, {"session_id": session, "source_bot": "start", "target_bot": f"bot-{number}"}
     return BUDGET_RESERVE, {"session_id": session, "usd": 1, "max_usd": BUDGET_CAP}
+
+
+def measured(node: Server, name: str) -> float:
+    lines = node.client().get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def ask_many(node: Server, path: str, bodies: list[dict], at_once: int = 500) -> list[dict]:
+    """All of them, in order, without waiting for each answer: one connection, `at_once` under way."""
+    answers: list[dict] = []
+    with socket.create_connection(("127.0.0.1", node.port), timeout=60) as wire, wire.makefile("rb") as replies:
+        for start in range(0, len(bodies), at_once):
+            texts = [json.dumps(body).encode() for body in bodies[start : start + at_once]]
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
+            wire.sendall(b"".join(b"%s%d\r\n\r\n%s" % (head.encode(), len(text), text) for text in texts))
+            for _ in texts:
+                status = replies.readline()
+                assert status.startswith((b"HTTP/1.1 200", b"HTTP/1.1 429")), status
+                length = 0
+                while (line := replies.readline().strip().lower()):
+                    length = int(line.partition(b":")[2]) if line.startswith(b"content-length:") else length
+                answers.append(json.loads(replies.read(length)))
+    return answers
 
 
 class Load:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from catalogue import AI_TASK_RETRY, BUDGET_CHECK, BUDGET_RECORD, BUDGET_RESERVE
+from load import measured
 from runguard_process import run_cli
 from servers import until
 
@@ -281,31 +282,27 @@ def test_nodes_that_differ_and_a_redis_that_evicts_are_seen(cluster):
     nodes = cluster.start(2)
     nodes.append(cluster.node(config="[guards.ai_task_retry]\nmax_retries = 7\n"))
 
-    def metric(node, name: str) -> float:
-        lines = node.client().get("/metrics").text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
     def warnings(node) -> list[str]:
         return node.client().get("/readyz").json["cluster"]["warnings"]
 
-    until(lambda: [metric(node, "runguard_nodes_with_other_settings") for node in nodes] == [1, 1, 2], "the other settings to be seen", 30)
-    assert metric(nodes[0], "runguard_nodes") == 3
-    assert metric(nodes[0], "runguard_settings_hash") == metric(nodes[1], "runguard_settings_hash") != metric(nodes[2], "runguard_settings_hash")
-    assert metric(nodes[0], "runguard_nodes_with_other_keys") == 0
+    until(lambda: [measured(node, "runguard_nodes_with_other_settings") for node in nodes] == [1, 1, 2], "the other settings to be seen", 30)
+    assert measured(nodes[0], "runguard_nodes") == 3
+    assert measured(nodes[0], "runguard_settings_hash") == measured(nodes[1], "runguard_settings_hash") != measured(nodes[2], "runguard_settings_hash")
+    assert measured(nodes[0], "runguard_nodes_with_other_keys") == 0
     assert warnings(nodes[0]) == ["settings_differ"]
     assert "have other settings than this one" in nodes[2].log()
 
     made = run_cli("key", "create", "--data", nodes[1].data, "--role", "guard", "--tenant", "acme")
     assert made.returncode == 0, made.stderr
-    until(lambda: metric(nodes[0], "runguard_nodes_with_other_keys") == 1, "the other keys to be seen", 30)
+    until(lambda: measured(nodes[0], "runguard_nodes_with_other_keys") == 1, "the other keys to be seen", 30)
     assert warnings(nodes[0]) == ["settings_differ", "keys_differ"]
 
     assert redis.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru") == "OK"
-    until(lambda: metric(nodes[0], "runguard_shared_state_evicts") == 1, "the policy to be noticed", 10)
+    until(lambda: measured(nodes[0], "runguard_shared_state_evicts") == 1, "the policy to be noticed", 10)
     assert "maxmemory-policy allkeys-lru" in nodes[0].log() and "state_evicts" in warnings(nodes[0])
     use_up(cluster, [f"s{number}" for number in range(200)])
     assert redis.cli("CONFIG", "SET", "maxmemory", "1") == "OK"
-    until(lambda: metric(nodes[0], "runguard_shared_state_evicted_keys") > 0, "what is thrown away to be noticed", 10)
+    until(lambda: measured(nodes[0], "runguard_shared_state_evicted_keys") > 0, "what is thrown away to be noticed", 10)
     assert "Redis has thrown keys away" in nodes[0].log()
     assert redis.cli("CONFIG", "SET", "maxmemory", "0") == "OK"
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from catalogue import AI_TASK_RETRY
+from load import measured
 from servers import until, wrong_clock
 
 
@@ -263,6 +264,9 @@ def test_the_disk_of_a_node_alone_is_bounded(cluster):
             break
         answers.append(answer.json)
     assert answer.status == 503 and "alone_mb" in node.log(), answer
+    log = node.log()
+    assert log.index("fills half of the disk") < log.index("fills the disk it may use"), "told before"
+    assert measured(node, "runguard_rows_waiting_bytes") >= 1 << 20
     held = sum(file.stat().st_size for file in (node.folder / "data" / "alone").iterdir())
     assert held < 8 << 20, held
     redis.start()

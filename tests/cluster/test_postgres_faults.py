@@ -7,6 +7,13 @@ import time
 
 import pytest
 
+from catalogue import AI_TASK_RETRY
+from load import ask_many, measured
+from servers import until
+
+# Entries that a node keeps in memory, and more by what goes to disk at a time.
+IN_MEMORY, PAGE = 100_000, 2_000
+
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_postgres_is_gone_for_a_while(cluster, seconds):
@@ -57,6 +64,68 @@ def test_both_are_gone_and_come_back(cluster):
         cluster.postgres.start()
         load.wait_for(100)
     load.check(cluster.database)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True], ids=["the node stays up", "the node is killed"])
+def test_what_went_to_disk_comes_home_in_order_and_once(cluster, killed):
+    """More rows than memory has room for wait for Postgres, and Redis loses all of them."""
+    redis = cluster.start_redis()
+    node = cluster.node(config="[store]\nunconfirmed_mb = 8\n")
+    asked_twice = [f"twice-{number}" for number in range(PAGE)]
+    sessions = [*asked_twice, *asked_twice, *(f"once-{number}" for number in range(IN_MEMORY + 2 * PAGE))]
+    cluster.postgres.stop()
+    try:
+        answers = ask_many(node, AI_TASK_RETRY, [{"session_id": session, "task_name": "classify"} for session in sessions])
+        assert all(answer["allow"] and not answer.get("degraded") for answer in answers)
+        assert measured(node, "runguard_unconfirmed_entries") == len(sessions)
+        assert measured(node, "runguard_unconfirmed_bytes") > 0 and measured(node, "runguard_unconfirmed_dropped_total") == 0
+        assert "go to disk" in node.log()
+        redis.cli("FLUSHALL")
+        # It cannot build the states without the log.
+        until(lambda: ask_many(node, AI_TASK_RETRY, [{"session_id": "sound", "task_name": "t"}])[0].get("degraded"), "a marked answer")
+        if killed:
+            node.kill()
+            node.start()
+    finally:
+        cluster.postgres.start()
+    # What was in memory alone went with the process, and with Redis.
+    safe = answers[: 2 * PAGE] if killed else answers
+    ids = [answer["decision_id"] for answer in safe]
+    until(lambda: set(ids) <= set(cluster.database.ids()), "all that was kept in the log", 120)
+    logged = cluster.database.ids()
+    assert len(logged) == len(set(logged)), "twice"
+    place = {id: number for number, id in enumerate(logged)}
+    for first, second in zip(ids[:PAGE], ids[PAGE : 2 * PAGE], strict=True):
+        assert place[first] < place[second], "in another order"
+    until(lambda: measured(node, "runguard_rows_waiting") == 0, "nothing to wait", 60)
+    third = ask_many(node, AI_TASK_RETRY, [{"session_id": session, "task_name": "classify"} for session in asked_twice])
+    assert not any(answer["allow"] for answer in third), "what came home counts"
+    until(lambda: measured(node, "runguard_unconfirmed_bytes") == 0, "the disk to be free again", 30)
+
+
+@pytest.mark.slow
+def test_the_disk_of_what_may_have_to_be_sent_again_is_told_of_before_it_is_full(cluster):
+    node = cluster.node(config="[store]\nunconfirmed_mb = 1\n")
+    cluster.postgres.stop()
+    try:
+        asked = 0
+
+        def ask(count: int) -> None:
+            nonlocal asked
+            ask_many(node, AI_TASK_RETRY, [{"session_id": f"s{number}", "task_name": "t"} for number in range(asked, asked + count)])
+            asked += count
+
+        ask(IN_MEMORY)
+        while not measured(node, "runguard_unconfirmed_dropped_total"):
+            told, bytes_then = "half of the disk" in node.log(), measured(node, "runguard_unconfirmed_bytes")
+            ask(500)
+            assert asked < IN_MEMORY + 20 * PAGE, "there is no bound"
+        assert told and bytes_then > 1 << 19, "it was not told before"
+        assert "not kept any more" in node.log()
+        assert "rows_not_kept" in node.client().get("/readyz").json["cluster"]["warnings"]
+    finally:
+        cluster.postgres.start()
 
 
 def test_postgres_restarts_in_order_again_and_again(cluster):

@@ -122,6 +122,7 @@ pub(crate) struct Metrics {
     wal_bytes: Gauge<u64, AtomicU64>,
     shared_up: Gauge,
     rows_waiting: Gauge<u64, AtomicU64>,
+    waiting_bytes: Gauge<u64, AtomicU64>,
     unconfirmed: Gauge<u64, AtomicU64>,
     unconfirmed_bytes: Gauge<u64, AtomicU64>,
     unconfirmed_dropped: Counter,
@@ -189,6 +190,7 @@ impl Metrics {
             wal_bytes: Gauge::default(),
             shared_up: Gauge::default(),
             rows_waiting: Gauge::default(),
+            waiting_bytes: Gauge::default(),
             unconfirmed: Gauge::default(),
             unconfirmed_bytes: Gauge::default(),
             unconfirmed_dropped: Counter::default(),
@@ -234,6 +236,7 @@ impl Metrics {
         );
         registry.register("shared_state_up", "1 while the shared state can be used, or nothing is shared", metrics.shared_up.clone());
         registry.register("rows_waiting", "Rows decided alone that wait to be sent", metrics.rows_waiting.clone());
+        registry.register("rows_waiting_bytes", "Bytes on disk of what was decided alone", metrics.waiting_bytes.clone());
         registry.register("unconfirmed_entries", "Entries sent that are not known to be in the log", metrics.unconfirmed.clone());
         registry.register("unconfirmed_bytes", "Bytes of them on disk", metrics.unconfirmed_bytes.clone());
         registry.register(
@@ -374,6 +377,7 @@ impl Metrics {
         self.rows_waiting.set(health.as_ref().map_or(0, |health| health.waiting_rows));
         self.log_up.set(i64::from(health.as_ref().is_none_or(|health| health.log_up)));
         if let Some(health) = health {
+            self.waiting_bytes.set(health.waiting_bytes);
             self.unconfirmed.set(health.unconfirmed);
             self.unconfirmed_bytes.set(health.unconfirmed_bytes);
             self.unconfirmed_dropped.inner().store(health.unconfirmed_dropped, Ordering::Relaxed);

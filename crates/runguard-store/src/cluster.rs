@@ -25,9 +25,10 @@ mod writer;
 
 pub use clock::SharedClock;
 pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
+pub(crate) use log::GENERATION_AT;
 pub use log::{Imported, Positions};
 pub use roster::{Fingerprints, MOST_NOTE_RACES, Note, Noted as NoteResult, Seen};
-pub use unconfirmed::Shelf;
+pub use unconfirmed::{Place, Shelf};
 
 use crate::embedded::Embedded;
 use crate::error::{OpenError, StoreError};
@@ -176,6 +177,8 @@ pub struct ClusterHealth {
     pub away: Option<String>,
     /// Rows decided alone, or lost by the database, that wait to be sent.
     pub waiting_rows: u64,
+    /// Of those decided alone, as last seen.
+    pub waiting_bytes: u64,
     /// Entries that were sent and are not known to be in the log: those that are kept, their bytes on disk, and those that are not kept.
     pub unconfirmed: u64,
     pub unconfirmed_bytes: u64,
@@ -547,6 +550,7 @@ impl Cluster {
         ClusterHealth {
             away,
             waiting_rows,
+            waiting_bytes: self.inner.alone.bytes(),
             unconfirmed,
             unconfirmed_bytes,
             unconfirmed_dropped,

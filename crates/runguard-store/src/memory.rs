@@ -6,7 +6,7 @@
 #![allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
 
 use crate::cluster::link::EntryId;
-use crate::cluster::{Imported, Positions};
+use crate::cluster::{GENERATION_AT, Imported, Positions};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects, count_by_minutes, encode_effects};
@@ -113,6 +113,16 @@ impl Memory {
     /// All that the log holds, whatever is wrong with it.
     pub fn every_row(&self) -> Vec<Row> {
         self.inner.lock().rows.iter().map(|kept| kept.row.clone()).collect()
+    }
+
+    /// Which database the log was last built into.
+    pub fn generation(&self) -> EntryId {
+        self.inner.lock().positions.get(&GENERATION_AT).copied().unwrap_or_default()
+    }
+
+    /// As earlier versions leave it, which do not say what they build.
+    pub fn put_generation_back(&self, generation: EntryId) {
+        self.inner.lock().positions.insert(GENERATION_AT, generation);
     }
 
     pub(crate) fn clear(&self) {

@@ -4,7 +4,7 @@
 //! decision on it must come out as it was answered: so many nodes did what one would have done. Limits are counted once more from
 //! the answers alone, and the log must hold every answer once.
 
-use crate::network::Taped;
+use crate::network::{Taped, Version};
 use crate::world::{
     CHILD_LIMIT, ERASABLE, GLOBEX_LIMIT, Given, PARENT_LIMIT, POOL_LIMIT, PROBE_TIMEOUT_MILLIS, PROBES, RETRY_CAP, Request, World, pool_of,
     route,
@@ -17,6 +17,7 @@ use runguard_engine::engine::RULES;
 use runguard_guards::answer::{Envelope, Shape};
 use runguard_guards::guard::{Moment, Place, Scope, budget};
 use runguard_guards::input::Input;
+use runguard_store::cluster::entry;
 use runguard_store::cluster::link::Put;
 use runguard_store::{Memory, Order, Row, RowFilter, RowWithEffects};
 use serde_json::Value;
@@ -24,10 +25,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The cells in which the store notes how far it is with building states.
-const BUILT: u128 = 0;
+pub(crate) const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
 /// And which nodes have rows to bring.
-const BEHIND: u128 = 2;
+pub(crate) const BEHIND: u128 = 2;
+/// A node that began so long ago has joined, or is alone.
+const STARTED_MILLIS: i64 = 5_000;
 
 fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
     let mut bytes = vec![family];
@@ -78,6 +81,7 @@ pub(crate) async fn check(world: &World) -> Result<(), String> {
     log_has_every_answer(world, &rows, &risks)?;
     log_has_nothing_else(world, &rows, &risks)?;
     limits(world, &risks)?;
+    sound_answers_know_what_was_decided_alone(world)?;
     replay_tape(world, &risks)?;
     repeated_requests(world, &risks).await?;
     erased_stays_erased(world)?;
@@ -241,6 +245,50 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
     Ok(())
 }
 
+/// When the server was gone for everybody and is back, no answer is sound until what was decided alone meanwhile counts: a sound one
+/// could pass a cap. Of nodes that are still cut off, or have died, nobody can know; where messages are lost they may be heard late; and
+/// a node that starts just then knows only what others have said by then.
+fn sound_answers_know_what_was_decided_alone(world: &World) -> Result<(), String> {
+    if !world.is_calm {
+        return Ok(());
+    }
+    let (told, record) = (world.told(), world.network.record());
+    let mut place: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, taped) in record.tape.iter().enumerate() {
+        for RowWithEffects { row, .. } in taped.rows().into_iter().flatten() {
+            place.entry(&row.id).or_insert(index);
+        }
+    }
+    let place = |given: &Given| place.get(given.id.as_str()).copied().unwrap_or(usize::MAX);
+    // What the version before did not say.
+    let of_this = |given: &&Given| told.lives.get(&given.life).is_some_and(|(_, _, version)| *version == Version::This);
+    // Nothing is spent alone: budgets refuse then, so what is in the shared states is all there is.
+    let is_flow = |given: &&Given| !given.request.path.starts_with("/guard/budget");
+    let asked = || told.given.iter().filter(|given| !given.replayed).filter(of_this).filter(is_flow);
+    for (index, (gone_at, back_at)) in record.outages.iter().enumerate() {
+        let until = record.outages.get(index + 1).map_or(i64::MAX, |next| next.0);
+        let alone: Vec<&Given> =
+            asked().filter(|given| given.degraded && given.asked_at >= *gone_at && given.answered_at <= *back_at).collect();
+        for sound in asked().filter(|given| !given.degraded && (*back_at..until).contains(&given.asked_at)) {
+            if told.lives[&sound.life].1 > *gone_at - STARTED_MILLIS {
+                continue;
+            }
+            let could_say = |given: &&&Given| {
+                let node = told.lives[&given.life].0;
+                let is_cut = record.cuts.iter().any(|(cut, from, until)| *cut == node && *from < sound.answered_at && until > gone_at);
+                !is_cut && told.died.get(&given.life).is_none_or(|died| *died > sound.answered_at)
+            };
+            if let Some(owed) = alone.iter().filter(could_say).find(|given| place(given) > place(sound)) {
+                return Err(format!(
+                    "{} at {} is sound, and {} of life {}, decided alone before {back_at}, does not count yet",
+                    sound.body, sound.asked_at, owed.id, owed.life
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// One after the other, as if there were one node.
 fn replay_tape(world: &World, risks: &Risks) -> Result<(), String> {
     let (told, record) = (world.told(), world.network.record());
@@ -387,17 +435,24 @@ async fn repeated_requests(world: &World, risks: &Risks) -> Result<(), String> {
     Ok(())
 }
 
+/// Neither in the log nor in a stream nor on a node's disk.
 fn erased_stays_erased(world: &World) -> Result<(), String> {
-    let logged: BTreeSet<String> = rows_of(&world.network.log).into_iter().map(|row| row.id).collect();
+    let network = &world.network;
+    let mut places: Vec<(&str, BTreeSet<String>)> = vec![("the log", network.log.every_row().into_iter().map(|row| row.id).collect())];
+    let streams = network.database.stream_entries();
+    let waiting = streams.iter().flat_map(|entry| entry::decode(entry).unwrap_or_default());
+    places.push(("a stream", waiting.map(|logged| logged.row.id).collect()));
+    places.push(("a disk", world.disks().iter().flat_map(Memory::every_row).map(|row| row.id).collect()));
     let told = world.told();
-    // What a node decided alone stays on its disk until all of it is home. Should it die before, it cannot know what was erased since.
-    let alone: BTreeSet<&str> = told.given.iter().filter(|given| given.degraded).map(|given| given.id.as_str()).collect();
-    // Nor a node what was erased about the time the database was emptied: it sends again what it does not know to be in the log.
-    let emptied: Vec<i64> = world.network.record().tape.iter().filter_map(Taped::emptied_at).collect();
-    let about_then = |at: i64| emptied.iter().any(|emptied| (at - 5_000..at + 5_000).contains(emptied));
-    for erasure in told.erasures.iter().filter(|erasure| !about_then(erasure.at)) {
-        if let Some(id) = erasure.rows.iter().find(|id| logged.contains(*id) && !alone.contains(id.as_str())) {
-            return Err(format!("{id} of {} was erased and is in the log again", erasure.session));
+    let is_before = |life: &u64| told.lives.get(life).is_some_and(|(_, _, version)| *version == Version::Before);
+    // The version before puts nothing that is under way out of action, and what it has under way itself is not.
+    let owners = &network.record().owners;
+    for erasure in told.erasures.iter().filter(|erasure| !is_before(&erasure.life)) {
+        for (place, ids) in &places {
+            let back = erasure.rows.intersection(ids).find(|id| !owners.get(*id).is_some_and(is_before));
+            if let Some(id) = back {
+                return Err(format!("{id} of {} was erased and is in {place} again", erasure.session));
+            }
         }
     }
     Ok(())

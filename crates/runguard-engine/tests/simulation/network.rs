@@ -2,7 +2,11 @@
 //!
 //! A message that is under way arrives whatever becomes of its sender, so a swap may be made long after the node that sent it
 //! gave up or died. What the database does is written down in its order: the tape, which the books are checked against.
+//!
+//! A node may send what the version before sends. All of a node but its link is this version's, so what an earlier one decides, marks or
+//! imports otherwise is not simulated: `test_two_versions_side_by_side` runs real programs.
 
+use crate::books::{BEHIND, BUILT};
 use crate::chance::Chance;
 use runguard_store::LogFault;
 use runguard_store::Memory;
@@ -44,11 +48,22 @@ pub(crate) enum ServerState {
     Lagging,
 }
 
+/// Whose commands a node sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Version {
+    This,
+    /// Its commands carry no deadline and mind no fence; what it takes away leaves no trace; it neither says that it has rows to bring
+    /// home nor hears it of others; it counts no writes and does not see that a database is older than it was; the log does not learn what it
+    /// built; and it uses no database whose states began anew.
+    Before,
+}
+
 /// One life of a node, from its start to its crash.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) node: usize,
     pub(crate) number: u64,
+    pub(crate) version: Version,
     pub(crate) dead: AtomicBool,
 }
 
@@ -62,7 +77,6 @@ pub(crate) enum Taped {
     /// Everything was lost; these rows were not in the log.
     Emptied {
         at_risk: BTreeSet<String>,
-        at: i64,
     },
     /// It was put back to where the tape was so long; these rows were not in the log.
     PutBack {
@@ -78,13 +92,6 @@ impl Taped {
             Self::Emptied { .. } | Self::PutBack { .. } => None,
         }
     }
-
-    pub(crate) fn emptied_at(&self) -> Option<i64> {
-        match self {
-            Self::Swapped { .. } | Self::PutBack { .. } => None,
-            Self::Emptied { at, .. } => Some(*at),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -97,6 +104,12 @@ pub(crate) struct Record {
     on_tape: BTreeSet<String>,
     /// Rows of swaps that a node has no answer to.
     pub(crate) in_doubt: BTreeSet<String>,
+    /// When the server was gone, until when it was.
+    pub(crate) outages: Vec<(i64, i64)>,
+    /// Nodes that were cut off, from when on and until when.
+    pub(crate) cuts: Vec<(usize, i64, i64)>,
+    /// Which database the log was last built into, by those who say so.
+    generation_said: EntryId,
     /// Who wrote a row first.
     pub(crate) owners: BTreeMap<String, u64>,
     /// The sessions whose rows touched a cell.
@@ -137,6 +150,9 @@ impl Network {
             tape: Vec::new(),
             on_tape: BTreeSet::new(),
             in_doubt: BTreeSet::new(),
+            outages: Vec::new(),
+            cuts: Vec::new(),
+            generation_said: EntryId::default(),
             owners: BTreeMap::new(),
             sessions_of: BTreeMap::new(),
             replica: None,
@@ -176,19 +192,42 @@ impl Network {
         record.weather = Weather { lost_requests: 0, lost_answers: 0, repeated: 0, very_late: 0, ..record.weather };
         record.server = ServerState::Up;
         record.cut.clear();
+        let now = self.database.millis();
+        record.cuts.iter_mut().for_each(|(_, _, until)| *until = now.min(*until));
+        record.outages.iter_mut().for_each(|(_, until)| *until = now.min(*until));
         drop(record);
         self.log.set_log_fault(LogFault::Sound);
     }
 
     pub(crate) fn go_down(&self) {
         let mut record = self.record();
+        if record.server != ServerState::Down {
+            record.outages.push((self.database.millis(), i64::MAX));
+        }
         record.server = ServerState::Down;
         record.broken += 1;
     }
 
     pub(crate) fn come_up(&self) {
         self.database.restart();
-        self.record().server = ServerState::Up;
+        let mut record = self.record();
+        record.server = ServerState::Up;
+        let now = self.database.millis();
+        record.outages.iter_mut().filter(|(_, until)| *until == i64::MAX).for_each(|(_, until)| *until = now);
+    }
+
+    pub(crate) fn cut_off(&self, node: usize) {
+        let mut record = self.record();
+        if record.cut.insert(node) {
+            record.cuts.push((node, self.database.millis(), i64::MAX));
+        }
+    }
+
+    pub(crate) fn reconnect(&self, node: usize) {
+        let mut record = self.record();
+        record.cut.remove(&node);
+        let now = self.database.millis();
+        record.cuts.iter_mut().filter(|(other, _, until)| *other == node && *until == i64::MAX).for_each(|(_, _, until)| *until = now);
     }
 
     pub(crate) fn empty(&self) {
@@ -199,7 +238,7 @@ impl Network {
         let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
         record.on_tape.clear();
         (record.replica, record.saved) = (None, None);
-        record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
+        record.tape.push(Taped::Emptied { at_risk });
     }
 
     /// From here on nothing is told to be done, because the replica does not have it.
@@ -253,7 +292,7 @@ impl Network {
         let logged = self.logged();
         let mut record = self.record();
         let at_risk = record.on_tape.iter().filter(|id| !logged.contains(*id)).cloned().collect();
-        record.tape.push(Taped::Emptied { at_risk, at: self.database.millis() });
+        record.tape.push(Taped::Emptied { at_risk });
     }
 
     fn handling(&self) -> Handling {
@@ -276,6 +315,19 @@ impl Network {
     fn reaches(&self, node: usize, connection: u64) -> bool {
         let record = self.record();
         record.server != ServerState::Down && record.broken == connection && !record.cut.contains(&node)
+    }
+
+    /// What is otherwise after a swap, by who sent it.
+    fn as_its_version_does(&self, life: &Life, swaps: &[Swap], answers: &[Swapped]) {
+        let done = swaps.iter().zip(answers).filter(|(_, answer)| **answer == Swapped::Done);
+        for cell in done.flat_map(|(swap, _)| &swap.cells) {
+            match (life.version, cell.name.hash(), &cell.put) {
+                (Version::This, BUILT, _) => self.record().generation_said = self.log.generation(),
+                (Version::Before, BUILT, _) => self.log.put_generation_back(self.record().generation_said),
+                (Version::Before, BEHIND.., Put::Set { state, .. }) if state.is_empty() => self.database.take_away(&cell.name),
+                _ => {}
+            }
+        }
     }
 
     fn tape(&self, life: &Life, swaps: &[Swap], answers: &[Swapped], mut tokens: BTreeMap<CellName, Token>) {
@@ -330,6 +382,8 @@ pub(crate) struct Line {
     looked_through: AtomicU64,
     /// How often what was under way was put out of action, as far as the node knows.
     fence: AtomicU64,
+    /// What a node of the version before, which knows nothing of it, has in the place where nodes say that they have rows to bring home.
+    behind: Mutex<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -341,7 +395,10 @@ enum Kind {
 
 impl Line {
     pub(crate) fn new(network: &Arc<Network>, life: &Arc<Life>) -> Self {
-        let link = Arc::new(network.database.another());
+        let link = Arc::new(match life.version {
+            Version::This => network.database.another(),
+            Version::Before => network.database.another_that_never_looks_back(),
+        });
         Self {
             network: network.clone(),
             link,
@@ -349,7 +406,25 @@ impl Line {
             generation: AtomicU64::new(0),
             looked_through: AtomicU64::new(0),
             fence: AtomicU64::new(0),
+            behind: Mutex::default(),
         }
+    }
+
+    fn is_before(&self) -> bool {
+        self.life.version == Version::Before
+    }
+
+    /// Of the version before: what it would not send is answered here.
+    fn answer_here(&self, swaps: &[Swap]) -> Option<Vec<Swapped>> {
+        let [Swap { cells, .. }] = swaps else { return None };
+        let [cell] = cells.as_slice() else { return None };
+        if !self.is_before() || cell.name.hash() != BEHIND {
+            return None;
+        }
+        if let Put::Set { token, state, .. } = &cell.put {
+            *self.behind.lock().unwrap() = Some((*token, state.clone()));
+        }
+        Some(vec![Swapped::Done])
     }
 
     async fn call<T, F>(&self, kind: Kind, most: Duration, run: impl Fn(Arc<ModelLink>) -> F + Send + 'static) -> Result<T, LinkError>
@@ -416,6 +491,9 @@ impl Line {
 
 impl Link for Line {
     async fn swap(&self, swaps: Vec<Swap>) -> Result<Vec<Swapped>, LinkError> {
+        if let Some(answers) = self.answer_here(&swaps) {
+            return Ok(answers);
+        }
         let ids_of = |swap: &Swap| entry::decode(&swap.entry).unwrap_or_default().into_iter().map(|logged| logged.row.id);
         // In doubt until the answer says otherwise: the node may die while it waits.
         let fresh: BTreeSet<String> =
@@ -435,14 +513,16 @@ impl Link for Line {
                     network.record().in_doubt.extend(all_ids.iter().cloned());
                 }
                 async move {
+                    let is_before = life.version == Version::Before;
+                    let is_looked_through = is_looked_through || is_before;
                     if sent_to != 0 && (!is_looked_through || network.database.generation() != Some(sent_to)) {
                         return Err(LinkError::emptied());
                     }
-                    if network.database.fence_now() != fence {
+                    if network.database.fence_now() != fence && !is_before {
                         told.store(network.database.fence_now(), Ordering::Relaxed);
                         return Err(LinkError::Fenced);
                     }
-                    if network.database.millis() > deadline {
+                    if network.database.millis() > deadline && !is_before {
                         return Err(LinkError::Away("it arrived too late".into()));
                     }
                     let names: BTreeSet<CellName> = sent.iter().flat_map(|swap| &swap.cells).map(|cell| cell.name.clone()).collect();
@@ -451,6 +531,7 @@ impl Link for Line {
                     let tokens = names.into_iter().zip(values).map(|(name, value)| (name, value.map_or(0, |(token, _)| token)));
                     let answers = link.swap(sent.to_vec()).await?;
                     network.tape(&life, &sent, &answers, tokens.collect());
+                    network.as_its_version_does(&life, &sent, &answers);
                     Ok(answers)
                 }
             })
@@ -474,6 +555,9 @@ impl Link for Line {
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
+        if self.is_before() && matches!(names.as_slice(), [name] if name.hash() == BEHIND) {
+            return Ok(vec![self.behind.lock().unwrap().clone()]);
+        }
         self.plain(move |link| {
             let names = names.clone();
             async move { link.load(names).await }
@@ -514,6 +598,9 @@ impl Link for Line {
     }
 
     async fn fence(&self) -> Result<(), LinkError> {
+        if self.is_before() {
+            return Ok(());
+        }
         self.plain(|link| async move { link.fence().await }).await
     }
 

@@ -2,7 +2,7 @@
 
 use crate::books;
 use crate::chance::Chance;
-use crate::network::{BEGINNING, Life, Line, Network, Weather};
+use crate::network::{BEGINNING, Life, Line, Network, Version, Weather};
 use runguard_engine::engine::{RULES, fingerprint};
 use runguard_engine::settings::{Settings, check_text};
 use runguard_engine::{Asked, Clock, Engine, EngineError, EngineOptions, Idempotency, KeyRing, Outcome};
@@ -10,6 +10,7 @@ use runguard_guards::answer::Shape;
 use runguard_guards::guard::api_circuit::Control;
 use runguard_guards::guard::{ROUTES, Route};
 use runguard_guards::input::Input;
+use runguard_store::cluster::{Place, Shelf};
 use runguard_store::{Cluster, ClusterOptions, LogFault, LogKept, Memory, Names, RETIRE_EVERY, Row, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +84,9 @@ pub(crate) struct Given {
     pub(crate) replayed: bool,
     pub(crate) degraded: bool,
     pub(crate) at: i64,
+    /// By the database's clock: when it was asked, and when the answer was there.
+    pub(crate) asked_at: i64,
+    pub(crate) answered_at: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -90,7 +94,7 @@ pub(crate) struct Erasure {
     pub(crate) session: String,
     /// Rows of the log when it began: they are to be gone.
     pub(crate) rows: BTreeSet<String>,
-    pub(crate) at: i64,
+    pub(crate) life: u64,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +106,10 @@ pub(crate) struct Told {
     pub(crate) controls: usize,
     /// Requests that a crash cut off, by life.
     pub(crate) cut_off: BTreeMap<u64, usize>,
+    /// When a life ended.
+    pub(crate) died: BTreeMap<u64, i64>,
+    /// Every life: of which node, from when on, and whose commands it sent.
+    pub(crate) lives: BTreeMap<u64, (usize, i64, Version)>,
     pub(crate) failed: usize,
     /// What went wrong and when, to understand a seed.
     pub(crate) faults: Vec<String>,
@@ -114,6 +122,10 @@ pub(crate) struct Told {
 #[derive(Debug)]
 struct Node {
     disk: Memory,
+    /// The part of it where entries lie that may have to be sent again.
+    shelf: Place,
+    /// What is started next.
+    version: Version,
     life: Arc<Life>,
     engine: Option<Arc<Engine>>,
     starting: Option<AbortHandle>,
@@ -123,6 +135,8 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) network: Arc<Network>,
+    pub(crate) is_calm: bool,
+    is_mixed: bool,
     pub(crate) settings: Settings,
     nodes: Mutex<Vec<Node>>,
     told: Mutex<Told>,
@@ -177,25 +191,41 @@ impl World {
         let network = Network::new(seed, weather, *chance.one_of(&[1, 2, 5]), stream_limit);
         let settings = check_text(Path::new("rules.toml"), RULES_TEXT).unwrap().settings;
         let count = chance.between(2, 5) as usize;
-        let world = Arc::new(Self { network, settings, nodes: Mutex::default(), told: Mutex::default(), lives: 1.into(), seed });
+        // Drawn apart: the other runs are what they were before there were versions.
+        let mut versions = Chance::new(seed, 4);
+        let is_mixed = versions.in_thousand(250);
+        let world = Arc::new(Self {
+            network,
+            is_calm: rough == 0,
+            is_mixed,
+            settings,
+            nodes: Mutex::default(),
+            told: Mutex::default(),
+            lives: 1.into(),
+            seed,
+        });
         for node in 0..count {
-            let life = world.life(node);
-            let born = Node { disk: Memory::alone(), life, engine: None, starting: None, callers: Vec::new() };
+            let version = if is_mixed && versions.in_thousand(700) { Version::Before } else { Version::This };
+            let life = world.life(node, version);
+            let born =
+                Node { disk: Memory::alone(), shelf: Place::default(), version, life, engine: None, starting: None, callers: Vec::new() };
             world.nodes().push(born);
             world.start(node);
         }
+        if is_mixed {
+            world.told().faults.push(format!("begins with {:?}", world.nodes().iter().map(|node| node.version).collect::<Vec<_>>()));
+        }
+        let rolling = is_mixed.then(|| tokio::spawn(world.clone().change_versions(versions)));
         let faults = tokio::spawn(world.clone().go_wrong(chance.clone()));
         world.clone().ask_around(Chance::new(seed, 3)).await;
         faults.await.map_err(|error| error.to_string())?;
+        if let Some(rolling) = rolling {
+            rolling.await.map_err(|error| error.to_string())?;
+            world.end_upgrade().await;
+        }
         world.network.calm();
         for node in 0..count {
-            let down = {
-                let nodes = world.nodes();
-                nodes[node].engine.is_none() && nodes[node].starting.is_none()
-            };
-            if down {
-                world.start(node);
-            }
+            world.start_if_down(node);
         }
         // What was lost before is waited for in vain a little longer.
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -220,12 +250,28 @@ impl World {
         self.told.lock().unwrap()
     }
 
+    pub(crate) fn disks(&self) -> Vec<Memory> {
+        self.nodes().iter().map(|node| node.disk.clone()).collect()
+    }
+
     pub(crate) fn engines(&self) -> Vec<Arc<Engine>> {
         self.nodes().iter().filter_map(|node| node.engine.clone()).collect()
     }
 
-    fn life(&self, node: usize) -> Arc<Life> {
-        Arc::new(Life { node, number: self.lives.fetch_add(1, Ordering::Relaxed), dead: AtomicBool::new(false) })
+    fn life(&self, node: usize, version: Version) -> Arc<Life> {
+        let number = self.lives.fetch_add(1, Ordering::Relaxed);
+        self.told().lives.insert(number, (node, self.network.database.millis(), version));
+        Arc::new(Life { node, number, version, dead: AtomicBool::new(false) })
+    }
+
+    fn start_if_down(self: &Arc<Self>, node: usize) {
+        let is_down = {
+            let nodes = self.nodes();
+            nodes[node].engine.is_none() && nodes[node].starting.is_none()
+        };
+        if is_down {
+            self.start(node);
+        }
     }
 
     /// Starts a node, and tries again until it is there.
@@ -233,7 +279,8 @@ impl World {
         let world = self.clone();
         let starting = tokio::spawn(async move {
             loop {
-                let life = world.life(node);
+                let version = world.nodes()[node].version;
+                let life = world.life(node, version);
                 world.nodes()[node].life = life.clone();
                 if let Ok(engine) = world.join(&life).await {
                     let mut nodes = world.nodes();
@@ -258,7 +305,7 @@ impl World {
             retire_every: RETIRE_EVERY,
             alone_bytes: u64::MAX,
             // Small, so that there is always something on disk.
-            unconfirmed: runguard_store::cluster::Shelf { folder: None, entries_in_memory: 4, most_bytes: u64::MAX },
+            unconfirmed: Shelf { place: self.nodes()[life.node].shelf.clone(), entries_in_memory: 4, most_bytes: u64::MAX },
             // It may be wrong.
             here_millis: self.network.database.millis() + (life.number as i64 % 3 - 1) * 60_000,
             names: Names::PLAIN,
@@ -290,8 +337,50 @@ impl World {
         let (engine, life) = (dying.engine.take(), dying.life.number);
         drop(nodes);
         drop(engine);
-        self.told().cut_off.insert(life, cut_off);
+        let mut told = self.told();
+        *told.cut_off.entry(life).or_default() += cut_off;
+        told.died.entry(life).or_insert_with(|| self.network.database.millis());
+        drop(told);
         self.network.trace(("crashed", node));
+    }
+
+    /// One node after the other is stopped, and started with the other version: an upgrade, and some of it taken back.
+    async fn change_versions(self: Arc<Self>, mut chance: Chance) {
+        let end = Instant::now() + Duration::from_millis(LASTS_MILLIS);
+        let often = *chance.one_of(&[3_000, 8_000, 20_000]);
+        loop {
+            tokio::time::sleep(chance.millis(500, often)).await;
+            if Instant::now() >= end {
+                return;
+            }
+            let node = chance.below(self.nodes().len() as u64) as usize;
+            self.give_version(node, if chance.in_thousand(650) { Version::This } else { Version::Before });
+            tokio::time::sleep(LAST_MESSAGE + chance.millis(0, 500)).await;
+            self.start_if_down(node);
+        }
+    }
+
+    fn give_version(self: &Arc<Self>, node: usize, version: Version) {
+        self.told().faults.push(format!("{:?} {node} becomes {version:?}", self.network.database.millis() - BEGINNING));
+        self.nodes()[node].version = version;
+        self.crash(node);
+    }
+
+    /// At the end all nodes are of this version.
+    async fn end_upgrade(self: &Arc<Self>) {
+        let count = self.nodes().len();
+        let left: Vec<usize> = (0..count)
+            .filter(|node| {
+                let nodes = self.nodes();
+                nodes[*node].version == Version::Before || nodes[*node].life.version == Version::Before
+            })
+            .collect();
+        for node in &left {
+            self.give_version(*node, Version::This);
+        }
+        if !left.is_empty() {
+            tokio::time::sleep(LAST_MESSAGE).await;
+        }
     }
 
     async fn go_wrong(self: Arc<Self>, mut chance: Chance) {
@@ -318,6 +407,8 @@ impl World {
                 94..97 => Fault::Older,
                 _ => Fault::LogAnswersLost,
             };
+            // The version before does not see that a database is older than it was: it promises nothing then.
+            let fault = if self.is_mixed && matches!(fault, Fault::Older) { Fault::FailOver } else { fault };
             self.network.trace(("fault", fault as u8, node));
             let most = if chance.in_thousand(200) { 9_000 } else { 1_500 };
             let lasts = chance.millis(50, most);
@@ -333,20 +424,14 @@ impl World {
                 self.crash(node);
                 tokio::spawn(async move {
                     tokio::time::sleep(LAST_MESSAGE + lasts).await;
-                    let down = {
-                        let nodes = self.nodes();
-                        nodes[node].engine.is_none() && nodes[node].starting.is_none()
-                    };
-                    if down {
-                        self.start(node);
-                    }
+                    self.start_if_down(node);
                 });
             }
             Fault::Cut => {
-                self.network.record().cut.insert(node);
+                self.network.cut_off(node);
                 tokio::spawn(async move {
                     tokio::time::sleep(lasts).await;
-                    self.network.record().cut.remove(&node);
+                    self.network.reconnect(node);
                 });
             }
             Fault::Down => {
@@ -381,7 +466,7 @@ impl World {
                 self.network.go_down();
                 self.crash(node);
                 tokio::time::sleep(LAST_MESSAGE + lag).await;
-                self.start(node);
+                self.start_if_down(node);
                 // So long that it decides alone.
                 tokio::time::sleep(lasts + Duration::from_secs(4)).await;
                 self.network.come_up();
@@ -421,7 +506,7 @@ impl World {
         match chance.below(100) {
             0 => {
                 let session = format!("{ERASABLE}{}", chance.below(2));
-                tokio::spawn(async move { self.erase(&engine, tenant, session).await }).abort_handle()
+                tokio::spawn(async move { self.erase(&engine, life, tenant, session).await }).abort_handle()
             }
             1..3 => {
                 let control = *chance.one_of(&[Control::Open, Control::Close, Control::Reset]);
@@ -518,6 +603,7 @@ impl World {
         let idempotency =
             request.key.as_deref().map(|key| Idempotency { key, fingerprint: fingerprint(route.path, request.body.as_bytes()) });
         let now = engine.clock.read(None).unwrap();
+        let asked_at = self.network.database.millis();
         let asked = Asked { tenant: &request.tenant, operation: &*operation, warnings: &[], now, shape: Shape::Full, idempotency };
         let answered = match engine.ask(asked).await {
             Ok(answered) => answered,
@@ -535,6 +621,8 @@ impl World {
             replayed: answered.replayed,
             degraded: json["degraded"] == true,
             at: now.as_millis(),
+            asked_at,
+            answered_at: self.network.database.millis(),
             body: answered.body,
             request,
         };
@@ -559,14 +647,14 @@ impl World {
         Ok(given)
     }
 
-    async fn erase(&self, engine: &Engine, tenant: Arc<str>, session: String) {
+    async fn erase(&self, engine: &Engine, life: u64, tenant: Arc<str>, session: String) {
         let of_session = |row: &Row| *row.tenant == *tenant && row.session == session;
         let rows = books::rows_of(&self.network.log).into_iter().filter(of_session).map(|row| row.id).collect();
         self.told().erased_perhaps.insert((tenant.to_string(), session.clone()));
         let now = engine.clock.read(None).unwrap();
         if matches!(engine.erase_session(&tenant, &session, now).await, Ok(Some(_))) {
             self.network.trace(("erased", &session));
-            self.told().erasures.push(Erasure { session, rows, at: self.network.database.millis() });
+            self.told().erasures.push(Erasure { session, rows, life });
         }
     }
 

@@ -80,6 +80,11 @@ impl Alone {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Of disk, as last seen.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     fn open_local(&self) -> Result<Local, OpenError> {
         if let Some(disk) = &self.disk {
             return Ok(Local::Memory(disk.clone()));

@@ -23,7 +23,7 @@ pub enum Imported {
 }
 
 /// No partition has this number: the generation is kept in its place.
-const GENERATION_AT: u16 = u16::MAX;
+pub(crate) const GENERATION_AT: u16 = u16::MAX;
 
 /// A generation as the log keeps it: databases have no numbers above.
 pub(crate) const fn as_kept(generation: u64) -> u64 {

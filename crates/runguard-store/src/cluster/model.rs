@@ -3,7 +3,9 @@
 //! The real link is tested against it, and the cluster store and its simulation run on it. It is deterministic: time is
 //! set by whoever owns it, nothing happens but in a call, and there are no threads.
 
-use super::link::{About, CellName, Condition, EntryId, Link, LinkError, Put, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains};
+use super::link::{
+    About, CellName, Condition, EntryId, Link, LinkError, Put, STATES_ANEW, Said, Swap, SwapCell, Swapped, Token, Value, settle_chains,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +24,8 @@ pub struct ModelLink {
     /// Names this node's count of what it wrote.
     writer: u64,
     wrote: Mutex<u64>,
+    /// Whether it notices that the database is older than it was, and takes one whose states began anew: earlier versions do not.
+    looks_back: bool,
 }
 
 /// A copy of everything in the database.
@@ -99,9 +103,15 @@ impl ModelLink {
         Self::of(Arc::clone(&self.shared))
     }
 
+    /// The link of a node whose version knows nothing of databases that come back older than they were.
+    #[must_use]
+    pub fn another_that_never_looks_back(&self) -> Self {
+        Self { looks_back: false, ..self.another() }
+    }
+
     fn of(shared: Arc<Shared>) -> Self {
         let writer = shared.writers.fetch_add(1, Ordering::Relaxed);
-        Self { shared, known: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default() }
+        Self { shared, known: Mutex::default(), ends: Mutex::default(), writer, wrote: Mutex::default(), looks_back: true }
     }
 
     pub fn millis(&self) -> i64 {
@@ -152,6 +162,17 @@ impl ModelLink {
         *lock(&self.shared.model) = replica.0;
     }
 
+    /// Takes a cell away and leaves nothing in its place, as earlier versions do.
+    pub fn take_away(&self, name: &CellName) {
+        lock(&self.shared.model).cells.remove(name);
+    }
+
+    /// What the streams hold.
+    pub fn stream_entries(&self) -> Vec<Vec<u8>> {
+        let model = lock(&self.shared.model);
+        model.streams.iter().flat_map(|stream| &stream.entries).map(|(_, entry)| entry.clone()).collect()
+    }
+
     /// Every cell that is there, in the order of names.
     pub fn cells(&self) -> Vec<(CellName, Token, Vec<u8>)> {
         let now = self.millis();
@@ -184,7 +205,7 @@ impl ModelLink {
         let mut answers: Vec<Swapped> = swaps.iter().map(|swap| model.swap(swap, now, self.shared.stream_limit)).collect();
         let made = swaps.iter().zip(&answers).filter(|(swap, answer)| !swap.entry.is_empty() && **answer == Swapped::Done);
         let ends: Vec<(u16, EntryId)> = made.map(|(swap, _)| (swap.partition, model.streams[usize::from(swap.partition)].last)).collect();
-        if !ends.is_empty() {
+        if !ends.is_empty() && self.looks_back {
             let wrote = model.wrote.entry(self.writer).or_default();
             *wrote += 1;
             let mut known = lock(&self.wrote);
@@ -347,6 +368,9 @@ impl Link for ModelLink {
     }
 
     async fn is_older(&self) -> Result<bool, LinkError> {
+        if !self.looks_back {
+            return Ok(false);
+        }
         let model = lock(&self.shared.model);
         if model.wrote.get(&self.writer).copied().unwrap_or(0) < *lock(&self.wrote) {
             return Ok(true);
@@ -362,7 +386,7 @@ impl Link for ModelLink {
         let mut about = model.about.get_or_insert_with(|| mine.clone()).clone();
         let known = *lock(&self.known);
         if known == Some(about.generation) && is_older {
-            about.generation = mine.generation;
+            (about.generation, about.format) = (mine.generation, STATES_ANEW);
             (model.about, model.cells) = (Some(about.clone()), BTreeMap::new());
         }
         drop(model);
@@ -370,7 +394,8 @@ impl Link for ModelLink {
             lock(&self.ends).clear();
             *lock(&self.wrote) = 0;
         }
-        if !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
+        let is_too_new = about.format == STATES_ANEW && !self.looks_back;
+        if is_too_new || !mine.takes(u64::from(about.format), u64::from(about.partitions)) {
             return Err(LinkError::NotOurs(format!(
                 "it has format {} with {} partitions, this node wants format {} with {}",
                 about.format, about.partitions, mine.format, mine.partitions

@@ -282,9 +282,12 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         inner.health.unbuilt.store(false, Ordering::Release);
         return Ok(());
     }
-    if known != 0 && inner.health.sent_again_to.load(Ordering::Acquire) != about.generation {
-        tracing::error!("the shared database lost states: they are built again from the log");
-        send_again(inner).await?;
+    let has_lost = known != 0 || inner.unconfirmed.is_of_another(about.generation);
+    if has_lost && inner.health.sent_again_to.load(Ordering::Acquire) != about.generation {
+        if known != 0 {
+            tracing::error!("the shared database lost states: they are built again from the log");
+        }
+        send_again(inner, about.generation).await?;
         inner.health.sent_again_to.store(about.generation, Ordering::Release);
     }
     while !is_built(inner, about.generation).await? {
@@ -347,7 +350,7 @@ impl Erasures {
 
 /// Rows that may not have reached the log before the streams were lost. The log drops those it has. Where the states are being
 /// built already they come too late: nobody would count them. Those are brought home like what was decided alone.
-async fn send_again(inner: &Inner) -> Result<(), LinkError> {
+async fn send_again(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     let erased = Erasures::read(inner).await.map_err(|error| LinkError::Away(format!("the log is away as well: {error}")))?;
     let again = |(partition, kept): (u16, Vec<u8>)| {
         let open = SwapCell { name: CellName::new(partition, CLOSED), expect: 0, put: Put::Keep };
@@ -382,7 +385,7 @@ async fn send_again(inner: &Inner) -> Result<(), LinkError> {
         }
         inner.unconfirmed.came_late(part, late);
     }
-    inner.unconfirmed.were_sent_again(inner.clock.now_millis());
+    inner.unconfirmed.were_sent_again(generation, inner.clock.now_millis());
     Ok(())
 }
 
@@ -391,9 +394,10 @@ async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
     if inner.unconfirmed.late_count() == 0 {
         return Ok(());
     }
-    while let Some(entry) = inner.unconfirmed.next_late() {
-        bring_unknown(inner, entry::decode(&entry).unwrap_or_default(), true).await?;
-        inner.unconfirmed.late_is_home();
+    while let Some(late) = inner.unconfirmed.next_late() {
+        let rows = late.entries.iter().flat_map(|entry| entry::decode(entry).unwrap_or_default()).collect();
+        bring_unknown(inner, rows, true).await?;
+        inner.unconfirmed.late_is_home(&late);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What was sent and is not known to be in the log, kept in case the database loses it.
 //!
-//! The newest entries are in memory. While the log takes no rows the older ones go to disk, page by page, up to a bound; what is let
-//! go of beyond it is said.
+//! The newest entries are in memory. While the log takes no rows the older ones go to disk, page by page, up to a bound; that it comes
+//! near, and what is let go of beyond it, is said. What is on disk outlives the process.
 
 use crate::cluster::log::Positions;
 use crate::files::{create_private_folder, private_file};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// A clock reading may be off by so much.
@@ -48,17 +48,77 @@ impl Progress {
 /// How much is kept where.
 #[derive(Debug, Clone)]
 pub struct Shelf {
-    /// `None`: beside the rest in memory, for a simulation.
-    pub folder: Option<PathBuf>,
+    pub place: Place,
     /// Entries that stay in memory.
     pub entries_in_memory: usize,
     /// Bytes on disk.
     pub most_bytes: u64,
 }
 
+#[derive(Debug, Clone)]
+pub enum Place {
+    Folder(PathBuf),
+    /// Stands for the disk in a simulation.
+    Memory(Arc<Mutex<BTreeMap<String, Vec<u8>>>>),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::Memory(Arc::default())
+    }
+}
+
+impl Place {
+    fn names(&self) -> Vec<String> {
+        match self {
+            Self::Folder(folder) => {
+                let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+                files.filter_map(|file| file.file_name().into_string().ok()).collect()
+            }
+            Self::Memory(files) => files.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect(),
+        }
+    }
+
+    fn write(&self, name: &str, bytes: Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Folder(folder) => {
+                create_private_folder(folder)?;
+                let mut file = private_file().write(true).create(true).truncate(true).open(folder.join(name))?;
+                io::Write::write_all(&mut file, &bytes)
+            }
+            Self::Memory(files) => {
+                files.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Folder(folder) => std::fs::read(folder.join(name)),
+            Self::Memory(files) => Ok(files.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned().unwrap_or_default()),
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        match self {
+            Self::Folder(folder) => {
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+            Self::Memory(files) => drop(files.lock().unwrap_or_else(PoisonError::into_inner).remove(name)),
+        }
+    }
+}
+
+/// Names the database that the pages were sent to.
+const SENT_TO: &str = "sent-to";
+/// Begins the name of a page that no database has.
+const LATE: &str = "late-";
+
 /// Entries on disk.
 #[derive(Debug)]
 struct Page {
+    name: String,
     number: u64,
     entries: usize,
     bytes: u64,
@@ -79,6 +139,9 @@ struct Held {
     late: VecDeque<Vec<u8>>,
     late_pages: VecDeque<Page>,
     next_page: u64,
+    /// The database that has the pages, if it has lost nothing.
+    sent_to: u64,
+    told_of_half: bool,
 }
 
 impl Held {
@@ -93,21 +156,37 @@ pub(crate) struct Unconfirmed {
     /// Decisions that were sent and given up: they may have arrived, and were made again alone.
     doubted: Mutex<BTreeSet<String>>,
     shelf: Shelf,
-    /// Stands for the disk in a simulation.
-    files: Mutex<BTreeMap<u64, Vec<u8>>>,
     dropped: AtomicU64,
 }
 
+/// Entries that are brought home together.
+#[derive(Debug)]
+pub(crate) struct Late {
+    page: Option<u64>,
+    pub(crate) entries: Vec<Vec<u8>>,
+}
+
 impl Unconfirmed {
-    /// What an earlier life left was sent: it is in the streams, or in the log.
+    /// With what an earlier life left on disk.
     pub(crate) fn new(shelf: Shelf) -> Self {
-        if let Some(folder) = &shelf.folder
-            && let Err(error) = std::fs::remove_dir_all(folder)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, folder = %folder.display(), "what was kept in case the shared state loses it cannot be removed");
+        let mut held = Held::default();
+        let number_in = |name: &String| Some((name.strip_prefix(LATE).unwrap_or(name).parse::<u64>().ok()?, name.clone()));
+        let left: BTreeMap<u64, String> = shelf.place.names().iter().filter_map(number_in).collect();
+        for (number, name) in left {
+            held.next_page = held.next_page.max(number + 1);
+            let bytes = shelf.place.read(&name).unwrap_or_default();
+            match postcard::from_bytes::<Vec<Shelved>>(&bytes) {
+                Ok(shelved) if !shelved.is_empty() => {
+                    let page = Page::of(name, number, bytes.len(), Instant::now(), &shelved);
+                    if page.name.starts_with(LATE) { held.late_pages.push_back(page) } else { held.pages.push_back(page) }
+                }
+                // Cut while it was written.
+                Ok(_) | Err(_) => shelf.place.remove(&name),
+            }
         }
-        Self { held: Mutex::default(), doubted: Mutex::default(), shelf, files: Mutex::default(), dropped: AtomicU64::new(0) }
+        let sent_to = shelf.place.read(SENT_TO).unwrap_or_default();
+        held.sent_to = sent_to.try_into().map_or(0, u64::from_be_bytes);
+        Self { held: Mutex::new(held), doubted: Mutex::default(), shelf, dropped: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -133,7 +212,8 @@ impl Unconfirmed {
         }
     }
 
-    pub(crate) fn add(&self, sent: impl Iterator<Item = Sent>) {
+    /// Entries that the database of this generation has.
+    pub(crate) fn add(&self, generation: u64, sent: impl Iterator<Item = Sent>) {
         let mut held = self.lock();
         held.recent.extend(sent);
         let page = PAGE.min(self.shelf.entries_in_memory.max(1));
@@ -147,18 +227,44 @@ impl Unconfirmed {
             }
             let answered = oldest.last().map_or_else(Instant::now, |sent| sent.answered);
             let shelved = oldest.into_iter().map(|sent| Shelved(sent.partition, sent.at_millis, sent.entry)).collect();
-            if let Some(page) = self.write(&mut held, answered, shelved) {
+            self.say_where_pages_are(&mut held, generation);
+            if let Some(page) = self.write(&mut held, "", answered, shelved) {
                 held.pages.push_back(page);
             }
             self.make_room(&mut held);
         }
     }
 
+    fn say_where_pages_are(&self, held: &mut Held, generation: u64) {
+        if held.sent_to == generation {
+            return;
+        }
+        // Should it not be there, they are looked for in the log one by one.
+        held.sent_to = generation;
+        let _ = self.shelf.place.write(SENT_TO, generation.to_be_bytes().to_vec());
+    }
+
+    /// Whether there are entries on disk that were sent to another database than this: it may not have them.
+    pub(crate) fn is_of_another(&self, generation: u64) -> bool {
+        let held = self.lock();
+        !held.pages.is_empty() && held.sent_to != generation
+    }
+
     /// The oldest go when the disk that may be used is used.
     fn make_room(&self, held: &mut Held) {
+        let (bytes, most) = (held.bytes(), self.shelf.most_bytes);
+        if bytes < most / 2 {
+            held.told_of_half = false;
+        } else if !std::mem::replace(&mut held.told_of_half, true) {
+            tracing::warn!(
+                bytes,
+                most,
+                "rows that are not known to be in the log fill half of the disk they may use (store.unconfirmed_mb). Look whether Postgres is up"
+            );
+        }
         while held.bytes() > self.shelf.most_bytes {
             let Some(page) = held.pages.pop_front() else { return };
-            self.remove(page.number);
+            self.shelf.place.remove(&page.name);
             self.drop_entries(page.entries, "they fill the disk they may use; raise store.unconfirmed_mb");
         }
     }
@@ -173,17 +279,12 @@ impl Unconfirmed {
         }
     }
 
-    fn write(&self, held: &mut Held, answered: Instant, shelved: Vec<Shelved>) -> Option<Page> {
+    fn write(&self, held: &mut Held, kind: &str, answered: Instant, shelved: Vec<Shelved>) -> Option<Page> {
         let number = held.next_page;
         held.next_page += 1;
-        let mut at_millis: BTreeMap<u16, u64> = BTreeMap::new();
-        for Shelved(partition, millis, _) in &shelved {
-            let latest = at_millis.entry(*partition).or_default();
-            *latest = (*latest).max(*millis);
-        }
         let bytes = postcard::to_stdvec(&shelved).unwrap_or_default();
-        let page = Page { number, entries: shelved.len(), bytes: bytes.len() as u64, at_millis, answered };
-        match self.store(number, bytes) {
+        let page = Page::of(format!("{kind}{number}"), number, bytes.len(), answered, &shelved);
+        match self.shelf.place.write(&page.name, bytes) {
             Ok(()) => Some(page),
             Err(error) => {
                 self.drop_entries(page.entries, &error.to_string());
@@ -192,42 +293,12 @@ impl Unconfirmed {
         }
     }
 
-    fn store(&self, number: u64, bytes: Vec<u8>) -> io::Result<()> {
-        let Some(path) = self.path(number) else {
-            self.files().insert(number, bytes);
-            return Ok(());
-        };
-        path.parent().map_or(Ok(()), create_private_folder)?;
-        let mut file = private_file().write(true).create(true).truncate(true).open(&path)?;
-        io::Write::write_all(&mut file, &bytes)
-    }
-
-    fn files(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<u8>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn path(&self, number: u64) -> Option<PathBuf> {
-        self.shelf.folder.as_ref().map(|folder| folder.join(number.to_string()))
-    }
-
-    fn read(&self, number: u64) -> Vec<Shelved> {
-        let bytes = match self.path(number) {
-            Some(path) => std::fs::read(path).unwrap_or_else(|error| {
-                self.drop_entries(1, &error.to_string());
-                Vec::new()
-            }),
-            None => self.files().get(&number).cloned().unwrap_or_default(),
-        };
+    fn read(&self, name: &str) -> Vec<Shelved> {
+        let bytes = self.shelf.place.read(name).unwrap_or_else(|error| {
+            self.drop_entries(1, &error.to_string());
+            Vec::new()
+        });
         postcard::from_bytes(&bytes).unwrap_or_default()
-    }
-
-    fn remove(&self, number: u64) {
-        match self.path(number) {
-            Some(path) => {
-                let _ = std::fs::remove_file(path);
-            }
-            None => drop(self.files().remove(&number)),
-        }
     }
 
     /// Those that the log has are let go.
@@ -237,7 +308,7 @@ impl Unconfirmed {
         held.pages.retain(|page| {
             let is_logged = page.at_millis.iter().all(|(partition, millis)| progress.has(*partition, *millis, page.answered));
             if is_logged {
-                self.remove(page.number);
+                self.shelf.place.remove(&page.name);
             }
             !is_logged
         });
@@ -253,7 +324,9 @@ impl Unconfirmed {
     /// The entries of a part, with their partitions.
     pub(crate) fn part(&self, part: Part) -> Vec<(u16, Vec<u8>)> {
         match part {
-            Part::Page(number) => self.read(number).into_iter().map(|Shelved(partition, _, entry)| (partition, entry)).collect(),
+            Part::Page(number) => {
+                self.read(&number.to_string()).into_iter().map(|Shelved(partition, _, entry)| (partition, entry)).collect()
+            }
             Part::Recent => self.lock().recent.iter().map(|sent| (sent.partition, sent.entry.clone())).collect(),
         }
     }
@@ -271,24 +344,24 @@ impl Unconfirmed {
             Part::Page(number) => {
                 let gone: BTreeSet<&[u8]> = late.iter().map(Vec::as_slice).collect();
                 let (late, rest): (Vec<Shelved>, Vec<Shelved>) =
-                    self.read(number).into_iter().partition(|Shelved(_, _, entry)| gone.contains(entry.as_slice()));
+                    self.read(&number.to_string()).into_iter().partition(|Shelved(_, _, entry)| gone.contains(entry.as_slice()));
                 let Some(place) = held.pages.iter().position(|page| page.number == number) else { return };
                 let answered = held.pages[place].answered;
-                if let Some(page) = self.write(&mut held, answered, late) {
+                if let Some(page) = self.write(&mut held, LATE, answered, late) {
                     held.late_pages.push_back(page);
                 }
-                let kept = if rest.is_empty() { None } else { self.write(&mut held, answered, rest) };
+                let kept = if rest.is_empty() { None } else { self.write(&mut held, "", answered, rest) };
                 match kept {
                     Some(page) => held.pages[place] = page,
                     None => drop(held.pages.remove(place)),
                 }
-                self.remove(number);
+                self.shelf.place.remove(&number.to_string());
             }
         }
     }
 
     /// All of them are in the streams of another database: it is that one's progress that counts for them.
-    pub(crate) fn were_sent_again(&self, now_millis: i64) {
+    pub(crate) fn were_sent_again(&self, generation: u64, now_millis: i64) {
         let (at_millis, answered) = (u64::try_from(now_millis).unwrap_or(0) + MARGIN_MILLIS, Instant::now());
         let mut held = self.lock();
         for sent in &mut held.recent {
@@ -298,21 +371,31 @@ impl Unconfirmed {
             page.answered = answered;
             page.at_millis.values_mut().for_each(|millis| *millis = at_millis);
         }
+        self.say_where_pages_are(&mut held, generation);
     }
 
-    pub(crate) fn next_late(&self) -> Option<Vec<u8>> {
-        let mut held = self.lock();
-        if held.late.is_empty()
-            && let Some(page) = held.late_pages.pop_front()
-        {
-            held.late = self.read(page.number).into_iter().map(|Shelved(_, _, entry)| entry).collect();
-            self.remove(page.number);
+    /// The oldest of those that no database has.
+    pub(crate) fn next_late(&self) -> Option<Late> {
+        let held = self.lock();
+        if let Some(Page { name, number, .. }) = held.late_pages.front() {
+            let entries = self.read(name).into_iter().map(|Shelved(_, _, entry)| entry).collect();
+            return Some(Late { page: Some(*number), entries });
         }
-        held.late.front().cloned()
+        let entries: Vec<Vec<u8>> = held.late.iter().take(PAGE).cloned().collect();
+        (!entries.is_empty()).then_some(Late { page: None, entries })
     }
 
-    pub(crate) fn late_is_home(&self) {
-        self.lock().late.pop_front();
+    pub(crate) fn late_is_home(&self, late: &Late) {
+        let mut held = self.lock();
+        match late.page {
+            None => drop(held.late.drain(..late.entries.len())),
+            Some(number) => held.late_pages.retain(|page| {
+                if page.number == number {
+                    self.shelf.place.remove(&page.name);
+                }
+                page.number != number
+            }),
+        }
     }
 
     pub(crate) fn late_count(&self) -> usize {
@@ -325,6 +408,17 @@ impl Unconfirmed {
         let held = self.lock();
         let entries = held.recent.len() + held.pages.iter().map(|page| page.entries).sum::<usize>();
         (entries as u64, held.bytes(), self.dropped.load(Ordering::Relaxed))
+    }
+}
+
+impl Page {
+    fn of(name: String, number: u64, bytes: usize, answered: Instant, shelved: &[Shelved]) -> Self {
+        let mut at_millis: BTreeMap<u16, u64> = BTreeMap::new();
+        for Shelved(partition, millis, _) in shelved {
+            let latest = at_millis.entry(*partition).or_default();
+            *latest = (*latest).max(*millis);
+        }
+        Self { name, number, entries: shelved.len(), bytes: bytes as u64, at_millis, answered }
     }
 }
 
@@ -354,13 +448,20 @@ mod tests {
         Progress { positions: vec![(0, at), (1, at)], has_all_before: None }
     }
 
+    /// What a process that is killed now leaves.
+    fn copy_of(shelf: &Shelf) -> Shelf {
+        let files = shelf.place.names().into_iter().map(|name| (name.clone(), shelf.place.read(&name).unwrap()));
+        Shelf { place: Place::Memory(Arc::new(Mutex::new(files.collect()))), ..shelf.clone() }
+    }
+
     #[test]
     fn what_memory_has_no_room_for_is_on_disk_until_the_log_has_it() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf { folder: Some(folder.path().join("unconfirmed")), entries_in_memory: 10, most_bytes: 1 << 20 };
-        let files = || std::fs::read_dir(folder.path().join("unconfirmed")).unwrap().count();
+        let shelf = Shelf { place: Place::Folder(folder.path().join("unconfirmed")), entries_in_memory: 10, most_bytes: 1 << 20 };
+        // Beside the one that says which database has them.
+        let files = || std::fs::read_dir(folder.path().join("unconfirmed")).unwrap().count() - 1;
         let unconfirmed = Unconfirmed::new(shelf.clone());
-        (0..95).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
+        (0..95).for_each(|number| unconfirmed.add(7, std::iter::once(sent(number))));
         assert_eq!(numbers(&unconfirmed), (0..95).collect::<Vec<_>>(), "nothing is gone, and all of it is in order");
         assert_eq!((unconfirmed.counts().0, unconfirmed.counts().2, files()), (95, 0, 8));
         unconfirmed.confirm(&positions(45));
@@ -372,27 +473,35 @@ mod tests {
             unconfirmed.came_late(part, late.into_iter().filter(|late| entries.iter().any(|(_, entry)| entry == late)).collect());
         }
         assert_eq!(unconfirmed.late_count(), 3);
-        let mut late = Vec::new();
-        while let Some(entry) = unconfirmed.next_late() {
-            late.push(u64::from_be_bytes(entry.try_into().unwrap()));
-            unconfirmed.late_is_home();
-        }
-        assert_eq!((late, unconfirmed.late_count()), (vec![90, 50, 55], 0));
+        let bring_late = |unconfirmed: &Unconfirmed| {
+            let mut brought: Vec<u64> = Vec::new();
+            while let Some(late) = unconfirmed.next_late() {
+                brought.extend(late.entries.iter().map(|entry| u64::from_be_bytes(entry.as_slice().try_into().unwrap())));
+                unconfirmed.late_is_home(&late);
+            }
+            brought
+        };
+        let killed = Unconfirmed::new(copy_of(&shelf));
+        assert_eq!((bring_late(&killed), numbers(&killed)), (vec![50, 55], (40..90).filter(|number| ![50, 55].contains(number)).collect()));
+        assert_eq!((bring_late(&unconfirmed), unconfirmed.late_count()), (vec![50, 55, 90], 0), "the oldest first");
         assert_eq!(numbers(&unconfirmed), (40..95).filter(|number| ![50, 55, 90].contains(number)).collect::<Vec<_>>());
-        unconfirmed.were_sent_again(1_000);
+        unconfirmed.were_sent_again(8, 1_000);
         unconfirmed.confirm(&positions(1_000));
         assert_eq!(unconfirmed.counts().0, 52, "of the other database nothing is known yet");
         unconfirmed.confirm(&positions(1_000 + MARGIN_MILLIS + 1));
         assert_eq!((unconfirmed.counts(), files()), ((0, 0, 0), 0));
-        (0..95).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
-        drop(Unconfirmed::new(shelf));
-        assert!(!folder.path().join("unconfirmed").exists());
+        (0..95).for_each(|number| unconfirmed.add(7, std::iter::once(sent(number))));
+        let next_life = Unconfirmed::new(shelf);
+        assert_eq!(numbers(&next_life), (0..80).collect::<Vec<_>>(), "what was in memory went with the process");
+        assert!(!next_life.is_of_another(7) && next_life.is_of_another(9));
+        next_life.confirm(&positions(1_000));
+        assert_eq!((next_life.counts(), files()), ((0, 0, 0), 0));
     }
 
     #[test]
     fn what_is_let_go_of_at_the_bound_is_counted() {
-        let unconfirmed = Unconfirmed::new(Shelf { folder: None, entries_in_memory: 10, most_bytes: 500 });
-        (0..200).for_each(|number| unconfirmed.add(std::iter::once(sent(number))));
+        let unconfirmed = Unconfirmed::new(Shelf { place: Place::default(), entries_in_memory: 10, most_bytes: 500 });
+        (0..200).for_each(|number| unconfirmed.add(7, std::iter::once(sent(number))));
         let (kept, bytes, dropped) = unconfirmed.counts();
         assert!(kept + dropped == 200 && dropped > 0 && bytes <= 500, "{kept} {bytes} {dropped}");
         assert_eq!(numbers(&unconfirmed), (200 - kept..200).collect::<Vec<_>>(), "the oldest go first");

@@ -13,6 +13,7 @@ use crate::embedded::mailbox::{Known, Mailboxes};
 use crate::store::StoreHealth;
 use hashbrown::HashMap;
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -106,7 +107,8 @@ async fn was_not_written(inner: &Inner, proposals: &[Proposal], swaps: &[Swap], 
         return false;
     }
     for (swap, members) in swaps.iter().zip(members) {
-        let Some(id) = members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) else { return false };
+        // Those without one have nothing to write.
+        let Some(id) = members.iter().map(|member| proposals[*member].id.as_str()).find(|id| !id.is_empty()) else { continue };
         let mut found = was_written(inner, swap.partition, sent_at, id).await;
         for _ in 0..TRIES {
             if found.is_some() {
@@ -126,7 +128,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
     let sent_at = inner.clock.now_millis();
     let started = Instant::now();
     let (swaps, members): (Vec<Swap>, Vec<Vec<usize>>) = combined.into_iter().map(|one| (one.swap, one.proposals)).unzip();
-    let mut again = 0_u32;
+    let (mut again, mut looked) = (0_u32, 0_u32);
     let give_up = |result: ProposalResult| {
         for proposal in proposals {
             inner.cells.settle(proposal, &SwapReply::None);
@@ -142,13 +144,15 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             inner.unconfirmed.give_up(proposals.iter().map(|proposal| proposal.id.as_str()).filter(|id| !id.is_empty()));
             return give_up(ProposalResult::Doubtful);
         }
-        // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that.
-        if again > 0
+        // The database was away, and others may have decided alone meanwhile: what is not in it is decided again, knowing that. Once each
+        // time: looking puts what is under way out of action, ours as well.
+        if again > looked
             && inner.health.of_shared_states() == StoreHealth::Behind
             && was_not_written(inner, proposals, &swaps, &members, sent_at).await
         {
             return give_up(ProposalResult::Raced);
         }
+        looked = again;
         let asked = async {
             match tokio::time::timeout(GATE, inner.gate.read()).await {
                 Ok(_gate) if !inner.health.is_unbuilt() => inner.link.swap(swaps.clone()).await,
@@ -216,7 +220,7 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             unconfirmed.push(Sent { partition: swap.partition, answered: Instant::now(), at_millis: now, entry: swap.entry });
         }
     }
-    inner.unconfirmed.add(unconfirmed.into_iter());
+    inner.unconfirmed.add(inner.health.generation.load(Ordering::Acquire), unconfirmed.into_iter());
     results
 }
 
