@@ -60,6 +60,7 @@ test('kb-requery: a low score is not asked again, and the cap holds', async () =
   const again = await step('kb-requery-check', weak)
   assert.equal(again.path, 'block')
   assert.equal(again.reason, 'low_confidence_re_query_blocked')
+  assert.equal(again.best_confidence_seen, 0.2)
 
   const good = { user_id: 'kb-2', query: 'How long may I return shoes?' }
   for (let query = 1; query <= 2; query += 1) {

@@ -24,6 +24,9 @@ pub(crate) struct Client {
     /// Certificates to trust for https, in PEM, instead of those of the system
     #[arg(long, env = "RUNGUARD_CA", value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
+    /// The flag of the address.
+    #[arg(skip = "--url")]
+    flag: &'static str,
 }
 
 pub(crate) type Query = Vec<(&'static str, String)>;
@@ -37,8 +40,8 @@ const MOST_ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 
 impl Client {
     /// For a command that has other flags for it.
-    pub(crate) fn of(url: &str, key: Option<&str>) -> Self {
-        Self { url: url.to_owned(), key: key.map(str::to_owned), ca: None }
+    pub(crate) fn of(url: &str, key: Option<&str>, flag: &'static str) -> Self {
+        Self { url: url.to_owned(), key: key.map(str::to_owned), ca: None, flag }
     }
 
     /// The certificates of a file, if one is named.
@@ -111,8 +114,8 @@ impl Client {
     }
 
     fn unreachable(&self, problem: &str) -> Failure {
-        let otherwise = "Is it running (`runguard serve`)? Another address goes with --url or RUNGUARD_URL";
-        let advice = self.distrust(problem).unwrap_or(otherwise);
+        let otherwise = format!("Is it running (`runguard serve`)? Another address goes with {} or RUNGUARD_URL", self.flag);
+        let advice = self.distrust(problem).map_or(otherwise, str::to_owned);
         Failure::Unreachable(format!("cannot reach the service at {}: {problem}. {advice}", self.url))
     }
 

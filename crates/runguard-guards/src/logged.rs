@@ -143,8 +143,8 @@ pub struct Spending<'a> {
     pub limit_usd: Option<f64>,
     pub spent_tokens: Option<u64>,
     pub limit_tokens: Option<u64>,
-    /// The scope of which most is spent, where something was spent.
-    pub nearest: Option<Nearest>,
+    /// Where something was spent: the scope of which most is, and others that passed a part of their limit with it.
+    pub nearest: Vec<Nearest>,
 }
 
 /// Tokens by what they are.

@@ -766,7 +766,7 @@ impl Rule {
             let text = if is_refused { format!("{amounts} is spent, and requests are refused.") } else { format!("{amounts} is spent.") };
             alerts.extend(self.judge_spent(state, row, owner, spending.renews_in_seconds, percent, &text));
         }
-        if let Some(Nearest { scope, percent, renews_in_seconds }) = &spending.nearest {
+        for Nearest { scope, percent, renews_in_seconds } in &spending.nearest {
             let text = format!("{percent:.0} % of what many sessions share is spent.");
             alerts.extend(self.judge_spent(state, row, scope, *renews_in_seconds, *percent, &text));
         }

@@ -93,7 +93,7 @@ impl Preflight {
         let scenarios = scenarios::chosen(self.platform, &self.scenario)?;
         let bot = self.bot()?;
         let log = Log {
-            client: Client::of(&self.guard, self.key.as_deref()),
+            client: Client::of(&self.guard, self.key.as_deref(), "--guard"),
             wait: length("--wait", &self.wait)?,
             counts_any_session: self.any_session,
         };

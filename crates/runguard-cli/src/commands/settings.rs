@@ -75,7 +75,7 @@ impl Settings {
             Verb::Set { values, config } => set::run(&config, &values),
             Verb::Show { url: Some(url), key, ca, tenant, json, .. } => {
                 let query: Query = tenant.into_iter().map(|tenant| ("tenant", tenant)).collect();
-                let answer = Client::of(&url, key.as_deref()).trusting(ca).get("/v1/settings", &query)?;
+                let answer = Client::of(&url, key.as_deref(), "--url").trusting(ca).get("/v1/settings", &query)?;
                 if json { output::json(&answer) } else { show_in_force(&answer) }
             }
             Verb::Show { url: None, settings, json, .. } => show(&settings, json),

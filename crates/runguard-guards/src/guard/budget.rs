@@ -249,7 +249,7 @@ impl Decide for Request {
             remaining_tokens: room().filter_map(|(_, tokens)| tokens).min(),
             calls: self.key_number().map(|key| own.calls_of(key)),
             remaining_calls: self.key_number().and_then(|key| after.iter().filter_map(|at| at.account.calls_left(key, at.limits)).min()),
-            nearest: if happened { self.nearest(settings, &before, &after, now) } else { None },
+            nearest: if happened { self.nearest(settings, &before, &after, now) } else { Vec::new() },
         };
         Ruling { findings, pass, events }
     }

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 /// Fields that say what went wrong, the most telling first.
-const WHY: &[&str] = &["error", "errorMessage", "error_message", "errors", "exception", "fault"];
+const WHY: &[&str] = &["error", "errorMessage", "error_message", "errors", "err", "exception", "fault"];
 /// Fields that say it where others say that it failed.
 const WHY_ELSE: &[&str] = &["message", "detail", "details", "reason", "title", "body"];
 const STATUS: &[&str] = &["statusCode", "status_code", "httpStatusCode", "http_status", "status"];
@@ -48,7 +48,25 @@ const BEGINNINGS: &[&str] = &[
     "too many requests",
     "missing required",
     "unknown parameter",
+    "missing permission",
+    "fehler",
+    "erreur",
+    "errore",
+    "erro",
+    "ошибка",
+    "خطأ",
+    "त्रुटि",
+    "错误",
+    "エラー",
 ];
+/// Beginnings that are the stem of a word, or stand before others without a space.
+const OPEN_ENDED: &[&str] = &["throttl", "错误", "エラー"];
+/// A short text that ends so does.
+const ENDS: &[&str] =
+    &["not found", "not available", "nicht gefunden", "introuvable", "no encontrado", "no encontrada", "не найден", "не найдена"];
+/// A code in words that has one of these in it does.
+const CODES: &[&str] =
+    &["throttl", "denied", "error", "fail", "invalid", "notfound", "unauthori", "forbidden", "timeout", "unavailable", "exceeded"];
 /// A plain text that says so anywhere near its beginning does.
 const PHRASES: &[&str] = &[
     "is not authorized to perform",
@@ -67,9 +85,16 @@ const PHRASES: &[&str] = &[
     "failed to",
     "could not be found",
     "could not be reached",
+    "request failed",
+    "missing permission",
+    "have permission to",
+    "bad gateway",
+    "gateway timeout",
 ];
 /// What comes later in a long text is hardly why it was given.
 const BEGINNING_CHARS: usize = 300;
+/// A text of more bytes says more than what its end says.
+const SHORT_BYTES: usize = 120;
 const DEEPEST: usize = 4;
 
 /// What a text says went wrong, if it tells of a failure: of JSON the part that says it, so that what else it echoes does not matter.
@@ -104,7 +129,8 @@ fn failure_of(body: &Map<String, Value>, depth: usize) -> Option<String> {
         return Some(if why.is_boolean() { explained(body) } else { words(why) });
     }
     let has_failed = STATUS.iter().any(|name| body.get(*name).is_some_and(is_bad_status))
-        || ["success", "ok", "succeeded"].iter().any(|name| body.get(*name) == Some(&Value::Bool(false)));
+        || ["success", "ok", "succeeded"].iter().any(|name| body.get(*name) == Some(&Value::Bool(false)))
+        || body.get("code").and_then(Value::as_str).is_some_and(is_bad_code);
     if has_failed {
         return Some(explained(body));
     }
@@ -150,15 +176,27 @@ fn is_bad_status(status: &Value) -> bool {
     }
 }
 
+/// `THROTTLED`, `not_found`, `E_ACCESS_DENIED`.
+fn is_bad_code(code: &str) -> bool {
+    let plain: String = code.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+    CODES.iter().any(|bad| plain.contains(bad))
+}
+
 fn tells_plainly(text: &str) -> bool {
     let start: String = text.trim_start_matches(|letter: char| !letter.is_alphanumeric()).chars().take(BEGINNING_CHARS).collect();
     let lower = start.to_lowercase();
     let begins = |beginning: &&str| {
         // "errors" of a report, and "invalidated" of a cache, are other words.
-        lower.strip_prefix(*beginning).is_some_and(|rest| !rest.starts_with(char::is_alphabetic) || *beginning == "throttl")
+        lower.strip_prefix(*beginning).is_some_and(|rest| !rest.starts_with(char::is_alphabetic) || OPEN_ENDED.contains(beginning))
     };
+    // What permits ("you have permission to") is no failure.
+    let says = |phrase: &&str| {
+        lower.match_indices(*phrase).any(|(at, _)| *phrase != "have permission to" || lower[..at].trim_end().ends_with("not"))
+    };
+    let end = lower.trim_end_matches(|letter: char| !letter.is_alphanumeric());
     BEGINNINGS.iter().any(begins)
-        || PHRASES.iter().any(|phrase| lower.contains(phrase))
+        || (text.len() <= SHORT_BYTES && ENDS.iter().any(|known| end.ends_with(known)))
+        || PHRASES.iter().any(says)
         || start.split(|letter: char| !letter.is_alphanumeric()).any(names_an_exception)
 }
 
@@ -190,6 +228,14 @@ mod tests {
             ("botocore.errorfactory.ResourceNotFoundException: table orders", ""),
             ("Access denied.", ""),
             ("HTTP 503 from upstream", ""),
+            ("The request failed: missing permission dynamodb:Query", ""),
+            ("You do not have permission to read orders", ""),
+            ("Item not found", ""),
+            ("<html><h1>502 Bad Gateway</h1></html>", ""),
+            (r#"{"code":"THROTTLED","detail":"rate exceeded"}"#, "rate exceeded"),
+            (r#"{"result":null,"err":"missing table"}"#, "missing table"),
+            ("Fehler: Tabelle nicht gefunden", ""),
+            ("Ошибка: таблица не найдена", ""),
         ] {
             let found = failure_in(text);
             assert_eq!(found.as_deref(), Some(if why.is_empty() { text } else { why }), "{text}");
@@ -209,6 +255,10 @@ mod tests {
             "Errors last week: none",
             "Invalidated 3 entries",
             "nothing found",
+            "You have permission to read orders",
+            r#"{"code": "DE-4711", "name": "lamp"}"#,
+            "Fehlerfrei geprüft",
+            "Erroll Garner played",
             "Sent. No failure was seen.",
             r#"["Error"]"#,
             "12",

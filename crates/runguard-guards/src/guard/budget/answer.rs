@@ -36,7 +36,7 @@ pub struct Pass {
     pub(super) remaining_credits: Option<f64>,
     pub(super) calls: Option<u32>,
     pub(super) remaining_calls: Option<u32>,
-    pub(super) nearest: Option<Nearest>,
+    pub(super) nearest: Vec<Nearest>,
 }
 
 /// A scope, and how much of its limit is spent.
@@ -46,6 +46,28 @@ pub(super) struct Nearest {
     pub(super) name: String,
     pub(super) percent: f64,
     pub(super) renews_in_seconds: Option<u64>,
+}
+
+impl Nearest {
+    /// In one text, where there are several.
+    fn shown(&self) -> String {
+        let Self { label, name, percent, renews_in_seconds } = self;
+        let renews = renews_in_seconds.map_or_else(|| "-".to_owned(), |seconds| seconds.to_string());
+        format!("{percent} {renews} {label}:{name}")
+    }
+
+    /// What that text says.
+    pub(super) fn read(shown: &str) -> Option<Self> {
+        let (percent, rest) = shown.split_once(' ')?;
+        let (renews, scope) = rest.split_once(' ')?;
+        let (label, name) = scope.split_once(':')?;
+        Some(Self {
+            label: label.to_owned(),
+            name: name.to_owned(),
+            percent: percent.parse().ok()?,
+            renews_in_seconds: renews.parse().ok(),
+        })
+    }
 }
 
 impl Request {
@@ -162,11 +184,16 @@ impl Pass {
         if let Some(left) = self.remaining_credits {
             facts = facts.with("remaining_credits", left);
         }
-        if let Some(Nearest { label, name, percent, renews_in_seconds }) = self.nearest {
+        let mut nearest = self.nearest.into_iter();
+        if let Some(Nearest { label, name, percent, renews_in_seconds }) = nearest.next() {
             facts = facts.with("nearest_scope", label).with_text("nearest_scope_name", name).with("nearest_scope_percent", percent);
             if let Some(seconds) = renews_in_seconds {
                 facts = facts.with("nearest_scope_renews_in_seconds", seconds);
             }
+        }
+        let others: Vec<String> = nearest.map(|other| other.shown()).collect();
+        if !others.is_empty() {
+            facts = facts.with("scopes_passed", others);
         }
         facts
     }

@@ -128,9 +128,9 @@ impl Request {
         }
     }
 
-    /// The scope that another part of its limit is spent of by this, so that none passes a percentage unseen because another is nearer to its
-    /// own; else the one of which most is spent.
-    pub(super) fn nearest(&self, settings: &Settings, before: &[OnPath<'_>], path: &[OnPath<'_>], now: Timestamp) -> Option<Nearest> {
+    /// The scopes that another part of their limit is spent of by this, so that none passes a percentage unseen because another is nearer to
+    /// its own; else the one of which most is spent. What is nearest to its limit stands first.
+    pub(super) fn nearest(&self, settings: &Settings, before: &[OnPath<'_>], path: &[OnPath<'_>], now: Timestamp) -> Vec<Nearest> {
         /// In parts of a limit.
         const PARTS: f64 = 20.0;
         let share = |OnPath { account, limits }: &OnPath<'_>| {
@@ -140,18 +140,22 @@ impl Request {
             usd.into_iter().chain(tokens).max_by(f64::total_cmp)
         };
         let scopes = before.iter().zip(path).skip(self.line()).zip(self.drawn_on(settings));
-        let (_, share, on_path, drawn) = scopes
+        let mut limited: Vec<_> = scopes
             .filter_map(|((before, on_path), drawn)| {
                 let (was, is) = (share(before)?, share(on_path)?);
                 Some(((is * PARTS).floor() > (was * PARTS).floor(), is, on_path, drawn))
             })
-            .max_by(|(left_passed, left, ..), (right_passed, right, ..)| left_passed.cmp(right_passed).then(left.total_cmp(right)))?;
-        Some(Nearest {
+            .collect();
+        limited.sort_by(|(left_passed, left, ..), (right_passed, right, ..)| right_passed.cmp(left_passed).then(right.total_cmp(left)));
+        let passed = limited.iter().take_while(|(has_passed, ..)| *has_passed).count();
+        limited.truncate(passed.max(1));
+        let nearest = limited.into_iter().map(|(_, share, on_path, drawn)| Nearest {
             label: drawn.label.to_owned(),
             name: drawn.name.to_owned(),
             percent: (share * 1000.0).round() / 10.0,
             renews_in_seconds: on_path.account.renews_at().map(|at| now.seconds_until(at)),
-        })
+        });
+        nearest.collect()
     }
 
     /// The most reservations are open so many steps up.

@@ -131,7 +131,7 @@ route!(
     Record,
     "This was spent. It counts, also when it passes the limit. A key without a cost asks for a call: refused, it is not counted.",
     cost_fields![],
-    cost_answers![CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS],
+    cost_answers![CAP, NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED],
     &[Reason::UnknownModel, Reason::CallCapReached, Reason::BudgetExceeded]
 );
 const UNSETTLED: Field = Field::optional(
@@ -157,7 +157,7 @@ route!(
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, KNOWN],
+    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN],
     &[Reason::UnknownModel, Reason::BudgetExceeded]
 );
 route!(
@@ -191,4 +191,9 @@ const NEAREST_NAME: AnswerField = says("nearest_scope_name", AnswerKind::Text, "
 const NEAREST_PERCENT: AnswerField = says("nearest_scope_percent", AnswerKind::Number, "How much of its limit is spent.");
 const NEAREST_RENEWS: AnswerField =
     says("nearest_scope_renews_in_seconds", AnswerKind::Whole, "When its next period begins, if it has one.");
+const PASSED: AnswerField = says(
+    "scopes_passed",
+    AnswerKind::List,
+    "Allowed: the other scopes that have come to another twentieth of their limit with this, each as `85 3600 tenant/day:NAME`: percent, seconds until its next period (- without one), scope and name.",
+);
 const KNOWN: AnswerField = says("known", AnswerKind::Flag, "Whether the reservation was still open.");

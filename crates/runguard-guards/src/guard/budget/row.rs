@@ -140,6 +140,7 @@ struct Said<'a> {
     nearest_scope_name: Cow<'a, str>,
     nearest_scope_percent: Option<f64>,
     nearest_scope_renews_in_seconds: Option<i64>,
+    scopes_passed: Vec<String>,
 }
 
 impl<'a> Said<'a> {
@@ -158,14 +159,20 @@ impl<'a> Said<'a> {
 
 pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
     let (kept, said): (Kept<'a>, Said<'a>) = (logged::read(row.input), logged::read(row.answer));
+    let scope = |label: &str, name: &str| format!("{label} {name}").trim_end().to_owned();
     let nearest = said.nearest_scope_percent.map(|percent| Nearest {
-        scope: format!("{} {}", said.nearest_scope, said.nearest_scope_name).trim_end().to_owned(),
+        scope: scope(&said.nearest_scope, &said.nearest_scope_name),
         percent,
         renews_in_seconds: said.nearest_scope_renews_in_seconds,
     });
+    let others = said.scopes_passed.iter().filter_map(|shown| super::answer::Nearest::read(shown)).map(|other| Nearest {
+        scope: scope(&other.label, &other.name),
+        percent: other.percent,
+        renews_in_seconds: other.renews_in_seconds.and_then(|seconds| seconds.try_into().ok()),
+    });
     let scopes = kept.scopes.iter().filter_map(|scope| read_shown(scope)).filter(|scope| scope.per != "run");
     let spending = Spending {
-        nearest,
+        nearest: nearest.into_iter().chain(others).collect(),
         is_spent: kept.is_spent(),
         asks: matches!(&*kept.act, "reserve" | "check"),
         key: kept.asked_with,

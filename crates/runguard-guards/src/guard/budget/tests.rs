@@ -2,6 +2,7 @@
 
 mod same_books;
 
+use super::answer::Nearest;
 use super::row::{read_shown, shown};
 use super::{CHECK_ROUTE, RECORD_ROUTE, Settings};
 use crate::answer::Value;
@@ -421,6 +422,20 @@ fn a_scope_in_the_log_can_be_read_again() {
         assert_eq!(read_shown(&shown(&scope)), Some(scope));
     }
     assert_eq!(read_shown("team/hour:x"), None);
+}
+
+#[test]
+fn every_scope_that_passes_a_part_of_its_limit_is_told() {
+    let limit = json!({"max_usd": 1});
+    let mut story = with_scopes(json!({"tenant": {"day": limit, "week": limit, "total": {"max_usd": 100}}}));
+    assert!(story.at(0).allows(&*drawing("record", "r", 0.85, json!([{"per": "team", "name": "a: b", "max_usd": 0.9}]))));
+    assert_eq!(story.fact("nearest_scope"), Some("team".into()));
+    let Some(Value::List(others)) = story.fact("scopes_passed") else { panic!("no others") };
+    let read: Vec<_> = others.iter().filter_map(|shown| Nearest::read(shown)).collect();
+    let told: Vec<_> = read.iter().map(|other| (other.label.as_str(), other.percent, other.renews_in_seconds.is_some())).collect();
+    assert_eq!(told, [("tenant/day", 85.0, true), ("tenant/week", 85.0, true)]);
+    assert!(story.at(1).allows(&*drawing("record", "r", 0.01, json!([]))));
+    assert_eq!(story.fact("scopes_passed"), None, "nothing was passed");
 }
 
 #[test]

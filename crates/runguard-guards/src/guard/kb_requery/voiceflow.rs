@@ -51,7 +51,7 @@ pub static CHECK_ROUTE: Route = Route {
         ),
         says("queries_in_window", AnswerKind::Whole, "Cap: queries recorded."),
         says("cap", AnswerKind::Whole, "Cap: queries allowed."),
-        says("best_confidence_seen", AnswerKind::Number, "Cap: the highest confidence seen for the topic."),
+        says("best_confidence_seen", AnswerKind::Number, "Refused for its topic: the highest confidence seen for it."),
         says("prior_confidence", AnswerKind::Number, "Low confidence: the confidence that counted."),
         says("threshold", AnswerKind::Number, "Low confidence: below this no second query."),
     ],
@@ -357,7 +357,7 @@ pub struct Pass {
 #[derive(Debug)]
 pub enum CheckBlock {
     CapReached { topic: Option<Matched>, queries: u32, best: f64 },
-    LowConfidence { topic: Option<Matched>, prior: f64 },
+    LowConfidence { topic: Option<Matched>, prior: f64, best: f64 },
     SessionCapReached { queries: u32 },
 }
 
@@ -400,9 +400,9 @@ impl Decide for CheckRequest {
         let recorded = found.map(|topic| topic.in_window(moment.now, settings.window)).unwrap_or_default();
         let topic = found.map(|topic| Matched { hash: topic.hash.clone(), query: topic.query.clone() });
         let queries = recorded.len() as u32;
+        let best = recorded.iter().map(|query| query.confidence).chain(self.prior_confidence).fold(0.0, f64::max);
         let mut findings = Vec::new();
         if queries >= settings.max_queries {
-            let best = recorded.iter().map(|query| query.confidence).chain(self.prior_confidence).fold(0.0, f64::max);
             let clears_at = falls_below(recorded.iter().map(|query| query.at).collect(), settings.max_queries, settings.window);
             findings.push(Finding::new(
                 Reason::KbQueryCapReached,
@@ -427,7 +427,7 @@ impl Decide for CheckRequest {
                 let clears_at = recorded.iter().map(|query| query.at).max().map(|at| at.plus(settings.window));
                 findings.push(Finding::new(
                     Reason::LowConfidenceReQueryBlocked,
-                    CheckBlock::LowConfidence { topic: topic.clone(), prior },
+                    CheckBlock::LowConfidence { topic: topic.clone(), prior, best },
                     clears_at,
                 ));
             }
@@ -470,8 +470,11 @@ impl Decide for CheckRequest {
                     settings.max_session_queries
                 ),
             ),
-            CheckBlock::LowConfidence { topic, prior } => (
-                self.topic_facts(topic.clone()).with("prior_confidence", *prior).with("threshold", settings.low_confidence),
+            CheckBlock::LowConfidence { topic, prior, best } => (
+                self.topic_facts(topic.clone())
+                    .with("prior_confidence", *prior)
+                    .with("threshold", settings.low_confidence)
+                    .with("best_confidence_seen", *best),
                 format!(
                     "The last answer on this topic had confidence {prior:.2}, below {:.2}: the knowledge base does not cover it, and rephrasing will not help. Use a fallback answer, or hand over to a person.",
                     settings.low_confidence
