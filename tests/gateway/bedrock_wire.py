@@ -97,12 +97,16 @@ def answer(handler: Any, raw: bytes, word: str) -> None:
 
 def stream(handler: Any, events: Iterator[bytes], headers: dict[str, str] | None = None) -> None:
     behaviour = handler.server.provider.behaviour
+    breaking = behaviour.breaking.get(unquote(handler.path.split("/")[2]))
     handler.send_response(200)
     for name, value in {"content-type": "application/vnd.amazon.eventstream", "transfer-encoding": "chunked", **(headers or {})}.items():
         handler.send_header(name, value)
     handler.end_headers()
     try:
         for number, event in enumerate(events):
+            if breaking and number == breaking[0]:
+                handler.write_event(Event(breaking[1], {"message": "scripted"}).encode())
+                break
             if behaviour.breaks_after is not None and number >= behaviour.breaks_after:
                 handler.close_connection = True
                 return

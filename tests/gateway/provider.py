@@ -30,6 +30,8 @@ class Behaviour:
     ignores_bound: bool = False
     # Seconds before an answer in one piece.
     waits: float = 0.0
+    # Seconds before the first piece of a stream.
+    silence: float = 0.0
     # Seconds between two pieces of a stream.
     pause: float = 0.0
     # The stream breaks off behind so many pieces.
@@ -39,6 +41,10 @@ class Behaviour:
     status: int = 200
     # Models that fail, with their status; others answer.
     failing: dict[str, int] = field(default_factory=dict)
+    # Statuses of the next answers, whoever is asked; then it goes on as usual.
+    first: list[int] = field(default_factory=list)
+    # Models whose streams tell of a mistake: behind so many events, of this kind.
+    breaking: dict[str, tuple[int, str]] = field(default_factory=dict)
     # Of answers that are refusals.
     headers: dict[str, str] = field(default_factory=dict)
     # The model's next step: a call of this tool with these arguments, instead of words.
@@ -120,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.startswith("/model/"):
             bedrock_wire.answer(self, raw, WORD)
             return
-        status = behaviour.failing.get(body.get("model"), behaviour.status)
+        status = behaviour.first.pop(0) if behaviour.first else behaviour.failing.get(body.get("model"), behaviour.status)
         if status != 200:
             self._json(status, {"error": {"message": "scripted", "type": "server_error"}}, behaviour.headers)
             return
@@ -185,12 +191,25 @@ class _Handler(BaseHTTPRequestHandler):
         item = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
                 "content": [{"type": "output_text", "text": WORD * write, "annotations": []}]}
         counts = done and self.server.provider.behaviour.counts
+        if self.server.provider.behaviour.call:
+            item = self._response_call()
         return {"id": f"resp_{len(self.server.provider.asked)}", "object": "response", "created_at": 1, "status": status, "model": body["model"],
                 "output": [item] if done else [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
                 "usage": {"input_tokens": read, "output_tokens": write, "total_tokens": read + write} if counts else None}
 
+    def _response_call(self) -> dict[str, Any]:
+        name, arguments = self.server.provider.behaviour.call or ("", {})
+        # The same name each time, as some services have it.
+        return {"type": "function_call", "id": "fc_1", "call_id": "call_0", "name": name, "arguments": json.dumps(arguments), "status": "completed"}
+
     def _response_events(self, body: dict[str, Any], read: int, write: int, why: str) -> Iterator[tuple[str | None, Any]]:
         yield "response.created", {"type": "response.created", "sequence_number": 0, "response": self._response(body, read, write, why, "in_progress")}
+        if self.server.provider.behaviour.call:
+            call = self._response_call()
+            yield "response.output_item.added", {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": {**call, "arguments": ""}}
+            yield "response.output_item.done", {"type": "response.output_item.done", "sequence_number": 2, "output_index": 0, "item": call}
+            yield "response.completed", {"type": "response.completed", "sequence_number": 3, "response": self._response(body, read, write, "stop")}
+            return
         item = {"type": "message", "id": "msg_1", "status": "in_progress", "role": "assistant", "content": []}
         yield "response.output_item.added", {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": item}
         part = {"type": "output_text", "text": "", "annotations": []}
@@ -238,8 +257,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
+        time.sleep(behaviour.silence)
         try:
+            breaking = behaviour.breaking.get(body.get("model"))
             for number, (name, data) in enumerate(events):
+                if breaking and number == breaking[0]:
+                    self.write_event(self._mistake(breaking[1]))
+                    break
                 if behaviour.breaks_after is not None and number >= behaviour.breaks_after:
                     self.close_connection = True
                     return
@@ -251,6 +275,14 @@ class _Handler(BaseHTTPRequestHandler):
             with self.server.provider.lock:
                 self.server.provider.left += 1
             self.close_connection = True
+
+    def _mistake(self, kind: str) -> bytes:
+        """A mistake that is told in a stream, in the words of the interface."""
+        if self.path.endswith("/messages"):
+            return f'event: error\ndata: {json.dumps({"type": "error", "error": {"type": kind, "message": "scripted"}})}\n\n'.encode()
+        if self.path.endswith("/responses"):
+            return f'event: error\ndata: {json.dumps({"type": "error", "code": kind, "message": "scripted", "param": None, "sequence_number": 0})}\n\n'.encode()
+        return f'data: {json.dumps({"error": {"message": "scripted", "type": kind, "code": None, "param": None}})}\n\n'.encode()
 
     def write_event(self, event: bytes) -> None:
         behaviour = self.server.provider.behaviour

@@ -485,3 +485,12 @@ def test_the_sdk_for_javascript_reads_a_stream_that_is_cut(bedrock: Any, provide
     # Under load the client over HTTP/2 ends about one stream in forty a few frames early, without an error.
     ends = [javascript(server, "cut", SONNET)["stopReason"] for _ in range(3)]
     assert "max_tokens" in ends and set(ends) <= {"max_tokens", None}
+
+
+def test_who_has_no_region_is_told_of_the_upstream_that_was_asked(gateway: Any, provider: Any) -> None:
+    keys = {name: value for name, value in ENVIRONMENT.items() if name != "AWS_REGION"}
+    server = gateway(config=f'[gateway.upstreams.claude-eu]\nurl = "{provider.url}"\nspeaks = "bedrock"\n',
+                     environment={**keys, "AWS_REGION": "", "AWS_DEFAULT_REGION": ""})
+    answer = httpx.post(f"{server.url}/claude-eu/model/amazon.nova-lite-v1:0/converse", json={"messages": []})
+    assert (answer.status_code, provider.asked) == (403, [])
+    assert "`gateway.upstreams.claude-eu.region`" in answer.json()["message"]

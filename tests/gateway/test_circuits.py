@@ -199,3 +199,94 @@ def test_bedrock_falls_back_in_its_path(gateway: Any, provider: Any) -> None:
     answer = bedrock.converse(modelId="amazon.nova-pro-v1:0", messages=[{"role": "user", "content": [{"text": "hi"}]}])
     assert answer["ResponseMetadata"]["HTTPHeaders"]["x-runguard-model"] == "amazon.nova-lite-v1:0"
     assert [asked.path for asked in provider.asked] == ["/model/amazon.nova-lite-v1%3A0/converse"]
+
+
+STREAMS = {
+    "chat": ("/openai/v1/chat/completions", CHAT, "server_error"),
+    "responses": ("/openai/v1/responses", CHAT, "rate_limit_exceeded"),
+    "messages": ("/anthropic/v1/messages", MESSAGES, "overloaded_error"),
+}
+
+
+def stream(server: Any, path: str, model: str, **headers: str) -> httpx.Response:
+    return raw(server.url + path, {"model": model, "messages": HELLO, "input": "hi", "max_tokens": 300, "stream": True}, **headers)
+
+
+@pytest.mark.parametrize("interface", STREAMS)
+@pytest.mark.parametrize("behind", [0, 2], ids=["at once", "in the middle"])
+def test_a_mistake_in_a_stream_counts_as_one(gateway: Any, provider: Any, interface: str, behind: int) -> None:
+    server = gateway("--max-usd-per-run", "1", config=THREE)
+    path, model, kind = STREAMS[interface]
+    provider.behaviour = Behaviour(breaking={model: (behind, kind)})
+    direct = stream(provider, path.removeprefix("/openai").removeprefix("/anthropic"), model)
+    for _ in range(3):
+        answer = stream(server, path, model, **{"x-runguard-run": "r"})
+        assert answer.status_code == 200
+        if behind == 0:
+            assert answer.content == direct.content, "as it came"
+    deadline = time.monotonic() + 10
+    while (refused := stream(server, path, model)).status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (refused.status_code, refused.headers["x-runguard-reason"]) == (503, "circuit_just_tripped")
+    told = rows(server, guard="api_circuit", kind="record")
+    assert {row["input"]["status_code"] for row in told} == {{"server_error": 500, "rate_limit_exceeded": 429, "overloaded_error": 529}[kind]}
+    assert reserved(server, "r") == 0
+    if behind == 0:
+        assert spent(server, "r") == 0, "nothing was answered"
+
+
+@pytest.mark.parametrize("interface", STREAMS)
+def test_a_mistake_of_the_callers_in_a_stream_is_none_of_the_providers(gateway: Any, provider: Any, interface: str) -> None:
+    server = gateway(config=THREE + FALLBACK)
+    path, model, _ = STREAMS[interface]
+    provider.behaviour = Behaviour(breaking={model: (0, "invalid_request_error")})
+    for _ in range(4):
+        assert b"invalid_request_error" in stream(server, path, model).content
+    assert (len(provider.asked), circuits(server)) == (4, {})
+
+
+@pytest.mark.parametrize("interface", STREAMS)
+def test_another_answers_for_a_stream_that_begins_with_a_mistake(gateway: Any, provider: Any, interface: str) -> None:
+    server = gateway("--max-usd-per-run", "1", config=THREE + FALLBACK)
+    path, model, kind = STREAMS[interface]
+    provider.behaviour = Behaviour(tokens=100, breaking={model: (0, kind)})
+    answer = stream(server, path, model, **{"x-runguard-run": "r"})
+    assert answer.headers["x-runguard-model"] == {CHAT: "gpt-4o-mini", MESSAGES: "claude-haiku-4-5"}[model]
+    assert b"scripted" not in answer.content and answer.content.count(WORD.encode()) >= 100
+    provider.behaviour = Behaviour(tokens=100, breaking={model: (2, kind)})
+    answer = stream(server, path, model, **{"x-runguard-run": "r"})
+    assert b"scripted" in answer.content, "what has begun is not asked again"
+    assert answer.headers["x-runguard-model"] == model
+
+
+@pytest.mark.parametrize("kind", ["throttlingException", "modelStreamErrorException"])
+def test_exceptions_of_bedrocks_streams_count_and_fall_back(gateway: Any, provider: Any, kind: str) -> None:
+    wanted, other = "amazon.nova-pro-v1:0", "amazon.nova-lite-v1:0"
+    server = gateway(config=THREE + f'[gateway.fallbacks]\n"{wanted}" = ["{other}"]\n', environment=bedrock_wire.ENVIRONMENT)
+    bedrock = boto3.client("bedrock-runtime", endpoint_url=f"{server.url}/bedrock", region_name="us-east-1", aws_access_key_id="a",
+                           aws_secret_access_key="b", config=botocore.config.Config(retries={"total_max_attempts": 1}))
+    provider.behaviour = Behaviour(breaking={wanted: (0, kind)})
+    for _ in range(3):
+        answer = bedrock.converse_stream(modelId=wanted, messages=[{"role": "user", "content": [{"text": "hi"}]}])
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["x-runguard-model"] == other
+        assert "messageStop" in [name for event in answer["stream"] for name in event]
+    assert circuits(server)[f"bedrock/{wanted}"]["recent_failures"] == 3
+    provider.behaviour = Behaviour(breaking={other: (1, kind)})
+    answer = bedrock.converse_stream(modelId=other, messages=[{"role": "user", "content": [{"text": "hi"}]}])
+    with pytest.raises(botocore.exceptions.EventStreamError, match="scripted"):
+        list(answer["stream"])
+    deadline = time.monotonic() + 10
+    while f"bedrock/{other}" not in circuits(server) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert circuits(server)[f"bedrock/{other}"]["recent_failures"] == 1
+
+
+def test_a_provider_that_is_slow_to_begin_is_left_when_the_caller_goes(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    provider.behaviour = Behaviour(tokens=400, silence=60)
+    with pytest.raises(httpx.TimeoutException):
+        httpx.post(f"{server.url}{PATHS['openai']}", json={"model": CHAT, "messages": HELLO, "stream": True}, headers={"x-runguard-run": "r"}, timeout=1)
+    deadline = time.monotonic() + 20
+    while reserved(server, "r") > 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reserved(server, "r") == 0

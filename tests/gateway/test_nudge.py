@@ -41,6 +41,28 @@ def test_a_model_is_told_before_its_run_is_stopped(gateway: Any, provider: Any) 
     assert seen[3] == "identical 3"
 
 
+@pytest.mark.parametrize("fails", [[500], [529, 429]], ids=["once", "twice"])
+def test_a_question_that_is_tried_again_is_told_the_same(gateway: Any, provider: Any, fails: list[int]) -> None:
+    server = gateway(config=NUDGE)
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    client, messages = chat(server, max_retries=3), list(HELLO)
+    seen = []
+    for number in range(4):
+        provider.behaviour.first = list(fails) if number == 3 else []
+        answer = client.chat.completions.with_raw_response.create(model=CHAT, messages=messages)
+        seen.append(answer.headers.get("x-runguard-loop"))
+        message = answer.parse().choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "nothing found"} for call in message.tool_calls]
+    notes = [json.dumps(body["messages"]).count("[RunGuard: ") for body in provider.bodies]
+    assert notes == [0, 0, 0, 1] + [1] * len(fails)
+    assert all(asked.raw == provider.asked[3].raw for asked in provider.asked[3:]), "byte for byte"
+    assert seen[3] == "identical 3"
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.chat.completions.create(model=CHAT, messages=messages)
+    assert refused.value.body["code"] == "run_stalled"
+
+
 def test_nobody_is_told_unasked(gateway: Any, provider: Any) -> None:
     server = gateway()
     provider.behaviour = Behaviour(call=("search", {"query": "rust"}))

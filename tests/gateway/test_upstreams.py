@@ -121,3 +121,36 @@ def test_a_price_of_a_model_without_one_is_a_mistake(gateway: Any, tmp_path: Any
     settings.write_text('[guards.budget]\nunknown_models = { price_as = "nobody-knows-it" }\n')
     checked = run_cli("settings", "check", str(settings))
     assert checked.returncode != 0 and "price_as must be a model that has a price" in checked.stderr + checked.stdout
+
+
+def test_a_providers_key_comes_from_a_file_and_is_taken_over_when_it_changes(gateway: Any, provider: Any, tmp_path: Any) -> None:
+    secret = tmp_path / "openai-key"
+    secret.write_text("sk-from-a-file\n")
+    secret.chmod(0o644)
+    server = gateway(config=f'[gateway.upstreams.openai]\nkey_file = "{secret}"\n', environment={"OPENAI_API_KEY": "sk-of-the-environment"})
+    assert f"chmod 600 {secret}" in server.log(), "others can read it, which is said at the start"
+    client = openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=key_of(server), max_retries=0)
+    client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert provider.asked[-1].headers["authorization"] == "Bearer sk-from-a-file"
+    secret.write_text("")
+    time.sleep(0.6)
+    client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert provider.asked[-1].headers["authorization"] == "Bearer sk-from-a-file", "being written"
+    secret.write_text("sk-made-anew\n")
+    deadline = time.monotonic() + 10
+    while provider.asked[-1].headers["authorization"] != "Bearer sk-made-anew" and time.monotonic() < deadline:
+        client.chat.completions.create(model=CHAT, messages=HELLO)
+    assert provider.asked[-1].headers["authorization"] == "Bearer sk-made-anew"
+    shown = run_cli("settings", "show", "--config", str(server.config_file))
+    assert str(secret) in shown.stdout and shown.returncode == 0, shown.stderr
+    for text in (server.log(), shown.stdout):
+        assert "sk-from-a-file" not in text and "sk-made-anew" not in text
+    assert server.files_containing("sk-from-a-file", "sk-made-anew") == []
+
+
+def test_a_key_file_that_is_not_there_is_said_and_asks_nobody(gateway: Any, provider: Any, tmp_path: Any) -> None:
+    server = gateway(config=f'[gateway.upstreams.openai]\nkey_file = "{tmp_path}/nothing"\n')
+    assert f"{tmp_path}/nothing" in server.log()
+    with pytest.raises(openai.APIStatusError) as refused:
+        openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=key_of(server), max_retries=0).chat.completions.create(model=CHAT, messages=HELLO)
+    assert (refused.value.status_code, refused.value.body["code"], provider.asked) == (503, "no_provider_key", [])

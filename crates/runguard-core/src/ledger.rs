@@ -697,6 +697,16 @@ impl Account {
         self.open.in_force(now).map(|(id, lease)| (id, *lease))
     }
 
+    /// What is taken to have been paid because nobody settled it in its time. It is booked with the next reservation; until then it is
+    /// among what is set aside.
+    pub fn overdue(&self, now: Timestamp) -> Cost {
+        if now < self.open.earliest {
+            return Cost::ZERO;
+        }
+        let overdue = self.open.in_force(now).filter(|(_, lease)| now >= lease.expires);
+        overdue.fold(Cost::ZERO, |sum, (_, lease)| sum.plus(lease.cost))
+    }
+
     /// When the next reservation expires by itself.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let freed = self.open.in_force(now).filter(|(_, lease)| lease.unsettled == Unsettled::Free);

@@ -535,6 +535,20 @@ impl Engine {
         Ok(Circuit { tenant: tenant.to_owned(), endpoint_key: endpoint_key.to_owned(), view })
     }
 
+    /// Notes something for other nodes, for a day; nothing where there are none. What was noted under this name before is replaced.
+    pub async fn note(&self, tenant: &str, name: &str, bytes: &[u8]) {
+        let key = self.store.names().key(Family::Idempotency, tenant, &noted_as(name));
+        if let Err(error) = self.store.note(key, bytes).await {
+            tracing::warn!(%error, "other nodes cannot be told");
+        }
+    }
+
+    /// What a node noted under this name; nothing where none did, or nobody can say it.
+    pub async fn noted(&self, tenant: &str, name: &str) -> Option<Vec<u8>> {
+        let key = self.store.names().key(Family::Idempotency, tenant, &noted_as(name));
+        self.store.noted(key).await.ok().flatten()
+    }
+
     /// Takes over new settings; gives the keys that only a restart takes over.
     pub fn replace_settings(&self, new: Settings) -> Vec<String> {
         let needs_restart = new.changed_since_start(&self.started_with);
@@ -554,6 +568,11 @@ impl Engine {
     fn tell_fingerprints(&self) {
         self.store.tell_fingerprints(Fingerprints { settings: self.settings.load().fingerprint(), keys: self.keys.load().fingerprint() });
     }
+}
+
+/// No caller's key for a repeated request has such a beginning.
+fn noted_as(name: &str) -> String {
+    format!("\0note\0{name}")
 }
 
 /// The shared state is away. What goes on from memory says so; what must not, refuses and leaves no trace but its row.

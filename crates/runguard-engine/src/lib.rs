@@ -10,6 +10,7 @@ pub mod erasure;
 pub mod ids;
 pub mod keys;
 pub mod preview;
+pub mod secret_files;
 pub mod settings;
 pub mod shared;
 pub mod spend;

@@ -80,9 +80,9 @@ impl Refusals {
     }
 }
 
-type Stamp = Option<(SystemTime, u64)>;
+pub(crate) type Stamp = Option<(SystemTime, u64)>;
 
-fn stamp(path: Option<&PathBuf>) -> Stamp {
+pub(crate) fn stamp(path: Option<&Path>) -> Stamp {
     let meta = std::fs::metadata(path?).ok()?;
     Some((meta.modified().ok()?, meta.len()))
 }
@@ -93,7 +93,7 @@ pub fn watch(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, folder:
     let key_file = folder.join(KEY_FILE);
     // Without a file the one that is looked for may still come.
     let file = file.or_else(|| origin.file.clone()).or_else(|| Some(PathBuf::from(DEFAULT_FILE)));
-    let seen = (stamp(file.as_ref()), stamp(Some(&key_file)));
+    let seen = (stamp(file.as_deref()), stamp(Some(&key_file)));
     // A file that was found is meant from then on: one that vanishes is a mistake, and not the wish for all defaults.
     let origin = Origin { file: file.clone(), ..origin };
     follow(engine, origin, file, folder, key_file, seen)
@@ -104,7 +104,7 @@ async fn follow(engine: Arc<Engine>, origin: Origin, file: Option<PathBuf>, fold
     let mut pulse = tokio::time::interval(LOOK_EVERY);
     loop {
         pulse.tick().await;
-        let settings_now = stamp(file.as_ref());
+        let settings_now = stamp(file.as_deref());
         if settings_now != settings_seen {
             settings_seen = settings_now;
             reload_settings(&engine, &origin).await;

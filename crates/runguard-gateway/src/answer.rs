@@ -1,14 +1,17 @@
 //! What an answer used: read from one that came whole, or followed while it streams.
 
+mod ended;
 mod frames;
 
+use self::ended::Reasons;
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted, End};
+use crate::history::{self, OpenCall};
 use crate::members::Members;
 use crate::question::Question;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use runguard_core::prices::{ServiceTier, Usage, usual_tokens};
 use runguard_core::run::Used;
 use runguard_http::events::Event;
@@ -28,6 +31,10 @@ pub(crate) struct Account {
     pub(crate) bytes: u64,
     /// The provider's name for the answer, where questions can refer to it.
     pub(crate) id: Option<String>,
+    /// Calls that the answer asks for, where the next question may tell only what they gave.
+    pub(crate) calls: Vec<OpenCall>,
+    /// Why it ended, in the provider's word.
+    pub(crate) finish: String,
 }
 
 /// Members of answers that are not written by the model.
@@ -103,10 +110,16 @@ pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
     let Ok(answer) = serde_json::from_slice::<Value>(body) else {
         return Account { bytes: body.len() as u64, ..Account::default() };
     };
+    let mut reasons = Reasons::default();
+    match api {
+        Api::Responses => reasons.note_response(&answer),
+        Api::Chat | Api::Completions | Api::Embeddings | Api::Messages | Api::Converse | Api::Invoke(_) => reasons.note(&answer),
+    }
+    let finish = reasons.text();
     if let Api::Invoke(family) = api {
         // Some say it in a part of the answer, some beside their words.
         let usage = usage_of(api, answer.get("usage").unwrap_or(&answer), None).or_else(|| frames::usage_of_headers(headers));
-        return Account { usage, bytes: frames::written_by(family, &answer), ..Account::default() };
+        return Account { usage, bytes: frames::written_by(family, &answer), finish, ..Account::default() };
     }
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let parts = ["choices", "output", "content"].into_iter().filter_map(|name| answer.get(name));
@@ -115,7 +128,22 @@ pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
         usage: answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier"))),
         bytes: parts.map(written).sum(),
         id: text("id").filter(|_| api == Api::Responses).map(str::to_owned),
+        calls: if api == Api::Responses { calls_of(&answer) } else { Vec::new() },
+        finish,
     }
+}
+
+/// The calls that a response asks for.
+fn calls_of(response: &Value) -> Vec<OpenCall> {
+    let id = response.get("id").and_then(Value::as_str).unwrap_or_default();
+    response.get("output").map(|output| history::calls(id, &output.to_string())).unwrap_or_default()
+}
+
+/// The mistake that an event of a stream tells of, as the status that it would have been.
+pub(crate) fn mistake(api: Api, event: &[u8]) -> Option<StatusCode> {
+    let mut meter = Meter::new(api, false);
+    meter.take(event);
+    meter.mistake()
 }
 
 /// What becomes of an event that came from the provider.
@@ -148,6 +176,8 @@ pub(crate) struct Meter {
     metrics: Option<Usage>,
     /// What the prompt usually has, where nobody has counted it.
     prompt_tokens: u64,
+    reasons: Reasons,
+    mistake: Option<StatusCode>,
 }
 
 impl Meter {
@@ -164,6 +194,8 @@ impl Meter {
             events: 0,
             metrics: None,
             prompt_tokens: 0,
+            reasons: Reasons::default(),
+            mistake: None,
         }
     }
 
@@ -174,6 +206,11 @@ impl Meter {
 
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// The mistake that the stream told of, as the status that it would have been.
+    pub(crate) fn mistake(&self) -> Option<StatusCode> {
+        self.mistake
     }
 
     /// Whether certainly more was written than so many tokens: hardly any token has so many bytes.
@@ -189,7 +226,7 @@ impl Meter {
             (Some(usage), Some(metrics)) => Some(Usage { output_tokens: usage.output_tokens.max(metrics.output_tokens), ..usage }),
             (usage, metrics) => usage.or(metrics),
         };
-        Account { usage, ..self.account.clone() }
+        Account { usage, finish: self.reasons.text(), ..self.account.clone() }
     }
 
     /// Takes the next event.
@@ -211,6 +248,7 @@ impl Meter {
             self.not_understood(event);
             return Pass::AsItCame;
         };
+        self.mistake = self.mistake.or_else(|| ended::mistake(&piece));
         match self.api {
             Api::Chat | Api::Completions | Api::Embeddings => self.take_chunk(&piece, &data),
             Api::Messages => self.take_message_event(&piece),
@@ -250,6 +288,7 @@ impl Meter {
                 self.write(part);
             }
         }
+        self.reasons.note(chunk);
         let usage = chunk.get("usage").filter(|usage| usage.is_object());
         self.count(usage);
         if !choices.is_empty() {
@@ -288,7 +327,10 @@ impl Meter {
                 self.write(delta.unwrap_or(&Value::Null));
             }
             Some("content_block_stop") => self.open_block = None,
-            Some("message_delta") => self.count(event.get("usage")),
+            Some("message_delta") => {
+                self.count(event.get("usage"));
+                self.reasons.note(event.get("delta").unwrap_or(&Value::Null));
+            }
             Some("message_stop") => self.is_complete = true,
             Some(_) | None => {}
         }
@@ -303,7 +345,14 @@ impl Meter {
             self.account.id = text("id").or(self.account.id.take());
             self.tier = text("service_tier").or(self.tier.take());
             self.count(response.get("usage"));
+            self.reasons.note_response(response);
             self.latest = response.to_string();
+        }
+        if kind == "response.output_item.done"
+            && let Some(item) = event.get("item")
+        {
+            let id = self.account.id.clone().unwrap_or_default();
+            self.account.calls.extend(history::calls(&id, &json!([item]).to_string()));
         }
         if kind.rsplit('.').next() == Some("delta") {
             self.write(event.get("delta").unwrap_or(&Value::Null));
@@ -342,6 +391,12 @@ impl Meter {
             }
             Api::Converse | Api::Invoke(_) => answers::ending(self.api, End::Length, counted, self.open_block.take()),
         };
+        for (_, event) in &events {
+            for said in [Some(event), event.get("delta"), event.get("messageStop")].into_iter().flatten() {
+                self.reasons.note(said);
+            }
+            self.reasons.note_response(event.get("response").unwrap_or(&Value::Null));
+        }
         on_the_wire(self.api, events, counted)
     }
 

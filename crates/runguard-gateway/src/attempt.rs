@@ -2,15 +2,16 @@
 
 use crate::answer;
 use crate::circuit::{Circuit, Standing, is_unavailable};
+use crate::earlier::Answer;
 use crate::identity::RunName;
 use crate::money::{Guards, NotSetAside, SetAside, Wanted};
 use crate::passing::Passing;
-use crate::pieces;
+use crate::pieces::{self, Events};
 use crate::question::Question;
 use crate::refusal::Refusal;
-use crate::relay::{self, Passed};
+use crate::relay::{self, Passed, ToldLater};
 use crate::upstream::{self, Address, Credentials};
-use crate::{Gateway, MOST_ANSWER_BYTES, OWN_KEY, api::Dialect, owned, refused, with_length, with_run};
+use crate::{Gateway, MOST_ANSWER_BYTES, OWN_KEY, api::Dialect, refused, with_length, with_run};
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
@@ -23,7 +24,7 @@ use runguard_core::run::Used;
 use runguard_engine::settings::Settings;
 use runguard_http::client::causes;
 use runguard_http::reply::Reply;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a provider may add to a prompt that nobody here has seen.
@@ -42,7 +43,9 @@ pub(crate) struct Asking<'a> {
     pub(crate) run: &'a RunName,
     pub(crate) settings: &'a Arc<Settings>,
     /// The answer that the question follows.
-    pub(crate) follows: Option<&'a str>,
+    pub(crate) earlier: Option<&'a Answer>,
+    /// The conversation that the provider keeps.
+    pub(crate) conversation: Option<String>,
     pub(crate) has_left: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -126,7 +129,10 @@ impl Asking<'_> {
             Err(error) => Err((Refusal::bad_request(format!("{error}.")), Outcome::NotSent)),
         };
         let head = sent.as_ref().map(|response| (response.status(), response.headers()));
-        if let Some(circuit) = circuit.as_ref().filter(|_| !matches!(sent, Err((_, Outcome::NotSent)))) {
+        // How a stream begins is not how it goes on: of one that began well the circuit hears later.
+        let is_stream = head
+            .is_ok_and(|(status, headers)| status.is_success() && is_event_stream(self.passing.dialect, headers) && !is_packed(headers));
+        if let Some(circuit) = circuit.as_ref().filter(|_| !is_stream && !matches!(sent, Err((_, Outcome::NotSent)))) {
             circuit.answered(permit.take(), head.ok(), began.elapsed(), self.brings_own_key()).await;
         }
         let response = match sent {
@@ -155,12 +161,58 @@ impl Asking<'_> {
         }
         let status = response.status();
         let when_caller_leaves = self.settings.gateway.when_caller_leaves;
-        let passed = Passed { question, run: self.run.clone(), set_aside, guards, when_caller_leaves, paid_output, shortened };
-        if is_event_stream(self.passing.dialect, response.headers()) && status.is_success() {
-            return Attempt::Answered(relay::stream(Arc::clone(self.gateway), passed, response));
+        let mut passed = Passed {
+            question,
+            run: self.run.clone(),
+            set_aside,
+            guards,
+            when_caller_leaves,
+            paid_output,
+            shortened,
+            circuit: None,
+            conversation: self.conversation.clone(),
+        };
+        if is_stream {
+            let (head, body) = response.into_parts();
+            let mut events = Events::of(passed.question.api, body);
+            let first = tokio::select! {
+                first = events.first() => first,
+                () = self.is_left() => None,
+            };
+            let (took, is_own_key) = (began.elapsed(), self.brings_own_key());
+            // Said before anything was passed on, it is as good as the status that it would have been.
+            if let Some(mistake) = first.and_then(|first| answer::mistake(passed.question.api, &first)) {
+                if let Some(circuit) = &circuit {
+                    circuit.answered(permit.take(), Some((mistake, &head.headers)), took, is_own_key).await;
+                }
+                let reply = self.nothing_answered(passed, head, events).await;
+                return if is_unavailable(mistake) { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) };
+            }
+            let is_told = permit.is_some();
+            if let Some(circuit) = circuit.as_ref().filter(|_| is_told) {
+                circuit.answered(permit.take(), Some((status, &head.headers)), took, is_own_key).await;
+            }
+            passed.circuit = circuit.is_some().then_some(ToldLater { model, took, is_own_key, is_told });
+            return Attempt::Answered(relay::stream(Arc::clone(self.gateway), passed, head, events));
         }
         let reply = self.whole(passed, response).await;
         if is_unavailable(status) { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) }
+    }
+
+    /// Waits until the caller has gone.
+    async fn is_left(&self) {
+        const LOOK_EVERY: Duration = Duration::from_millis(100);
+        while !(self.has_left)() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// A stream that has nothing but a mistake in it, as it came: nothing was answered, so nothing is paid.
+    async fn nothing_answered(&self, passed: Passed, head: http::response::Parts, events: Events) -> Reply {
+        let books = self.gateway.runs.settle(&passed.guards, passed.set_aside, Used::Nothing).await;
+        let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(relay::all_of(events).await)));
+        *reply.headers_mut() = upstream::without_hop(reply.headers());
+        with_run(reply, &passed.run, Some(&books))
     }
 
     /// A refusal as the caller hears it.
@@ -183,9 +235,7 @@ impl Asking<'_> {
     async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
         let mut tokens = question.most_words;
         if question.has_unseen_prompt {
-            let earlier = self.gateway.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-            let earlier = self.follows.and_then(|id| earlier.by_id.get(&owned(&guards.caller, id)));
-            tokens = tokens.saturating_add(earlier.map_or(MOST_UNSEEN_TOKENS, |(_, tokens)| *tokens));
+            tokens = tokens.saturating_add(self.earlier.map_or(MOST_UNSEEN_TOKENS, |earlier| earlier.tokens));
         }
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
         let bytes = tokens.saturating_mul(question.times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
@@ -210,7 +260,7 @@ impl Asking<'_> {
 
     /// An answer that comes in one piece.
     async fn whole(&self, passed: Passed, response: Response<Incoming>) -> Reply {
-        let Passed { question, run, set_aside, mut guards, shortened, paid_output, .. } = passed;
+        let Passed { question, run, set_aside, mut guards, shortened, paid_output, conversation, .. } = passed;
         let (head, body) = response.into_parts();
         let collected = Limited::new(body, MOST_ANSWER_BYTES).collect().await;
         let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
@@ -226,12 +276,13 @@ impl Asking<'_> {
         };
         let account = answer::read(question.api, &head.headers, &body);
         guards.call.answered_by = account.model.as_deref().unwrap_or_default().into();
+        guards.call.finish = account.finish.as_str().into();
         let mut counted = Usage::default();
         let used = if head.status.is_success() { account.used(&question, &mut counted) } else { Used::Nothing };
         let is_estimated = head.status.is_success() && account.usage.is_none_or(|usage| usage.total_tokens() == 0 && account.bytes > 0);
         let books = self.gateway.runs.settle(&guards, set_aside, used).await;
-        if let (Some(id), Some(usage)) = (account.id, account.usage) {
-            self.gateway.remember(&guards.caller, &id, &run.name, usage.total_tokens());
+        if let Some(answer) = Answer::of(&account, run.name.clone()).filter(|_| head.status.is_success()) {
+            self.gateway.remember(&guards, account.id.as_deref(), conversation.as_deref(), answer).await;
         }
         let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(body)));
         *reply.headers_mut() = upstream::without_hop(reply.headers());

@@ -174,13 +174,14 @@ pub(crate) fn credentials<'a>(
     signer: &'a Signer,
     headers: &HeaderMap,
     caller: &Caller,
+    upstream: &str,
     asked: &'a Asked,
 ) -> Result<Credentials<'a>, Refusal> {
     let refused = |problem: String| Refusal::new(StatusCode::FORBIDDEN, "no_provider_key", problem);
     if asked.region.is_none() {
-        let problem =
-            "This gateway does not know which region to ask. Set `gateway.upstreams.bedrock.region`, or AWS_REGION where it is started.";
-        return Err(refused(problem.into()));
+        return Err(refused(format!(
+            "This gateway does not know which region to ask. Set `gateway.upstreams.{upstream}.region`, or AWS_REGION where it is started."
+        )));
     }
     let brings_own = headers.contains_key(&OWN_KEY) || caller.is_anyone();
     if brings_own && door::token(headers).is_some_and(|token| !token.starts_with("rg_")) {

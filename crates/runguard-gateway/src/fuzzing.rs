@@ -40,8 +40,8 @@ fn interface(choice: u8) -> Api {
 pub fn question(choice: u8, body: &[u8]) {
     let api = interface(choice);
     let Ok(members) = Members::read(body) else { return };
-    assert!(history::steps(api, &members).len() <= 200);
-    let _ = identity::run_of(&HeaderMap::new(), api, &members, "key", "2026-11-17", |_| None);
+    assert!(history::steps(api, &members, &[]).len() <= 200);
+    let _ = identity::run_of(&HeaderMap::new(), api, &members, "key", "2026-11-17", None);
     if let Some(told) = history::nudge::append(api, &members, "a \"note\"") {
         assert!(serde_json::from_str::<Value>(&told).is_ok(), "{told}");
         assert!(told.contains(r#"[RunGuard: a \"note\"]"#), "{told}");

@@ -10,7 +10,7 @@ use crate::bedrock::Family;
 use crate::members::{BorrowedText, Members};
 use runguard_core::detect::stall::{Deed, error_fingerprint, result_fingerprint};
 use runguard_core::fingerprint;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -38,8 +38,49 @@ enum Part<'a> {
     User(Cow<'a, str>),
 }
 
-/// The steps of a conversation, oldest first, as the guard takes them.
-pub(crate) fn steps(api: Api, body: &Members<'_>) -> Vec<Value> {
+/// A call that an answer asked for, and that has given nothing yet: by its name at the provider, as the guard takes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OpenCall {
+    pub(crate) id: String,
+    step: Map<String, Value>,
+}
+
+/// The calls that an answer of this name asks for, by its output.
+pub(crate) fn calls(answer: &str, output: &str) -> Vec<OpenCall> {
+    let mut round = String::new();
+    let mut calls = Vec::new();
+    for part in responses(output) {
+        let Part::Called { id, tool, arguments } = part else { continue };
+        // Names of calls may be used again; those of answers are not.
+        let step_id = |args: u64| fingerprint::hex(xxh3_64(&[answer.as_bytes(), id.as_bytes(), &args.to_le_bytes()].join(&b"\0"[..])));
+        if round.is_empty() {
+            round = format!("{answer}\0{id}");
+        }
+        let round = fingerprint::hex(xxh3_64(round.as_bytes()));
+        calls.push(OpenCall { step: called(&tool, arguments, step_id, |_| round), id: id.into_owned() });
+    }
+    calls
+}
+
+/// A call as the guard takes it, without what it gave.
+fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: impl FnOnce(&str) -> String) -> Map<String, Value> {
+    let tool: String = tool.chars().take(128).collect();
+    let (args, does) = (arguments_fingerprint(arguments), deed_of(&tool, arguments).text());
+    let id = id(args);
+    let mut step = Map::new();
+    step.insert("round".into(), round(&id).into());
+    step.insert("id".into(), id.into());
+    step.insert("tool".into(), if tool.trim().is_empty() { "tool".into() } else { tool.into() });
+    step.insert("args".into(), fingerprint::hex(args).into());
+    if !does.is_empty() {
+        step.insert("does".into(), does.into());
+    }
+    step
+}
+
+/// The steps of a conversation, oldest first, as the guard takes them. `earlier`: calls of the answer that it follows, where the provider
+/// keeps what was said.
+pub(crate) fn steps(api: Api, body: &Members<'_>, earlier: &[OpenCall]) -> Vec<Value> {
     let parts = match api {
         Api::Chat | Api::Invoke(Family::Chat | Family::GptOss | Family::Mistral) => body.get("messages").map(chat),
         Api::Messages | Api::Invoke(Family::Anthropic) => body.get("messages").map(messages),
@@ -51,7 +92,7 @@ pub(crate) fn steps(api: Api, body: &Members<'_>) -> Vec<Value> {
             Family::Titan | Family::Llama | Family::Cohere | Family::TitanEmbeddings | Family::CohereEmbeddings | Family::Unknown,
         ) => None,
     };
-    tell(parts.unwrap_or_default())
+    tell(earlier, parts.unwrap_or_default())
 }
 
 /// Text that is null is none: one odd message must not hide the others.
@@ -356,7 +397,7 @@ fn is_framework(text: &str) -> bool {
     FRAMEWORKS.iter().any(|known| word.starts_with(known)) || is_failure(text)
 }
 
-fn tell(parts: Vec<Part<'_>>) -> Vec<Value> {
+fn tell(earlier: &[OpenCall], parts: Vec<Part<'_>>) -> Vec<Value> {
     let mut occurrences: HashMap<u64, u32> = HashMap::new();
     let mut id_of = |words: &[&[u8]]| {
         let name = xxh3_64(&words.join(&b"\0"[..]));
@@ -367,6 +408,10 @@ fn tell(parts: Vec<Part<'_>>) -> Vec<Value> {
     // Calls wait for what they give; one that is still open was not made by the model that is asked now.
     let mut open: HashMap<String, (usize, Map<String, Value>)> = HashMap::new();
     let mut told: Vec<Option<Value>> = Vec::new();
+    for call in earlier {
+        told.push(None);
+        open.insert(call.id.clone(), (told.len() - 1, call.step.clone()));
+    }
     let mut said: Option<Cow<'_, str>> = None;
     let mut round = String::new();
     let mut was_call = false;
@@ -376,21 +421,14 @@ fn tell(parts: Vec<Part<'_>>) -> Vec<Value> {
         was_call = is_call;
         match part {
             Part::Called { id, tool, arguments } => {
-                let tool: String = tool.chars().take(128).collect();
-                let (args, does) = (arguments_fingerprint(arguments), deed_of(&tool, arguments).text());
-                let mut step = Map::new();
-                let step_id = id_of(&[b"call", id.as_bytes(), tool.as_bytes(), &args.to_le_bytes()]);
-                // Known by its first call, not by its place: a conversation may lose its beginning.
-                if begins_round {
-                    round.clone_from(&step_id);
-                }
-                step.insert("id".into(), step_id.into());
-                step.insert("tool".into(), if tool.trim().is_empty() { "tool".into() } else { tool.into() });
-                step.insert("args".into(), fingerprint::hex(args).into());
-                if !does.is_empty() {
-                    step.insert("does".into(), does.into());
-                }
-                step.insert("round".into(), round.clone().into());
+                let step_id = |args: u64| id_of(&[b"call", id.as_bytes(), tool.as_bytes(), &args.to_le_bytes()]);
+                let step = called(&tool, arguments, step_id, |step_id| {
+                    // Known by its first call, not by its place: a conversation may lose its beginning.
+                    if begins_round {
+                        step_id.clone_into(&mut round);
+                    }
+                    round.clone()
+                });
                 told.push(None);
                 open.insert(id.into_owned(), (told.len() - 1, step));
             }
@@ -426,10 +464,10 @@ mod tests {
 
     fn of(api: Api, body: &Value) -> Vec<Value> {
         let text = body.to_string();
-        steps(api, &Members::read(text.as_bytes()).unwrap())
+        steps(api, &Members::read(text.as_bytes()).unwrap(), &[])
     }
 
-    fn calls(steps: &[Value]) -> Vec<(&str, bool)> {
+    fn calls_of(steps: &[Value]) -> Vec<(&str, bool)> {
         steps.iter().filter_map(|step| Some((step.get("tool")?.as_str()?, step.get("error").is_some()))).collect()
     }
 
@@ -465,7 +503,7 @@ mod tests {
                 {"type": "function_call_output", "call_id": "c1", "output": "nothing found"},
                 {"type": "function_call_output", "call_id": "c2", "output": "Error: no such file"}]}),
         );
-        assert_eq!(calls(&chat), [("search", false), ("read", true)]);
+        assert_eq!(calls_of(&chat), [("search", false), ("read", true)]);
         assert_eq!(chat, messages);
         assert_eq!(chat, responses);
         assert_eq!(chat[0]["user"], json!(true));
@@ -486,6 +524,26 @@ mod tests {
         let reused = conversation(&["call_0", "call_0", "call_0"]);
         let ids: std::collections::BTreeSet<&str> = reused.iter().map(|step| step["id"].as_str().unwrap()).collect();
         assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
+    fn what_the_provider_keeps_is_put_together_from_answers_and_what_their_calls_gave() {
+        let output = json!([{"type": "reasoning"}, {"type": "function_call", "call_id": "call_0", "name": "search", "arguments": "{\"q\":\"a\"}"},
+            {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"}]);
+        let next = json!({"previous_response_id": "resp_1", "input": [
+            {"type": "function_call_output", "call_id": "call_1", "output": "Error: gone"},
+            {"type": "function_call_output", "call_id": "call_0", "output": "nothing found"}]});
+        let of_answer = |id: &str| {
+            let text = next.to_string();
+            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), &calls(id, &output.to_string()))
+        };
+        let (first, second) = (of_answer("resp_1"), of_answer("resp_2"));
+        assert_eq!(calls_of(&first), [("search", false), ("read", true)]);
+        assert_eq!(first[0]["round"], first[1]["round"], "side by side");
+        assert_eq!(first, of_answer("resp_1"), "tried again it is the same step");
+        assert_eq!((&first[0]["args"], &first[0]["result"]), (&second[0]["args"], &second[0]["result"]));
+        assert_ne!(first[0]["id"], second[0]["id"], "services use the names of calls again");
+        assert_eq!(of(Api::Responses, &next), Vec::<Value>::new(), "of an answer that nobody here has seen");
     }
 
     #[test]
@@ -512,20 +570,20 @@ mod tests {
             Vec::<Value>::new()
         );
         for odd in [json!({"messages": 7}), json!({"messages": [[], 1]}), json!({"messages": [{"role": "tool"}]}), json!({})] {
-            assert_eq!(calls(&of(Api::Chat, &odd)), []);
-            assert_eq!(calls(&of(Api::Messages, &odd)), []);
+            assert_eq!(calls_of(&of(Api::Chat, &odd)), []);
+            assert_eq!(calls_of(&of(Api::Messages, &odd)), []);
         }
-        assert_eq!(calls(&of(Api::Responses, &json!({"input": [1, {"type": "reasoning"}]}))), []);
+        assert_eq!(calls_of(&of(Api::Responses, &json!({"input": [1, {"type": "reasoning"}]}))), []);
         let odd = json!({"messages": [{"role": null}, {"id": null, "role": "user", "content": 3},
             {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": null}]});
-        assert_eq!(calls(&of(Api::Chat, &odd)), [("f", false)], "one odd message hides no other");
+        assert_eq!(calls_of(&of(Api::Chat, &odd)), [("f", false)], "one odd message hides no other");
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_breaks_the_reading(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,80}") {
             for read in [chat, messages, responses, converse] {
-                tell(read(&text));
+                tell(&[], read(&text));
             }
             text_of(&text);
             arguments_fingerprint(&text);

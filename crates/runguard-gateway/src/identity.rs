@@ -43,15 +43,8 @@ pub(crate) struct RunName {
 /// Names of members of `metadata` that say which conversation it is.
 const OF_CONVERSATION: [&str; 6] = ["run_id", "session_id", "thread_id", "conversation_id", "trace_id", "task_id"];
 
-/// The run of a question. `earlier` knows the runs of answers that a question can refer to.
-pub(crate) fn run_of(
-    headers: &HeaderMap,
-    api: Api,
-    body: &Members<'_>,
-    key: &str,
-    today: &str,
-    earlier: impl Fn(&str) -> Option<String>,
-) -> RunName {
+/// The run of a question. `earlier`: the run of the answer that it refers to.
+pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &str, today: &str, earlier: Option<&str>) -> RunName {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty());
     let said = |name: &'static str| body.text(name).ok().flatten().filter(|text| !text.trim().is_empty());
     let under_key = |name: &str| if key.is_empty() { short_id(name).into_owned() } else { short_id(&format!("{key}/{name}")).into_owned() };
@@ -63,8 +56,8 @@ pub(crate) fn run_of(
         return RunName { name: under_key(&name), found_by: FoundBy::ClaudeCode };
     }
     // A name that is ours already.
-    if let Some(name) = said("previous_response_id").and_then(|id| earlier(&id)) {
-        return RunName { name, found_by: FoundBy::EarlierResponse };
+    if let Some(name) = earlier {
+        return RunName { name: name.to_owned(), found_by: FoundBy::EarlierResponse };
     }
     let metadata: Value = body
         .get("metadata")
@@ -95,7 +88,7 @@ pub(crate) fn run_of(
 }
 
 /// The conversation that the provider keeps: its id, or an object with it.
-fn conversation(member: &str) -> Option<String> {
+pub(crate) fn conversation(member: &str) -> Option<String> {
     match serde_json::from_str(member).ok()? {
         Value::String(id) => Some(id),
         Value::Object(fields) => fields.get("id").and_then(Value::as_str).map(str::to_owned),
@@ -157,7 +150,8 @@ mod tests {
             map.insert(*name, value.parse().unwrap());
         }
         let text = body.to_string();
-        run_of(&map, api, &Members::read(text.as_bytes()).unwrap(), key, "2026-11-16", |id| (id == "resp_1").then(|| "known".to_owned()))
+        let earlier = body.get("previous_response_id").map(|_| "known");
+        run_of(&map, api, &Members::read(text.as_bytes()).unwrap(), key, "2026-11-16", earlier)
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod api;
 mod attempt;
 mod bedrock;
 mod circuit;
+mod earlier;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod history;
@@ -27,6 +28,7 @@ pub use self::passing::{Passing, find};
 
 use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
+use crate::earlier::Answers;
 use crate::identity::RunName;
 use crate::members::{BadBody, Members};
 use crate::money::{Books, Guards, Runs};
@@ -39,21 +41,19 @@ use http::{HeaderMap, Request, StatusCode};
 use runguard_core::Reason;
 use runguard_core::calendar::Zone;
 use runguard_engine::clock::NOW_HEADER;
-use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings};
+use runguard_engine::secret_files::SecretFiles;
+use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
 use runguard_engine::telemetry::TraceContext;
 use runguard_engine::{Caller, Engine, Role};
 use runguard_guards::input::PassedCall;
 use runguard_http::reply::Reply;
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// The longest answer that is read as a whole.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// Answers whose run is remembered, for questions that refer to them.
-const MOST_EARLIER: usize = 100_000;
 
 /// The header that carries a key of ours beside one of the provider's.
 static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
@@ -62,28 +62,9 @@ static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
 #[derive(Debug, Default)]
 pub struct Gateway {
     runs: Runs,
-    earlier: Mutex<Earlier>,
+    answers: Mutex<Answers>,
+    keys: SecretFiles,
     aws: bedrock::Signer,
-}
-
-/// The latest answers that questions can refer to: their run, and the tokens of the conversation.
-#[derive(Debug, Default)]
-struct Earlier {
-    by_id: HashMap<String, (String, u64)>,
-    order: VecDeque<String>,
-}
-
-impl Earlier {
-    fn remember(&mut self, id: String, run: String, tokens: u64) {
-        if self.by_id.insert(id.clone(), (run, tokens)).is_none() {
-            self.order.push_back(id);
-        }
-        if self.order.len() > MOST_EARLIER
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.by_id.remove(&oldest);
-        }
-    }
 }
 
 /// The key of ours that a request to a provider carries, wherever it stands.
@@ -99,6 +80,22 @@ fn pays_itself(headers: &HeaderMap, caller: &Caller) -> bool {
 }
 
 impl Gateway {
+    /// Reads the keys of the providers that stand in files, so that what is wrong with them is said at the start.
+    pub fn look_at_keys(&self, settings: &GatewaySettings) {
+        for upstream in settings.upstreams.values().filter(|_| settings.enabled) {
+            drop(self.key_of(upstream));
+        }
+    }
+
+    /// The key that the operator pays an upstream with.
+    fn key_of(&self, upstream: &Upstream) -> Option<String> {
+        if !upstream.key_file.is_empty() {
+            return self.keys.get(&upstream.key_file);
+        }
+        let key = std::env::var(&upstream.key_env).ok().filter(|_| !upstream.key_env.is_empty())?;
+        Some(key.trim().to_owned()).filter(|key| !key.is_empty())
+    }
+
     /// Whose key pays: the operator's where the caller came with one of ours in its place.
     fn credentials<'a>(
         &'a self,
@@ -108,23 +105,22 @@ impl Gateway {
         settings: &'a GatewaySettings,
     ) -> Result<Credentials<'a>, Refusal> {
         if let Address::Bedrock(asked) = &passing.address {
-            return bedrock::credentials(&self.aws, headers, caller, asked);
+            return bedrock::credentials(&self.aws, headers, caller, &passing.upstream, asked);
         }
         if pays_itself(headers, caller) {
             return Ok(Credentials::Callers);
         }
         let upstream = settings.upstreams.get(&passing.upstream);
-        let key = upstream.filter(|upstream| !upstream.key_env.is_empty()).and_then(|upstream| std::env::var(&upstream.key_env).ok());
-        match (upstream, key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty())) {
+        match (upstream, upstream.and_then(|upstream| self.key_of(upstream))) {
             (Some(upstream), Some(key)) => Ok(Credentials::Ours { key, header: &upstream.key_header }),
             // One that stands on this machine may want none.
-            (Some(upstream), None) if upstream.key_env.is_empty() => Ok(Credentials::Callers),
+            (Some(upstream), None) if upstream.key_env.is_empty() && upstream.key_file.is_empty() => Ok(Credentials::Callers),
             (_, _) => Err(Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_provider_key",
                 format!(
-                    "This gateway has no key for the provider. Put it into the environment variable that `gateway.upstreams.{}.key_env` names, or send your own in the usual header and RunGuard's in `x-runguard-key`.",
-                    passing.upstream
+                    "This gateway has no key for the provider. Put it into the environment variable that `gateway.upstreams.{name}.key_env` names or the file that `gateway.upstreams.{name}.key_file` does, or send your own in the usual header and RunGuard's in `x-runguard-key`.",
+                    name = passing.upstream
                 ),
             )),
         }
@@ -204,19 +200,24 @@ impl Gateway {
             None => question::model_of(&members).map_err(unreadable)?.into_owned(),
         };
         let mut question = reading.question(&guards, &passing.address, &model, &members).map_err(unreadable)?;
-        let earlier = |id: &str| {
-            self.earlier.lock().unwrap_or_else(PoisonError::into_inner).by_id.get(&owned(caller, id)).map(|(run, _)| run.clone())
+        let text = |name| members.text(name).ok().flatten().map(Cow::into_owned);
+        let conversation = members.get("conversation").and_then(identity::conversation).filter(|_| api == Api::Responses);
+        // Answers have names of their own; a conversation has one as long as it lasts.
+        let follows = text("previous_response_id").filter(|_| api == Api::Responses).or_else(|| conversation.clone());
+        let earlier = match &follows {
+            Some(name) => self.answer_of(&guards, name).await,
+            None => None,
         };
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
-        let run = identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, earlier);
+        let earlier_run = earlier.as_ref().map(|earlier| earlier.run.as_str());
+        let run = identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, earlier_run);
         guards.call = PassedCall {
             upstream: passing.upstream.as_str().into(),
             found_by: run.found_by.name().into(),
             operation: api.operation().into(),
             ..PassedCall::default()
         };
-        let follows = members.text("previous_response_id").ok().flatten().map(Cow::into_owned);
-        let steps = history::steps(api, &members);
+        let steps = history::steps(api, &members, earlier.as_ref().map_or(&[], |earlier| &earlier.calls));
         drop(members);
         let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
         let asking = Asking {
@@ -226,10 +227,11 @@ impl Gateway {
             credentials: &credentials,
             run: &run,
             settings: &settings,
-            follows: follows.as_deref(),
+            earlier: earlier.as_deref(),
+            conversation,
             has_left,
         };
-        let circles = match follow(&guards, &run, &question, steps).await {
+        let circles = match follow(&guards, &run, &question, steps, follows.is_none()).await {
             Ok(circles) => circles,
             Err(refusal) => return Ok(asking.refuse(refusal, &question)),
         };
@@ -246,10 +248,6 @@ impl Gateway {
             Some(circles) => circles.said_in(reply),
             None => reply,
         })
-    }
-
-    fn remember(&self, caller: &Caller, id: &str, run: &str, tokens: u64) {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).remember(owned(caller, id), run.to_owned(), tokens);
     }
 }
 
@@ -370,8 +368,14 @@ impl Circles {
 }
 
 /// Tells the guard what the run did, and hears whether it gets anywhere.
-async fn follow(guards: &Guards, run: &RunName, question: &Question, steps: Vec<serde_json::Value>) -> Result<Option<Circles>, Refusal> {
-    let asked = serde_json::json!({"session_id": run.name, "model": question.model, "steps": steps, "whole": true});
+async fn follow(
+    guards: &Guards,
+    run: &RunName,
+    question: &Question,
+    steps: Vec<serde_json::Value>,
+    is_whole: bool,
+) -> Result<Option<Circles>, Refusal> {
+    let asked = serde_json::json!({"session_id": run.name, "model": question.model, "steps": steps, "whole": is_whole});
     // Nobody who is away stops a run: money has a guard of its own.
     let answer = guards.ask("/guard/agent-run", &asked.to_string()).await;
     let Some(answer) = answer.and_then(|answer| serde_json::from_str::<serde_json::Value>(&answer).ok()) else { return Ok(None) };

@@ -2,11 +2,20 @@
 
 use crate::api::{Api, Dialect};
 use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use runguard_http::aws::frames;
-use runguard_http::events::Splitter;
+use runguard_http::events::{Event, Splitter};
+use std::collections::VecDeque;
+use std::time::Duration;
 
 /// What a stream of frames says it is.
 pub(crate) const FRAMES: &str = "application/vnd.amazon.eventstream";
+
+/// How long a provider may be silent in the middle of an answer.
+const IDLE: Duration = Duration::from_secs(600);
+/// How long signs of life are held back for the first event: whoever waits may want to see them.
+const SIGNS_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// One frame is at most this long.
 const MOST_FRAME_BYTES: usize = 8 * 1024 * 1024;
@@ -57,6 +66,88 @@ impl Pieces {
             Self::Frames(buffer) => buffer.split().freeze(),
         }
     }
+}
+
+/// What a stream has come to.
+#[derive(Debug)]
+pub(crate) enum Came {
+    Event(Bytes),
+    /// Behind the last whole event, before the end.
+    Rest(Bytes),
+    End,
+    /// It is silent for too long, or was never one.
+    Broken,
+}
+
+/// An answer that streams, event by event.
+#[derive(Debug)]
+pub(crate) struct Events {
+    body: Incoming,
+    pieces: Pieces,
+    /// What was looked at, and not taken.
+    looked_at: VecDeque<Came>,
+    has_ended: bool,
+}
+
+impl Events {
+    pub(crate) fn of(api: Api, body: Incoming) -> Self {
+        Self { body, pieces: Pieces::of(api), looked_at: VecDeque::new(), has_ended: false }
+    }
+
+    /// What comes next. Whoever does not wait for it loses nothing.
+    pub(crate) async fn next(&mut self) -> Came {
+        match self.looked_at.pop_front() {
+            Some(came) => came,
+            None => self.read().await,
+        }
+    }
+
+    async fn read(&mut self) -> Came {
+        loop {
+            match self.pieces.next() {
+                Some(Ok(event)) => return Came::Event(event),
+                Some(Err(Unreadable)) => return Came::Broken,
+                None if self.has_ended => {
+                    let rest = self.pieces.take_rest();
+                    return if rest.is_empty() { Came::End } else { Came::Rest(rest) };
+                }
+                None => {}
+            }
+            let frame = match tokio::time::timeout(IDLE, self.body.frame()).await {
+                Ok(None) => {
+                    self.has_ended = true;
+                    continue;
+                }
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(_))) | Err(_) => return Came::Broken,
+            };
+            if self.pieces.push(&frame.into_data().unwrap_or_default()).is_err() {
+                return Came::Broken;
+            }
+        }
+    }
+
+    /// The first event that says something, which stays to be taken; nothing where none comes, or only signs of life do for a while.
+    pub(crate) async fn first(&mut self) -> Option<Bytes> {
+        loop {
+            let wait = if self.looked_at.is_empty() { IDLE } else { SIGNS_OF_LIFE };
+            let came = tokio::time::timeout(wait, self.read()).await.ok()?;
+            let first = match &came {
+                Came::Event(event) if is_sign_of_life(event) => None,
+                Came::Event(event) => Some(Some(event.clone())),
+                Came::Rest(_) | Came::End | Came::Broken => Some(None),
+            };
+            self.looked_at.push_back(came);
+            if let Some(first) = first {
+                return first;
+            }
+        }
+    }
+}
+
+/// Whether an event only keeps the connection alive.
+fn is_sign_of_life(event: &[u8]) -> bool {
+    event.starts_with(b":") && Event::read(event).is_none() || event.starts_with(b"event: ping")
 }
 
 #[cfg(test)]

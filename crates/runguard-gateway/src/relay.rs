@@ -4,9 +4,11 @@ use crate::answer::{Meter, Pass, on_the_wire};
 use crate::api::{Api, Dialect};
 use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted};
+use crate::circuit::Circuit;
+use crate::earlier::Answer;
 use crate::identity::RunName;
 use crate::money::{Guards, SetAside};
-use crate::pieces::{FRAMES, Pieces};
+use crate::pieces::{Came, Events, FRAMES};
 use crate::question::Question;
 use crate::refusal::Refusal;
 use crate::{Gateway, upstream, with_length, with_run};
@@ -14,8 +16,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::poll_fn;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Either};
+use http::response::Parts;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use runguard_core::prices::Usage;
 use runguard_core::run::Used;
@@ -28,8 +31,6 @@ use tokio::sync::mpsc;
 
 /// Events that wait for a slow caller.
 const WAITING: usize = 16;
-/// How long a provider may be silent in the middle of an answer.
-const IDLE: Duration = Duration::from_secs(600);
 /// How long the rest of an answer is read for nobody.
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -45,6 +46,22 @@ pub(crate) struct Passed {
     pub(crate) paid_output: Option<u64>,
     /// The same, where it is shorter than was asked for.
     pub(crate) shortened: Option<u64>,
+    /// What the circuit is told once a stream is over.
+    pub(crate) circuit: Option<ToldLater>,
+    /// The conversation that the provider keeps, where the question names one.
+    pub(crate) conversation: Option<String>,
+}
+
+/// How a stream ends says more of a provider than how it begins.
+#[derive(Debug)]
+pub(crate) struct ToldLater {
+    /// What the provider calls the model.
+    pub(crate) model: String,
+    /// To its first event.
+    pub(crate) took: Duration,
+    pub(crate) is_own_key: bool,
+    /// That it began well: a call that tests a circuit is waited for.
+    pub(crate) is_told: bool,
 }
 
 /// What costs nothing passes as it is.
@@ -66,30 +83,46 @@ enum Ended {
     CallerLeft,
 }
 
+/// What a provider said in place of an answer, to its end or nearly so.
+pub(crate) async fn all_of(mut events: Events) -> Bytes {
+    const MOST_BYTES: usize = 64 * 1024;
+    const MOST_TIME: Duration = Duration::from_secs(5);
+    let mut said = Vec::new();
+    let reading = async {
+        while let Came::Event(bytes) | Came::Rest(bytes) = events.next().await {
+            said.extend_from_slice(&bytes);
+            if said.len() > MOST_BYTES {
+                break;
+            }
+        }
+    };
+    // What has come by then is what it said.
+    let _ = tokio::time::timeout(MOST_TIME, reading).await;
+    said.into()
+}
+
 /// Passes a stream on, event by event.
-pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, response: Response<Incoming>) -> Reply {
-    let (head, body) = response.into_parts();
+pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events: Events) -> Reply {
     let (send, mut pieces) = mpsc::channel::<Result<Bytes, std::io::Error>>(WAITING);
     let mut reply: Reply = Response::from_parts(head, Either::Right(Body::from_stream(poll_fn(move |context| pieces.poll_recv(context)))));
     *reply.headers_mut() = upstream::without_hop(reply.headers());
     let reply = with_run(with_length(reply, passed.shortened, false), &passed.run, Some(&passed.set_aside.books));
-    tokio::spawn(follow(gateway, passed, body, send));
+    tokio::spawn(follow(gateway, passed, events, send));
     reply
 }
 
-async fn follow(gateway: Arc<Gateway>, passed: Passed, body: Incoming, send: mpsc::Sender<Result<Bytes, std::io::Error>>) {
-    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, .. } = passed;
+async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send: mpsc::Sender<Result<Bytes, std::io::Error>>) {
+    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, conversation, .. } = passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
     let most = paid_output.map(|output| output.saturating_mul(question.choices));
-    let mut splitter = Pieces::of(question.api);
-    let ended = match pass_on(body, &mut splitter, &mut meter, most, &send).await {
-        (Ended::CallerLeft, Some(body)) if when_caller_leaves == WhenCallerLeaves::Drain => {
-            drain(body, &mut splitter, &mut meter, most).await
-        }
-        (ended, _) => ended,
+    let ended = match pass_on(&mut events, &mut meter, most, &send).await {
+        Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most).await,
+        ended => ended,
     };
+    drop(events);
     let account = meter.account();
     guards.call.answered_by = account.model.as_deref().unwrap_or_default().into();
+    guards.call.finish = account.finish.as_str().into();
     let mut counted = Usage::default();
     let usage = account.usage.unwrap_or_else(|| Usage::new(question.prompt.usual_tokens(), 0));
     let used = match ended {
@@ -99,76 +132,66 @@ async fn follow(gateway: Arc<Gateway>, passed: Passed, body: Incoming, send: mps
         }
     };
     gateway.runs.settle(&guards, set_aside, used).await;
-    if let (Some(id), Some(usage)) = (account.id, account.usage) {
-        gateway.remember(&guards.caller, &id, &run.name, usage.total_tokens());
+    if let Some(answer) = Answer::of(&account, run.name.clone()) {
+        gateway.remember(&guards, account.id.as_deref(), conversation.as_deref(), answer).await;
+    }
+    if let Some(told) = circuit.filter(|told| !told.is_told || meter.mistake().is_some()) {
+        let circuit = Circuit::new(&guards, &guards.call.upstream, &told.model, &run.name);
+        let (status, headers) = (meter.mistake().unwrap_or(StatusCode::OK), HeaderMap::new());
+        circuit.answered(None, Some((status, &headers)), told.took, told.is_own_key).await;
     }
     if ended == Ended::Broken {
         let _ = send.send(Err(std::io::Error::other("the provider's answer broke off"))).await;
     }
 }
 
-/// Passes events on until one side ends it. The body is given back where the provider would go on.
-async fn pass_on(
-    mut body: Incoming,
-    splitter: &mut Pieces,
-    meter: &mut Meter,
-    most: Option<u64>,
-    send: &mpsc::Sender<Result<Bytes, std::io::Error>>,
-) -> (Ended, Option<Incoming>) {
+/// Passes events on until one side ends it.
+async fn pass_on(events: &mut Events, meter: &mut Meter, most: Option<u64>, send: &mpsc::Sender<Result<Bytes, std::io::Error>>) -> Ended {
     loop {
-        let frame = tokio::select! {
-            frame = tokio::time::timeout(IDLE, body.frame()) => frame,
-            () = send.closed() => return (Ended::CallerLeft, Some(body)),
+        let came = tokio::select! {
+            came = events.next() => came,
+            () = send.closed() => return Ended::CallerLeft,
         };
-        let data = match frame {
-            Ok(None) => break,
-            Err(_) | Ok(Some(Err(_))) => return (Ended::Broken, None),
-            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        let event = match came {
+            Came::Event(event) => event,
+            Came::Rest(rest) => {
+                meter.take(&rest);
+                let _ = send.send(Ok(rest)).await;
+                continue;
+            }
+            Came::End => return Ended::ByProvider,
+            Came::Broken => return Ended::Broken,
         };
-        if splitter.push(&data).is_err() {
-            return (Ended::Broken, None);
+        let passed = match meter.take(&event) {
+            Pass::AsItCame => event,
+            Pass::Instead(event) => event,
+            Pass::Nothing => continue,
+        };
+        if most.is_some_and(|most| meter.is_beyond(most)) {
+            let _ = send.send(Ok(meter.cut())).await;
+            return Ended::Cut;
         }
-        while let Some(event) = splitter.next() {
-            let Ok(event) = event else { return (Ended::Broken, None) };
-            let passed = match meter.take(&event) {
-                Pass::AsItCame => event,
-                Pass::Instead(event) => event,
-                Pass::Nothing => continue,
-            };
-            if most.is_some_and(|most| meter.is_beyond(most)) {
-                let _ = send.send(Ok(meter.cut())).await;
-                return (Ended::Cut, None);
-            }
-            if send.send(Ok(passed)).await.is_err() {
-                return (Ended::CallerLeft, Some(body));
-            }
+        if send.send(Ok(passed)).await.is_err() {
+            return Ended::CallerLeft;
         }
     }
-    let rest = splitter.take_rest();
-    if !rest.is_empty() {
-        meter.take(&rest);
-        let _ = send.send(Ok(rest)).await;
-    }
-    (Ended::ByProvider, None)
 }
 
 /// Reads an answer to its end for what it says of its cost.
-async fn drain(mut body: Incoming, splitter: &mut Pieces, meter: &mut Meter, most: Option<u64>) -> Ended {
+async fn drain(events: &mut Events, meter: &mut Meter, most: Option<u64>) -> Ended {
     let reading = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            if splitter.push(&frame.into_data().unwrap_or_default()).is_err() {
-                return Ended::Broken;
-            }
-            while let Some(event) = splitter.next() {
-                let Ok(event) = event else { return Ended::Broken };
-                meter.take(&event);
+        loop {
+            match events.next().await {
+                Came::Event(bytes) | Came::Rest(bytes) => {
+                    meter.take(&bytes);
+                }
+                Came::End => return Ended::ByProvider,
+                Came::Broken => return Ended::Broken,
             }
             if most.is_some_and(|most| meter.is_beyond(most)) {
                 return Ended::Cut;
             }
         }
-        meter.take(&splitter.take_rest());
-        Ended::ByProvider
     };
     tokio::time::timeout(DRAIN, reading).await.unwrap_or(Ended::CallerLeft)
 }

@@ -211,7 +211,7 @@ pub struct PassedCall {
     /// What was asked for: `chat`, `embeddings`.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub operation: Box<str>,
-    /// Why the answer ended, in the provider's word.
+    /// Why the answer ended, in the provider's word; of several, each, with commas.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub finish: Box<str>,
     /// From the question to the end of the answer.

@@ -45,10 +45,12 @@ pub(crate) type SharedEngine = Arc<Engine>;
 impl App {
     pub(crate) fn new(engine: SharedEngine, openness: Openness, stopping: watch::Receiver<bool>) -> Self {
         let server = &engine.started_with.server;
+        let gateway = Arc::<Gateway>::default();
+        gateway.look_at_keys(&engine.started_with.gateway);
         let limits = StreamLimits { overall: server.max_streams as usize, per_key: server.max_streams_per_key as usize };
         Self {
             streams: Streams::new(limits),
-            gateway: Arc::default(),
+            gateway,
             engine,
             metrics: Metrics::new(),
             openness,

@@ -626,6 +626,15 @@ impl Cluster {
         Ok(None)
     }
 
+    /// What is under a key that was claimed.
+    pub async fn noted(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
+        if self.inner.health.is_away() {
+            return Ok(None);
+        }
+        let found = self.inner.load(&[claim_of(key)]).await?;
+        Ok(found.into_iter().flatten().next().map(|(_, state)| state))
+    }
+
     pub async fn states(&self, tenant: &str, session: &str) -> Result<Vec<SlotState>, StoreError> {
         let inner = &self.inner;
         inner.caught_up(CATCH_UP).await;

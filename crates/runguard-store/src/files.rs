@@ -124,19 +124,35 @@ fn make_files_private(folder: &Path) -> io::Result<()> {
 /// Says so when others can look into a folder: the files in it are private, their names and sizes are not, and who may write there
 /// may put others in their place.
 fn warn_of_others(folder: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = fs::metadata(folder) {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = metadata.permissions().mode() & 0o777;
-        if mode & OTHERS != 0 {
-            let (folder, mode) = (folder.display(), format!("{mode:04o}"));
-            tracing::warn!(
-                %folder,
-                mode,
-                "others can look into the data folder, or write there; its files are private, the folder is not: run `chmod 700 {folder}`"
-            );
-        }
+    if let Some(mode) = mode_for_others(folder) {
+        let folder = folder.display();
+        tracing::warn!(
+            %folder,
+            mode,
+            "others can look into the data folder, or write there; its files are private, the folder is not: run `chmod 700 {folder}`"
+        );
     }
+}
+
+/// Says so when others can read a file with a secret in it. It is not ours, so it stays as it is.
+pub fn warn_of_readers(file: &Path) {
+    if let Some(mode) = mode_for_others(file) {
+        let file = file.display();
+        tracing::warn!(%file, mode, "others can read the file, which has a secret in it, or write to it: run `chmod 600 {file}`");
+    }
+}
+
+/// The mode of what others than its owner may do something with.
+#[cfg(unix)]
+fn mode_for_others(path: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & OTHERS != 0).then(|| format!("{mode:04o}"))
+}
+
+#[cfg(not(unix))]
+fn mode_for_others(_path: &Path) -> Option<String> {
+    None
 }
 
 #[cfg(test)]

@@ -173,6 +173,19 @@ impl Store {
         }
     }
 
+    /// Puts something under a key for all nodes, for a day, whatever is there; nothing where there is one process.
+    pub async fn note(&self, key: Key, mine: &[u8]) -> Result<(), StoreError> {
+        self.claim(key, mine, |_| false).await.map(drop)
+    }
+
+    /// What a node put there.
+    pub async fn noted(&self, key: Key) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Self::Embedded(_) | Self::Memory(_) => Ok(None),
+            Self::Cluster(cluster) => cluster.noted(key).await,
+        }
+    }
+
     /// How names become keys here.
     pub fn names(&self) -> Names {
         match self {

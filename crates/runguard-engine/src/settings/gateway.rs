@@ -31,6 +31,9 @@ pub struct Upstream {
     /// The environment variable with the key that the operator pays with.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key_env: String,
+    /// The file with that key, instead.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key_file: String,
     /// The header it travels in; empty: the one of the interface.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key_header: String,

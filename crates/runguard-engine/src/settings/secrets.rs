@@ -44,6 +44,7 @@ pub fn shown(path: &[String], value: &Value) -> Value {
         }
         Value::String(text) if name == "url" || name.ends_with("_url") || name.ends_with("_endpoint") => shown_receiver(text).into(),
         Value::String(text) if name.ends_with("_env") => shown_variable(text).into(),
+        Value::String(text) if name == "key_file" && !text.contains(['/', '\\', '.']) => shown_variable(text).into(),
         // A key in place of its file.
         Value::String(text) if is_secret(name) || text.contains("-----BEGIN") => HIDDEN.into(),
         Value::Array(items) => items.iter().map(|item| shown(path, item)).collect(),
@@ -183,6 +184,9 @@ mod tests {
             }])
         );
         assert_eq!(shown(&["max_tokens".to_owned()], &json!(5)), 5);
+        for (file, seen) in [("/run/secrets/openai", "/run/secrets/openai"), ("sk-proj-0123456789abcdef", HIDDEN)] {
+            assert_eq!(shown(&["gateway".to_owned(), "upstreams".to_owned(), "a".to_owned(), "key_file".to_owned()], &json!(file)), seen);
+        }
         assert_eq!(shown_variable("R0123456789ABCDEF0123456789ABCDE"), HIDDEN);
     }
 

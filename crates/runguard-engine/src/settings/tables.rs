@@ -385,13 +385,13 @@ pub const SERVICE_KEYS: &[(&str, &str, &str, bool)] = &[
     (
         "gateway",
         "upstreams.openai.url",
-        "Where questions to /openai/v1 go: OpenAI, or any service that speaks like it. Others are reached under a name of your own, /NAME/v1: [gateway.upstreams.NAME] with url, speaks = \"openai\" (what it is without) or \"anthropic\", key_env, key_header (such as \"api-key\" for Azure), api_version (Azure's, for callers that send none) and models.\"NAME OF A DEPLOYMENT\" = \"gpt-4o\": what it is priced as.",
+        "Where questions to /openai/v1 go: OpenAI, or any service that speaks like it. Others are reached under a name of your own, /NAME/v1: [gateway.upstreams.NAME] with url, speaks = \"openai\" (what it is without) or \"anthropic\", key_env or key_file, key_header (such as \"api-key\" for Azure), api_version (Azure's, for callers that send none) and models.\"NAME OF A DEPLOYMENT\" = \"gpt-4o\": what it is priced as.",
         true,
     ),
     (
         "gateway",
         "upstreams.openai.key_env",
-        "The environment variable with the provider's key, for callers with a key of ours. It is never shown.",
+        "The environment variable with the provider's key, for callers with a key of ours. Or `key_file`: the file with it, which is taken over when it changes. It is never shown.",
         true,
     ),
     ("gateway", "upstreams.anthropic.url", "Where questions to /anthropic go.", true),

@@ -54,7 +54,8 @@ pub(super) fn attributes(call: &PassedCall, spending: &Spending<'_>) -> Vec<Valu
         attributes.push(text("gen_ai.response.model", &call.answered_by));
     }
     if !call.finish.is_empty() {
-        let reasons = json!({"values": [{"stringValue": call.finish}]});
+        let reasons: Vec<Value> = call.finish.split(',').map(|reason| json!({"stringValue": reason})).collect();
+        let reasons = json!({"values": reasons});
         attributes.push(json!({"key": "gen_ai.response.finish_reasons", "value": {"arrayValue": reasons}}));
     }
     attributes

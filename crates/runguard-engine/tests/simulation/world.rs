@@ -562,7 +562,12 @@ impl World {
             }
             73..88 => {
                 let mut body = budget(&other);
-                body["usd"] = json!(0.01 * chance.between(1, 9) as f64);
+                let cents = chance.between(1, 9);
+                body["usd"] = json!(0.01 * cents as f64);
+                // As the gateway does: whoever dies while a model answers has paid for it.
+                if cents.is_multiple_of(2) {
+                    body["if_unsettled"] = json!("spent");
+                }
                 ("/guard/budget/reserve", body)
             }
             _ => {

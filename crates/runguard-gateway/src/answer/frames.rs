@@ -1,6 +1,6 @@
 //! Following a stream of Bedrock's: frames whose events are Converse's, or pieces in the words of the model's maker.
 
-use super::{MOST_TOKENS, Meter, written};
+use super::{MOST_TOKENS, Meter, ended, written};
 use crate::api::Api;
 use crate::bedrock::Family;
 use crate::bedrock::answers::METRICS;
@@ -84,6 +84,8 @@ impl Meter {
         };
         // What the service says when it breaks off is not written by the model.
         if frames::header(&frame, ":message-type") != "event" {
+            let name = [":exception-type", ":error-code"].map(|name| frames::header(&frame, name)).concat();
+            self.mistake = self.mistake.or(Some(ended::status_of(&name)));
             return;
         }
         let Ok(payload) = serde_json::from_slice::<Value>(frame.payload()) else {
@@ -116,7 +118,10 @@ impl Meter {
                 self.write(event.get("delta").unwrap_or(&Value::Null));
             }
             "contentBlockStop" => self.open_block = None,
-            "messageStop" => self.is_complete = true,
+            "messageStop" => {
+                self.is_complete = true;
+                self.reasons.note(event);
+            }
             "metadata" => self.count(event.get("usage")),
             _ => {}
         }
@@ -124,6 +129,7 @@ impl Meter {
 
     /// A piece of an answer in the words of the model's maker.
     fn take_piece(&mut self, family: Family, piece: Value) {
+        self.mistake = self.mistake.or_else(|| ended::mistake(&piece));
         match family {
             Family::Anthropic => {
                 self.take_message_event(&piece);
@@ -144,6 +150,7 @@ impl Meter {
             | Family::CohereEmbeddings
             | Family::Unknown => {
                 self.account.bytes = self.account.bytes.saturating_add(written_by(family, &piece));
+                self.reasons.note(&piece);
                 let counts: Map<String, Value> = piece
                     .as_object()
                     .into_iter()

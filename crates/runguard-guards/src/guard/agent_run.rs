@@ -13,7 +13,7 @@
 use super::stall::Event as Happened;
 use super::{
     AnswerKind, Change, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling, RulingOf,
-    Slot, Stored, changes, says, stored_in_one_part,
+    Slot, Stored, changes, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind, PassedCall, SentStep};
@@ -125,8 +125,38 @@ pub struct State {
     stopped: Option<Stopped>,
     /// An operator's word, which no time and no message lifts.
     held: Option<Held>,
+    /// What was said of the latest steps, for whoever asks with them again: clients try a question again when a provider fails.
+    #[serde(skip)]
+    judged: Option<Judged>,
 }
-stored_in_one_part!(State);
+
+impl Stored for State {
+    fn load(parts: &[Option<&[u8]>]) -> Self {
+        let Some(bytes) = parts.first().copied().flatten() else { return Self::default() };
+        let Ok((state, rest)) = postcard::take_from_bytes::<Self>(bytes) else { return Self::default() };
+        Self { judged: postcard::from_bytes(rest).ok(), ..state }
+    }
+
+    /// What was judged stands behind the rest, so that a state from before there was any can still be read.
+    fn save(&self, _part: usize) -> Vec<u8> {
+        let mut bytes = encode(self);
+        if let Some(judged) = &self.judged {
+            bytes.extend(encode(judged));
+        }
+        bytes
+    }
+}
+
+/// What the detector said of a question that was let through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// The last step that was told.
+    step: u64,
+    rung: Rung,
+    rule: StallRule,
+    count: u32,
+    tool: String,
+}
 
 /// Stopped by hand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -182,6 +212,7 @@ pub enum Event {
     BeganAnew,
     Held(Held),
     Resumed,
+    Judged(Judged),
 }
 
 impl Event {
@@ -206,7 +237,12 @@ impl Event {
                 *state = State { told: std::mem::take(&mut state.told), ..State::default() };
                 return Verdict::default();
             }
+            Self::Judged(judged) => {
+                state.judged = Some(judged.clone());
+                return Verdict::default();
+            }
         };
+        state.judged = None;
         if matches!(happened, Happened::UserSpoke) {
             state.stopped = None;
         }
@@ -219,7 +255,7 @@ impl Event {
     fn own_settings(&self) -> StallSettings {
         match self {
             Self::Call { happened, .. } | Self::Talk { happened, .. } => happened.settings(),
-            Self::Stopped(_) | Self::BeganAnew | Self::Held(_) | Self::Resumed => StallSettings::silent(),
+            Self::Stopped(_) | Self::BeganAnew | Self::Held(_) | Self::Resumed | Self::Judged(_) => StallSettings::silent(),
         }
     }
 }
@@ -335,7 +371,7 @@ impl Told {
                 Some((seen, _)) => (id, What::Talk { said: seen.args, answered: seen.result }),
                 None => (id, What::UserSpoke),
             },
-            Event::Stopped(_) | Event::BeganAnew | Event::Held(_) | Event::Resumed => return None,
+            Event::Stopped(_) | Event::BeganAnew | Event::Held(_) | Event::Resumed | Event::Judged(_) => return None,
         };
         Some(Self { id, what })
     }
@@ -402,6 +438,10 @@ impl Request {
             is_new
         };
         self.steps.iter().filter(|step| is_new(step)).collect()
+    }
+
+    fn last_step(&self) -> Option<u64> {
+        self.steps.last().map(|step| step.id)
     }
 
     /// Whether it goes on with what was told before.
@@ -487,6 +527,12 @@ impl Decide for Request {
             let finding = Finding::new(Reason::RunStalled, found.clone(), Some(stopped.at.plus(settings.rest)));
             return Ruling { findings: vec![finding], pass: found, events: Vec::new() };
         }
+        // The same question again hears the same: it is no step, and whoever was to be told has not heard it.
+        if let Some(judged) = state.judged.as_ref().filter(|judged| news.is_empty() && self.last_step() == Some(judged.step)) {
+            let verdict = Verdict { rung: judged.rung, rule: Some(judged.rule), count: judged.count };
+            let found = Found { verdict, tool: judged.tool.clone(), new_steps: 0, held: None };
+            return Ruling { findings: Vec::new(), pass: found, events: Vec::new() };
+        }
         let mut after = State { stopped: None, ..state.clone() };
         let mut events = Vec::with_capacity(news.len() + 1);
         if self.begins_anew(state) {
@@ -517,6 +563,10 @@ impl Decide for Request {
             }
             None => Vec::new(),
         };
+        if let (Some(rule), Some(step)) = (found.verdict.rule, self.last_step()) {
+            let Found { verdict, tool, .. } = &found;
+            events.push(Event::Judged(Judged { step, rung: verdict.rung, rule, count: verdict.count, tool: tool.clone() }));
+        }
         Ruling { findings, pass: found, events }
     }
 
@@ -598,6 +648,40 @@ mod tests {
         assert_eq!(replayed.as_ref(), Some(&stopped.state));
         let resumed = control(Some(&stopped.state), &Control::Resume, now);
         assert!(!ask(&resumed.state, 2_000).answer.is_block(), "what it was tripped for is lifted too");
+    }
+
+    #[test]
+    fn a_question_that_is_tried_again_hears_what_it_heard() {
+        let mut story = Story::default();
+        let steps: Vec<_> = (0..3).map(|number| call(number, "a", "x")).collect();
+        let third = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps, "whole": true}));
+        assert!(story.at(0).allows(&*third));
+        let (rule, nudge) = (story.fact("rule"), story.fact("nudge"));
+        assert_eq!(rule, Some(Value::from("identical")));
+        for _ in 0..3 {
+            assert!(story.at(1).allows(&*third));
+            assert_eq!(
+                (story.fact("rule"), story.fact("nudge"), story.fact("new_steps")),
+                (rule.clone(), nudge.clone(), Some(Value::from(0_u32)))
+            );
+        }
+        let shorter = operation("/guard/agent-run", json!({"session_id": "r", "steps": steps[..2], "whole": true}));
+        assert!(story.at(2).allows(&*shorter));
+        assert_eq!(story.fact("rule"), None, "an earlier place of the conversation");
+        let on = operation("/guard/agent-run", json!({"session_id": "r", "steps": [call(9, "b", "y")]}));
+        assert!(story.at(3).allows(&*on) && story.at(3).allows(&*third));
+        assert_eq!(story.fact("rule"), None, "it got on");
+    }
+
+    #[test]
+    fn a_state_from_before_anything_was_judged_is_read() {
+        let before = encode(&State { told: vec![7], ..State::default() });
+        let state = State::load(&[Some(&before)]);
+        assert_eq!((state.told.as_slice(), &state.judged), (&[7][..], &None));
+        let judged = Judged { step: 7, rung: Rung::Steer, rule: StallRule::Identical, count: 3, tool: "search".into() };
+        let state = State { judged: Some(judged), ..state };
+        assert_eq!(State::load(&[Some(&state.save(0))]), state);
+        assert_eq!(postcard::from_bytes::<State>(&state.save(0)).map(|state| state.told), Ok(vec![7]), "by an earlier version too");
     }
 
     #[test]

@@ -243,6 +243,7 @@ impl Decide for Request {
             cost,
             spent: own.spent(),
             reserved: own.reserved(now),
+            overdue: before[0].account.overdue(now),
             limits: *limits,
             remaining_usd,
             remaining_credits: self.credits.and(remaining_usd).map(|left| settings.credits_of(left.as_dollars())),

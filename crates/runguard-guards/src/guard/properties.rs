@@ -387,8 +387,8 @@ fn every_answer_field_is_documented() {
             assert!(ROUTES[route].reasons.contains(&reason), "{}: {reason}", ROUTES[route].path);
         }
     }
-    // Said by whoever keeps the states: a guard does not know how many there are.
-    let said_elsewhere = |name: &str| name == "watched";
+    // Said by whoever keeps the states, because a guard does not know how many there are; and in a story that is long enough for it.
+    let said_elsewhere = |name: &str| matches!(name, "watched" | "overdue_usd");
     for route in ROUTES {
         for field in route.answers.iter().filter(|field| !said_elsewhere(field.name)) {
             assert!(seen[route.path].contains(field.name), "{} never answers {}", route.path, field.name);

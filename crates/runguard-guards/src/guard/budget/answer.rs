@@ -29,6 +29,8 @@ pub struct Pass {
     /// Of the budget itself, once this is done.
     pub(super) spent: Cost,
     pub(super) reserved: Cost,
+    /// Of it, or booked with this: what nobody settled in its time.
+    pub(super) overdue: Cost,
     pub(super) limits: Limits,
     /// Over all the path.
     pub(super) remaining_usd: Option<NanoDollars>,
@@ -148,8 +150,20 @@ impl Request {
 impl Pass {
     /// How the budget stands.
     pub(super) fn facts(self, budget: &str) -> Facts {
-        let Self { reservation_id, known, cost, spent, reserved, limits, remaining_usd, remaining_tokens, calls, remaining_calls, .. } =
-            self;
+        let Self {
+            reservation_id,
+            known,
+            cost,
+            spent,
+            reserved,
+            overdue,
+            limits,
+            remaining_usd,
+            remaining_tokens,
+            calls,
+            remaining_calls,
+            ..
+        } = self;
         let mut facts = Facts::new().with("budget", budget.to_owned());
         if let Some(id) = reservation_id {
             facts = facts.with("reservation_id", id);
@@ -163,6 +177,9 @@ impl Pass {
             .with("reserved_usd", reserved.usd.as_dollars())
             .with("spent_tokens", spent.tokens)
             .with("reserved_tokens", reserved.tokens);
+        if overdue != Cost::ZERO {
+            facts = facts.with("overdue_usd", overdue.usd.as_dollars());
+        }
         if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());
         }

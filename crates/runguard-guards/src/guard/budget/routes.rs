@@ -83,6 +83,11 @@ macro_rules! answers {
             says("cost_usd", AnswerKind::Number, "Dollars asked for, recorded or committed."),
             says("spent_usd", AnswerKind::Number, "Dollars spent."),
             says("reserved_usd", AnswerKind::Number, "Dollars set aside."),
+            says(
+                "overdue_usd",
+                AnswerKind::Number,
+                "Dollars that somebody set aside and did not settle in time, taken as paid at the most they can be (if_unsettled): among reserved_usd, or booked with this reservation.",
+            ),
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
             says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),
             says("spent_tokens", AnswerKind::Whole, "Tokens spent."),

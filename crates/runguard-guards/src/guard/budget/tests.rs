@@ -52,8 +52,16 @@ fn a_reservation_may_be_taken_to_have_been_paid() {
     assert_eq!(story.at(1).refuses(&*more), Reason::BudgetExceeded);
     assert_eq!(story.at(1_000_000).refuses(&*more), Reason::BudgetExceeded, "its time is over, and it is not free");
     assert_eq!(story.retry_after_seconds(), None);
+    assert!(story.at(1_000_000).allows(&*ask("check", json!({}))));
+    assert_eq!((story.fact("reserved_usd"), story.fact("overdue_usd")), (Some(Value::from(0.9)), Some(Value::from(0.9))));
     assert!(story.at(1_000_001).allows(&*ask("reserve", json!({"usd": 0.1}))));
-    assert_eq!(story.fact("spent_usd"), Some(Value::from(0.9)));
+    assert_eq!(
+        (story.fact("spent_usd"), story.fact("overdue_usd")),
+        (Some(Value::from(0.9)), Some(Value::from(0.9))),
+        "booked, and marked"
+    );
+    assert!(story.at(1_000_002).allows(&*ask("check", json!({}))));
+    assert_eq!(story.fact("overdue_usd"), None);
 }
 
 #[test]

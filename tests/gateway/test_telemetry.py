@@ -1,0 +1,96 @@
+"""Model calls as spans, in the words of the conventions for generative AI."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+import bedrock_wire
+from provider import Behaviour
+from test_gateway import CHAT, HELLO, MESSAGES, raw
+
+
+class Spans:
+    """Takes what the service tells, as JSON."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+        spans = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                told = json.loads(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
+                for resource in told.get("resourceSpans", []):
+                    for scope in resource["scopeSpans"]:
+                        spans.found += scope["spans"]
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def reasons_of(self, run: str) -> list[str]:
+        """Why the answer of a run ended, once its span is there."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for span in self.found:
+                said = {entry["key"]: entry["value"] for entry in span["attributes"]}
+                if said.get("gen_ai.conversation.id", {}).get("stringValue") == run and "gen_ai.usage.output_tokens" in said:
+                    values = said.get("gen_ai.response.finish_reasons", {}).get("arrayValue", {}).get("values", [])
+                    return [value["stringValue"] for value in values]
+            time.sleep(0.05)
+        raise AssertionError(f"no span of {run}: {self.found}")
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    spans = Spans()
+    yield spans
+    spans.http.shutdown()
+    spans.http.server_close()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_spans_say_why_answers_ended(gateway: Any, provider: Any, spans: Spans, stream: bool) -> None:
+    config = f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{spans.http.server_port}"\n'
+    server = gateway(config=config, environment=bedrock_wire.ENVIRONMENT)
+    provider.behaviour = Behaviour(tokens=50)
+    cases = {
+        ("/openai/v1/chat/completions", CHAT): ("stop", "length"),
+        ("/openai/v1/responses", CHAT): ("completed", None),
+        ("/anthropic/v1/messages", MESSAGES): ("end_turn", "max_tokens"),
+    }
+    for number, ((path, model), (whole, short)) in enumerate(cases.items()):
+        body = {"model": model, "messages": HELLO, "input": "hi", "stream": stream}
+        raw(server.url + path, {**body, "max_tokens": 100}, **{"x-runguard-run": f"whole-{number}"})
+        assert spans.reasons_of(f"whole-{number}") == [whole]
+        if short:
+            raw(server.url + path, {**body, "max_tokens": 9}, **{"x-runguard-run": f"short-{number}"})
+            assert spans.reasons_of(f"short-{number}") == [short]
+    bedrock = boto3.client("bedrock-runtime", endpoint_url=f"{server.url}/bedrock", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    ask = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "hi"}]}], "requestMetadata": {"run_id": "nova"}}
+    if stream:
+        list(bedrock.converse_stream(**ask)["stream"])
+    else:
+        bedrock.converse(**ask)
+    assert spans.reasons_of("nova") == ["end_turn"]
+
+
+def test_a_stream_that_is_cut_here_ended_for_its_length(gateway: Any, provider: Any, spans: Spans) -> None:
+    server = gateway("--max-usd-per-run", "1", config=f'[telemetry]\notlp_endpoint = "http://127.0.0.1:{spans.http.server_port}"\n')
+    provider.behaviour = Behaviour(tokens=5000, ignores_bound=True)
+    raw(f"{server.url}/anthropic/v1/messages", {"model": MESSAGES, "messages": HELLO, "max_tokens": 50, "stream": True}, **{"x-runguard-run": "cut"})
+    assert spans.reasons_of("cut") == ["max_tokens"]
