@@ -83,8 +83,11 @@ impl Place {
         match self {
             Self::Folder(folder) => {
                 create_private_folder(folder)?;
-                let mut file = private_file().write(true).create(true).truncate(true).open(folder.join(name))?;
-                io::Write::write_all(&mut file, &bytes)
+                // Whole, or as it was.
+                let unfinished = folder.join(UNFINISHED);
+                let mut file = private_file().write(true).create(true).truncate(true).open(&unfinished)?;
+                io::Write::write_all(&mut file, &bytes)?;
+                std::fs::rename(unfinished, folder.join(name))
             }
             Self::Memory(files) => {
                 files.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), bytes);
@@ -110,6 +113,7 @@ impl Place {
     }
 }
 
+const UNFINISHED: &str = "unfinished";
 /// Names the database that the pages were sent to.
 const SENT_TO: &str = "sent-to";
 /// Begins the name of a page that no database has.
@@ -171,7 +175,208 @@ impl Unconfirmed {
     pub(crate) fn new(shelf: Shelf) -> Self {
         let mut held = Held::default();
         let number_in = |name: &String| Some((name.strip_prefix(LATE).unwrap_or(name).parse::<u64>().ok()?, name.clone()));
-        let left: BTreeMap<u64, String> = shelf.place.names().iter().filter_map(number_in).collect();
+        let left: BTreeSet<(u64, String)> = shelf.place.names().iter().filter_map(number_in).collect();
+        for (number, name) in left {
+            held.next_page = held.next_page.max(number + 1);
+            let bytes = shelf.place.read(&name).unwrap_or_default();
+            match postcard::from_bytes::<Vec<Shelved>>(&bytes) {
+                Ok(shelved) if !shelved.is_empty() => {
+                    let page = Page::of(name, number, bytes.len(), Instant::now(), &shelved);
+                    if page.name.starts_with(LATE) { held.late_pages.push_back(page) } else { held.pages.push_back(page) }
+                }
+                // Cut while it was written.
+                Ok(_) | Err(_) => shelf.place.remove(&name),
+            }
+        }
+        let sent_to = shelf.place.read(SENT_TO).unwrap_or_default();
+        held.sent_to = sent_to.try_into().map_or(0, u64::from_be_bytes);
+        Self { held: Mutex::new(held), doubted: Mutex::default(), shelf, dropped: AtomicU64::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any of these may have arrived though it was given up.
+    pub(crate) fn doubts<'a>(&self, mut ids: impl Iterator<Item = &'a str>) -> bool {
+        let doubted = self.doubted();
+        !doubted.is_empty() && ids.any(|id| doubted.contains(id))
+    }
+
+    pub(crate) fn give_up<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        let mut doubted = self.doubted();
+        doubted.extend(ids.map(str::to_owned));
+        while doubted.len() > MOST_DOUBTED {
+            // Ids go up with the time: the oldest is first.
+            doubted.pop_first();
+        }
+    }
+
+    /// Entries that the database of this generation has.
+    pub(crate) fn add(&self, generation: u64, sent: impl Iterator<Item = Sent>) {
+        let mut held = self.lock();
+        held.recent.extend(sent);
+        let page = PAGE.min(self.shelf.entries_in_memory.max(1));
+        while held.recent.len() >= self.shelf.entries_in_memory + page {
+            let oldest: Vec<Sent> = held.recent.drain(..page).collect();
+            if held.pages.is_empty() {
+                tracing::warn!(
+                    in_memory = held.recent.len(),
+                    "many rows are not known to be in the log: those that may have to be sent again go to disk. Look whether Postgres is up"
+                );
+            }
+            let answered = oldest.last().map_or_else(Instant::now, |sent| sent.answered);
+            let shelved: Vec<Shelved> = oldest.into_iter().map(|sent| Shelved(sent.partition, sent.at_millis, sent.entry)).collect();
+            self.say_where_pages_are(&mut held, generation);
+            let number = held.next_page;
+            held.next_page += 1;
+            if let Some(page) = self.write("", number, answered, &shelved) {
+                held.pages.push_back(page);
+            }
+            self.make_room(&mut held);
+        }
+    }
+
+    fn say_where_pages_are(&self, held: &mut Held, generation: u64) {
+        if held.sent_to == generation {
+            return;
+        }
+        // Should it not be there, they are looked for in the log one by one.
+        held.sent_to = generation;
+        let _ = self.shelf.place.write(SENT_TO, generation.to_be_bytes().to_vec());
+    }
+
+    /// Whether there are entries on disk that were sent to another database than this: it may not have them.
+    pub(crate) fn is_of_another(&self, generation: u64) -> bool {
+        let held = self.lock();
+        !held.pages.is_empty() && held.sent_to != generation
+    }
+
+    /// The oldest go when the disk that may be used is used.
+    fn make_room(&self, held: &mut Held) {
+        let (bytes, most) = (held.bytes(), self.shelf.most_bytes);
+        if bytes < most / 2 {
+            held.told_of_half = false;
+        } else if !std::mem::replace(&mut held.told_of_half, true) {
+            tracing::warn!(
+                bytes,
+                most,
+                "rows that are not known to be in the log fill half of the disk they may use (store.unconfirmed_mb). Look whether Postgres is up"
+            );
+        }
+        while held.bytes() > self.shelf.most_bytes {
+            let Some(page) = held.pages.pop_front() else { return };
+            self.shelf.place.remove(&page.name);
+            self.drop_entries(page.entries, "they fill the disk they may use; raise store.unconfirmed_mb");
+        }
+    }
+
+    fn drop_entries(&self, entries: usize, why: &str) {
+        if self.dropped.fetch_add(entries as u64, Ordering::Relaxed) == 0 {
+            tracing::error!(
+                entries,
+                why,
+                "rows that are not known to be in the log are not kept any more: should the shared state be lost before the log has them, they are lost"
+            );
+        }
+    }
+
+    fn write(&self, kind: &str, number: u64, answered: Instant, shelved: &[Shelved]) -> Option<Page> {
+        let bytes = postcard::to_stdvec(shelved).unwrap_or_default();
+        let page = Page::of(format!("{kind}{number}"), number, bytes.len(), answered, shelved);
+        match self.shelf.place.write(&page.name, bytes) {
+            Ok(()) => Some(page),
+            Err(error) => {
+                self.drop_entries(page.entries, &error.to_string());
+                None
+            }
+        }
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Folder(folder) => std::fs::read(folder.join(name)),
+            Self::Memory(files) => Ok(files.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned().unwrap_or_default()),
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        match self {
+            Self::Folder(folder) => {
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+            Self::Memory(files) => drop(files.lock().unwrap_or_else(PoisonError::into_inner).remove(name)),
+        }
+    }
+}
+
+const UNFINISHED: &str = "unfinished";
+/// Names the database that the pages were sent to.
+const SENT_TO: &str = "sent-to";
+/// Begins the name of a page that no database has.
+const LATE: &str = "late-";
+
+/// Entries on disk.
+#[derive(Debug)]
+struct Page {
+    name: String,
+    number: u64,
+    entries: usize,
+    bytes: u64,
+    /// Of each partition's entries the latest.
+    at_millis: BTreeMap<u16, u64>,
+    answered: Instant,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Shelved(u16, u64, Vec<u8>);
+
+#[derive(Debug, Default)]
+struct Held {
+    recent: VecDeque<Sent>,
+    /// Older than those in memory.
+    pages: VecDeque<Page>,
+    /// Those that a database lost and its successor does not count: in memory, and more of them on disk.
+    late: VecDeque<Vec<u8>>,
+    late_pages: VecDeque<Page>,
+    next_page: u64,
+    /// The database that has the pages, if it has lost nothing.
+    sent_to: u64,
+    told_of_half: bool,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        self.pages.iter().chain(&self.late_pages).map(|page| page.bytes).sum()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Unconfirmed {
+    held: Mutex<Held>,
+    /// Decisions that were sent and given up: they may have arrived, and were made again alone.
+    doubted: Mutex<BTreeSet<String>>,
+    shelf: Shelf,
+    dropped: AtomicU64,
+}
+
+/// Entries that are brought home together.
+#[derive(Debug)]
+pub(crate) struct Late {
+    page: Option<u64>,
+    pub(crate) entries: Vec<Vec<u8>>,
+}
+
+impl Unconfirmed {
+    /// With what an earlier life left on disk.
+    pub(crate) fn new(shelf: Shelf) -> Self {
+        let mut held = Held::default();
+        let number_in = |name: &String| Some((name.strip_prefix(LATE).unwrap_or(name).parse::<u64>().ok()?, name.clone()));
+        let left: BTreeSet<(u64, String)> = shelf.place.names().iter().filter_map(number_in).collect();
         for (number, name) in left {
             held.next_page = held.next_page.max(number + 1);
             let bytes = shelf.place.read(&name).unwrap_or_default();
@@ -347,15 +552,16 @@ impl Unconfirmed {
                     self.read(&number.to_string()).into_iter().partition(|Shelved(_, _, entry)| gone.contains(entry.as_slice()));
                 let Some(place) = held.pages.iter().position(|page| page.number == number) else { return };
                 let answered = held.pages[place].answered;
-                if let Some(page) = self.write(&mut held, LATE, answered, late) {
+                // Under the same number: what is left keeps its place.
+                if let Some(page) = self.write(LATE, number, answered, &late) {
                     held.late_pages.push_back(page);
                 }
-                let kept = if rest.is_empty() { None } else { self.write(&mut held, "", answered, rest) };
-                match kept {
-                    Some(page) => held.pages[place] = page,
-                    None => drop(held.pages.remove(place)),
+                if rest.is_empty() {
+                    self.shelf.place.remove(&number.to_string());
+                    held.pages.remove(place);
+                } else if let Some(page) = self.write("", number, answered, &rest) {
+                    held.pages[place] = page;
                 }
-                self.shelf.place.remove(&number.to_string());
             }
         }
     }
@@ -482,7 +688,7 @@ mod tests {
             brought
         };
         let killed = Unconfirmed::new(copy_of(&shelf));
-        assert_eq!((bring_late(&killed), numbers(&killed)), (vec![50, 55], (40..90).filter(|number| ![50, 55].contains(number)).collect()));
+        assert_eq!((bring_late(&killed), numbers(&killed)), (vec![50, 55], (40..80).filter(|number| ![50, 55].contains(number)).collect()));
         assert_eq!((bring_late(&unconfirmed), unconfirmed.late_count()), (vec![50, 55, 90], 0), "the oldest first");
         assert_eq!(numbers(&unconfirmed), (40..95).filter(|number| ![50, 55, 90].contains(number)).collect::<Vec<_>>());
         unconfirmed.were_sent_again(8, 1_000);
