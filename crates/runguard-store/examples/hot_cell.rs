@@ -178,7 +178,11 @@ async fn gathered(arguments: &Arguments) -> Result<Outcome, Box<dyn Error>> {
             retire_every: RETIRE_EVERY,
             here_millis: 0,
             alone_bytes: u64::MAX,
-            unconfirmed: runguard_store::cluster::Shelf { place: Default::default(), entries_in_memory: 100_000, most_bytes: u64::MAX },
+            unconfirmed: runguard_store::cluster::Shelf {
+                place: runguard_store::cluster::Place::default(),
+                entries_in_memory: 100_000,
+                most_bytes: u64::MAX,
+            },
             names: Names::PLAIN,
             seed: u64::from(std::process::id()) << 32 | index as u64,
         };

@@ -119,6 +119,12 @@ pub(crate) struct Told {
     keys: u64,
 }
 
+impl Told {
+    pub(crate) fn is_before(&self, life: u64) -> bool {
+        self.lives.get(&life).is_some_and(|(_, _, version)| *version == Version::Before)
+    }
+}
+
 #[derive(Debug)]
 struct Node {
     disk: Memory,
@@ -136,7 +142,7 @@ struct Node {
 pub(crate) struct World {
     pub(crate) network: Arc<Network>,
     pub(crate) is_calm: bool,
-    is_mixed: bool,
+    pub(crate) is_mixed: bool,
     pub(crate) settings: Settings,
     nodes: Mutex<Vec<Node>>,
     told: Mutex<Told>,

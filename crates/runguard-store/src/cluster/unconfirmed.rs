@@ -83,8 +83,11 @@ impl Place {
         match self {
             Self::Folder(folder) => {
                 create_private_folder(folder)?;
-                let mut file = private_file().write(true).create(true).truncate(true).open(folder.join(name))?;
-                io::Write::write_all(&mut file, &bytes)
+                // Whole, or as it was.
+                let unfinished = folder.join(UNFINISHED);
+                let mut file = private_file().write(true).create(true).truncate(true).open(&unfinished)?;
+                io::Write::write_all(&mut file, &bytes)?;
+                std::fs::rename(unfinished, folder.join(name))
             }
             Self::Memory(files) => {
                 files.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), bytes);
@@ -110,6 +113,7 @@ impl Place {
     }
 }
 
+const UNFINISHED: &str = "unfinished";
 /// Names the database that the pages were sent to.
 const SENT_TO: &str = "sent-to";
 /// Begins the name of a page that no database has.
@@ -171,7 +175,7 @@ impl Unconfirmed {
     pub(crate) fn new(shelf: Shelf) -> Self {
         let mut held = Held::default();
         let number_in = |name: &String| Some((name.strip_prefix(LATE).unwrap_or(name).parse::<u64>().ok()?, name.clone()));
-        let left: BTreeMap<u64, String> = shelf.place.names().iter().filter_map(number_in).collect();
+        let left: BTreeSet<(u64, String)> = shelf.place.names().iter().filter_map(number_in).collect();
         for (number, name) in left {
             held.next_page = held.next_page.max(number + 1);
             let bytes = shelf.place.read(&name).unwrap_or_default();
@@ -226,9 +230,11 @@ impl Unconfirmed {
                 );
             }
             let answered = oldest.last().map_or_else(Instant::now, |sent| sent.answered);
-            let shelved = oldest.into_iter().map(|sent| Shelved(sent.partition, sent.at_millis, sent.entry)).collect();
+            let shelved: Vec<Shelved> = oldest.into_iter().map(|sent| Shelved(sent.partition, sent.at_millis, sent.entry)).collect();
             self.say_where_pages_are(&mut held, generation);
-            if let Some(page) = self.write(&mut held, "", answered, shelved) {
+            let number = held.next_page;
+            held.next_page += 1;
+            if let Some(page) = self.write("", number, answered, &shelved) {
                 held.pages.push_back(page);
             }
             self.make_room(&mut held);
@@ -279,11 +285,9 @@ impl Unconfirmed {
         }
     }
 
-    fn write(&self, held: &mut Held, kind: &str, answered: Instant, shelved: Vec<Shelved>) -> Option<Page> {
-        let number = held.next_page;
-        held.next_page += 1;
-        let bytes = postcard::to_stdvec(&shelved).unwrap_or_default();
-        let page = Page::of(format!("{kind}{number}"), number, bytes.len(), answered, &shelved);
+    fn write(&self, kind: &str, number: u64, answered: Instant, shelved: &[Shelved]) -> Option<Page> {
+        let bytes = postcard::to_stdvec(shelved).unwrap_or_default();
+        let page = Page::of(format!("{kind}{number}"), number, bytes.len(), answered, shelved);
         match self.shelf.place.write(&page.name, bytes) {
             Ok(()) => Some(page),
             Err(error) => {
@@ -347,15 +351,16 @@ impl Unconfirmed {
                     self.read(&number.to_string()).into_iter().partition(|Shelved(_, _, entry)| gone.contains(entry.as_slice()));
                 let Some(place) = held.pages.iter().position(|page| page.number == number) else { return };
                 let answered = held.pages[place].answered;
-                if let Some(page) = self.write(&mut held, LATE, answered, late) {
+                // Under the same number: what is left keeps its place.
+                if let Some(page) = self.write(LATE, number, answered, &late) {
                     held.late_pages.push_back(page);
                 }
-                let kept = if rest.is_empty() { None } else { self.write(&mut held, "", answered, rest) };
-                match kept {
-                    Some(page) => held.pages[place] = page,
-                    None => drop(held.pages.remove(place)),
+                if rest.is_empty() {
+                    self.shelf.place.remove(&number.to_string());
+                    held.pages.remove(place);
+                } else if let Some(page) = self.write("", number, answered, &rest) {
+                    held.pages[place] = page;
                 }
-                self.shelf.place.remove(&number.to_string());
             }
         }
     }
@@ -482,7 +487,7 @@ mod tests {
             brought
         };
         let killed = Unconfirmed::new(copy_of(&shelf));
-        assert_eq!((bring_late(&killed), numbers(&killed)), (vec![50, 55], (40..90).filter(|number| ![50, 55].contains(number)).collect()));
+        assert_eq!((bring_late(&killed), numbers(&killed)), (vec![50, 55], (40..80).filter(|number| ![50, 55].contains(number)).collect()));
         assert_eq!((bring_late(&unconfirmed), unconfirmed.late_count()), (vec![50, 55, 90], 0), "the oldest first");
         assert_eq!(numbers(&unconfirmed), (40..95).filter(|number| ![50, 55, 90].contains(number)).collect::<Vec<_>>());
         unconfirmed.were_sent_again(8, 1_000);

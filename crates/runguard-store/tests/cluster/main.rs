@@ -52,7 +52,11 @@ impl Together {
             retire_every: RETIRE_EVERY,
             here_millis: 0,
             alone_bytes: u64::MAX,
-            unconfirmed: runguard_store::cluster::Shelf { place: Default::default(), entries_in_memory: 100_000, most_bytes: u64::MAX },
+            unconfirmed: runguard_store::cluster::Shelf {
+                place: runguard_store::cluster::Place::default(),
+                entries_in_memory: 100_000,
+                most_bytes: u64::MAX,
+            },
             names: Names::PLAIN,
             seed: 1000 + self.nodes.len() as u64,
         };
