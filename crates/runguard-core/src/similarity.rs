@@ -182,7 +182,7 @@ impl Gist {
     /// [`Gist::whole`], with word forms and synonyms. Gists that are compared must have been made with the same wording.
     pub fn worded(query: &str, wording: &Wording) -> Self {
         let mut gist = Self::read(query, wording);
-        gist.fixed = each_token(query).filter_map(telling_sign).fold(gist.fixed, u64::wrapping_add);
+        for_each_token(query, |token| gist.fixed = gist.fixed.wrapping_add(telling_sign(token).unwrap_or_default()));
         if length(query) > LONGEST_WHOLE {
             gist.forget_text();
         }
@@ -195,12 +195,12 @@ impl Gist {
         let mut text = String::with_capacity(query.len());
         let mut words = 0_u64;
         let mut fixed = sum_of_hashes(quoted(query).iter().map(String::as_str));
-        for token in each_token(query) {
+        for_each_token(query, |token| {
             let start = text.len();
             normalise_into(token, &mut text);
             let word = &text[start..];
             if word.is_empty() {
-                continue;
+                return;
             }
             let hash = xxh3_64(word.as_bytes());
             words = words.wrapping_add(if plain { hash } else { wording.form(word).map_or(0, |form| xxh3_64(form.as_bytes())) });
@@ -212,7 +212,7 @@ impl Gist {
                 None => 0,
             });
             text.push(' ');
-        }
+        });
         text.truncate(text.trim_end().len());
         if words == 0 && !text.is_empty() {
             // Nothing but words that do not count: then they do.
@@ -341,13 +341,13 @@ fn sum_of_hashes<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
 /// without spaces and others there is one.
 pub fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for token in each_token(text) {
+    for_each_token(text, |token| {
         let start = out.len();
         normalise_into(token, &mut out);
         if out.len() > start {
             out.push(' ');
         }
-    }
+    });
     out.truncate(out.trim_end().len());
     out
 }
@@ -364,15 +364,20 @@ fn normalise_into(token: &str, out: &mut String) {
 
 /// What stands between spaces. Scripts without spaces are cut where another script begins ("订单1234的状态"), and what French and its
 /// neighbours write before a word with an apostrophe is cut off.
-fn each_token(text: &str) -> impl Iterator<Item = &str> {
-    text.split_whitespace().flat_map(|mut rest| {
-        std::iter::from_fn(move || {
-            let end = elided(rest).unwrap_or_else(|| one_script(rest));
-            let (token, behind) = rest.split_at(end);
+fn for_each_token<'a>(text: &'a str, mut take: impl FnMut(&'a str)) {
+    let is_plain = text.is_ascii() && !text.as_bytes().contains(&b'\'');
+    for part in text.split_whitespace() {
+        if is_plain {
+            take(part);
+            continue;
+        }
+        let mut rest = part;
+        while !rest.is_empty() {
+            let (token, behind) = rest.split_at(elided(rest).unwrap_or_else(|| one_script(rest)));
+            take(token);
             rest = behind;
-            (!token.is_empty()).then_some(token)
-        })
-    })
+        }
+    }
 }
 
 fn one_script(text: &str) -> usize {
