@@ -183,7 +183,7 @@ export class Listener {
   #priced(named: string | null): string {
     const { models = {}, defaultModel } = this.#settings
     const model = named ?? defaultModel
-    return model === undefined ? 'a model the trace does not name' : (models[model] ?? model)
+    return model === undefined ? 'a model the trace does not name (defaultModel says which)' : (models[model] ?? model)
   }
 
   ended(): void {

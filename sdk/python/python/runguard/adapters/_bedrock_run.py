@@ -144,7 +144,7 @@ class Listener:
             self.run._model_asked()
         elif kind == "usage":
             named = step["model"] or self._default_model
-            model = self._models.get(named, named) if named else "a model the trace does not name"
+            model = self._models.get(named, named) if named else "a model the trace does not name (default_model= says which)"
             self.run.record_usage(model, input_tokens=step["input_tokens"], output_tokens=step["output_tokens"])
         elif kind == "before":
             self.steps += 1
