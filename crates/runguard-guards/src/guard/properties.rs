@@ -368,9 +368,10 @@ fn every_answer_field_is_documented() {
     let mut story = Story::default();
     let mut seen: BTreeMap<&str, std::collections::BTreeSet<&str>> = BTreeMap::new();
     let mut now = 0;
+    let requests = request();
     for step in 0..STEPS {
         use proptest::strategy::ValueTree;
-        let (route, body) = request().new_tree(&mut runner).unwrap().current();
+        let (route, body) = requests.new_tree(&mut runner).unwrap().current();
         // Dense, then sparser: some rules need many requests in a window, others room between them.
         now += [300, 2_000, 20_000][step * 3 / STEPS];
         let outcome = story.at(now).run(&*operation_of(route, &body));
