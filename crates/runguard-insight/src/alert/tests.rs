@@ -181,6 +181,15 @@ fn a_scope_that_many_share_is_told_at_its_percentages_before_it_refuses() {
 }
 
 #[test]
+fn each_of_several_scopes_that_one_record_brings_over_a_percentage_is_told() {
+    let answer = r#"{"spent_usd":0.5,"nearest_scope":"tenant/week","nearest_scope_percent":85,"scopes_passed":["85 60 tenant/day:","80 - team:search"]}"#;
+    let said = judge(&rule(When::Budget), &mut State::default(), &spending(0, answer));
+    let said: Vec<String> = said.into_iter().map(|alert| alert.title).collect();
+    let of = |scope: &str| format!("Budget 'orders' of '{scope}' has reached 80 %");
+    assert_eq!(said, [of("tenant/week"), of("tenant/day"), of("team search")]);
+}
+
+#[test]
 fn an_erased_session_is_forgotten() {
     let mut state = State::default();
     judge(&rule(When::Budget), &mut state, &spending(0, r#"{"spent_usd":6.0,"limit_usd":10.0}"#));
