@@ -655,7 +655,7 @@ def measure_similarity(options):
     say("Other languages")
     rows = []
     for language in figures["languages"]:
-        plain, ours, _ = language["held out"]
+        plain, ours, *_ = language["held out"]
         shown = (rule[figure] for rule in (plain, ours) for figure in ("precision", "recall"))
         rows.append([language["language"], str(ours["pairs"]), *map(percent, shown)])
     table(["", "held out", "plain precision", "plain recall", "precision", "recall"], rows)
@@ -665,12 +665,12 @@ def measure_similarity(options):
         say()
     bars = []
     for part in ("held out", "all"):
-        plain, ours, _ = figures["parts"][part]
+        plain, ours, *_ = figures["parts"][part]
         better = all(ours[figure] > plain[figure] for figure in ("precision", "recall"))
         passed = better and ours["precision"] >= MIN_PRECISION and ours["recall"] >= MIN_RECALL
         text = f"{part}: precision ≥ {MIN_PRECISION} at recall ≥ {MIN_RECALL}, both better than the plain ratio's"
         bars.append(bar(passed, text))
-    _, others, _ = figures["languages"][-1]["held out"]
+    _, others, *_ = figures["languages"][-1]["held out"]
     passed = others["precision"] >= MIN_PRECISION and others["recall"] >= MIN_RECALL_OF_OTHERS
     bars.append(bar(passed, f"other languages, held out: precision ≥ {MIN_PRECISION} at recall ≥ {MIN_RECALL_OF_OTHERS}"))
     return {"bars": bars, **figures}

@@ -343,7 +343,7 @@ export function overview(frame, main) {
     return [table('AI steps by week and bot', [{ label: 'Week from' }, { label: 'Bot' }, { label: 'Sessions', class: 'n' }, { label: 'AI steps', class: 'n' }, { label: 'Steps a session', class: 'n' }, { label: 'Change', class: 'n' }],
       weeks.slice(-ROWS).reverse().map((week) => [[week.week, week.is_whole ? null : el('span', { class: 'hint' }, ' in part')], bot(week.bot), count(week.sessions), count(week.ai_steps), week.steps_per_session.toFixed(2), change(week)])),
     table('Heaviest steps by day', [{ label: 'Step' }, { label: 'Guard', class: 'wide-only' }, { label: 'Bot' }, { label: 'Day' }, { label: 'Operations', class: 'n' }, { label: 'Credits', class: 'n' }, { label: 'Refused', class: 'n wide-only' }],
-      steps.slice(0, ROWS).map((step) => [foreign(inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
+      steps.slice(0, ROWS).map((step) => [foreign(step.label || inWords(step.guard, step.step), 48), guardName(step.guard), bot(step.bot), step.day, count(step.operations), step.credits ? decimal(step.credits) : '–', count(step.refused)])),
     more(steps, 'steps')];
   }
 

@@ -41,12 +41,12 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def run_cli(*arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None,
-            timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs `runguard ARGUMENTS…` to its end and keeps what it wrote."""
+            timeout: float = 60, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs `runguard ARGUMENTS…` to its end and keeps what it wrote. `given` is what it reads."""
     return subprocess.run(
         [str(binary()), *map(str, arguments)],
         cwd=cwd, env=clean_environment(**(env or {})), timeout=timeout,
-        capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, input=given,
     )
 
 

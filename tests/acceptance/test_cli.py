@@ -260,6 +260,25 @@ def test_a_plan_is_yaml_or_json(tmp_path, name, text):
     assert shown.returncode == 0, shown
 
 
+def test_a_plan_comes_through_a_pipe():
+    for text, code, words in (
+        ((FLOWS / "support.yaml").read_text(), 0, "Nothing found in 3 bots"),
+        ('{"start": "desk", "bots": {"desk": ["person"]}, "ends": "person"}', 0, "Nothing found in 1 bot"),
+        ((FLOWS / "circle.yaml").read_text(), 1, "billing → orchestrator → billing"),
+        ('{"start": ', 2, "stdin cannot be read: line 1, column 10: this is no JSON"),
+        ("start: a\nbots: [", 2, "this is no YAML"),
+        ("", 2, "stdin"),
+    ):
+        shown = run_cli("check-flow", "-", given=text)
+        assert shown.returncode == code and words in shown.stdout + shown.stderr, shown
+
+
+def test_an_accepted_circle_of_a_bot_that_is_not_there_is_told():
+    plan = "start: desk\nbots: {desk: [billing], billing: [desk]}\naccepted_cycles: [[desk, billing], [desk, shiping]]\n"
+    shown = run_cli("check-flow", "-", given=plan)
+    assert shown.returncode == 1 and "accepted_cycles names 'shiping', which is no bot" in shown.stdout, shown
+
+
 @pytest.mark.parametrize("text", [
     "", "bots: [", "bots: {desk: 7}", "bots: {a: []}", "actions: [a]", "botts: {}", "- a", "[" * 100_000,
     "a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]",

@@ -199,11 +199,19 @@ def test_what_was_used_by_bot_step_day_and_week(flow):
 def test_the_command_shows_what_was_used(serve):
     server = serve(virtual_clock=False)
     flow = server.client()
-    flow.allowed(KB_CHECK, session_id="a", query="how")
+    flow.allowed(KB_CHECK, session_id="a", query="how do refunds work")
     shown = run_cli("consumption", "--url", f"http://127.0.0.1:{server.port}")
     assert shown.returncode == 0 and "steps a session" in shown.stdout and "kb_requery" in shown.stdout, shown
+    assert "how do refunds work" in shown.stdout and not re.search("[0-9a-f]{16}", shown.stdout), shown
     as_json = run_cli("consumption", "--url", f"http://127.0.0.1:{server.port}", "--time-zone", "Europe/Berlin", "--json")
     assert json.loads(as_json.stdout)["time_zone"] == "Europe/Berlin"
+
+
+def test_without_texts_a_step_of_the_knowledge_base_is_a_topic_and_its_hash(serve):
+    server = serve('[log]\nstore_text = "none"\n', virtual_clock=False)
+    server.client().allowed(KB_CHECK, session_id="a", query="how do refunds work")
+    shown = run_cli("consumption", "--url", f"http://127.0.0.1:{server.port}")
+    assert re.search("topic [0-9a-f]{16}", shown.stdout) and "refunds" not in shown.stdout, shown
 
 
 def test_a_little_less_gets_none(flow):

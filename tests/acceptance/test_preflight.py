@@ -237,6 +237,23 @@ def test_voiceflow_with_guards_everything_fires_and_the_storm_is_stopped(bot, gu
     assert seen["no-match"]["said"] == 4
 
 
+def test_a_circuit_that_was_open_before_proves_nothing(bot, serve):
+    server = serve(virtual_clock=False)
+    guard, client = f"http://127.0.0.1:{server.port}", server.client()
+    played = ("--platform", "voiceflow", "--url", bot(Voiceflow, Flow(guard)), "--bot-key", BOT_KEY, "--guard", guard,
+              "--scenario", "api-storm", "--wait", "1s")
+    for number in range(10):
+        failed = {"session_id": f"before-{number}", "endpoint_key": "orders", "attempt": 1, "outcome": "failure", "status_code": 503}
+        client.post("/guard/api-circuit/record", failed)
+    code, seen = preflight(*played)
+    storm = seen["api-storm"]
+    assert code == 1 and not storm["fired"] and storm["asked"] > 0 and storm["refused"] == 0, seen
+    assert storm["already_open"] == ["orders"] and "runguard circuits reset orders" in storm["hint"], seen
+    assert run_cli("circuits", "reset", "orders", "--url", guard).returncode == 0
+    code, seen = preflight(*played)
+    assert code == 0 and seen["api-storm"]["already_open"] == [] and seen["api-storm"]["hint"] is None, seen
+
+
 def test_a_flow_that_calls_its_sessions_something_else_is_found_out(bot, guard):
     flow = Flow(guard, session_of=lambda session: f"crm-{hash(session) % 1000}")
     arguments = ("--platform", "generic", "--url", bot(Generic, flow), "--guard", guard, "--wait", "1s", "--scenario", "agent-spiral",

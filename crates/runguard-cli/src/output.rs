@@ -274,9 +274,24 @@ pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
+/// Two decimals, or as many as it takes to be within a twentieth: what is something does not look like nothing, which is a dash.
+pub(crate) fn amount(amount: f64) -> String {
+    if amount <= 0.0 {
+        return "–".to_owned();
+    }
+    let is_near = |shown: &String| shown.parse::<f64>().is_ok_and(|shown| (shown - amount).abs() <= amount / 20.0);
+    (2..=9).map(|decimals| format!("{amount:.decimals$}")).find(is_near).unwrap_or_else(|| format!("{amount:e}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_amount_that_is_something_does_not_look_like_nothing() {
+        let shown = [0.0, 12.0, 0.5, 1.234, 0.015, 0.004, 0.0051, 0.000_000_2, 1e-12].map(amount);
+        assert_eq!(shown, ["–", "12.00", "0.50", "1.23", "0.015", "0.004", "0.005", "0.0000002", "1e-12"]);
+    }
 
     #[test]
     fn words_stay_whole() {

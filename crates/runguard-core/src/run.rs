@@ -196,7 +196,13 @@ pub struct Run {
     tools: Tools,
     warn: Warn,
     has_warned: bool,
+    /// Calls in a row that were answered with what the model has already.
+    told_repeats: u32,
 }
+
+/// A model that was told so often in a row that it has a result already, and asks for it again, does not listen. As many calls of one
+/// answer may be told before the model reads any of it.
+const MOST_TOLD_REPEATS: u32 = 6;
 
 /// Agents of one run whose histories are kept. Of more, the first by name begins anew.
 const MOST_AGENTS: usize = 1000;
@@ -220,6 +226,7 @@ impl Run {
             tools: Tools::default(),
             warn: Warn::default(),
             has_warned: false,
+            told_repeats: 0,
         }
     }
 
@@ -299,6 +306,7 @@ impl Run {
 
     /// The same for one of several agents in a run.
     pub fn after_tool_of(&mut self, agent: Option<&str>, tool: &str, arguments: u64, gave: Gave<'_>, now: Timestamp) -> Progress {
+        self.told_repeats = 0;
         let agents = agent.map(|agent| self.history_of(agent));
         let history = agents.as_deref().unwrap_or(&self.id);
         let given = gave.error.map(|error| error.fingerprint).or(gave.result);
@@ -322,6 +330,21 @@ impl Run {
             }
         };
         self.looked(verdict, tool)
+    }
+
+    /// A tool is about to be called for a result that the model has already, or one like it. Whether it is to be told that in place of the
+    /// result: not where the tool may be called again and again. Calls that are only alike are no loop to the detectors, so what was told
+    /// is counted here, until a call runs. A trip is told by the next question.
+    pub fn tell_repeat(&mut self, tool: &str) -> bool {
+        if !self.tools.is_watched(tool) {
+            return false;
+        }
+        self.told_repeats = self.told_repeats.saturating_add(1);
+        // Whoever lets calls repeat more often lets them be told more often.
+        if self.told_repeats >= MOST_TOLD_REPEATS.max(self.repeats()) {
+            self.trip.get_or_insert(Trip::told(tool, self.told_repeats));
+        }
+        true
     }
 
     /// The model is about to be asked. Counts the call. Who knows what is sent asks with [`Self::begin_model`].
@@ -379,6 +402,7 @@ impl Run {
 
     /// A person has spoken: what follows may repeat what was before. Money and trip stay.
     pub fn new_turn(&mut self) {
+        self.told_repeats = 0;
         self.forget(&self.id.clone());
         for history in std::mem::take(&mut self.agents) {
             self.forget(&history);

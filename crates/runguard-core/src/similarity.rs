@@ -17,7 +17,7 @@ pub use wording::Wording;
 use crate::fold::letter_into;
 use crate::hashed::HashedMap;
 use crate::text::{cut, redact};
-use content::{Verdict, Words};
+use content::{Sought, Verdict, Words};
 use language::is_unspaced;
 use serde::{Deserialize, Serialize};
 
@@ -269,7 +269,11 @@ impl Gist {
     /// With a threshold of the caller's for the letters where the words do not tell, and always if it is above
     /// [`THRESHOLD`]; with Python's junk heuristic if wanted.
     pub fn is_similar_by(&self, other: &Self, threshold: f64, junk: Junk) -> bool {
-        self.is_similar_where(other, threshold, junk, || content::compare(&Words::of(&self.text), &Words::of(&other.text)))
+        self.is_similar_where(other, threshold, junk, || self.compared_with(other))
+    }
+
+    fn compared_with(&self, other: &Self) -> Verdict {
+        content::compare(&Words::of(&self.text), &Words::of(&other.text), Sought::SameQuestion)
     }
 
     /// It with its words read, to be compared with many others.
@@ -305,9 +309,11 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Whether the two ask for the same, as [`Gist::is_similar`] says.
-    pub fn is_similar(&self, other: &Reading<'_>) -> bool {
-        self.gist.is_similar_where(other.gist, THRESHOLD, Junk::Keep, || content::compare(&self.words, &other.words))
+    /// Whether the two belong to one topic of a knowledge base: they ask for the same, as [`Gist::is_similar`] says, or would if it were
+    /// known that neither is an order. A guard does not know it, and lets "refund policy" pass after "tell me the refund policy"; in a
+    /// knowledge base both look up one thing. What is written otherwise ("canceled orders", "cancel orders") stays apart.
+    pub fn is_same_topic(&self, other: &Reading<'_>) -> bool {
+        self.gist.is_similar_where(other.gist, THRESHOLD, Junk::Keep, || content::compare(&self.words, &other.words, Sought::Topic))
     }
 }
 

@@ -5,7 +5,7 @@
 #[path = "pairs/mod.rs"]
 mod pairs;
 
-use pairs::{Pair, RULES, measure, pairs, pairs_by_language, plain, runguard};
+use pairs::{Pair, RULES, measure, pairs, pairs_by_language, plain, runguard, topics};
 
 const FEWEST_PAIRS: usize = 450;
 /// Skipping a search that would have found something new is the worse mistake.
@@ -18,8 +18,8 @@ fn similar_is_good_enough_and_better_than_the_ratio_alone() {
     let held_out: Vec<Pair> = all.iter().copied().filter(Pair::is_held_out).collect();
     assert!(all.len() >= FEWEST_PAIRS && held_out.len() * 5 >= all.len() * 2 && held_out.len() * 5 <= all.len() * 3);
     for (part, pairs) in [("all", &all), ("held out", &held_out)] {
-        let [plain, ours, stemming] = RULES.map(|(_, rule)| measure(pairs, rule));
-        for (name, quality) in [("RunGuard", &ours), ("with word forms", &stemming)] {
+        let [plain, ours, stemming, topics] = RULES.map(|(_, rule)| measure(pairs, rule));
+        for (name, quality) in [("RunGuard", &ours), ("with word forms", &stemming), ("of topics", &topics)] {
             let (precision, recall) = (quality.precision, quality.recall);
             let wrong = quality.false_alarms.iter().chain(&quality.misses);
             let wrong: Vec<String> = wrong.map(|pair| format!("{}: {} / {}", pair.kind, pair.left, pair.right)).collect();
@@ -27,6 +27,33 @@ fn similar_is_good_enough_and_better_than_the_ratio_alone() {
             assert!(recall >= LEAST_RECALL, "{part}, {name}: recall fell to {recall:.3}: {wrong:#?}");
             assert!(precision > plain.precision && recall > plain.recall, "{part}, {name}: better than the ratio alone in both");
         }
+    }
+}
+
+/// A looser rule than the guards', for topics alone: it may join what may be an order or none, and nothing that is something else.
+#[test]
+fn topics_are_joined_where_guards_may_not_and_never_where_questions_differ() {
+    for pairs in [pairs(), every_pair()] {
+        let (joined, guards) = (measure(&pairs, topics), measure(&pairs, runguard));
+        assert!(joined.precision >= guards.precision && joined.recall >= guards.recall, "{} {}", joined.precision, joined.recall);
+    }
+    for (left, right) in [
+        ("heat pump warranty length", "how long is the warranty on the heat pump"),
+        ("tell me the refund policy", "refund policy"),
+        ("show me the upgrade options", "upgrade options"),
+        ("find the cancel button", "cancel button"),
+    ] {
+        assert!(topics(left, right) && topics(right, left), "{left} / {right}");
+    }
+    for (left, right) in [
+        ("tell me the refund policy", "refund deadline"),
+        ("tell me the refund policy", "privacy policy"),
+        ("show me the upgrade options", "downgrade options"),
+        ("show canceled orders", "cancel orders"),
+        ("list paid invoices", "pay invoices"),
+        ("tell me the refund policy for order 7", "refund policy for order 8"),
+    ] {
+        assert!(!topics(left, right) && !topics(right, left), "{left} / {right}");
     }
 }
 

@@ -16,7 +16,7 @@ use crate::erasure::Gone;
 use cells::{Cells, Marks};
 use runguard_core::calendar::Zone;
 use runguard_insight::insight::Overview;
-use runguard_insight::insight::consumption::{Consumption, consumption};
+use runguard_insight::insight::consumption::{self, Consumption};
 use runguard_insight::insight::digest::{self, Cell, CellKey, Digest, Dimension, OF_OVERVIEW, Range, Savings};
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_insight::insight::spend::{self, By, RunQuery, Runs, Spent, SpentFor};
@@ -207,8 +207,9 @@ impl Analyst {
 
     /// What was used in the range, by the cells.
     pub async fn consumption(&self, range: Range, zone: Zone, savings: Savings) -> Result<Consumption, StoreError> {
-        let make = move |range: &Range, cells, behind_rows| Consumption { behind_rows, ..consumption(range, &zone, cells, &savings) };
-        self.read(range, &[Dimension::Subject, Dimension::Sessions], make).await
+        let make =
+            move |range: &Range, cells, behind_rows| Consumption { behind_rows, ..consumption::consumption(range, &zone, cells, &savings) };
+        self.read(range, &consumption::READS, make).await
     }
 
     /// What was spent in the range, and the names of what it was spent for.

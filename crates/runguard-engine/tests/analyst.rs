@@ -266,6 +266,8 @@ async fn phrasings_of_different_sessions_are_one_topic_and_days_of_use_add_up() 
         // What is recorded is no step; each query that was let pass is two operations.
         assert_eq!(used.days.iter().map(|day| day.operations).sum::<u64>(), 60);
         assert_eq!(used.days.iter().map(|day| day.sessions).sum::<u64>(), 30);
+        // The names are hashes.
+        assert!(used.steps.iter().all(|step| phrasings.contains(&step.label.as_str()) || step.label.contains("ship")), "{:?}", used.steps);
     }
 }
 

@@ -129,15 +129,22 @@ pub struct Field {
     pub about: &'static str,
     /// An example value, as JSON.
     pub example: &'static str,
+    /// The field that says the same in another unit: only one of them can be given.
+    pub instead_of: Option<&'static str>,
 }
 
 impl Field {
     pub const fn required(name: &'static str, kind: Kind, about: &'static str, example: &'static str) -> Self {
-        Self { name, kind, required: true, about, example }
+        Self { name, kind, required: true, about, example, instead_of: None }
     }
 
     pub const fn optional(name: &'static str, kind: Kind, about: &'static str, example: &'static str) -> Self {
-        Self { name, kind, required: false, about, example }
+        Self { name, kind, required: false, about, example, instead_of: None }
+    }
+
+    #[must_use]
+    pub const fn instead_of(self, other: &'static str) -> Self {
+        Self { instead_of: Some(other), ..self }
     }
 }
 
@@ -262,6 +269,12 @@ impl<'a> Input<'a> {
             let is_there = input.find(field.name).is_some() || problems.iter().any(|problem| problem.field == field.name);
             if !is_there {
                 problems.push(Problem { field: field.name.into(), problem: missing_field(field, &strangers) });
+            }
+        }
+        for field in fields {
+            if let Some(other) = field.instead_of.filter(|other| input.find(field.name).is_some() && input.find(other).is_some()) {
+                let problem = format!("says the same as '{other}' in another unit, and both are there: send one of them");
+                problems.push(Problem { field: field.name.into(), problem });
             }
         }
         if problems.is_empty() { Ok(input) } else { Err(InputError::Fields(problems)) }
@@ -743,12 +756,23 @@ mod tests {
         Field::optional("count", Kind::Whole(1), "a count", "1"),
         Field::optional("max_usd", Kind::Dollars, "money", "0.25"),
         Field::optional("credits", Kind::Amount, "an amount", "3"),
+        Field::optional("points", Kind::Amount, "another", "3").instead_of("credits"),
         Field::optional("confidence", Kind::Confidence, "of an answer", "0.4"),
         Field::optional("error", Kind::Flag, "a flag", "true"),
         Field::optional("outcome", Kind::OneOf(&["success", "failure"]), "an outcome", "\"success\""),
         Field::optional("params", Kind::Any, "anything", "{}"),
         Field::optional("tools", Kind::Names, "names", "[]"),
     ];
+
+    #[test]
+    fn what_says_the_same_in_two_units_is_said_once() {
+        let both = problem(r#"{"session_id":"a","points":5,"credits":1}"#);
+        assert_eq!(both.len(), 1);
+        assert!(both[0].0 == "points" && both[0].1.contains("'credits'") && both[0].1.contains("send one of them"), "{both:?}");
+        for one in [r#""points":5"#, r#""credits":1"#, r#""points":5,"credits":null"#, r#""points":"","credits":1"#] {
+            assert!(Input::read(format!("{{\"session_id\":\"a\",{one}}}").as_bytes(), FIELDS).is_ok(), "{one}");
+        }
+    }
 
     fn problem(body: &str) -> Vec<(String, String)> {
         match Input::read(body.as_bytes(), FIELDS) {

@@ -152,7 +152,7 @@ impl Default for Rule {
             count: 20,
             window: Span::from_seconds(300),
             share: 30.0,
-            at: vec![50, 80, 100],
+            at: vec![60, 80, 100],
             limit: 0.0,
             unit: Counted::Credits,
             period: Period::Month,
@@ -391,7 +391,7 @@ impl Rule {
             return Err(InvalidSetting::new("at_least", format!("must be 0 or more, is {}", self.at_least)));
         }
         if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
-            return Err(InvalidSetting::new("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [50, 80, 100]")));
+            return Err(InvalidSetting::new("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [60, 80, 100]")));
         }
         Ok(())
     }

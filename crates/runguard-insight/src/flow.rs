@@ -310,6 +310,11 @@ fn unknown_targets(plan: &Plan, findings: &mut Vec<Finding>) {
         let message = format!("conversations begin with '{start}', which is no bot{}", meant(start, plan.bots.keys()));
         tell("start", start, message);
     }
+    // One that is misspelt would accept nothing, or what it was not meant for once there is such a bot.
+    for bot in plan.accepted_cycles.iter().flat_map(|circle| &circle.0).filter(|bot| !plan.bots.contains_key(*bot)) {
+        let message = format!("accepted_cycles names '{bot}', which is no bot{}", meant(bot, plan.bots.keys()));
+        tell("accepted_cycles", bot, message);
+    }
     for (bot, targets) in &plan.bots {
         for target in targets.0.iter().filter(|target| !is_known(target)) {
             let message = format!("'{bot}' hands over to '{target}', which is neither a bot nor an end{}", meant(target, known()));
@@ -427,6 +432,19 @@ mod tests {
         assert_eq!(report.findings.len(), 2);
         assert_eq!(report.accepted_cycles, [names(&["billing", "desk"]), names(&["billing", "plans", "desk"])]);
         assert!(report.findings[0].message.starts_with("desk → plans → desk:"), "{}", report.findings[0].message);
+    }
+
+    #[test]
+    fn a_circle_that_is_accepted_has_bots_of_the_plan() {
+        let bots = json!({"desk": ["billing"], "billing": ["desk"]});
+        let report = check(&plan(json!({"start": "desk", "bots": bots, "accepted_cycles": [["desk", "biling"]]}))).unwrap();
+        assert_eq!(
+            report.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>(),
+            [FindingKind::Cycle, FindingKind::UnknownTarget]
+        );
+        let unknown = &report.findings[1];
+        assert_eq!((unknown.subject.as_str(), &unknown.names), ("accepted_cycles", &names(&["biling"])));
+        assert_eq!(unknown.message, "accepted_cycles names 'biling', which is no bot; did you mean 'billing'?");
     }
 
     #[test]

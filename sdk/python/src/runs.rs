@@ -298,6 +298,11 @@ impl Run {
         Self::step(this, progress)
     }
 
+    /// The model has the result of this call already: whether it is to be told so in its place.
+    fn tell_repeat(&self, tool: &str) -> PyResult<bool> {
+        locked(&self.inner, |run| run.tell_repeat(tool))
+    }
+
     fn new_turn(&self) -> PyResult<()> {
         locked(&self.inner, run::Run::new_turn)
     }

@@ -23,6 +23,7 @@ from runguard import (
     TripError,
     UnknownModelError,
     current_run,
+    polling,
 )
 
 
@@ -45,6 +46,54 @@ def test_other_arguments_are_another_call() -> None:
     for number in range(50):
         run.before_tool("search", {"q": number})
     assert run.trip is None and not run.tripped and run.message == ""
+
+
+WORDINGS = (
+    "refund policy for damaged items",
+    "what is the refund policy for damaged items",
+    "the refund policy for a damaged item",
+    "refund policy for the damaged items, please",
+    "could you tell what the refund policy for damaged items is",
+    "damaged items refund policy",
+)
+
+
+def told_before_the_trip(run: Run, tool: str = "search_knowledge") -> int:
+    """How often a model is told that it has the result, when it asks for it in other words for ever; as adapters ask."""
+    told = 0
+    for number in range(18):
+        args = {"query": WORDINGS[number % len(WORDINGS)]}
+        try:
+            run.before_model()
+            run.before_tool(tool, args)
+        except TripError:
+            return told
+        sentence = run._instead(tool, args)
+        if sentence is None:
+            run.after_tool(tool, args, "Thirty days.")
+        else:
+            assert "was already executed with" in sentence
+            told += 1
+    raise AssertionError(f"told {told} times, and never stopped")
+
+
+def test_a_model_that_is_told_and_does_not_listen_is_stopped() -> None:
+    run = Run("job-7")
+    assert told_before_the_trip(run) == 6
+    assert isinstance(run.trip, LoopDetectedError) and run.trip.cycle == ("search_knowledge",) and run.trip.run_id == "job-7"
+    assert run.message.startswith("The model was told 6 times in a row that it has the result already")
+    assert told_before_the_trip(Run(repeats=9)) == 9, "as often as calls may repeat"
+    run.reset()
+    assert told_before_the_trip(run) == 6
+
+
+def test_a_tool_that_waits_for_something_is_not_told_of() -> None:
+    run = Run(tools={"status": polling(20)})
+    for number in range(10):
+        run.before_tool("status", {"job": 7})
+        assert run._instead("status", {"job": 7}) is None
+        run.after_tool("status", {"job": 7}, f"{number} %")
+    assert run.trip is None
 
 
 def test_a_trip_is_sticky_and_names_the_tools() -> None:

@@ -265,7 +265,7 @@ export interface BudgetCheckRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
-  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  /** The same in credits of a platform, in place of usd: booked at the price the settings have for one (credit_usd). */
   credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
@@ -313,7 +313,7 @@ export interface BudgetRecordRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
-  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  /** The same in credits of a platform, in place of usd: booked at the price the settings have for one (credit_usd). */
   credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
@@ -361,7 +361,7 @@ export interface BudgetReserveRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
-  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  /** The same in credits of a platform, in place of usd: booked at the price the settings have for one (credit_usd). */
   credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null
@@ -411,7 +411,7 @@ export interface BudgetCommitRequest {
   scopes?: BudgetScope[] | null
   /** Dollars. */
   usd?: number | null
-  /** Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd). */
+  /** The same in credits of a platform, in place of usd: booked at the price the settings have for one (credit_usd). */
   credits?: number | null
   /** Tokens, if no model is named. */
   tokens?: number | null

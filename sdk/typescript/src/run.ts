@@ -175,7 +175,10 @@ export class CoreRun extends CoreObject {
   instead(tool: string, args: unknown): string | null {
     // Tools that the design names keep its limits; of all others only repeats are told.
     this.#repeated ??= new ToolExecutionTracker({ defaultLimit: NO_LIMIT })
-    return this.#repeated.shouldSkip(tool, args)?.message ?? null
+    const skip = this.#repeated.shouldSkip(tool, args)
+    if (skip === null || wasm.run_tell_repeat(this.handle, write(text('tool', tool))) !== TOLD) return null
+    // Who is told too often is stopped at the next step.
+    return this.looked(skip.message)
   }
 
   record(usd: number): number {

@@ -42,6 +42,41 @@ inBoth(
       }
     })
 
+    it('stops a model that is told what it has already and does not listen', () => {
+      const wordings = [
+        'refund policy for damaged items',
+        'what is the refund policy for damaged items',
+        'the refund policy for a damaged item',
+        'refund policy for the damaged items, please',
+        'could you tell what the refund policy for damaged items is',
+        'damaged items refund policy',
+      ]
+      // As adapters ask.
+      const instead = Symbol.for('@runguard/sdk.instead')
+      const toldBeforeTheTrip = (run) => {
+        let told = 0
+        const trip = thrownBy(() => {
+          for (let n = 0; n < 18; n += 1) {
+            const args = { query: wordings[n % wordings.length] }
+            run.beforeModel()
+            run.beforeTool('search_knowledge', args)
+            if (run[instead]('search_knowledge', args) === null) run.afterTool('search_knowledge', args, 'Thirty days.')
+            else told += 1
+          }
+        })
+        assert.ok(trip instanceof LoopDetectedError && trip === run.trip, String(trip))
+        return told
+      }
+      assert.equal(toldBeforeTheTrip(new Run()), 6)
+      assert.equal(toldBeforeTheTrip(new Run({ repeats: 9 })), 9)
+      const polls = new Run({ tools: { status: { polling: 20 } } })
+      for (let n = 0; n < 10; n += 1) {
+        polls.beforeTool('status', { job: 7 })
+        assert.equal(polls[instead]('status', { job: 7 }), null)
+        polls.afterTool('status', { job: 7 }, `${n} %`)
+      }
+    })
+
     it('tells once that most is spent, and a model call then asks the fallback', async () => {
       const warn = console.warn
       console.warn = () => {}

@@ -7,6 +7,7 @@ use owo_colors::OwoColorize;
 use runguard_insight::flow::{Plan, check, misshapen};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Larger than any plan that people write.
@@ -28,7 +29,7 @@ A plan, in YAML or JSON:
 
 Exit codes: 0 nothing was found, 1 something was, 2 the file cannot be read")]
 pub(crate) struct CheckFlow {
-    /// The plan
+    /// The plan; `-` reads it from stdin
     file: PathBuf,
     /// Print the findings as JSON
     #[arg(long)]
@@ -37,8 +38,8 @@ pub(crate) struct CheckFlow {
 
 impl CheckFlow {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let shown = self.file.display();
-        let plan = read(&self.file)?;
+        let shown = if is_stdin(&self.file) { STDIN.into() } else { self.file.to_string_lossy() };
+        let plan = read(&self.file, &shown)?;
         let report = check(&plan).map_err(|unclear| Failure::Usage(format!("{shown}: {}", unclear.advice())))?;
         if self.json {
             output::json(&json!(report))?;
@@ -69,20 +70,22 @@ impl CheckFlow {
     }
 }
 
+const STDIN: &str = "stdin";
+
+fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
 /// What cannot be read is wrong usage, whatever the reason: 1 is for findings.
-fn read(file: &Path) -> Result<Plan, Failure> {
-    let shown = file.display();
+fn read(file: &Path, shown: &str) -> Result<Plan, Failure> {
     let cannot = |why: String| Failure::Usage(format!("{shown} cannot be read: {why}"));
-    let about = fs::metadata(file).map_err(|error| cannot(error.to_string()))?;
-    if !about.is_file() {
-        return Err(cannot("it is no file".to_owned()));
-    }
-    let size = about.len();
-    if size > MOST_BYTES {
-        return Err(cannot(format!("it has {size} bytes; at most {MOST_BYTES} are taken")));
-    }
-    let text = fs::read_to_string(file).map_err(|error| cannot(error.to_string()))?;
-    let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let text = text_of(file).map_err(cannot)?;
+    // What comes through a pipe has no name that tells.
+    let is_json = if is_stdin(file) {
+        text.trim_start().starts_with('{')
+    } else {
+        file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+    };
     let spot = |line: u64, column: u64| format!("line {line}, column {column}: ");
     if is_json {
         return serde_json::from_str(&text).map_err(|error| {
@@ -95,6 +98,23 @@ fn read(file: &Path) -> Result<Plan, Failure> {
         let at = error.location().map_or_else(String::new, |location| spot(location.line(), location.column()));
         cannot(at + &what_is_wrong(serde_saphyr::from_str(&text).ok().as_ref(), broken))
     })
+}
+
+fn text_of(file: &Path) -> Result<String, String> {
+    if is_stdin(file) {
+        let mut text = String::new();
+        let mut given = std::io::stdin().lock().take(MOST_BYTES + 1);
+        given.read_to_string(&mut text).map_err(|error| error.to_string())?;
+        return if text.len() as u64 > MOST_BYTES { Err(format!("it is longer than {MOST_BYTES} bytes")) } else { Ok(text) };
+    }
+    let about = fs::metadata(file).map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    if about.len() > MOST_BYTES {
+        return Err(format!("it has {} bytes; at most {MOST_BYTES} are taken", about.len()));
+    }
+    fs::read_to_string(file).map_err(|error| error.to_string())
 }
 
 /// In words for whoever wrote the plan: those of the readers are about programs.

@@ -6,7 +6,9 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment};
-use runguard_insight::insight::consumption::{Consumption, Week};
+use runguard_core::GuardName;
+use runguard_insight::insight::consumption::{Consumption, Step, Week};
+use runguard_insight::insight::digest::is_digest;
 use serde_json::Value;
 
 /// Steps that are shown to people.
@@ -53,8 +55,8 @@ impl Used {
                 day.sessions.to_string(),
                 day.operations.to_string(),
                 day.ai_steps.to_string(),
-                amount(day.credits),
-                amount(day.usd),
+                output::amount(day.credits),
+                output::amount(day.usd),
                 day.refused.to_string(),
             ];
             table.add_row([Cell::new(&day.day), Cell::new(named(&day.bot))].into_iter().chain(numbers.map(right)));
@@ -63,8 +65,8 @@ impl Used {
         output::show(table)?;
         let mut table = output::table(&["heaviest step", "guard", "bot", "day", "operations", "credits", "dollars", "refused"]);
         for step in used.steps.iter().take(MOST_STEPS) {
-            let numbers = [step.operations.to_string(), amount(step.credits), amount(step.usd), step.refused.to_string()];
-            let names = [output::clean(&step.step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
+            let numbers = [step.operations.to_string(), output::amount(step.credits), output::amount(step.usd), step.refused.to_string()];
+            let names = [in_words(step), output::clean(&step.guard), named(&step.bot), step.day.clone()];
             table.add_row(names.map(Cell::new).into_iter().chain(numbers.map(right)));
         }
         output::line("")?;
@@ -74,13 +76,19 @@ impl Used {
     }
 }
 
+/// What was asked, where that is kept. The name of a topic may be a hash, which does not even say of what.
+fn in_words(step: &Step) -> String {
+    let guard = GuardName::from_code(&step.guard);
+    match (step.label.trim(), guard) {
+        ("", Some(guard)) if is_digest(&step.step) => format!("{} {}", guard.subject(), step.step),
+        ("", _) => output::clean(&step.step),
+        (label, _) => output::clean(label),
+    }
+}
+
 /// The tenant of a service without keys has no name.
 fn named(bot: &str) -> String {
     if bot.is_empty() { "–".to_owned() } else { output::clean(bot) }
-}
-
-fn amount(amount: f64) -> String {
-    if amount > 0.0 { format!("{amount:.2}") } else { "–".to_owned() }
 }
 
 fn changed(week: &Week) -> String {

@@ -197,14 +197,14 @@ impl Estimate {
         }
         let mut table = output::table(&["", "without a guard", "with it", "saved"]);
         let amounts = [line.without, line.with, line.saved];
-        let mut row = |what: &str, text: &dyn Fn(&Tokens) -> String| {
-            let cells = amounts.iter().map(|amount| Cell::new(text(amount)).set_alignment(CellAlignment::Right));
-            table.add_row(std::iter::once(Cell::new(what)).chain(cells));
+        let mut row = |what: &str, text: [String; 3]| {
+            table.add_row(std::iter::once(Cell::new(what)).chain(text.map(right)));
         };
-        row("model calls", &|amount| grouped(amount.steps));
-        row("tokens read", &|amount| grouped(amount.input));
-        row("tokens written", &|amount| grouped(amount.output));
-        row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
+        row("model calls", amounts.map(|amount| grouped(amount.steps)));
+        row("tokens read", amounts.map(|amount| grouped(amount.input)));
+        row("tokens written", amounts.map(|amount| grouped(amount.output)));
+        let dollars = amounts.map(|amount| amount.usd);
+        row("dollars", dollars_at(decimals_of(&[dollars]), dollars));
         output::show(table)?;
         output::line(&if given.price.is_some() { "At your own prices.".to_owned() } else { format!("At the price of {}.", given.model) })?;
         example.map_or(Ok(()), figures)
@@ -364,16 +364,17 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
     };
     let has_dollars = !inputs.usd_per_operation.is_zero();
     let mut table = output::table(&["", "without a guard", "with it", "saved"]);
+    let amounts_of = |line: &Line| [line.without, line.with, line.saved];
+    let dollars_of = |line: &Line| amounts_of(line).map(|amount| amount.usd);
+    let decimals = decimals_of(&lines.iter().map(dollars_of).collect::<Vec<_>>());
     for line in lines {
-        let amounts = [line.without, line.with, line.saved];
-        let mut row = |what: &str, text: &dyn Fn(&Amount) -> String| {
-            let cells = amounts.iter().map(|amount| Cell::new(text(amount)).set_alignment(CellAlignment::Right));
-            table.add_row(std::iter::once(Cell::new(format!("{what}{}", per(line.period)))).chain(cells));
+        let mut row = |what: &str, text: [String; 3]| {
+            table.add_row(std::iter::once(Cell::new(format!("{what}{}", per(line.period)))).chain(text.map(right)));
         };
-        row("operations", &|amount| grouped(amount.operations));
-        row("credits", &Amount::credits);
+        row("operations", amounts_of(line).map(|amount| grouped(amount.operations)));
+        row("credits", amounts_of(line).map(|amount| amount.credits()));
         if has_dollars {
-            row("dollars", &|amount| format!("{:.2}", amount.usd.as_dollars()));
+            row("dollars", dollars_at(decimals, dollars_of(line)));
         }
     }
     output::show(table)?;
@@ -385,6 +386,36 @@ fn print(inputs: &Inputs, lines: &[Line]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+const MOST_DECIMALS: u32 = 9;
+
+/// So many that each amount is shown to within a twentieth, and none that is something as nothing: two for most.
+fn decimals_of(rows: &[[NanoDollars; 3]]) -> u32 {
+    let is_near = |decimals: u32| {
+        rows.iter().all(|row| {
+            let shown = rounded(decimals, *row);
+            row.iter().zip(shown).all(|(exact, shown)| (shown - exact.as_nanos()).abs() <= exact.as_nanos() / 20)
+        })
+    };
+    (2..MOST_DECIMALS).find(|decimals| is_near(*decimals)).unwrap_or(MOST_DECIMALS)
+}
+
+/// What is saved is the difference of what is shown, so that the row adds up.
+fn rounded(decimals: u32, [without, with, _]: [NanoDollars; 3]) -> [i64; 3] {
+    let unit = 10_i64.pow(MOST_DECIMALS - decimals);
+    let near = |amount: NanoDollars| (amount.as_nanos() / unit + i64::from(amount.as_nanos() % unit * 2 >= unit)).saturating_mul(unit);
+    let (without, with) = (near(without), near(with));
+    [without, with, without - with]
+}
+
+fn dollars_at(decimals: u32, row: [NanoDollars; 3]) -> [String; 3] {
+    let (dollar, unit) = (10_i64.pow(MOST_DECIMALS), 10_i64.pow(MOST_DECIMALS - decimals));
+    rounded(decimals, row).map(|nanos| format!("{}.{:0width$}", nanos / dollar, nanos % dollar / unit, width = decimals as usize))
 }
 
 fn figures(example: &Example) -> Result<(), Failure> {
@@ -471,6 +502,22 @@ mod tests {
         let shown = String::from_utf8(shown).unwrap();
         assert!(shown.contains("`many` is no number"), "{shown}");
         assert!(matches!(questions(&mut "".as_bytes(), &mut Vec::new()), Err(Failure::Cancelled)));
+    }
+
+    #[test]
+    fn dollars_of_a_row_add_up_and_small_ones_are_seen() {
+        let row = |without: &str, with: &str| {
+            let [without, with] = [without, with].map(|text| NanoDollars::parse(text).unwrap());
+            [without, with, NanoDollars::from_nanos(without.as_nanos() - with.as_nanos()).unwrap()]
+        };
+        let shown = |rows: &[[NanoDollars; 3]]| rows.iter().map(|row| dollars_at(decimals_of(rows), *row).join(" ")).collect::<Vec<_>>();
+        assert_eq!(shown(&[row("184.5", "0")]), ["184.50 0.00 184.50"]);
+        assert_eq!(shown(&[row("0.345", "0.17")]), ["0.35 0.17 0.18"]);
+        assert_eq!(shown(&[row("1.005", "0.502")]), ["1.01 0.50 0.51"]);
+        assert_eq!(shown(&[row("12.5", "0.004")]), ["12.500 0.004 12.496"]);
+        assert_eq!(shown(&[row("0.0004", "0.0001"), row("0.012", "0.003")]), ["0.0004 0.0001 0.0003", "0.0120 0.0030 0.0090"]);
+        assert_eq!(shown(&[row("0.000000001", "0")]), ["0.000000001 0.000000000 0.000000001"]);
+        assert_eq!(shown(&[row("0", "0")]), ["0.00 0.00 0.00"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use bot::{Bot, Platform, Talk};
 use clap::Args;
-use runguard_core::Span;
+use runguard_core::{GuardName, Reason, Span};
 use runguard_engine::clock::system_now;
 use scenarios::Scenario;
 use serde_json::{Value, json};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Rows of the log that are looked at for each session.
 const MOST_ROWS: &str = "200";
+/// Circuits of one page.
+const MOST_CIRCUITS: &str = "1000";
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: u64 = 3600;
 
@@ -100,7 +102,7 @@ impl Preflight {
         let mut seen = Vec::new();
         for scenario in scenarios {
             // Asked first: a service that does not answer is found out before anything is said.
-            let before = log.newest(&scenario)?;
+            let before = Before { newest: log.newest(&scenario)?, open: log.open_circuits(&scenario)? };
             if !self.json {
                 anstream::eprintln!("{}: {}", scenario.name, scenario.about);
             }
@@ -179,6 +181,14 @@ fn converse(bot: &Bot, scenario: &Scenario) -> Result<Vec<Talk>, String> {
     })
 }
 
+/// How it stood before anything was said.
+struct Before {
+    /// The id of the guard's newest decision.
+    newest: String,
+    /// Tenant and endpoint of each circuit that was not closed: what these refuse says nothing of the bot.
+    open: BTreeSet<(String, String)>,
+}
+
 /// The log of the service that the bot asks.
 struct Log {
     client: Client,
@@ -198,8 +208,31 @@ impl Log {
         Ok(rows.first().map(|row| output::text(&row["decision_id"])).unwrap_or_default())
     }
 
+    /// The circuits that are not closed, where the scenario is about circuits.
+    fn open_circuits(&self, scenario: &Scenario) -> Result<BTreeSet<(String, String)>, Failure> {
+        let mut open = BTreeSet::new();
+        if scenario.guard != GuardName::ApiCircuit.code() {
+            return Ok(open);
+        }
+        for phase in ["open", "half_open"] {
+            let mut cursor = None;
+            loop {
+                let mut query: Query = vec![("phase", phase.to_owned()), ("limit", MOST_CIRCUITS.to_owned())];
+                query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+                let answer = self.client.get("/v1/circuits", &query)?;
+                let circuits = answer["circuits"].as_array().map(Vec::as_slice).unwrap_or_default();
+                open.extend(circuits.iter().map(|circuit| (output::text(&circuit["tenant"]), output::text(&circuit["endpoint_key"]))));
+                match answer["next_cursor"].as_str() {
+                    Some(next) => cursor = Some(next.to_owned()),
+                    None => break,
+                }
+            }
+        }
+        Ok(open)
+    }
+
     /// Looks until the guard has fired, or long enough: a bot may ask after it has answered, and a cluster logs a moment later.
-    fn judge(&self, scenario: Scenario, talks: &[Talk], before: &str) -> Result<Seen, Failure> {
+    fn judge(&self, scenario: Scenario, talks: &[Talk], before: &Before) -> Result<Seen, Failure> {
         let sessions: BTreeSet<&str> = talks.iter().flat_map(|talk| &talk.sessions).map(String::as_str).collect();
         let began = Instant::now();
         loop {
@@ -207,17 +240,17 @@ impl Log {
             for session in &sessions {
                 let query = vec![("guard", scenario.guard.clone()), ("session", (*session).to_owned()), ("limit", MOST_ROWS.to_owned())];
                 for row in self.rows(query)? {
-                    seen.add(&row);
+                    seen.add(&row, before);
                 }
             }
             for row in self.rows(vec![("guard", scenario.guard.clone()), ("limit", MOST_ROWS.to_owned())])? {
                 let is_ours = sessions.contains(row["session_id"].as_str().unwrap_or_default());
-                if is_ours || row["decision_id"].as_str().unwrap_or_default() <= before {
+                if is_ours || row["decision_id"].as_str().unwrap_or_default() <= before.newest.as_str() {
                     continue;
                 }
                 seen.elsewhere += 1;
                 if self.counts_any_session {
-                    seen.add(&row);
+                    seen.add(&row, before);
                 }
             }
             if seen.has_fired() || began.elapsed() >= self.wait {
@@ -243,6 +276,8 @@ struct Seen {
     reasons: BTreeSet<String>,
     /// Refused, or seen, for something else.
     other_reasons: BTreeSet<String>,
+    /// Endpoints whose circuit refused, and was not closed when it began.
+    already_open: BTreeSet<String>,
     /// Decisions of the guard since the beginning in sessions that are not these.
     elsewhere: u64,
 }
@@ -259,11 +294,12 @@ impl Seen {
             observed: 0,
             reasons: BTreeSet::new(),
             other_reasons: BTreeSet::new(),
+            already_open: BTreeSet::new(),
             elsewhere: 0,
         }
     }
 
-    fn add(&mut self, row: &Value) {
+    fn add(&mut self, row: &Value, before: &Before) {
         if row["kind"] != "check" {
             return;
         }
@@ -271,6 +307,12 @@ impl Seen {
         let Some(reason) = row["reason"].as_str() else { return };
         if !self.scenario.expects(reason) {
             self.other_reasons.insert(reason.to_owned());
+            return;
+        }
+        let (tenant, subject) = (output::text(&row["tenant"]), output::text(&row["subject"]));
+        // The ceiling of a session is the session's own, whatever the circuit is.
+        if reason != Reason::SessionRetryCeiling.code() && before.open.contains(&(tenant, subject.clone())) {
+            self.already_open.insert(subject);
             return;
         }
         self.reasons.insert(reason.to_owned());
@@ -293,6 +335,14 @@ impl Seen {
         }
         if self.observed > 0 {
             return Some(format!("{guard} saw it and let it pass: it is in mode observe. With mode = \"enforce\" it would have refused."));
+        }
+        if !self.already_open.is_empty() {
+            let endpoints = self.already_open.iter().map(String::as_str).collect::<Vec<_>>();
+            return Some(format!(
+                "the circuit of {} was open before anything was said, so what it refused says nothing of this bot. Close it ({}) and play it again.",
+                endpoints.join(", "),
+                endpoints.iter().map(|endpoint| format!("runguard circuits reset {endpoint}")).collect::<Vec<_>>().join("; ")
+            ));
         }
         if self.asked == 0 && self.elsewhere > 0 {
             return Some(format!(
@@ -323,6 +373,7 @@ impl Seen {
             "fired": self.has_fired(),
             "reasons": self.reasons,
             "other_reasons": self.other_reasons,
+            "already_open": self.already_open,
             "asked": self.asked,
             "refused": self.refused,
             "observed": self.observed,

@@ -28,6 +28,28 @@ const MOST_WORDS: usize = 400;
 const SHORTEST_WORD: usize = 4;
 /// Successes that are remembered, to tell a new one from the same again.
 const REMEMBERED_SUCCESSES: usize = 64;
+/// What an error says that no knowledge base can mend: rights, overload, a service that is away.
+const BEYOND_LOOKUPS: &[&str] = &[
+    "accessdenied",
+    "access denied",
+    "not authorized",
+    "unauthorized",
+    "forbidden",
+    "expiredtoken",
+    "expired token",
+    "throttl",
+    "too many requests",
+    "rate exceeded",
+    "rate limit",
+    "timed out",
+    "timeout",
+    "unavailable",
+    "internal server error",
+    "internalservererror",
+    "bad gateway",
+    "connection refused",
+    "connection reset",
+];
 /// The highest threshold that makes sense.
 const HIGHEST: u32 = 1000;
 
@@ -147,6 +169,8 @@ struct Lookup {
 #[derive(Debug, Default)]
 struct Failures {
     error: Option<u64>,
+    /// The latest error is one that no lookup mends.
+    is_beyond_lookups: bool,
     /// In a row with that error.
     same: u32,
     /// Lookups and a failure like the one before, in a row; and of any kind.
@@ -209,7 +233,8 @@ impl Attempts {
     /// An action failed.
     pub(super) fn failed(&mut self, agent: &str, tool: &str, args: &Value, error: &str) -> Option<InVain> {
         let failures = &mut self.agents.entry(agent.to_owned()).or_default().failures;
-        failures.take(tool, error_fingerprint(&without_echo(error, args)));
+        let plain = without_echo(error, args);
+        failures.take(tool, error_fingerprint(&plain), is_beyond_lookups(&plain));
         let AttemptSettings { same_errors, failing_rounds, .. } = self.settings;
         if same_errors > 0 && failures.same >= same_errors {
             let message = format!(
@@ -243,12 +268,15 @@ impl Attempts {
 }
 
 impl Failures {
-    fn take(&mut self, tool: &str, error: u64) {
+    fn take(&mut self, tool: &str, error: u64, is_beyond_lookups: bool) {
         let is_same = self.error == Some(error);
+        let was_beyond_lookups = std::mem::replace(&mut self.is_beyond_lookups, is_beyond_lookups);
         self.same = if is_same { self.same.saturating_add(1) } else { 1 };
         self.error = Some(error);
         if std::mem::take(&mut self.has_looked) {
-            let goes_on = self.rounds > 0 && (is_same || !self.learned);
+            // What was looked up may have mended the error before, and this is the next one to find out about; not one that no lookup mends.
+            let may_be_mended = self.learned && !is_same && !(was_beyond_lookups && is_beyond_lookups);
+            let goes_on = self.rounds > 0 && !may_be_mended;
             self.rounds = if goes_on { self.rounds.saturating_add(1) } else { 1 };
             self.rounds_of_any = self.rounds_of_any.saturating_add(1);
         }
@@ -374,6 +402,11 @@ fn without_echo(error: &str, args: &Value) -> String {
     }
     out.push_str(rest);
     out
+}
+
+fn is_beyond_lookups(error: &str) -> bool {
+    let error = error.to_lowercase();
+    BEYOND_LOOKUPS.iter().any(|words| error.contains(words))
 }
 
 /// What stands for something that an error says back.

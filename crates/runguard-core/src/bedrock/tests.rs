@@ -244,6 +244,24 @@ fn rounds_that_only_fail_trip_whatever_the_errors() {
 }
 
 #[test]
+fn rounds_with_other_errors_trip_within_five_steps_where_no_lookup_mends_them() {
+    let trips_at = |errors: [&str; 3]| {
+        let mut play = Play::new();
+        for (number, error) in errors.into_iter().enumerate() {
+            let word = ["alpha", "beta", "gamma"][number];
+            let chunk = format!("{word} one {word} two {word} three {word} four {word}");
+            if play.asks(word, &[&chunk]).or_else(|| play.acts("book", word, error)).is_some() {
+                break;
+            }
+        }
+        play.step
+    };
+    assert_eq!(trips_at([ACCESS_DENIED, "Task timed out after 3.00 seconds", "Error: 503 Service Unavailable"]), 5);
+    assert_eq!(trips_at(["Error: rate exceeded", r#"{"error": "Internal server error"}"#, "Error: forbidden"]), 5);
+    assert_eq!(trips_at(["Error: forbidden", "Error: no such currency", "Error: forbidden"]), 6, "one of them may be found out");
+}
+
+#[test]
 fn rules_can_be_turned_off_and_what_makes_no_sense_is_refused() {
     let off = AttemptSettings { same_lookups: 0, barren_lookups: 0, same_errors: 0, failing_rounds: 0 };
     assert!(off.check().is_ok() && AttemptSettings::default().check().is_ok());

@@ -27,7 +27,7 @@ pub struct LastCall {
 }
 
 /// What came of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallResult {
     /// It failed.
     Failed,

@@ -55,6 +55,30 @@ fn a_limit_that_renews_is_no_end() {
 }
 
 #[test]
+fn a_model_that_does_not_heed_what_it_is_told_is_stopped() {
+    let tells = |run: &mut Run, times: u32| (0..times).all(|_| run.tell_repeat("search"));
+    let gave = Gave { result: Some(1), error: None, deed: Deed::Unknown };
+    let mut run = run_with(None, None);
+    assert!(tells(&mut run, 5) && run.trip().is_none());
+    let _ = run.after_tool("search", 7, gave, NOW);
+    assert!(tells(&mut run, 5) && run.trip().is_none(), "a call that ran starts anew");
+    run.new_turn();
+    assert!(tells(&mut run, 5) && run.trip().is_none(), "and so does a person");
+    assert!(tells(&mut run, 1), "the sixth is told too");
+    let Progress::Refused(Refusal::Trip(trip)) = run.before_model(NOW) else { panic!("the next question") };
+    assert_eq!((trip.reason.as_ref(), &trip.what), ("loop_detected", &What::Loop { cycle: vec!["search".to_owned()], repeats: 6 }));
+    assert!(trip.message.starts_with("The model was told 6 times in a row that it has the result already, last of 'search'"), "{trip}");
+
+    let patient = Arc::new(Mutex::new(LoopDetector::new(crate::detect::loops::LoopSettings::default().repeats(8)).unwrap()));
+    let mut run = Run::new("run", Ceilings::default(), Loops::InProcess(patient), None, None);
+    assert!(tells(&mut run, 7) && run.trip().is_none() && tells(&mut run, 1) && run.trip().is_some(), "as many as calls may repeat");
+
+    let rules = BTreeMap::from([("search".to_owned(), ToolRule::default().polling(Some(20)))]);
+    let mut run = run_with(None, None).with_tool_rules(rules);
+    assert!(!run.tell_repeat("search") && run.tell_repeat("fetch"), "a poll runs");
+}
+
+#[test]
 fn what_may_pass_later_is_not_exhausted() {
     let budget = ServiceBudget::new("run", one_dollar(), Unanswered::Refused);
     let away = r#"{"allow":false,"reason":"state_unavailable","message":"Away."}"#;

@@ -71,6 +71,14 @@ impl Trip {
         Self::looped(vec![tool.to_owned()], times, message)
     }
 
+    /// A model that does not heed what it is told.
+    pub(super) fn told(tool: &str, times: u32) -> Self {
+        let message = format!(
+            "The model was told {times} times in a row that it has the result already, last of '{tool}', and asked again. Stop the run, or answer with what there is."
+        );
+        Self::looped(vec![tool.to_owned()], times, message)
+    }
+
     /// A loop that somebody else has put into words.
     pub(super) fn looped(cycle: Vec<String>, repeats: u32, message: String) -> Self {
         Self { reason: Reason::LoopDetected.code().into(), message, what: What::Loop { cycle, repeats } }

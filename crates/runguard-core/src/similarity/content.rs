@@ -24,6 +24,15 @@ pub(super) enum Verdict {
     Open,
 }
 
+/// What two queries are compared for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// Whether the second one need not be asked.
+    SameQuestion,
+    /// Whether both belong to one topic of a knowledge base.
+    Topic,
+}
+
 /// What of a query is compared.
 #[derive(Debug)]
 struct Content<'a> {
@@ -73,10 +82,15 @@ impl<'a> Content<'a> {
             let form = match meanings.get(&hash) {
                 // "I'd", its sign gone.
                 Some(Meaning::Id) if text[offset(text, word)..].starts_with("id like ") => None,
+                Some(Meaning::Measures(noun)) if before == "how" => {
+                    content.votes.english();
+                    Some(*noun)
+                }
                 Some(meaning) => {
                     let leads_somewhere = || !matches!(before, "how" | "want" | "need" | "like" | "way" | "able" | "wish");
-                    // A word of another language that English may have taken over: then it has English forms.
-                    let plain = || if matches!(meaning, Meaning::Foreign { .. }) { form_of(word, hash, meanings) } else { hash };
+                    // A word of another language that English may have taken over has English forms then, as others have.
+                    let has_forms = matches!(meaning, Meaning::Foreign { .. } | Meaning::Measures(_));
+                    let plain = || if has_forms { form_of(word, hash, meanings) } else { hash };
                     content.form(meaning, plain, leads_somewhere)
                 }
                 None if language == Language::English => Some(form_of(word, hash, meanings)),
@@ -140,7 +154,7 @@ impl<'a> Content<'a> {
                 Some(*form)
             }
             Meaning::Form(form) => Some(*form),
-            Meaning::SmallFirst | Meaning::SmallAfterHow | Meaning::Id => Some(word()),
+            Meaning::SmallFirst | Meaning::SmallAfterHow | Meaning::Measures(_) | Meaning::Id => Some(word()),
         }
     }
 
@@ -162,12 +176,20 @@ impl<'a> Content<'a> {
         Some(rest)
     }
 
+    /// The dangerous word it begins with, as it is written.
+    fn order(&self) -> Option<&'a str> {
+        self.words.first().filter(|_| self.danger).map(|(_, word)| *word)
+    }
+
     /// Whether the same words ask for something else: another question word, the other way, all instead of one.
-    fn is_turned(&self, other: &Self) -> bool {
+    fn is_turned(&self, other: &Self, sought: Sought) -> bool {
         let asks_otherwise = self.asks != 0 && other.asks != 0 && self.asks & other.asks == 0;
         let goes_back = |one: &Self, two: &Self| one.from && !one.to && two.to && !two.from;
         let takes_more = self.all != other.all && (self.danger || other.danger);
-        let only_looks = |one: &Self, two: &Self| one.danger && two.danger && one.looks && one.asks == 0 && !two.looks && two.asks == 0;
+        // "canceled orders" are no "cancel orders"; "the refund policy" and "refund policy" may be an order and none, and are one topic.
+        let is_one_topic = sought == Sought::Topic && self.order() == other.order();
+        let only_looks =
+            |one: &Self, two: &Self| one.danger && two.danger && one.looks && one.asks == 0 && !two.looks && two.asks == 0 && !is_one_topic;
         asks_otherwise
             || self.negations != other.negations
             || only_looks(self, other)
@@ -235,19 +257,19 @@ impl<'a> Words<'a> {
 }
 
 /// Of two normalised texts.
-pub(super) fn compare(left: &Words<'_>, right: &Words<'_>) -> Verdict {
-    compare_counting_slips(left, right, is_slip).0
+pub(super) fn compare(left: &Words<'_>, right: &Words<'_>, sought: Sought) -> Verdict {
+    compare_counting_slips(left, right, sought, is_slip).0
 }
 
 /// Whether two normalised texts say the same, and one of them with a slip of the keyboard or a wrong letter that the other does not have.
 /// Two words may be so near that mean two things.
 pub(super) fn is_misspelled(left: &str, right: &str) -> bool {
     let is_near = |left: &str, right: &str| is_slip(left, right) || has_wrong_letters(left, right);
-    matches!(compare_counting_slips(&Words::of(left), &Words::of(right), is_near), (Verdict::Same, 1..))
+    matches!(compare_counting_slips(&Words::of(left), &Words::of(right), Sought::SameQuestion, is_near), (Verdict::Same, 1..))
 }
 
 /// The verdict, and how many words are one slip away from each other.
-fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
+fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, sought: Sought, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
     let common = match (left.language, right.language) {
         (one, other) if one == other => None,
         // Without kana a Japanese text looks Chinese.
@@ -258,12 +280,12 @@ fn compare_counting_slips(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(
     };
     if let Some(language) = common {
         let (left, right) = (Words::read(left.text, language), Words::read(right.text, language));
-        return compare_in_one_language(&left, &right, is_slip);
+        return compare_in_one_language(&left, &right, sought, is_slip);
     }
-    compare_in_one_language(left, right, is_slip)
+    compare_in_one_language(left, right, sought, is_slip)
 }
 
-fn compare_in_one_language(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
+fn compare_in_one_language(left: &Words<'_>, right: &Words<'_>, sought: Sought, is_slip: impl Fn(&str, &str) -> bool) -> (Verdict, usize) {
     let language = left.language;
     let (Some(one), Some(two)) = (&left.content, &right.content) else { return (Verdict::Open, 0) };
     let (left, right) = (left.text, right.text);
@@ -290,8 +312,8 @@ fn compare_in_one_language(left: &Words<'_>, right: &Words<'_>, is_slip: impl Fn
     }
     let one_word_more = rest.len() + other_rest.len() == 1;
     let verdict = if rest.is_empty() && other_rest.is_empty() {
-        if one.is_turned(two) || is_swapped_in(language, left, right) { Verdict::Different } else { Verdict::Same }
-    } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(two) {
+        if one.is_turned(two, sought) || is_swapped_in(language, left, right) { Verdict::Different } else { Verdict::Same }
+    } else if one_word_more && one.words.len().min(two.words.len()) >= MANY_WORDS && !one.is_turned(two, sought) {
         Verdict::Open
     } else {
         Verdict::Different
@@ -315,7 +337,7 @@ pub(super) fn is_akin(left: &str, right: &str) -> bool {
     shared >= SHARED_WORDS
         && 2 * shared >= one.words.len().min(two.words.len())
         && !is_put_for_another
-        && !one.is_turned(&two)
+        && !one.is_turned(&two, Sought::SameQuestion)
         && !is_swapped(left, right)
 }
 
@@ -505,7 +527,7 @@ mod tests {
     use super::*;
 
     fn compare(left: &str, right: &str) -> Verdict {
-        super::compare(&Words::of(left), &Words::of(right))
+        super::compare(&Words::of(left), &Words::of(right), Sought::SameQuestion)
     }
 
     #[test]
@@ -600,6 +622,10 @@ mod tests {
             ("show me how to cancel orders", "cancel orders", Verdict::Same),
             ("help me cancel an order", "cancel order", Verdict::Same),
             ("python list methods", "python dict methods", Verdict::Different),
+            ("how long is the warranty on the heat pump", "heat pump warranty length", Verdict::Same),
+            ("how far is the stop from the hotel", "distance of the stop from the hotel", Verdict::Same),
+            ("how long is the lease", "how old is the lease", Verdict::Different),
+            ("how to make a long call", "call length", Verdict::Different),
             ("what is it", "how are you", Verdict::Open),
             ("退款政策是什么", "退款政策是", Verdict::Same),
             ("退款政策", "退货政策", Verdict::Different),
@@ -607,6 +633,24 @@ mod tests {
         ] {
             assert_eq!(compare(left, right), verdict, "{left} / {right}");
             assert_eq!(compare(right, left), verdict, "{right} / {left}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_an_order_or_not_is_one_topic_where_it_is_written_alike() {
+        for (left, right, is_topic) in [
+            ("tell me the refund policy", "refund policy", true),
+            ("show open tickets", "open tickets", true),
+            ("show canceled orders", "cancel orders", false),
+            ("list deleted users", "delete users", false),
+            ("tell me the refund policy", "refund rules", false),
+            ("delete the backups", "delete all backups", false),
+        ] {
+            for (left, right) in [(left, right), (right, left)] {
+                let verdict = super::compare(&Words::of(left), &Words::of(right), Sought::Topic);
+                assert_eq!(verdict == Verdict::Same, is_topic, "{left} / {right}");
+                assert_eq!(compare(left, right), Verdict::Different, "{left} / {right}: another question, or it may be one");
+            }
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) enum Meaning {
     SmallFirst,
     /// None in "how does it work".
     SmallAfterHow,
+    /// After "how" it asks for a noun: "how long" for the length.
+    Measures(u64),
     /// "id", or what is left of "I'd".
     Id,
     From,
@@ -53,6 +55,18 @@ const CONTRACTIONS: &str = "arent couldnt didnt doesnt hadnt hasnt havent should
 const SMALL_FIRST: &str = "check display explain fetch find finding get getting give list look looking lookup provide retrieve search searching see \
     show showing tell";
 const SMALL_AFTER_HOW: &str = "take takes work works go";
+/// What "how" asks for with each of these.
+const MEASURES: &[(&str, &str)] = &[
+    ("deep", "depth"),
+    ("far", "distance"),
+    ("heavy", "weight"),
+    ("high", "height"),
+    ("long", "length"),
+    ("often", "frequency"),
+    ("old", "age"),
+    ("tall", "height"),
+    ("wide", "width"),
+];
 const ALL: &str = "all each every everything";
 const ASKS: &[(&str, u8)] = &[
     ("how", HOW),
@@ -92,7 +106,7 @@ const SYNONYMS: &str = "\
     run ran; index indices; criterion criteria; analysis analyses analyze analyse; \
     implementation implement; verification verify; notification notify; integration integrate; migration migrate; \
     translation translate; registration register; reservation reserve; validation validate; calculation calculate; \
-    replication replicate; compression compress; calendar calender";
+    replication replicate; compression compress; calendar calender; length duration";
 
 /// Words one slip apart that are two words.
 pub(super) const CONFUSABLE: &[(&str, &str)] = &[
@@ -157,6 +171,11 @@ pub(super) static MEANINGS: LazyLock<Meanings> = LazyLock::new(|| {
     say("from", &|_| Meaning::From);
     say("to", &|_| Meaning::To);
     say("id", &|_| Meaning::Id);
+    for (word, noun) in MEASURES {
+        let form = meanings.get(&hash(noun)).copied();
+        let form = if let Some(Meaning::Form(form)) = form { form } else { hash(stem(noun)) };
+        meanings.insert(hash(word), Meaning::Measures(form));
+    }
     meanings.extend(ASKS.iter().map(|(word, bit)| (hash(word), Meaning::Asks(*bit))));
     // Of what must not differ, other languages' words that deny are left as they are.
     let dangers = CLASSES.iter().filter(|(word, class)| **class > NEGATION && !telling.contains_key(*word));

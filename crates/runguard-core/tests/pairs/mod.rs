@@ -53,7 +53,8 @@ fn pair(line: &'static str) -> Pair {
 pub(crate) type Rule = fn(&str, &str) -> bool;
 
 /// The rules that are compared, by name.
-pub(crate) const RULES: [(&str, Rule); 3] = [("plain ratio 0.75", plain), ("RunGuard", runguard), ("RunGuard, stem = true", stemming)];
+pub(crate) const RULES: [(&str, Rule); 4] =
+    [("plain ratio 0.75", plain), ("RunGuard", runguard), ("RunGuard, stem = true", stemming), ("RunGuard, topics", topics)];
 
 pub(crate) fn plain(left: &str, right: &str) -> bool {
     ratio(&normalise(left), &normalise(right), Junk::Keep) >= THRESHOLD
@@ -66,6 +67,11 @@ pub(crate) fn runguard(left: &str, right: &str) -> bool {
 pub(crate) fn stemming(left: &str, right: &str) -> bool {
     let wording = Wording { stem: true, ..Wording::default() };
     Gist::worded(left, &wording).is_similar(&Gist::worded(right, &wording))
+}
+
+/// By which topics of different sessions are joined.
+pub(crate) fn topics(left: &str, right: &str) -> bool {
+    Gist::whole(left).reading().is_same_topic(&Gist::whole(right).reading())
 }
 
 pub(crate) struct Quality {

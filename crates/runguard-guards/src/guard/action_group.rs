@@ -1,18 +1,18 @@
-//! Stops an action that has failed for good: the same call, again, after it failed twice in a row.
+//! Stops an action that has failed for good: the same call, again, after it failed twice in a row, or in turns with others that failed.
 //!
 //! For handlers that run once a call and keep nothing between calls (AWS Lambda action groups). Failures are counted,
 //! not calls: asking a healthy action for news is fine.
 
 use super::{
     AnswerField, AnswerKind, Decide, Finding, Guard, GuardEntry, GuardedStep, Holds, Lasts, Moment, Place, Route, RouteKind, Ruling,
-    RulingOf, Slot, says, stored_in_one_part,
+    RulingOf, Slot, Stored, decode, encode, says,
 };
 use crate::answer::Facts;
 use crate::input::{Field, Input, Kind};
 use crate::logged::{self, Doubts, EachByItself, Logged, Retold, Terms, Traced, Traces};
 use crate::policy::{GuardSettings, Policy, Section, Setting};
 use runguard_core::detect::actions::Action;
-use runguard_core::detect::failures::{self, CallResult, LastCall, refusal};
+use runguard_core::detect::failures::{self, CallHistory, CallResult, LastCall, refusal};
 use runguard_core::fingerprint;
 use runguard_core::limits::{InvalidSetting, within};
 use runguard_core::reason::{GuardName, Reason};
@@ -81,7 +81,8 @@ pub static RESULT_ROUTE: Route = Route {
 
 const ACTION: AnswerField =
     says("action", AnswerKind::Text, "The action: its group with function, or with method and path, as it is kept in the log.");
-const FAILURES: AnswerField = says("failures", AnswerKind::Whole, "Failures of this very call in a row.");
+const FAILURES: AnswerField =
+    says("failures", AnswerKind::Whole, "Failures of this very call, in a row or since any call of the session succeeded.");
 const MAX_FAILURES: AnswerField = says("max_failures", AnswerKind::Whole, "Refused: failures after which it is not run again.");
 const RETRYABLE: AnswerField = says("retryable", AnswerKind::Flag, "Refused: false.");
 
@@ -101,8 +102,10 @@ impl GuardSettings for Settings {
     const GUARD: GuardName = GuardName::ActionGroup;
     const SECTION: &'static [&'static str] = &["action_group"];
     const SUBJECTS: &'static str = "actions";
-    const SETTINGS: &'static [Setting] =
-        &[Setting { key: "max_failures", about: "Failures of the same call in a row after which it is not run again." }];
+    const SETTINGS: &'static [Setting] = &[Setting {
+        key: "max_failures",
+        about: "Failures of the same call after which it is not run again: in a row, or among the session's last twelve calls with no success since.",
+    }];
 
     fn longest_window(&self) -> Span {
         Span::ZERO
@@ -113,7 +116,36 @@ impl GuardSettings for Settings {
     }
 }
 
-stored_in_one_part!(LastCall);
+/// The newest call, and the latest twelve: one counts failures in a row, however many, the others those in turns.
+#[derive(Debug, Clone, Default)]
+pub struct Calls {
+    last: LastCall,
+    history: CallHistory,
+}
+
+impl Calls {
+    fn failures_of(&self, call: u64) -> u32 {
+        self.last.failures_of(call).max(self.history.failures_of(call))
+    }
+
+    fn finish(&mut self, call: u64, result: CallResult) {
+        self.last.finish(call, result);
+        self.history.finish(call, result);
+    }
+}
+
+impl Stored for Calls {
+    /// Of earlier versions there is the newest call alone, and they read no further in what this one writes.
+    fn load(parts: &[Option<&[u8]>]) -> Self {
+        let kept = parts.first().copied().flatten().unwrap_or_default();
+        let Ok((last, rest)) = postcard::take_from_bytes(kept) else { return Self::default() };
+        Self { last, history: decode(Some(rest)) }
+    }
+
+    fn save(&self, _part: usize) -> Vec<u8> {
+        encode(&(self.last, &self.history))
+    }
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -126,16 +158,19 @@ pub struct ActionGroup;
 
 impl Guard for ActionGroup {
     type Settings = Settings;
-    type State = LastCall;
+    type State = Calls;
     type Event = Event;
 
     fn section(policy: &Policy) -> &Section<Settings> {
         &policy.action_group
     }
 
-    fn apply(state: &mut LastCall, event: &Event, _at: Timestamp) {
+    fn apply(state: &mut Calls, event: &Event, _at: Timestamp) {
         match *event {
-            Event::Called { call } => state.begin(call),
+            Event::Called { call } => {
+                state.last.begin(call);
+                state.history.remember(call);
+            }
             Event::Resulted { call, failed } => state.finish(call, CallResult::of(failed)),
         }
     }
@@ -255,7 +290,7 @@ impl Decide for Request {
         logged::write(&Kept { call: fingerprint::hex16(&self.0.identity.to_be_bytes()).into(), failed: None })
     }
 
-    fn decide(&self, settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {
+    fn decide(&self, settings: &Settings, state: &Calls, _moment: Moment<'_>) -> RulingOf<Self> {
         let failures = state.failures_of(self.0.identity);
         let findings = if failures >= settings.max_failures {
             vec![Finding::new(Reason::PermanentFailure, Block { failures }, None)]
@@ -265,7 +300,7 @@ impl Decide for Request {
         Ruling { findings, pass: failures, events: vec![Event::Called { call: self.0.identity }] }
     }
 
-    fn explain(&self, settings: &Settings, _state: &LastCall, block: &Block, moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, settings: &Settings, _state: &Calls, block: &Block, moment: Moment<'_>) -> (Facts, String) {
         let action = self.0.kept_action(moment.store_text);
         let facts = Facts::new()
             .with("action", action.clone().into_owned())
@@ -315,14 +350,14 @@ impl Decide for ResultRequest {
         logged::write(&Kept { call: Cow::Borrowed(""), failed: Some(self.failed) })
     }
 
-    fn decide(&self, _settings: &Settings, state: &LastCall, _moment: Moment<'_>) -> RulingOf<Self> {
-        let mut after = *state;
+    fn decide(&self, _settings: &Settings, state: &Calls, _moment: Moment<'_>) -> RulingOf<Self> {
+        let mut after = state.clone();
         after.finish(self.call.identity, CallResult::of(self.failed));
         let events = vec![Event::Resulted { call: self.call.identity, failed: self.failed }];
         Ruling { findings: Vec::new(), pass: after.failures_of(self.call.identity), events }
     }
 
-    fn explain(&self, _settings: &Settings, _state: &LastCall, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
+    fn explain(&self, _settings: &Settings, _state: &Calls, block: &Infallible, _moment: Moment<'_>) -> (Facts, String) {
         match *block {}
     }
 
@@ -357,8 +392,38 @@ mod tests {
         run(&mut story, "7", true);
         run(&mut story, "7", true);
         assert_eq!(story.at(0).refuses(&*call("/guard/action-group", "7", None)), Reason::PermanentFailure);
-        assert!(story.at(0).allows(&*call("/guard/action-group", "8", None)), "another order");
-        assert!(story.at(0).allows(&*call("/guard/action-group", "7", None)), "no longer in a row");
+        run(&mut story, "8", true);
+        assert_eq!(
+            story.at(0).refuses(&*call("/guard/action-group", "7", None)),
+            Reason::PermanentFailure,
+            "another one that fails mends nothing"
+        );
+        run(&mut story, "8", false);
+        assert!(story.at(0).allows(&*call("/guard/action-group", "7", None)), "something succeeded since");
+    }
+
+    #[test]
+    fn calls_that_fail_in_turns_are_refused() {
+        let mut story = Story::default();
+        for id in ["7", "8", "7", "8"] {
+            run(&mut story, id, true);
+        }
+        for id in ["7", "8"] {
+            assert_eq!(story.at(0).refuses(&*call("/guard/action-group", id, None)), Reason::PermanentFailure, "{id}");
+        }
+        assert!(story.at(0).allows(&*call("/guard/action-group", "9", None)));
+    }
+
+    #[test]
+    fn a_state_of_before_is_read_and_read_by_those_before() {
+        let before = postcard::to_stdvec(&LastCall { call: 7, failures: 2 }).unwrap();
+        let mut calls = Calls::load(&[Some(&before)]);
+        assert_eq!((calls.failures_of(7), calls.failures_of(8)), (2, 0));
+        ActionGroup::apply(&mut calls, &Event::Called { call: 8 }, Timestamp::from_millis(0));
+        ActionGroup::apply(&mut calls, &Event::Resulted { call: 8, failed: true }, Timestamp::from_millis(0));
+        let kept = calls.save(0);
+        assert_eq!(Calls::load(&[Some(&kept)]).failures_of(8), 1);
+        assert_eq!(postcard::from_bytes::<LastCall>(&kept).unwrap(), LastCall { call: 8, failures: 1 });
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! a tenant: one key for each. Detectors that an agent asks beside one another about one call bill nothing, nor do budgets, which
 //! have figures of their own.
 
-use super::digest::{Cell, CellKey, Dimension, HOUR_MILLIS, Range, Savings, Sessions};
+use super::digest::{Cell, CellKey, Dimension, HOUR_MILLIS, Label, Range, Savings, Sessions};
 use runguard_core::calendar::{Period, Zone};
 use runguard_core::reason::GuardName;
 use runguard_core::time::Timestamp;
@@ -79,6 +79,8 @@ pub struct Step {
     pub guard: String,
     /// The task, bot, topic, action, step or endpoint.
     pub step: String,
+    /// What was asked last, of a topic whose words are kept: its name may be a hash.
+    pub label: String,
     pub operations: u64,
     pub credits: f64,
     pub usd: f64,
@@ -108,6 +110,9 @@ struct Sum {
     sessions: Sessions,
 }
 
+/// The cells it is made of.
+pub const READS: [Dimension; 3] = [Dimension::Subject, Dimension::Sessions, Dimension::Topic];
+
 /// Adds up the cells of the range, by the days and weeks of a time zone. An hour belongs to the day it begins in.
 pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (CellKey, Cell)>, savings: &Savings) -> Consumption {
     let (first, last) = range.hours();
@@ -115,8 +120,16 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
     let mut weeks: BTreeMap<(String, Option<Box<str>>), Sum> = BTreeMap::new();
     let mut steps: BTreeMap<(String, Box<str>, Box<str>, Box<str>), Sum> = BTreeMap::new();
     let mut dates: BTreeMap<i64, (String, String)> = BTreeMap::new();
+    let mut labels: BTreeMap<(Box<str>, Box<str>), Label> = BTreeMap::new();
     for (place, cell) in cells {
         let is_of_tenant = range.filters.tenant.as_deref().is_none_or(|tenant| tenant == &*place.tenant);
+        if let (Dimension::Topic, Some(label)) = (place.dimension, cell.label) {
+            let newest = labels.entry((place.tenant, place.first)).or_insert_with(|| label.clone());
+            if label > *newest {
+                *newest = label;
+            }
+            continue;
+        }
         let guard = GuardName::from_code(&place.first).filter(|_| matches!(place.dimension, Dimension::Subject | Dimension::Sessions));
         let Some((guard, kind)) = guard.and_then(|guard| Some((guard, billed(guard)?))) else { continue };
         if !(first..=last).contains(&place.hour) || !is_of_tenant {
@@ -163,6 +176,7 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
         .into_iter()
         .map(|((day, bot, guard, step), sum)| Step {
             day,
+            label: label_of(&labels, &bot, &guard, &step),
             bot: bot.into(),
             guard: guard.into(),
             step: step.into(),
@@ -184,6 +198,13 @@ pub fn consumption(range: &Range, zone: &Zone, cells: impl IntoIterator<Item = (
         weeks: with_change(range, zone, weeks),
         ..Consumption::default()
     }
+}
+
+/// A topic in words. The names of all other steps are words.
+fn label_of(labels: &BTreeMap<(Box<str>, Box<str>), Label>, bot: &str, guard: &str, step: &str) -> String {
+    let is_topic = GuardName::from_code(guard).is_some_and(|guard| guard.subject() == "topic");
+    let label = labels.get(&(bot.into(), step.into())).filter(|_| is_topic);
+    label.map(|label| label.text.to_string()).unwrap_or_default()
 }
 
 fn with_change(range: &Range, zone: &Zone, weeks: BTreeMap<(String, Option<Box<str>>), Sum>) -> Vec<Week> {

@@ -12,6 +12,7 @@ mod overview;
 mod sessions;
 pub mod spend;
 
+pub use self::joined::is_digest;
 pub use self::overview::{Range, Savings, overview};
 use super::session_list::SessionSeen;
 use runguard_core::hashed::HashedMap;

@@ -120,12 +120,20 @@ fn field_schema(field: &Field) -> Value {
 
 fn request_schema(route: &Route) -> Value {
     let fields: Vec<&Field> = route.fields.iter().chain([&REQUEST_ID]).collect();
-    json!({
+    let shown = route.fields.iter().filter(|field| field.instead_of.is_none());
+    let mut schema = json!({
         "type": "object",
         "required": fields.iter().filter(|field| field.required).map(|field| field.name).collect::<Vec<_>>(),
         "properties": fields.iter().map(|field| (field.name.to_owned(), field_schema(field))).collect::<Map<_, _>>(),
-        "examples": [route.fields.iter().map(|field| (field.name.to_owned(), example(field))).collect::<Map<_, _>>()],
-    })
+        "examples": [shown.map(|field| (field.name.to_owned(), example(field))).collect::<Map<_, _>>()],
+    });
+    let is_left_out = |name: &str| json!({"properties": {name: {"type": "null"}}});
+    let once = |field: &Field| field.instead_of.map(|other| json!({"anyOf": [is_left_out(field.name), is_left_out(other)]}));
+    let said_once: Vec<Value> = route.fields.iter().filter_map(once).collect();
+    if !said_once.is_empty() {
+        schema["allOf"] = said_once.into();
+    }
+    schema
 }
 
 fn answer_schema(route: &Route) -> Value {

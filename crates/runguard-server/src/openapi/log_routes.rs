@@ -186,7 +186,8 @@ fn consumption_schema() -> Value {
     let time = json!({"type": "integer"});
     let amounts = [("operations", &whole), ("credits", &number), ("usd", &number), ("refused", &whole)];
     let day = [&[("day", &text), ("bot", &text), ("sessions", &whole), ("ai_steps", &whole)], &amounts[..]].concat();
-    let step = [&[("day", &text), ("bot", &text), ("guard", &text), ("step", &text)], &amounts[..]].concat();
+    let label = json!({"type": "string", "description": "What was asked last, of a topic whose words are kept; else empty."});
+    let step = [&[("day", &text), ("bot", &text), ("guard", &text), ("step", &text), ("label", &label)], &amounts[..]].concat();
     let bot = json!({"type": ["string", "null"], "description": "null: of all bots together."});
     let change = json!({"type": ["number", "null"], "description": "Steps a session against the week before: 1 is twice as many."});
     let week = [

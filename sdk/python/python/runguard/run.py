@@ -272,7 +272,11 @@ class Run:
             # Tools that the design names keep its limits; of all others only repeats are told.
             self._repeated = ToolExecutionTracker(default_limit=_NO_LIMIT)
         skip = self._repeated.should_skip(tool, args)
-        return None if skip is None else skip.message
+        if skip is None or not self._run.tell_repeat(tool):
+            return None
+        # Who is told too often is stopped at the next step.
+        self._seen(None)
+        return skip.message
 
     def _stop_loop(self, cycle: List[str], repeats: int, message: str) -> None:
         """An adapter has found a loop that the calls alone do not show: raises it, and the run stays tripped."""

@@ -459,6 +459,16 @@ def test_the_service_is_shared_by_all_copies_of_the_function(service_url: str) -
         assert action.runs == 2
 
 
+def test_the_service_refuses_calls_that_fail_in_turns(service_url: str) -> None:
+    action = Action(failing)
+    copies = [wrapped(action, url=service_url) for _ in range(3)]
+    one, other = api_event(), api_event()
+    other["apiPath"] = "/refunds"
+    answers = [copies[number % 3](event, None) for number, event in enumerate((one, other) * 3)]
+    assert [is_refused(answer) for answer in answers] == [False, False, False, False, True, True]
+    assert action.runs == 4
+
+
 def test_the_order_of_the_arguments_does_not_matter_to_the_service(service_url: str) -> None:
     action = Action(failing)
     handler = wrapped(action, url=service_url)

@@ -112,6 +112,7 @@ interface Exports {
   run_record(handle: number, usd: number, tokens: number): number
   run_record_usage(handle: number, model: number, ...counts: Counts): number
   run_stop_loop(handle: number, cycle: number, message: number, repeats: number): number
+  run_tell_repeat(handle: number, tool: number): number
   run_trip(handle: number): number
   run_new_turn(handle: number): number
   run_reset(handle: number): number

@@ -374,6 +374,15 @@ pub extern "C" fn run_stop_loop(handle: u32, cycle: usize, message: usize, repea
     })
 }
 
+/// The model has the result of this call already: [`TOLD`] if it is to be told so in its place.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_tell_repeat(handle: u32, tool: usize) -> i32 {
+    with_texts([tool], |[tool]| {
+        let is_told = RUNS.with_borrow_mut(|runs| runs.get(handle).map(|run| run.tell_repeat(tool)));
+        is_told.map_or(GONE, |is_told| if is_told { TOLD } else { DONE })
+    })
+}
+
 /// Whether the run was stopped.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_trip(handle: u32) -> i32 {

@@ -5,6 +5,7 @@
 
 use crate::client::segment;
 use crate::commands::insights;
+use crate::output;
 use runguard_core::GuardName;
 use runguard_core::shown::{dotted, html as escaped, shortened};
 use runguard_core::text::{cut, grouped};
@@ -435,7 +436,6 @@ fn consumption(overview: &Overview, used: &Consumption) -> String {
     if used.days.is_empty() {
         return String::new();
     }
-    let amount = |amount: f64| if amount > 0.0 { format!("{amount:.2}") } else { "–".to_owned() };
     let week = |week: &Week| {
         vec![
             format!("{}{}", text(&week.week), if week.is_whole { "" } else { " (in part)" }),
@@ -447,12 +447,14 @@ fn consumption(overview: &Overview, used: &Consumption) -> String {
         ]
     };
     let day = |day: &Day| {
-        let numbers = [grouped(day.sessions), grouped(day.operations), grouped(day.ai_steps), amount(day.credits), grouped(day.refused)];
+        let numbers =
+            [grouped(day.sessions), grouped(day.operations), grouped(day.ai_steps), output::amount(day.credits), grouped(day.refused)];
         [text(&day.day), text(&day.bot)].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let step = |step: &Step| {
-        let names = [in_words(overview, &step.guard, &step.step), &step.guard, &step.bot, &step.day].map(text);
-        names.into_iter().chain([grouped(step.operations), amount(step.credits), grouped(step.refused)]).collect::<Vec<_>>()
+        let name = if step.label.trim().is_empty() { in_words(overview, &step.guard, &step.step) } else { &step.label };
+        let names = [name, &step.guard, &step.bot, &step.day].map(text);
+        names.into_iter().chain([grouped(step.operations), output::amount(step.credits), grouped(step.refused)]).collect::<Vec<_>>()
     };
     let newest = |count: usize| count.saturating_sub(MAX_ROWS);
     let weeks: Vec<Vec<String>> = used.weeks[newest(used.weeks.len())..].iter().map(week).collect();

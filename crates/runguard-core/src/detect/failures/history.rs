@@ -2,6 +2,7 @@
 
 use super::{CallResult, MAX_FAILURES, refusal};
 use crate::fingerprint::hex;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Calls of a session that are remembered.
@@ -27,7 +28,7 @@ const SUCCEEDED: &str = "succeeded";
 /// assert!(history.begin("orders", find).is_some());
 /// assert_eq!(CallHistory::read(&history.texts()), history);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CallHistory {
     /// Oldest first; without a result while it is not known.
     calls: VecDeque<(u64, Option<CallResult>)>,
@@ -67,9 +68,14 @@ impl CallHistory {
         if failures >= MAX_FAILURES {
             return Some(refusal(action, failures, MAX_FAILURES));
         }
+        self.remember(call);
+        None
+    }
+
+    /// Takes note that the call is about to be made, for who has decided that by [`Self::failures_of`].
+    pub fn remember(&mut self, call: u64) {
         self.calls.push_back((call, None));
         self.cut();
-        None
     }
 
     /// Takes note of what came of it. Where its beginning is not known (it was forgotten in between) it counts all the same.
@@ -82,7 +88,8 @@ impl CallHistory {
         self.cut();
     }
 
-    fn failures_of(&self, call: u64) -> u32 {
+    /// How often the call failed since anything last succeeded.
+    pub fn failures_of(&self, call: u64) -> u32 {
         let since_success = self.calls.iter().rev().take_while(|(_, ended)| *ended != Some(CallResult::Succeeded));
         since_success.filter(|(made, ended)| *made == call && *ended == Some(CallResult::Failed)).count() as u32
     }

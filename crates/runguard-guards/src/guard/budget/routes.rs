@@ -51,7 +51,7 @@ macro_rules! cost_fields {
     ($($more:expr),* $(,)?) => {
         fields![
             Field::optional("usd", Kind::Dollars, "Dollars.", "0.012"),
-            Field::optional("credits", Kind::Amount, "Credits of a platform, if no dollars are given: booked at the price the settings have for one (credit_usd).", "3"),
+            Field::optional("credits", Kind::Amount, "The same in credits of a platform, in place of usd: booked at the price the settings have for one (credit_usd).", "3").instead_of("usd"),
             Field::optional("tokens", Kind::Whole(0), "Tokens, if no model is named.", "1200"),
             Field::optional("key", Kind::Id, "What is counted against the cap, such as a step or a task.", "\"capture_email\""),
             Field::optional("model", Kind::Id, "The model, to price its tokens from the table.", "\"gpt-4o\""),

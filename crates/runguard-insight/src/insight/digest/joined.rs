@@ -1,9 +1,10 @@
 //! Topics of different sessions that ask for the same, put together.
 //!
 //! Within a session the guard itself puts a rephrased query into its topic; what other sessions asked it does not know. Here, where
-//! the log is read, topics are joined by their words, with the same rule. The heaviest topic comes first and leads; each further one
-//! joins the first leader it is similar to, or leads itself. So no chain of small differences joins what is far apart, and the same
-//! cells give the same topics, in whatever order they were written. What has no words (they are not kept) stays by itself.
+//! the log is read, topics are joined by their words, with a rule that is a little looser ([`Reading::is_same_topic`]), because nobody is
+//! refused by it. The heaviest topic comes first and leads; each further one joins the first leader it is similar to, or leads itself. So
+//! no chain of small differences joins what is far apart, and the same cells give the same topics, in whatever order they were written.
+//! What has no words (they are not kept) stays by itself.
 
 use super::{Cell, MOST_ENTRIES, OTHER};
 use runguard_core::similarity::{Gist, Reading};
@@ -55,12 +56,12 @@ pub(super) fn join<'a, 'b>(topics: impl Iterator<Item = (&'a str, &'b Cell)>) ->
     topics.sort_by_key(rank);
     let mut joined: Vec<Joined<'a>> = Vec::new();
     // Each is compared with many: its words are read once.
-    let gists: Vec<Gist> = topics.iter().take(MOST_COMPARED).map(|(name, cell)| Gist::of(words(name, cell))).collect();
+    let gists: Vec<Gist> = topics.iter().take(MOST_COMPARED).map(|(name, cell)| Gist::whole(words(name, cell))).collect();
     let readings: Vec<Reading<'_>> = gists.iter().map(Gist::reading).collect();
     let mut leaders: Vec<(usize, &Reading<'_>)> = Vec::new();
     for (rank, (name, cell)) in topics.into_iter().enumerate() {
         let reading = readings.get(rank).filter(|_| !gists[rank].is_blank());
-        let leader = reading.and_then(|reading| leaders.iter().find(|(_, other)| other.is_similar(reading)));
+        let leader = reading.and_then(|reading| leaders.iter().find(|(_, other)| other.is_same_topic(reading)));
         if let Some((leader, _)) = leader {
             joined[*leader].take(name, cell);
             continue;
@@ -78,6 +79,10 @@ fn words<'a>(name: &'a str, cell: &'a Cell) -> &'a str {
     if let Some(label) = &cell.label {
         return &label.text;
     }
-    let is_digest = name.len() == DIGEST_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_digest || name == OTHER { "" } else { name }
+    if is_digest(name) || name == OTHER { "" } else { name }
+}
+
+/// Whether a name is what stands in the place of words.
+pub fn is_digest(name: &str) -> bool {
+    name.len() == DIGEST_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
