@@ -319,11 +319,15 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         inner.health.sent_again_to.store(about.generation, Ordering::Release);
     }
     while !is_built(inner, about.generation).await? {
+        // Meanwhile it may have become another one, which has its states.
+        if !inner.is_the_one_we_know().await {
+            return Err(LinkError::emptied());
+        }
         if inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await? {
-            if !is_built(inner, about.generation).await? {
-                build(inner, about.generation).await?;
-            }
+            let built = if is_built(inner, about.generation).await? { Ok(()) } else { build(inner, about.generation).await };
+            // Also when it failed: another node may be able to.
             inner.link.lease("build", inner.node, 0).await?;
+            built?;
         } else {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -221,6 +221,25 @@ async fn a_node_that_starts_on_a_database_that_was_built_and_is_not_does_not_tak
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_waits_for_states_sees_that_the_database_is_another_one_meanwhile() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.nodes[0].flush().await.unwrap();
+    // Whoever builds them has died.
+    let dead = together.link.another();
+    together.link.empty();
+    assert!(dead.lease("build", 77, 30_000).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(together.nodes[0].health().away.is_some());
+    together.link.empty();
+    together.join(Memory::alone()).await;
+    assert!(dead.lease("build", 77, 30_000).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(together.nodes[0].health().away, None);
+    assert_eq!(add(&together.nodes[0], &["kept"]).await.0, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_arrives_after_its_session_was_erased_stays_out_of_the_log() {
     let together = Together::new(2).await;
     add(&together.nodes[0], &["gone"]).await;
