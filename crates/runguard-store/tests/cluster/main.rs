@@ -51,6 +51,15 @@ impl Together {
         self.nodes.push(join(&self.link, log, "/nonexistent".into(), self.nodes.len()).await);
         self.disks.push(disk);
     }
+
+    /// Everything is lost, and a node has begun to build it again.
+    async fn lose_all(&self) {
+        self.nodes[0].flush().await.unwrap();
+        self.link.empty();
+        while self.link.generation().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
@@ -185,12 +194,7 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
     for _ in 0..5 {
         add(&together.nodes[0], &["kept"]).await;
     }
-    together.nodes[0].flush().await.unwrap();
-    let before = together.link.generation();
-    together.link.empty();
-    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    together.lose_all().await;
     let unbuilt = together.link.replica();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let built = together.link.generation();
@@ -205,12 +209,7 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
 async fn a_node_that_starts_on_a_database_that_was_built_and_is_not_does_not_take_it_for_new() {
     let mut together = Together::new(1).await;
     add(&together.nodes[0], &["kept"]).await;
-    together.nodes[0].flush().await.unwrap();
-    let before = together.link.generation();
-    together.link.empty();
-    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    together.lose_all().await;
     let (unbuilt, generation) = (together.link.replica(), together.link.generation());
     tokio::time::sleep(Duration::from_secs(5)).await;
     drop(together.nodes.remove(0));
