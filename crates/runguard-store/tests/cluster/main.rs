@@ -320,3 +320,24 @@ async fn where_each_node_has_a_copy_of_the_log_any_of_them_fills_an_emptied_data
         assert_eq!(add(node, &["kept"]).await.0, sum);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_decided_by_a_clock_that_was_ahead_stays_erased_too() {
+    let together = Together::new(1).await;
+    let late = together.link.another();
+    late.about(About::offered(4, 1, Names::PLAIN)).await.unwrap();
+    let send = async |at: i64, id: &str| {
+        let row = Row { at, id: id.to_owned(), ..row("gone") };
+        let entry = entry::encode(&[RowWithEffects { row, ..RowWithEffects::default() }]);
+        late.swap(vec![Swap { partition: 3, cells: Vec::new(), entry }]).await.unwrap();
+        together.nodes[0].flush().await.unwrap();
+    };
+    send(1_700_000_060_000, "ahead").await;
+    together.nodes[0].erase_session(TENANT, "gone", Row { kind: "admin".into(), ..row("") }).await.unwrap();
+    // Its node brings it home once more, because it died before it knew that it was home; and the session begins anew.
+    send(1_700_000_060_000, "ahead").await;
+    send(1_700_000_030_000, "anew").await;
+    let filter = RowFilter { session: Some("gone".into()), ..RowFilter::default() };
+    let found = together.nodes[0].rows(filter, Order::OldestFirst, None, 10).await.unwrap();
+    assert_eq!(found.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["anew"]);
+}
