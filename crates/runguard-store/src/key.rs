@@ -123,6 +123,14 @@ impl Names {
         Key { family, hash }
     }
 
+    /// How an erasure knows a single row, where it knows sessions by their numbers.
+    pub(crate) fn row_number(id: &str) -> i64 {
+        // No name begins so: it is another number than any session's.
+        let mut bytes: SmallVec<[u8; 64]> = SmallVec::from_slice(&[u8::MAX]);
+        bytes.extend_from_slice(id.as_bytes());
+        xxh3_64(&bytes) as i64
+    }
+
     /// How the session index knows a session.
     pub(crate) fn session_number(&self, tenant: &str, session: &str) -> i64 {
         if let Some(number) = self.number_of(self.key(Family::Session, tenant, session)) {

@@ -184,6 +184,11 @@ impl Memory {
         {
             let mut held = self.inner.lock();
             held.as_log()?;
+            // A node whose clock is ahead may have decided after the erasure, by its own time.
+            let of_session = held.rows.iter().map(|kept| &kept.row).filter(|other| *other.tenant == *tenant && other.session == session);
+            let ahead: Vec<(i64, i64)> =
+                of_session.filter(|other| other.at > row.at).map(|other| (Names::row_number(&other.id), other.at)).collect();
+            held.erased.extend(ahead);
             held.erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
             let at = EntryId { millis: held.last_seq + 1, number: 0 };
             held.positions.insert(ERASED_AT, at);

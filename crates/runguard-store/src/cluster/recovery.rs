@@ -393,10 +393,10 @@ impl Erasures {
 
     /// What operators did stays: it is of no session.
     pub(crate) fn took(&self, row: &Row) -> bool {
-        let is_before = |erased_at: &i64| row.at <= *erased_at;
+        let is_before = |number: i64| self.0.get(&number).is_some_and(|erased_at| row.at <= *erased_at);
         !self.0.is_empty()
             && row.kind != Kind::Admin
-            && self.0.get(&self.1.session_number(&row.tenant, &row.session)).is_some_and(is_before)
+            && (is_before(self.1.session_number(&row.tenant, &row.session)) || is_before(Names::row_number(&row.id)))
     }
 
     /// The entry as it may be sent, if anything of it may.

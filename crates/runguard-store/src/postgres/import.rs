@@ -45,6 +45,9 @@ const FINISH: &str = "WITH
         ON CONFLICT (minute, tenant, guard, outcome, reason) DO UPDATE SET count = r.count + excluded.count)
     SELECT pg_notify($11, $12)";
 
+/// A session's rows of later than a time.
+const AHEAD: &str = "SELECT id, at FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3 AND at > $4";
+
 /// How an import went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Imported {
@@ -300,12 +303,20 @@ impl PgLog {
         let sql = "DELETE FROM runguard_log WHERE session_number = $1 AND tenant = $2 AND session = $3";
         let number = self.names().session_number(tenant, session);
         let (tenant, session) = (to_kept(tenant), to_kept(session));
-        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
-            [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT)];
-        let erased = wire.execute_typed(sql, &values).await?;
-        let remember = "INSERT INTO runguard_erased (session_number, at) VALUES ($1, $2)
+        let at = rows[0].row.at;
+        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] =
+            [(&number, Type::INT8), (&tenant, Type::TEXT), (&session, Type::TEXT), (&at, Type::INT8)];
+        // A node whose clock is ahead may have decided after the erasure, by its own time.
+        let ahead = wire.query_typed(AHEAD, &values).await?;
+        let (mut numbers, mut times) = (vec![number], vec![at]);
+        for row in &ahead {
+            numbers.push(Names::row_number(row.try_get(0)?));
+            times.push(row.try_get(1)?);
+        }
+        let erased = wire.execute_typed(sql, &values[..3]).await?;
+        let remember = "INSERT INTO runguard_erased (session_number, at) SELECT * FROM unnest($1::bigint[], $2::bigint[])
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
-        wire.execute_typed(remember, &[(&number, Type::INT8), (&rows[0].row.at, Type::INT8)]).await?;
+        wire.execute_typed(remember, &[(&numbers, Type::INT8_ARRAY), (&times, Type::INT8_ARRAY)]).await?;
         let batch = match caution {
             Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
             Caution::Careful => self.careful_batch(&mut wire, rows).await?,

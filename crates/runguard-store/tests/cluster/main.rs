@@ -51,6 +51,15 @@ impl Together {
         self.nodes.push(join(&self.link, log, "/nonexistent".into(), self.nodes.len()).await);
         self.disks.push(disk);
     }
+
+    /// Everything is lost, and a node has begun to build it again.
+    async fn lose_all(&self) {
+        self.nodes[0].flush().await.unwrap();
+        self.link.empty();
+        while self.link.generation().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
@@ -185,12 +194,7 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
     for _ in 0..5 {
         add(&together.nodes[0], &["kept"]).await;
     }
-    together.nodes[0].flush().await.unwrap();
-    let before = together.link.generation();
-    together.link.empty();
-    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    together.lose_all().await;
     let unbuilt = together.link.replica();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let built = together.link.generation();
@@ -205,12 +209,7 @@ async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_a
 async fn a_node_that_starts_on_a_database_that_was_built_and_is_not_does_not_take_it_for_new() {
     let mut together = Together::new(1).await;
     add(&together.nodes[0], &["kept"]).await;
-    together.nodes[0].flush().await.unwrap();
-    let before = together.link.generation();
-    together.link.empty();
-    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    together.lose_all().await;
     let (unbuilt, generation) = (together.link.replica(), together.link.generation());
     tokio::time::sleep(Duration::from_secs(5)).await;
     drop(together.nodes.remove(0));
@@ -320,4 +319,25 @@ async fn where_each_node_has_a_copy_of_the_log_any_of_them_fills_an_emptied_data
     for (node, sum) in nodes.iter().zip([4, 5]) {
         assert_eq!(add(node, &["kept"]).await.0, sum);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_decided_by_a_clock_that_was_ahead_stays_erased_too() {
+    let together = Together::new(1).await;
+    let late = together.link.another();
+    late.about(About::offered(4, 1, Names::PLAIN)).await.unwrap();
+    let send = async |at: i64, id: &str| {
+        let row = Row { at, id: id.to_owned(), ..row("gone") };
+        let entry = entry::encode(&[RowWithEffects { row, ..RowWithEffects::default() }]);
+        late.swap(vec![Swap { partition: 3, cells: Vec::new(), entry }]).await.unwrap();
+        together.nodes[0].flush().await.unwrap();
+    };
+    send(1_700_000_060_000, "ahead").await;
+    together.nodes[0].erase_session(TENANT, "gone", Row { kind: "admin".into(), ..row("") }).await.unwrap();
+    // Its node brings it home once more, because it died before it knew that it was home; and the session begins anew.
+    send(1_700_000_060_000, "ahead").await;
+    send(1_700_000_030_000, "anew").await;
+    let filter = RowFilter { session: Some("gone".into()), ..RowFilter::default() };
+    let found = together.nodes[0].rows(filter, Order::OldestFirst, None, 10).await.unwrap();
+    assert_eq!(found.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["anew"]);
 }
