@@ -292,7 +292,7 @@ when = "budget"
     told = {got.json["data"]["rule"]: got.json["data"]["title"] for got in hook.got}
     assert told["credits"].startswith("60 % of the credits for the month are used")
     assert told["spike"].startswith("30 credits are used today, usually 8")
-    assert told["shared"] == "Budget 'default' of 'tenant/month' has reached 60 %"
+    assert told["shared"] == "Budget 'default' of 'tenant/month' has reached 50 %"
     assert len(hook.got) == 3
 
 

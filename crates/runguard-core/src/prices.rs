@@ -557,9 +557,14 @@ impl Prices {
 
     /// What is known of the closest spelling of a model's name of which anything is known.
     fn find<T>(&self, model: &str, known: impl Fn(&str) -> Option<T>) -> Option<T> {
+        // Most are spelled as the table spells them, and are asked for several times with every call.
+        if let Some(found) = known(&names::plain(model)) {
+            return Some(found);
+        }
         let spellings = names::spellings(model);
         spellings
             .iter()
+            .skip(1)
             .find_map(|spelling| known(spelling))
             .or_else(|| spellings.iter().find_map(|spelling| self.bundled.newest(spelling).and_then(|id| known(&id))))
     }

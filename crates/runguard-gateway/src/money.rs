@@ -9,7 +9,7 @@ use runguard_core::run::{
 };
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Asked, Caller, Engine, Idempotency};
+use runguard_engine::{Asked, Caller, Engine};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Input, PassedCall};
@@ -46,20 +46,20 @@ impl Guards {
     pub(crate) async fn ask(&self, path: &str, body: &str) -> Option<String> {
         let route = ROUTES.iter().find(|route| route.path == path)?;
         // A boxed question cannot be kept across the answer while its input is borrowed: both stay here.
-        let (operation, key) = {
+        let operation = {
             let mut input = Input::read(body.as_bytes(), route.fields).ok()?;
             input.asked_with = Some(self.caller.key_id.as_str()).filter(|key| !key.is_empty());
             input.call = Some(&self.call);
-            ((route.read)(&input), input.optional_text("request_id"))
+            (route.read)(&input)
         };
-        let fingerprint = runguard_engine::engine::fingerprint(route.path, body.as_bytes());
         let asked = Asked {
             tenant: &self.caller.tenant,
             operation: &*operation,
             warnings: &[],
             now: self.now()?,
             shape: Shape::Full,
-            idempotency: key.as_deref().map(|key| Idempotency { key, fingerprint }),
+            // Between the gateway and its own engine no answer is lost, so nothing is asked again; a reservation is settled once in any case.
+            idempotency: None,
         };
         match self.engine.ask(asked).await {
             Ok(answered) => Some(answered.body),

@@ -104,6 +104,11 @@ impl Counted {
     }
 }
 
+/// Where nothing is set: a budget refuses at its end, so half of it is told; of what may be used in a period, from where it can still be
+/// turned.
+const AT_BUDGET: [u8; 3] = [50, 80, 100];
+const AT_CONSUMPTION: [u8; 3] = [60, 80, 100];
+
 /// A rule, as the settings have it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -121,8 +126,8 @@ pub struct Rule {
     pub window: Span,
     /// Percent.
     pub share: f64,
-    /// Percent of a budget, or of what may be used.
-    pub at: Vec<u8>,
+    /// Percent of a budget, or of what may be used; none for what suits the kind of rule.
+    pub at: Option<Vec<u8>>,
     /// What may be used in a period; 0 for a rule that is about something else.
     pub limit: f64,
     pub unit: Counted,
@@ -152,7 +157,7 @@ impl Default for Rule {
             count: 20,
             window: Span::from_seconds(300),
             share: 30.0,
-            at: vec![60, 80, 100],
+            at: None,
             limit: 0.0,
             unit: Counted::Credits,
             period: Period::Month,
@@ -390,15 +395,22 @@ impl Rule {
         if !is_amount(self.at_least) {
             return Err(InvalidSetting::new("at_least", format!("must be 0 or more, is {}", self.at_least)));
         }
-        if self.at.is_empty() || self.at.len() > MOST_THRESHOLDS || !self.at.is_sorted_by(|low, high| low < high) || self.at[0] == 0 {
-            return Err(InvalidSetting::new("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like [60, 80, 100]")));
+        let at = self.thresholds();
+        if at.is_empty() || at.len() > MOST_THRESHOLDS || !at.is_sorted_by(|low, high| low < high) || at[0] == 0 {
+            return Err(InvalidSetting::new("at", format!("must be 1 to {MOST_THRESHOLDS} percentages that go up, like {AT_BUDGET:?}")));
         }
         Ok(())
     }
 
+    /// The percentages that are told.
+    fn thresholds(&self) -> &[u8] {
+        let usual = if self.when == When::Consumption { &AT_CONSUMPTION } else { &AT_BUDGET };
+        self.at.as_deref().unwrap_or(usual)
+    }
+
     /// What a saved state depends on: with other values it means something else.
     pub fn fingerprint(&self) -> String {
-        let meaning = Self { to: Vec::new(), severity: None, cooldown: Span::ZERO, ..self.clone() };
+        let meaning = Self { at: Some(self.thresholds().to_vec()), to: Vec::new(), severity: None, cooldown: Span::ZERO, ..self.clone() };
         serde_json::to_string(&meaning).unwrap_or_default()
     }
 
@@ -675,7 +687,7 @@ impl Rule {
         let before = entry.used.back().map(|used| used.ends);
         self.count_used(entry, self.period, operations, row.time(), 1);
         let Some(used) = entry.used.back().copied() else { return Vec::new() };
-        entry.latches.resize(self.at.len(), Latch::default());
+        entry.latches.resize(self.thresholds().len(), Latch::default());
         let (unit, period) = (self.unit.code(), self.period);
         // Each period is another trouble, and each percentage.
         let key_of =
@@ -683,7 +695,7 @@ impl Rule {
         let usual = |threshold: u8| if threshold >= 100 { Severity::Error } else { Severity::Warning };
         let mut alerts = Vec::new();
         if let Some(ended) = before.filter(|before| *before != used.ends) {
-            for (number, threshold) in self.at.iter().enumerate() {
+            for (number, threshold) in self.thresholds().iter().enumerate() {
                 let latch = std::mem::take(&mut entry.latches[number]);
                 if latch.position == Position::Firing {
                     let title = format!("A new {period} has begun for the {unit}{}", entry.whose());
@@ -694,7 +706,7 @@ impl Rule {
         }
         let amount = self.amount(used.operations);
         let percent = amount * 100.0 / self.limit;
-        let Some(number) = self.at.iter().rposition(|threshold| percent >= f64::from(*threshold)) else { return alerts };
+        let Some(number) = self.thresholds().iter().rposition(|threshold| percent >= f64::from(*threshold)) else { return alerts };
         for passed in &mut entry.latches[..number] {
             if passed.position == Position::Off {
                 passed.position = Position::Passed;
@@ -702,7 +714,7 @@ impl Rule {
         }
         if entry.latches[number].position == Position::Off {
             entry.latches[number] = Latch { position: Position::Firing, told_at: Some(row.time()) };
-            let threshold = self.at[number];
+            let threshold = self.thresholds()[number];
             let title = format!("{threshold} % of the {unit} for the {period} are used{}", entry.whose());
             let text = format!("{amount:.0} of {:.0} {unit}. `runguard consumption` shows which bots and steps used them.", self.limit);
             alerts.push(self.tell(key_of(used.ends, threshold), entry, row, AlertState::Firing, usual(threshold), (title, text)));
@@ -781,17 +793,17 @@ impl Rule {
             None => dedup_key(&self.name, &[row.tenant, owner, row.subject]),
             Some(ends) => dedup_key(&self.name, &[row.tenant, owner, row.subject, ends]),
         };
-        if !state.entries.contains_key(&key) && percent < f64::from(self.at[0]) {
+        if !state.entries.contains_key(&key) && percent < f64::from(self.thresholds()[0]) {
             return Vec::new();
         }
         let Some(entry) = state.entry(&key, row.time(), self.cooldown) else { return Vec::new() };
         (entry.tenant, entry.guard) = (row.tenant.to_owned(), row.guard.to_string());
         (entry.subject, entry.session) = (row.subject.to_owned(), owner.to_owned());
-        entry.latches.resize(self.at.len(), Latch::default());
+        entry.latches.resize(self.thresholds().len(), Latch::default());
         let mut alerts = Vec::new();
         let name = format!("'{}' of '{}'", shown(row.subject), shown(owner));
         let mut is_highest = true;
-        for (number, threshold) in self.at.iter().enumerate().rev() {
+        for (number, threshold) in self.thresholds().iter().enumerate().rev() {
             let latch = &mut entry.latches[number];
             let turned = if percent < f64::from(*threshold) {
                 latch.turn_off()

@@ -25,7 +25,7 @@ mod writer;
 
 pub use clock::SharedClock;
 pub use link::{EntryId, agree_on_names, keep_names_used, names_used};
-pub(crate) use log::GENERATION_AT;
+pub(crate) use log::{ERASED_AT, GENERATION_AT};
 pub use log::{Imported, Positions};
 pub use roster::{Fingerprints, MOST_NOTE_RACES, Note, Noted as NoteResult, Seen};
 pub use unconfirmed::{Place, Shelf};
@@ -254,7 +254,7 @@ impl Inner {
                 ProposalResult::Raced => {}
                 // Were it tried again it could count twice. Alone it has the same id, and it is seen when it goes home what became of this.
                 ProposalResult::Doubtful => return Ok(None),
-                // It may be back by the time we hear that it was away; but a stream that is full stays so.
+                // It may be back by the time we hear that it was away.
                 ProposalResult::Away => {
                     aways += 1;
                     if aways > 3 {

@@ -6,7 +6,7 @@
 #![allow(clippy::unused_async, reason = "the other stores wait where this one need not")]
 
 use crate::cluster::link::EntryId;
-use crate::cluster::{GENERATION_AT, Imported, Positions};
+use crate::cluster::{ERASED_AT, GENERATION_AT, Imported, Positions};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follow, Follower, Order, RowFilter, RowWithEffects, count_by_minutes, encode_effects};
@@ -181,8 +181,13 @@ impl Memory {
     }
 
     pub(crate) async fn erase_rows(&self, tenant: &str, session: &str, row: Row) -> Result<usize, StoreError> {
-        self.inner.lock().as_log()?;
-        self.inner.lock().erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
+        {
+            let mut held = self.inner.lock();
+            held.as_log()?;
+            held.erased.insert(Names::PLAIN.session_number(tenant, session), row.at);
+            let at = EntryId { millis: held.last_seq + 1, number: 0 };
+            held.positions.insert(ERASED_AT, at);
+        }
         if let Some(erased) = self.erase_session(tenant, session, row.clone()).await? {
             return Ok(erased.log_rows);
         }

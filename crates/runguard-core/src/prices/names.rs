@@ -87,9 +87,14 @@ const FIRST_PARTY: &[&str] =
 /// The parts of the world of Bedrock's inference profiles.
 const PROFILES: &[&str] = &["us.", "eu.", "apac.", "global.", "us-gov.", "au.", "jp.", "ca.", "sa.", "in.", "uk."];
 
+/// A name as it stands, in lower case: the first of its spellings.
+pub(super) fn plain(name: &str) -> String {
+    name.trim().to_lowercase()
+}
+
 /// In lower case, the closest first, each once.
 pub(super) fn spellings(name: &str) -> Vec<String> {
-    let name = name.trim().to_lowercase();
+    let name = plain(name);
     let mut list = Vec::new();
     add(&mut list, name.clone());
     let name = if name.starts_with("arn:") {
@@ -118,8 +123,7 @@ const LOCAL: &[&str] = &["ollama", "ollama_chat", "lm_studio", "lmstudio", "llam
 
 /// Whether a name says that its model runs on the user's own machine.
 pub(super) fn runs_locally(name: &str) -> bool {
-    let name = name.trim().to_lowercase();
-    name.split_once(['/', ':']).is_some_and(|(provider, model)| {
+    plain(name).split_once(['/', ':']).is_some_and(|(provider, model)| {
         LOCAL.contains(&provider) && !model.is_empty() && !model.ends_with("-cloud") && !model.ends_with(":cloud")
     })
 }

@@ -29,8 +29,8 @@ pub(crate) const BUILT: u128 = 0;
 const CLOSED: u128 = 1;
 /// And which nodes have rows to bring.
 pub(crate) const BEHIND: u128 = 2;
-/// A node that began so long ago has joined, or is alone.
-const STARTED_MILLIS: i64 = 5_000;
+/// And since when all of them could say so.
+pub(crate) const SETTLED: u128 = 6;
 
 fn name_of(family: u8, hash: u128, slot: u8, subject: &str) -> u128 {
     let mut bytes = vec![family];
@@ -124,7 +124,7 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
         }
     }
     let told = world.told();
-    let in_doubt = world.network.record().in_doubt.clone();
+    let record = world.network.record();
     for given in told.given.iter().filter(|given| !given.replayed) {
         let Some(row) = logged.get(given.id.as_str()) else {
             let session = serde_json::from_str::<Value>(&given.body).map(|body| body["session_id"].as_str().unwrap_or("").to_owned());
@@ -136,7 +136,7 @@ fn log_has_every_answer(world: &World, rows: &[Row], risks: &Risks) -> Result<()
         };
         // Sent, given up and decided alone, though it had arrived: it counts once, as the database has it.
         // One of the version before may arrive at any time.
-        if given.degraded && (in_doubt.contains(&given.id) || told.is_before(given.life)) {
+        if given.degraded && (record.is_in_doubt(&given.id) || told.is_before(given.life)) {
             continue;
         }
         if row.answer != given.body || row.outcome != given.outcome {
@@ -163,7 +163,7 @@ fn log_has_nothing_else(world: &World, rows: &[Row], risks: &Risks) -> Result<()
             controls += usize::from(row.outcome != Action::SessionErased);
             continue;
         }
-        if record.in_doubt.contains(&row.id) {
+        if record.is_in_doubt(&row.id) {
             continue;
         }
         match record.owners.get(&row.id).and_then(|life| cut_off.get_mut(life)) {
@@ -247,8 +247,7 @@ fn limits(world: &World, risks: &Risks) -> Result<(), String> {
 }
 
 /// When the server was gone for everybody and is back, no answer is sound until what was decided alone meanwhile counts: a sound one
-/// could pass a cap. Of nodes that are still cut off, or have died, nobody can know; where messages are lost they may be heard late; and
-/// a node that starts just then knows only what others have said by then.
+/// could pass a cap. Of nodes that are still cut off, or have died, nobody can know; and where messages are lost they may be heard late.
 fn sound_answers_know_what_was_decided_alone(world: &World) -> Result<(), String> {
     if !world.is_calm {
         return Ok(());
@@ -273,9 +272,6 @@ fn sound_answers_know_what_was_decided_alone(world: &World) -> Result<(), String
         let alone: Vec<&Given> =
             asked().filter(stays).filter(|given| given.degraded && given.asked_at >= *gone_at && given.answered_at <= *back_at).collect();
         for sound in asked().filter(|given| !given.degraded && (*back_at..until).contains(&given.asked_at)) {
-            if told.lives[&sound.life].1 > *gone_at - STARTED_MILLIS {
-                continue;
-            }
             let could_say = |given: &&&Given| {
                 let node = told.lives[&given.life].0;
                 let is_cut = record.cuts.iter().any(|(cut, from, until)| *cut == node && *from < sound.answered_at && until > gone_at);

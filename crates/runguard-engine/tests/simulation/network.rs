@@ -6,7 +6,7 @@
 //! A node may send what the version before sends. All of a node but its link is this version's, so what an earlier one decides, marks or
 //! imports otherwise is not simulated: `test_two_versions_side_by_side` runs real programs.
 
-use crate::books::{BEHIND, BUILT};
+use crate::books::{BEHIND, BUILT, SETTLED};
 use crate::chance::Chance;
 use runguard_store::LogFault;
 use runguard_store::Memory;
@@ -103,7 +103,9 @@ pub(crate) struct Record {
     pub(crate) tape: Vec<Taped>,
     on_tape: BTreeSet<String>,
     /// Rows of swaps that a node has no answer to.
-    pub(crate) in_doubt: BTreeSet<String>,
+    in_doubt: BTreeSet<String>,
+    /// Rows of swaps that arrived again.
+    repeated: BTreeSet<String>,
     /// When the server was gone, until when it was.
     pub(crate) outages: Vec<(i64, i64)>,
     /// Nodes that were cut off, from when on and until when.
@@ -121,6 +123,13 @@ pub(crate) struct Record {
     pub(crate) calls: u64,
     /// Rises when connections break; what was under way on them never arrives.
     pub(crate) broken: u64,
+}
+
+impl Record {
+    /// Whether somebody may have been told something else of it than the database did.
+    pub(crate) fn is_in_doubt(&self, id: &str) -> bool {
+        self.in_doubt.contains(id) || self.repeated.contains(id)
+    }
 }
 
 #[derive(Debug)]
@@ -150,6 +159,7 @@ impl Network {
             tape: Vec::new(),
             on_tape: BTreeSet::new(),
             in_doubt: BTreeSet::new(),
+            repeated: BTreeSet::new(),
             outages: Vec::new(),
             cuts: Vec::new(),
             generation_said: EntryId::default(),
@@ -382,8 +392,8 @@ pub(crate) struct Line {
     looked_through: AtomicU64,
     /// How often what was under way was put out of action, as far as the node knows.
     fence: AtomicU64,
-    /// What a node of the version before, which knows nothing of it, has in the place where nodes say that they have rows to bring home.
-    behind: Mutex<Value>,
+    /// What a node of the version before, which knows nothing of them, has in the places where nodes say how it stands after a comeback.
+    unknown: Mutex<BTreeMap<u128, (Token, Vec<u8>)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -406,7 +416,7 @@ impl Line {
             generation: AtomicU64::new(0),
             looked_through: AtomicU64::new(0),
             fence: AtomicU64::new(0),
-            behind: Mutex::default(),
+            unknown: Mutex::default(),
         }
     }
 
@@ -418,11 +428,11 @@ impl Line {
     fn answer_here(&self, swaps: &[Swap]) -> Option<Vec<Swapped>> {
         let [Swap { cells, .. }] = swaps else { return None };
         let [cell] = cells.as_slice() else { return None };
-        if !self.is_before() || cell.name.hash() != BEHIND {
+        if !self.is_before() || ![BEHIND, SETTLED].contains(&cell.name.hash()) {
             return None;
         }
         if let Put::Set { token, state, .. } = &cell.put {
-            *self.behind.lock().unwrap() = Some((*token, state.clone()));
+            self.unknown.lock().unwrap().insert(cell.name.hash(), (*token, state.clone()));
         }
         Some(vec![Swapped::Done])
     }
@@ -510,7 +520,7 @@ impl Link for Line {
                 let (network, life, sent, told) = (network.clone(), life.clone(), sent.clone(), told.clone());
                 if arrivals.fetch_add(1, Ordering::Relaxed) > 0 {
                     // What was refused the first time may be done the second, and nobody hears of it.
-                    network.record().in_doubt.extend(all_ids.iter().cloned());
+                    network.record().repeated.extend(all_ids.iter().cloned());
                 }
                 async move {
                     let is_before = life.version == Version::Before;
@@ -555,8 +565,11 @@ impl Link for Line {
     }
 
     async fn load(&self, names: Vec<CellName>) -> Result<Vec<Value>, LinkError> {
-        if self.is_before() && matches!(names.as_slice(), [name] if name.hash() == BEHIND) {
-            return Ok(vec![self.behind.lock().unwrap().clone()]);
+        if let [name] = names.as_slice()
+            && self.is_before()
+            && [BEHIND, SETTLED].contains(&name.hash())
+        {
+            return Ok(vec![self.unknown.lock().unwrap().get(&name.hash()).cloned()]);
         }
         self.plain(move |link| {
             let names = names.clone();

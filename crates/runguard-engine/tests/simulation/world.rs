@@ -108,8 +108,8 @@ pub(crate) struct Told {
     pub(crate) cut_off: BTreeMap<u64, usize>,
     /// When a life ended.
     pub(crate) died: BTreeMap<u64, i64>,
-    /// Every life: of which node, from when on, and whose commands it sent.
-    pub(crate) lives: BTreeMap<u64, (usize, i64, Version)>,
+    /// Every life: of which node, and whose commands it sent.
+    pub(crate) lives: BTreeMap<u64, (usize, Version)>,
     pub(crate) failed: usize,
     /// What went wrong and when, to understand a seed.
     pub(crate) faults: Vec<String>,
@@ -121,7 +121,7 @@ pub(crate) struct Told {
 
 impl Told {
     pub(crate) fn is_before(&self, life: u64) -> bool {
-        self.lives.get(&life).is_some_and(|(_, _, version)| *version == Version::Before)
+        self.lives.get(&life).is_some_and(|(_, version)| *version == Version::Before)
     }
 }
 
@@ -266,7 +266,7 @@ impl World {
 
     fn life(&self, node: usize, version: Version) -> Arc<Life> {
         let number = self.lives.fetch_add(1, Ordering::Relaxed);
-        self.told().lives.insert(number, (node, self.network.database.millis(), version));
+        self.told().lives.insert(number, (node, version));
         Arc::new(Life { node, number, version, dead: AtomicBool::new(false) })
     }
 

@@ -145,13 +145,13 @@ fn spending(second: i64, answer: &str) -> RowRef<'_> {
 #[test]
 fn each_threshold_of_a_budget_is_told_once() {
     let spent = |dollars: f64| format!(r#"{{"budget":"default","spent_usd":{dollars},"limit_usd":10.0}}"#);
-    let story: Vec<String> = [1.0, 5.99, 6.0, 7.0, 7.99, 8.0, 9.6, 9.7].map(spent).to_vec();
+    let story: Vec<String> = [1.0, 4.99, 5.0, 7.0, 7.99, 8.0, 9.6, 9.7].map(spent).to_vec();
     let rows: Vec<RowRef<'_>> = story.iter().enumerate().map(|(second, answer)| spending(second as i64, answer)).collect();
     let mut state = State::default();
     let said: Vec<(String, Severity)> =
         rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, row)).map(|alert| (alert.title, alert.severity)).collect();
     let title = |percent: u8| format!("Budget 'orders' of 'run-1' has reached {percent} %");
-    assert_eq!(said, [(title(60), Severity::Info), (title(80), Severity::Warning)]);
+    assert_eq!(said, [(title(50), Severity::Info), (title(80), Severity::Warning)]);
     let refused = RowRef { outcome: "blocked".into(), reason: Some("budget_exceeded".into()), ..spending(20, &story[7]) };
     let last = judge(&rule(When::Budget), &mut state, &refused);
     assert_eq!((last[0].title.clone(), last[0].severity), (title(100), Severity::Critical), "a budget that refuses is used up");
@@ -173,11 +173,11 @@ fn a_scope_that_many_share_is_told_at_its_percentages_before_it_refuses() {
             r#"{{"spent_usd":0.5,"nearest_scope":"tenant/month","nearest_scope_name":"","nearest_scope_percent":{percent},"nearest_scope_renews_in_seconds":1000}}"#
         )
     };
-    let [below, reached, again] = [59.9, 60.0, 61.0].map(scope);
+    let [below, reached, again] = [49.9, 50.0, 51.0].map(scope);
     let mut state = State::default();
     let rows = [spending(0, &below), spending(0, &reached), RowRef { session: "run-2", ..spending(0, &again) }];
     let said: Vec<String> = rows.iter().flat_map(|row| judge(&rule(When::Budget), &mut state, row)).map(|alert| alert.title).collect();
-    assert_eq!(said, ["Budget 'orders' of 'tenant/month' has reached 60 %"]);
+    assert_eq!(said, ["Budget 'orders' of 'tenant/month' has reached 50 %"]);
 }
 
 #[test]
@@ -281,9 +281,9 @@ fn what_may_be_used_in_a_month_is_told_at_its_percentages_and_anew_with_the_next
     assert_eq!(told(&rule, &rows), ["firing 300", "firing 420", "firing 540"], "60, 80 and 100 %");
     rows.push(step(40 * DAY));
     assert_eq!(told(&rule, &rows)[3..], ["resolved 3456000", "resolved 3456000", "resolved 3456000"]);
-    let in_operations = Rule { limit: 10.0, unit: Counted::Operations, at: vec![60], period: Period::Day, ..rule.clone() };
+    let in_operations = Rule { limit: 10.0, unit: Counted::Operations, at: Some(vec![60]), period: Period::Day, ..rule.clone() };
     assert_eq!(told(&in_operations, &rows[..8]), ["firing 120"]);
-    let said = judge(&Rule { at: vec![1], ..rule }, &mut State::default(), &step(0));
+    let said = judge(&Rule { at: Some(vec![1]), ..rule }, &mut State::default(), &step(0));
     assert_eq!(said[0].title, "1 % of the credits for the month are used: for acme");
     assert_eq!((said[0].severity, said[0].text.contains("2 of 20 credits")), (Severity::Warning, true));
 }
@@ -322,8 +322,8 @@ fn rules_that_make_no_sense_are_refused() {
         (Rule { window: Span::ZERO, ..good.clone() }, "window"),
         (Rule { share: 100.0, ..good.clone() }, "share"),
         (Rule { share: f64::NAN, ..good.clone() }, "share"),
-        (Rule { at: vec![80, 50], ..good.clone() }, "at"),
-        (Rule { at: vec![], ..good.clone() }, "at"),
+        (Rule { at: Some(vec![80, 50]), ..good.clone() }, "at"),
+        (Rule { at: Some(vec![]), ..good.clone() }, "at"),
         (rule(When::Consumption), "limit"),
         (Rule { factor: 1.0, ..good.clone() }, "factor"),
         (Rule { at_least: f64::NAN, ..good.clone() }, "at_least"),

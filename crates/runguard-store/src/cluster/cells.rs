@@ -29,9 +29,9 @@ pub(crate) enum ProposalResult {
     Done,
     /// Another was faster: the step runs again.
     Raced,
-    /// The database is away, or takes no more: it was not done.
+    /// The database is away: it was not done.
     Away,
-    /// It was sent, and it is not known what became of it.
+    /// It was sent, and it is not known what became of it; or the database takes no more for now.
     Doubtful,
 }
 

@@ -22,8 +22,9 @@ pub(crate) struct Health {
     pub(super) generation: AtomicU64,
     /// The link takes us for at home in the database, but its states are not there yet.
     pub(super) unbuilt: AtomicBool,
-    /// What its server's latest start is called.
+    /// What its server's latest start is called, and the one of which everybody can know that all nodes have had the time to speak since.
     pub(super) server_run: AtomicU64,
+    pub(super) settled_run: AtomicU64,
     /// The database that has what the one before it lost.
     pub(super) sent_again_to: AtomicU64,
     log_away: AtomicBool,
@@ -33,7 +34,7 @@ pub(crate) struct Health {
     /// What nodes decided alone may not be counted yet: other nodes, this one; and so long it takes until that is known.
     pub(super) others_behind: AtomicBool,
     pub(super) ours_behind: AtomicBool,
-    pub(super) settles_at: Mutex<Option<Instant>>,
+    settles_at: Mutex<Option<Instant>>,
     pub(super) woken: Notify,
 }
 
@@ -47,6 +48,7 @@ impl Default for Health {
             generation: AtomicU64::new(0),
             unbuilt: AtomicBool::new(false),
             server_run: AtomicU64::new(0),
+            settled_run: AtomicU64::new(0),
             sent_again_to: AtomicU64::new(0),
             log_away: AtomicBool::new(false),
             log_lag_millis: AtomicU64::new(0),
@@ -87,12 +89,18 @@ impl Health {
     }
 
     pub(super) fn is_behind(&self) -> bool {
-        let is_settled = || {
-            let mut settles_at = self.settles_at.lock().unwrap_or_else(PoisonError::into_inner);
-            *settles_at = settles_at.take_if(|at| Instant::now() < *at);
-            settles_at.is_none()
-        };
-        self.others_behind.load(Ordering::Acquire) || self.ours_behind.load(Ordering::Acquire) || !is_settled()
+        self.others_behind.load(Ordering::Acquire) || self.ours_behind.load(Ordering::Acquire) || !self.is_settled()
+    }
+
+    /// Whether all nodes have had the time to say what they decided alone.
+    pub(super) fn is_settled(&self) -> bool {
+        let mut settles_at = self.settles_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *settles_at = settles_at.take_if(|at| Instant::now() < *at);
+        settles_at.is_none()
+    }
+
+    pub(super) fn settle(&self, time: Duration) {
+        *self.settles_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
     }
 
     pub(crate) fn is_unbuilt(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::cluster::recovery::Erasures;
 use crate::cluster::{Inner, from_the_start};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -59,7 +60,9 @@ async fn while_leading(inner: &Inner, retired: &mut Option<tokio::time::Instant>
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) positions: Positions,
-    pub(crate) erased: Erasures,
+    /// Nothing is imported once there are others.
+    erased: Erasures,
+    erased_at: Option<(u16, EntryId)>,
 }
 
 /// Begins where the log is. A database that was emptied begins its streams anew, before where we were; one that was put back to an earlier
@@ -73,11 +76,13 @@ pub(crate) async fn start(inner: &Inner) -> Result<Reading, StoreError> {
         }
     }
     cut(inner, positions.iter().copied().filter(|(_, at)| *at != EntryId::default()).collect()).await?;
-    Ok(Reading { positions, erased: Erasures::read(inner).await? })
+    // In this order: what comes between is seen.
+    let erased_at = inner.log.erased_at().await?;
+    Ok(Reading { positions, erased: Erasures::read(inner).await?, erased_at })
 }
 
-/// One step: what the streams have after the positions, into the log. `None`: another node was faster, or the streams could not be
-/// cut; begin with [`start`].
+/// One step: what the streams have after the positions, into the log. `None`: another node was faster, a session was erased, or the
+/// streams could not be cut; begin with [`start`].
 pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u64) -> Result<Option<Positions>, StoreError> {
     let from = &reading.positions;
     let failed = |error: crate::cluster::link::LinkError| StoreError::Read(error.to_string());
@@ -87,12 +92,15 @@ pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u
     }
     let mut upto = from.clone();
     let mut streams: Vec<VecDeque<(u64, Vec<RowWithEffects>)>> = vec![VecDeque::new(); upto.len()];
+    let mut erased = Cow::Borrowed(&reading.erased);
     for (partition, id, bytes) in entries {
         let Some(stream) = upto.iter().position(|(other, _)| *other == partition) else { continue };
         upto[stream].1 = id;
         match entry::decode(&bytes) {
-            Some(mut rows) => {
-                rows.retain(|logged| !reading.erased.took(&logged.row));
+            Some(rows) => {
+                for (session, row) in rows.iter().filter_map(|logged| Some((entry::erases(logged)?, &logged.row))) {
+                    erased.to_mut().add(session, row.at);
+                }
                 streams[stream].push_back((id.millis, rows));
             }
             None => {
@@ -100,7 +108,11 @@ pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u
             }
         }
     }
-    match inner.log.import(from, in_order(streams), &upto).await? {
+    for (_, rows) in streams.iter_mut().flatten() {
+        rows.retain(|logged| !erased.took(&logged.row));
+    }
+    let stands: Positions = from.iter().copied().chain(reading.erased_at).collect();
+    match inner.log.import(&stands, in_order(streams), &upto).await? {
         Imported::Overtaken => return Ok(None),
         Imported::Done => {}
     }
@@ -110,7 +122,7 @@ pub(crate) async fn import_once(inner: &Inner, reading: &Reading, wait_millis: u
         tracing::debug!(%error, "the streams could not be cut");
         return Ok(None);
     }
-    Ok(Some(upto))
+    Ok(matches!(erased, Cow::Borrowed(_)).then_some(upto))
 }
 
 /// Takes what the log has out of the streams.

@@ -25,6 +25,9 @@ pub enum Imported {
 /// No partition has this number: the generation is kept in its place.
 pub(crate) const GENERATION_AT: u16 = u16::MAX;
 
+/// Nor this one: it moves with every erasure. Whoever imports says from where, so nothing comes in that an erasure took meanwhile.
+pub(crate) const ERASED_AT: u16 = u16::MAX - 1;
+
 /// A generation as the log keeps it: databases have no numbers above.
 pub(crate) const fn as_kept(generation: u64) -> u64 {
     generation & (u64::MAX >> 1)
@@ -121,6 +124,15 @@ impl ClusterLog {
             (Some(copy), Some(session)) => copy.erase_known(session, row.at, row).await.map(drop),
             (None, _) | (_, None) => Ok(()),
         }
+    }
+
+    /// Where the erasures are; in a node's own copy they come with the streams, in their order.
+    pub(crate) async fn erased_at(&self) -> Result<Option<(u16, EntryId)>, StoreError> {
+        if !self.is_shared() {
+            return Ok(None);
+        }
+        let at = each!(self, log => log.position_of(ERASED_AT).await)?;
+        Ok(Some((ERASED_AT, at)))
     }
 
     /// Sessions that were erased, by number, and when.

@@ -134,7 +134,9 @@ impl ModelLink {
     /// Loses everything, as a server that starts without its data does.
     pub fn empty(&self) {
         let mut model = lock(&self.shared.model);
-        *model = Model { streams: vec![Stream::default(); usize::from(self.shared.partitions)], ..Model::default() };
+        let streams = vec![Stream::default(); usize::from(self.shared.partitions)];
+        // It is started once more: no two starts have the same name.
+        *model = Model { streams, run: model.run, ..Model::default() };
     }
 
     /// Which database it is, once a node has asked.

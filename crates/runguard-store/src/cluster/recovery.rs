@@ -18,7 +18,6 @@ use crate::store::{Cell, Change, FEW, View};
 use runguard_core::row::{Kind, Outcome, Row};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,6 +40,8 @@ const CLOSED: u128 = 1;
 /// The nodes that have rows to bring home, and how long each may take to say so again.
 const BEHIND: u128 = 2;
 const SAID_FOR_MILLIS: i64 = 20_000;
+/// The server's start since which all nodes have had the time to say what they decided alone before. The numbers between are taken.
+const SETTLED: u128 = 6;
 /// After a time away: so long it takes until every node has seen that the database is back, and says what it decided meanwhile.
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// Between two looks for a database that has just gone, and for one that is away.
@@ -104,7 +105,15 @@ pub(crate) async fn run_homecoming(inner: &Inner) {
                 }
             }
         }
-        if let Err(error) = say_what_waits(inner).await {
+        let run = inner.health.server_run.load(Ordering::Acquire);
+        let said = async {
+            say_what_waits(inner).await?;
+            if inner.health.is_settled() && run != inner.health.settled_run.load(Ordering::Acquire) {
+                note_settled(inner, run).await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = said.await {
             inner.health.away(&error, Instant::now());
         }
     }
@@ -227,7 +236,7 @@ async fn look(inner: &Inner) -> Result<(), LinkError> {
     let is_new_run = run != known_run;
     let was_long = inner.health.away_since().is_some_and(|since| since.elapsed() >= inner.options.patience);
     if was_long || is_new_run {
-        *inner.health.settles_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + SETTLE);
+        inner.health.settle(SETTLE);
     }
     // Before the first answer from the shared states: what was decided alone is not in them.
     say_what_waits(inner).await?;
@@ -240,8 +249,33 @@ pub(crate) async fn join(inner: &Inner) -> Result<(), LinkError> {
     // Before anything is sent: by its time it is told later whether the log has it.
     learn_time(inner).await?;
     enter(inner).await?;
+    let run = inner.link.server_run();
+    if !is_settled(inner, run).await? {
+        // It may have come back just now, and nobody has spoken yet.
+        inner.health.settle(SETTLE);
+    }
     say_what_waits(inner).await?;
-    inner.health.joined(inner.link.server_run());
+    inner.health.joined(run);
+    Ok(())
+}
+
+async fn is_settled(inner: &Inner, run: u64) -> Result<bool, LinkError> {
+    let note = inner.link.load(vec![CellName::new(0, SETTLED)]).await?.pop().flatten();
+    // Where there are many servers nobody knows.
+    Ok(run == 0 || note.is_some_and(|(_, noted)| noted == run.to_be_bytes()))
+}
+
+/// Notes that all nodes have had the time to speak since the server's start, for those that join later.
+async fn note_settled(inner: &Inner, run: u64) -> Result<(), LinkError> {
+    if run == 0 {
+        return Ok(());
+    }
+    let name = CellName::new(0, SETTLED);
+    let expect = inner.link.load(vec![name.clone()]).await?.pop().flatten().map_or(0, |(token, _)| token);
+    let put = Put::Set { token: inner.token(), state: run.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
+    // Should it be there already, another node was faster.
+    inner.swap(vec![Swap { partition: 0, cells: vec![SwapCell { name, expect, put }], entry: Vec::new() }]).await?;
+    inner.health.settled_run.store(run, Ordering::Release);
     Ok(())
 }
 
@@ -257,28 +291,22 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         tell_what_the_log_has(inner, known).await;
     }
     let mut about = inner.link.about(mine).await?;
-    if known == 0 && is_built(inner, about.generation).await? {
+    let mut is_there = is_built(inner, about.generation).await?;
+    if known == 0 && is_there {
         // It is at work already. What this node has not seen of it, the log has: it may be older than that.
         tell_what_the_log_has(inner, about.generation).await;
         about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
+        is_there = is_built(inner, about.generation).await?;
     }
-    if about.generation != known && is_built(inner, about.generation).await? {
-        // Was it built after the one that was known, or is it an old one that was put back?
-        let unknown = |error: StoreError| LinkError::Away(format!("the log cannot say whether the states are old: {error}"));
-        let built_last = match inner.log.generation().await {
-            Ok(generation) => generation,
-            Err(_) if known == 0 => 0,
-            Err(error) => return Err(unknown(error)),
-        };
-        if built_last != 0 && built_last != as_kept(about.generation) {
-            inner.link.has_read(about.generation, &[(0, EntryId { millis: u64::MAX, number: u64::MAX })]);
-            about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
-        }
+    if is_put_back(inner, known, about.generation, is_there).await? {
+        inner.link.has_read(about.generation, &[(0, EntryId { millis: u64::MAX, number: u64::MAX })]);
+        about = inner.link.about(About::offered(inner.partitions, inner.token(), inner.names)).await?;
+        is_there = false;
     }
     if about.secret != inner.names.secret_text() {
         return Err(LinkError::NotOurs(OTHER_SECRET.to_owned()));
     }
-    if known == about.generation {
+    if known == about.generation && is_there {
         inner.health.unbuilt.store(false, Ordering::Release);
         return Ok(());
     }
@@ -291,19 +319,49 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         inner.health.sent_again_to.store(about.generation, Ordering::Release);
     }
     while !is_built(inner, about.generation).await? {
+        // Meanwhile it may have become another one, which has its states.
+        if !inner.is_the_one_we_know().await {
+            return Err(LinkError::emptied());
+        }
         if inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await? {
-            if !is_built(inner, about.generation).await? {
-                build(inner, about.generation).await?;
-            }
+            let built = if is_built(inner, about.generation).await? { Ok(()) } else { build(inner, about.generation).await };
+            // Also when it failed: another node may be able to.
             inner.link.lease("build", inner.node, 0).await?;
+            built?;
         } else {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
     *inner.noted() = Noted::default();
     inner.health.generation.store(about.generation, Ordering::Release);
+    inner.health.settled_run.store(0, Ordering::Release);
     inner.health.unbuilt.store(false, Ordering::Release);
     Ok(())
+}
+
+/// Whether the database was put back to an earlier state in a way that does not show in its streams: to one that was built before the one
+/// that is known, or to the time before it was built itself. `is_there`: its states are.
+async fn is_put_back(inner: &Inner, known: u64, generation: u64, is_there: bool) -> Result<bool, LinkError> {
+    if known == generation {
+        // This node has seen them.
+        return Ok(!is_there);
+    }
+    // A node's own copy of the log knows only what this node built.
+    if !inner.log.is_shared() {
+        return Ok(false);
+    }
+    let built_last = match inner.log.generation().await {
+        Ok(generation) => generation,
+        Err(_) if known == 0 || !is_there => return Ok(false),
+        Err(error) => return Err(LinkError::Away(format!("the log cannot say whether the states are old: {error}"))),
+    };
+    let is_built_last = built_last == as_kept(generation);
+    if is_there || !is_built_last {
+        return Ok(is_there && built_last != 0 && !is_built_last);
+    }
+    // Whoever builds it tells the log a moment before it is there.
+    tokio::time::sleep(SHORT_PULSE).await;
+    Ok(!is_built(inner, generation).await?)
 }
 
 /// So that a database that was put back to an earlier state is known by it.
@@ -320,12 +378,17 @@ async fn is_built(inner: &Inner, generation: u64) -> Result<bool, LinkError> {
 }
 
 /// Sessions that were erased: what a node still holds of them is not sent again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Erasures(BTreeMap<i64, i64>, Names);
 
 impl Erasures {
     pub(crate) async fn read(inner: &Inner) -> Result<Self, StoreError> {
         Ok(Self(inner.log.erasures().await?.into_iter().collect(), inner.names))
+    }
+
+    pub(crate) fn add(&mut self, session: i64, at: i64) {
+        let known = self.0.entry(session).or_insert(at);
+        *known = at.max(*known);
     }
 
     /// What operators did stays: it is of no session.
@@ -464,6 +527,10 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if built > 0 {
         tracing::info!(states = built, "the shared states were built from the log");
     }
+    if inner.log.generation().await.map_err(unreadable)? == 0 {
+        // Nobody has decided anything yet.
+        note_settled(inner, inner.link.server_run()).await?;
+    }
     // Before the note: whoever finds it finds the log to agree.
     inner.log.set_generation(generation).await.map_err(unreadable)?;
     let note = Put::Set { token: inner.token(), state: generation.to_be_bytes().to_vec(), keep_millis: FOREVER_MILLIS };
@@ -481,9 +548,7 @@ fn cells_of<'a>(inner: &Inner, tenant: &str, effects: &'a [Happened]) -> SmallVe
 }
 
 /// Brings rows home that the log does not have, and that were not erased meanwhile. `doubtful`: it may have some of them.
-async fn bring_unknown(inner: &Inner, rows: Vec<RowWithEffects>, doubtful: bool) -> Result<(), StoreError> {
-    let erased = Erasures::read(inner).await?;
-    let mut rows: Vec<RowWithEffects> = rows.into_iter().filter(|RowWithEffects { row, .. }| !erased.took(row)).collect();
+async fn bring_unknown(inner: &Inner, mut rows: Vec<RowWithEffects>, doubtful: bool) -> Result<(), StoreError> {
     if doubtful || inner.unconfirmed.doubts(rows.iter().map(|kept| kept.row.id.as_str())) {
         // What was sent of them and has not arrived must not arrive after we have looked.
         inner.link.fence().await.map_err(|error| StoreError::Write(error.to_string()))?;
@@ -494,6 +559,9 @@ async fn bring_unknown(inner: &Inner, rows: Vec<RowWithEffects>, doubtful: bool)
         let (_, back) = split_known(inner, take_back(inner, known).await?).await?;
         rows = unknown.into_iter().chain(back).collect();
     }
+    // Last: what the log does not have may have been erased from it.
+    let erased = Erasures::read(inner).await?;
+    rows.retain(|RowWithEffects { row, .. }| !erased.took(row));
     let groups = groups_of(inner, rows);
     let brought = futures_util::future::join_all(groups.iter().map(|group| bring(inner, group))).await;
     brought.into_iter().collect()

@@ -191,9 +191,9 @@ async fn send(inner: &Inner, proposals: &[Proposal], combined: Vec<Combined>) ->
             }
             Swapped::Full => {
                 inner.health.full();
-                // What was sent twice may still arrive once there is room.
+                // What was sent twice may still arrive once there is room: were it tried again it could count twice.
                 inner.unconfirmed.give_up(members.iter().map(|member| proposals[*member].id.as_str()).filter(|id| !id.is_empty()));
-                (ProposalResult::Away, SwapReply::None)
+                (ProposalResult::Doubtful, SwapReply::None)
             }
             Swapped::Raced(values) => {
                 let found: HashMap<u128, Value> = swap.cells.iter().map(|cell| number_of(&cell.name)).zip(values).collect();

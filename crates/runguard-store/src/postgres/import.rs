@@ -10,7 +10,7 @@
 use super::pool::{Failure, Lease, bounded};
 use super::schema::{self, Day, to_kept};
 use super::{PgLog, tell};
-use crate::cluster::EntryId;
+use crate::cluster::{ERASED_AT, EntryId};
 use crate::error::StoreError;
 use crate::key::Names;
 use crate::log::RowWithEffects;
@@ -310,7 +310,8 @@ impl PgLog {
             Caution::Hopeful => Batch::new(self.names(), rows, &HashSet::new()),
             Caution::Careful => self.careful_batch(&mut wire, rows).await?,
         };
-        let (_, last_seq) = self.append(wire, last, batch, &[]).await?;
+        let moved = (ERASED_AT, EntryId { millis: last + 1, number: 0 });
+        let (_, last_seq) = self.append(wire, last, batch, &[moved]).await?;
         Ok((erased as usize, last_seq))
     }
 }

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+use runguard_store::cluster::entry;
+use runguard_store::cluster::link::{About, Link as _, Swap};
 use runguard_store::cluster::model::ModelLink;
 use runguard_store::{
-    Cell, Change, Cluster, ClusterOptions, Decided, Family, Keep, Key, LogKept, Memory, Names, Order, RETIRE_EVERY, Row, RowFilter, Rules,
-    StoreHealth, View, Written,
+    Cell, Change, Cluster, ClusterOptions, Decided, Durability, Embedded, Family, Keep, Key, LogKept, Memory, Names, Options, Order,
+    RETIRE_EVERY, Role, Row, RowFilter, RowWithEffects, Rules, StoreHealth, View, Written,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,27 +47,31 @@ impl Together {
     }
 
     async fn join(&mut self, disk: Memory) {
-        let options = ClusterOptions {
-            folder: "/nonexistent".into(),
-            memory_bytes: 1 << 20,
-            retention_days: 30,
-            patience: Duration::from_millis(200),
-            retire_every: RETIRE_EVERY,
-            here_millis: 0,
-            alone_bytes: u64::MAX,
-            unconfirmed: runguard_store::cluster::Shelf {
-                place: runguard_store::cluster::Place::default(),
-                entries_in_memory: 100_000,
-                most_bytes: u64::MAX,
-            },
-            names: Names::PLAIN,
-            seed: 1000 + self.nodes.len() as u64,
-        };
         let log = LogKept::Memory(self.log.clone(), disk.clone());
-        let node = Cluster::join(self.link.another(), log, options, RULES).await.unwrap();
-        self.nodes.push(Arc::new(node));
+        self.nodes.push(join(&self.link, log, "/nonexistent".into(), self.nodes.len()).await);
         self.disks.push(disk);
     }
+}
+
+async fn join(link: &ModelLink, log: LogKept, folder: PathBuf, number: usize) -> Arc<Cluster> {
+    let options = ClusterOptions {
+        folder,
+        memory_bytes: 1 << 20,
+        retention_days: 30,
+        patience: Duration::from_millis(200),
+        retire_every: RETIRE_EVERY,
+        here_millis: 0,
+        alone_bytes: u64::MAX,
+        unconfirmed: runguard_store::cluster::Shelf {
+            place: runguard_store::cluster::Place::default(),
+            entries_in_memory: 100_000,
+            most_bytes: u64::MAX,
+        },
+        names: Names::PLAIN,
+        // Its last bit is no part of who a node is.
+        seed: 1000 + 2 * number as u64,
+    };
+    Arc::new(Cluster::join(link.another(), log, options, RULES).await.unwrap())
 }
 
 fn summed(key: Key) -> Cell<'static> {
@@ -170,4 +177,147 @@ async fn a_session_is_erased_with_its_states() {
     assert!(together.nodes[0].states(TENANT, "gone").await.unwrap().is_empty());
     assert_eq!(add(&together.nodes[0], &["gone"]).await.0, 1, "it begins anew");
     assert_eq!(add(&together.nodes[0], &["stays"]).await.0, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_database_that_was_put_back_to_the_time_before_it_was_built_is_built_again() {
+    let together = Together::new(2).await;
+    for _ in 0..5 {
+        add(&together.nodes[0], &["kept"]).await;
+    }
+    together.nodes[0].flush().await.unwrap();
+    let before = together.link.generation();
+    together.link.empty();
+    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let unbuilt = together.link.replica();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let built = together.link.generation();
+    assert!(together.nodes.iter().all(|node| node.health().away.is_none()), "it was built");
+    together.link.fail_over(unbuilt.clone());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(add(&together.nodes[1], &["kept"]).await, (6, StoreHealth::Sound));
+    assert_ne!(together.link.generation(), built, "to everybody it is another one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_starts_on_a_database_that_was_built_and_is_not_does_not_take_it_for_new() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.nodes[0].flush().await.unwrap();
+    let before = together.link.generation();
+    together.link.empty();
+    while together.link.generation().is_none_or(|generation| Some(generation) == before) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (unbuilt, generation) = (together.link.replica(), together.link.generation());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    drop(together.nodes.remove(0));
+    together.link.fail_over(unbuilt);
+    together.join(Memory::alone()).await;
+    assert_ne!(together.link.generation(), generation, "what is there of it may be old");
+    assert_eq!(add(&together.nodes[0], &["kept"]).await.0, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_waits_for_states_sees_that_the_database_is_another_one_meanwhile() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.nodes[0].flush().await.unwrap();
+    // Whoever builds them has died.
+    let dead = together.link.another();
+    together.link.empty();
+    assert!(dead.lease("build", 77, 30_000).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(together.nodes[0].health().away.is_some());
+    together.link.empty();
+    together.join(Memory::alone()).await;
+    assert!(dead.lease("build", 77, 30_000).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(together.nodes[0].health().away, None);
+    assert_eq!(add(&together.nodes[0], &["kept"]).await.0, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arrives_after_its_session_was_erased_stays_out_of_the_log() {
+    let together = Together::new(2).await;
+    add(&together.nodes[0], &["gone"]).await;
+    add(&together.nodes[0], &["stays"]).await;
+    together.nodes[0].flush().await.unwrap();
+    let filter = || RowFilter { session: Some("gone".into()), ..RowFilter::default() };
+    let erased = together.nodes[1].rows_with_effects(filter(), Order::OldestFirst, None, 10).await.unwrap();
+    together.nodes[1].erase_session(TENANT, "gone", Row { kind: "admin".into(), ..row("") }).await.unwrap();
+    // A node that held it for the case that the database loses it sends it again.
+    let late = together.link.another();
+    let about = late.about(About::offered(4, 1, Names::PLAIN)).await.unwrap();
+    let later = RowWithEffects { row: Row { at: 1_700_000_000_001, ..row("gone") }, ..RowWithEffects::default() };
+    let entries = [entry::encode(&erased), entry::encode(std::slice::from_ref(&later))];
+    late.swap(entries.map(|entry| Swap { partition: 3, cells: Vec::new(), entry }).into()).await.unwrap();
+    assert_eq!(Some(about.generation), together.link.generation());
+    together.nodes[0].flush().await.unwrap();
+    let found = together.nodes[0].rows(filter(), Order::OldestFirst, None, 10).await.unwrap();
+    assert_eq!(found.iter().map(|row| &row.id).collect::<Vec<_>>(), [&later.row.id], "what came of it since is another matter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_starts_when_the_server_has_just_come_back_lets_the_others_speak_first() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["some"]).await;
+    together.join(Memory::alone()).await;
+    assert_eq!(add(&together.nodes[1], &["some"]).await, (2, StoreHealth::Sound), "nothing has happened");
+    together.link.restart();
+    together.join(Memory::alone()).await;
+    assert_eq!(add(&together.nodes[2], &["some"]).await, (3, StoreHealth::Behind));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(add(&together.nodes[2], &["some"]).await, (4, StoreHealth::Sound));
+    together.join(Memory::alone()).await;
+    assert_eq!(add(&together.nodes[3], &["some"]).await, (5, StoreHealth::Sound), "it was noted");
+}
+
+/// Files are written in real time.
+#[tokio::test]
+async fn where_each_node_has_a_copy_of_the_log_any_of_them_fills_an_emptied_database() {
+    let (link, folder) = (ModelLink::on_tokio_time(4, 1_000_000, 1_700_000_000_000), tempfile::tempdir().unwrap());
+    let start = async |number: usize| {
+        let folder = folder.path().join(number.to_string());
+        let options = Options {
+            folder: folder.clone(),
+            durability: Durability::Process,
+            memory_bytes: 1 << 20,
+            retention_days: 30,
+            role: Role::Log,
+            names: Names::PLAIN,
+        };
+        // The files are let go of a moment after their node is gone.
+        let log = loop {
+            if let Ok(log) = Embedded::open(options.clone(), RULES) {
+                break log;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        join(&link, LogKept::Local(log), folder.join("alone"), number).await
+    };
+    let mut nodes = vec![start(0).await, start(1).await];
+    for round in 0..3 {
+        let (stays, leaves) = (round % 2, 1 - round % 2);
+        add(&nodes[stays], &["kept"]).await;
+        for node in &nodes {
+            node.flush().await.unwrap();
+        }
+        // The one that stays builds the states; so each of them has built some.
+        drop(nodes.remove(leaves));
+        let before = link.generation();
+        link.empty();
+        while nodes[0].health().away.is_some() || link.generation().is_none_or(|generation| Some(generation) == before) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let built = link.generation();
+        nodes.insert(leaves, start(leaves).await);
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        assert_eq!(link.generation(), built, "nobody builds them again");
+    }
+    for (node, sum) in nodes.iter().zip([4, 5]) {
+        assert_eq!(add(node, &["kept"]).await.0, sum);
+    }
 }
