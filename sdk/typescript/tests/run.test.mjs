@@ -44,12 +44,12 @@ inBoth(
 
     it('stops a model that is told what it has already and does not listen', () => {
       const wordings = [
-        'refund policy for damaged items',
-        'what is the refund policy for damaged items',
-        'the refund policy for a damaged item',
-        'refund policy for the damaged items, please',
-        'could you tell what the refund policy for damaged items is',
-        'damaged items refund policy',
+        'warranty policy for damaged items',
+        'what is the warranty policy for damaged items',
+        'the warranty policy for a damaged item',
+        'warranty policy for the damaged items, please',
+        'could you tell me the warranty policy for damaged items',
+        'damaged items warranty policy',
       ]
       // As adapters ask.
       const instead = Symbol.for('@runguard/sdk.instead')

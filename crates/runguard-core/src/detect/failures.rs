@@ -70,7 +70,7 @@ impl LastCall {
 /// What the model is told in place of another failure.
 pub fn refusal(action: &str, failures: u32, max_failures: u32) -> String {
     format!(
-        "Action '{action}' failed {} in a row with the same parameters (ceiling {max_failures}). It will fail again: do not retry it, report the failure to the user.",
+        "Action '{action}' failed {} with the same parameters and nothing succeeded since (ceiling {max_failures}). It will fail again: do not retry it, report the failure to the user.",
         times(failures)
     )
 }
