@@ -413,6 +413,7 @@ fn show_rule(rule: &Rule, firing: &[Firing], caller: &Caller) -> Option<Value> {
     if !caller.is_admin_of_all() {
         shown["to"] = json!([]);
     }
+    shown["at"] = json!(rule.thresholds());
     shown["window_seconds"] = json!(rule.window.as_seconds());
     shown["cooldown_seconds"] = json!(rule.cooldown.as_seconds());
     shown["firing"] = json!(firing);

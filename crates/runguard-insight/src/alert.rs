@@ -403,14 +403,16 @@ impl Rule {
     }
 
     /// The percentages that are told.
-    fn thresholds(&self) -> &[u8] {
+    pub fn thresholds(&self) -> &[u8] {
         let usual = if self.when == When::Consumption { &AT_CONSUMPTION } else { &AT_BUDGET };
         self.at.as_deref().unwrap_or(usual)
     }
 
     /// What a saved state depends on: with other values it means something else.
     pub fn fingerprint(&self) -> String {
-        let meaning = Self { at: Some(self.thresholds().to_vec()), to: Vec::new(), severity: None, cooldown: Span::ZERO, ..self.clone() };
+        // What was set, not what suits: a count outlives another default.
+        let at = Some(self.at.clone().unwrap_or_else(|| AT_BUDGET.to_vec()));
+        let meaning = Self { at, to: Vec::new(), severity: None, cooldown: Span::ZERO, ..self.clone() };
         serde_json::to_string(&meaning).unwrap_or_default()
     }
 

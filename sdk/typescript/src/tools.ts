@@ -24,6 +24,8 @@ export interface TrackerSettings {
   searchTools?: readonly string[] | undefined
   /** How alike two queries must be. Default 0.75. */
   threshold?: number | undefined
+  /** Compares the letters of queries alone, as the design does: numbers and names may then differ. Default false. */
+  plainRatio?: boolean | undefined
   /** The arguments a query is taken from, the first that is there. */
   queryArguments?: readonly string[] | undefined
   /** Arguments that make two searches different whatever they ask. */

@@ -32,6 +32,14 @@ inBoth('ToolExecutionTracker', ({ ToolExecutionTracker, InvalidInputError }) => 
     assert.equal(tracker.shouldSkip('fetch', { url: 'a' }), null)
   })
 
+  it('compares letters alone with plainRatio, as the design does', () => {
+    for (const [settings, skips] of [[{}, false], [{ plainRatio: true }, true]]) {
+      const tracker = new ToolExecutionTracker(settings)
+      tracker.record('search_knowledge', { query: 'invoice number 4711 of march' })
+      assert.equal(tracker.shouldSkip('search_knowledge', { query: 'invoice number 4712 of march' }) !== null, skips)
+    }
+  })
+
   it('takes limits beside the built-in ones', () => {
     const tracker = new ToolExecutionTracker({ limits: { mine: 1 }, defaultLimit: 5, volatile: { '*': ['request_id'] } })
     tracker.record('mine', {})

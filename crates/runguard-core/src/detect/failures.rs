@@ -1,4 +1,4 @@
-//! A call that failed for good: the same one, again, after it failed so often in a row.
+//! A call that failed for good: the same one, again, after it failed so often.
 //!
 //! In a row are calls, not results: a result that comes after another call has begun is old news and changes nothing, neither the
 //! count of its own call nor that of the newest one. Failures are counted, so asking a healthy action for news is fine.
@@ -14,7 +14,7 @@ pub use told::failure_in;
 use crate::text::times;
 use serde::{Deserialize, Serialize};
 
-/// Failures of the same call in a row after which it is not made again.
+/// Failures of the same call after which it is not made again.
 pub const MAX_FAILURES: u32 = 2;
 
 /// The newest call, and how often in a row it failed.

@@ -527,8 +527,8 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
     if built > 0 {
         tracing::info!(states = built, "the shared states were built from the log");
     }
-    if inner.log.generation().await.map_err(unreadable)? == 0 {
-        // Nobody has decided anything yet.
+    if built == 0 && inner.log.generation().await.map_err(unreadable)? == 0 {
+        // Nobody has decided anything yet, as far as anybody knows.
         note_settled(inner, inner.link.server_run()).await?;
     }
     // Before the note: whoever finds it finds the log to agree.

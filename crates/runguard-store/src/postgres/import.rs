@@ -314,7 +314,7 @@ impl PgLog {
             times.push(row.try_get(1)?);
         }
         let erased = wire.execute_typed(sql, &values[..3]).await?;
-        let remember = "INSERT INTO runguard_erased (session_number, at) SELECT * FROM unnest($1::bigint[], $2::bigint[])
+        let remember = "INSERT INTO runguard_erased (session_number, at) SELECT number, max(at) FROM unnest($1::bigint[], $2::bigint[]) AS taken (number, at) GROUP BY number
             ON CONFLICT (session_number) DO UPDATE SET at = greatest(runguard_erased.at, excluded.at)";
         wire.execute_typed(remember, &[(&numbers, Type::INT8_ARRAY), (&times, Type::INT8_ARRAY)]).await?;
         let batch = match caution {

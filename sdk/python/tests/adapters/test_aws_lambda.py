@@ -108,7 +108,7 @@ def test_the_third_call_after_two_failures_is_refused_with_422() -> None:
     body = json.loads(refused["response"]["responseBody"]["application/json"]["body"])
     assert body["error"] == "PERMANENT_FAILURE"
     assert body["retryable"] is False
-    assert "Action 'orders::POST /orders' failed 2 times in a row" in body["message"]
+    assert "Action 'orders::POST /orders' failed 2 times with the same parameters" in body["message"]
 
 
 def test_a_function_schema_call_is_refused_with_the_failure_state() -> None:
@@ -241,7 +241,7 @@ def test_a_late_result_is_old_news() -> None:
         assert store.refusal(failing_call) is None
         store.record(failing_call, True)
         store.record(slow, late)
-    assert "failed 2 times in a row" in (store.refusal(failing_call) or ""), "it takes nothing from the newest call"
+    assert "failed 2 times" in (store.refusal(failing_call) or ""), "it takes nothing from the newest call"
     assert store.refusal(slow) is None, "nor does it count for its own"
 
 
@@ -308,7 +308,7 @@ def failures_at_once(stores: list[Any], call: ActionCall) -> str:
     for thread in threads:
         thread.join()
     refusal = stores[0].refusal(call) or ""
-    return refusal[refusal.index("failed") : refusal.index(" in a row")]
+    return refusal[refusal.index("failed") : refusal.index(" with the same")]
 
 
 TABLE = "bedrock-agent-call-history"

@@ -156,11 +156,14 @@ class RunGuardCallbacks(BaseCallbackHandler):
 
     def _instead(self, request: ToolCallRequest) -> Optional[ToolMessage]:
         run, call = self._run_around(request), request.tool_call
+        was_tripped = run is not None and run.tripped
         instead = None if run is None else run._instead(call["name"], call["args"])
         if run is None or instead is None:
             # Counted where it runs.
             return None
-        run.before_tool(call["name"], call["args"])
+        if was_tripped or not run.tripped:
+            run.before_tool(call["name"], call["args"])
+        # Else it was told once too often: it still hears this, and its next step is stopped.
         return ToolMessage(content=instead, tool_call_id=call["id"], name=call["name"])
 
     def _ask(self, run_id: UUID, parent_run_id: Optional[UUID], prompt: Any, told: Dict[str, Any]) -> None:

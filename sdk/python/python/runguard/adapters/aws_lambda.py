@@ -8,8 +8,8 @@
 An agent that gets an error tries again, often in the same words, or in turns with another action that fails. A call that failed twice
 among the session's last twelve, with no success of any call since, is not run a third time: the agent is told for good. Calls that
 succeed are never counted, so polling a healthy action is fine. What is remembered must be kept outside of the function, which lives in
-many short-lived copies: in a DynamoDB table (`dynamodb_table=`), in Redis (`redis_url=`) or in a RunGuard service (`url=`, which counts
-failures of one call in a row). Without any it is kept in this process, which is enough for tests and for one warm copy. When the memory
+many short-lived copies: in a DynamoDB table (`dynamodb_table=`), in Redis (`redis_url=`) or in a RunGuard service (`url=`).
+Without any it is kept in this process, which is enough for tests and for one warm copy. When the memory
 cannot be reached the handler runs, and a warning is logged.
 """
 
