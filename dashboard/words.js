@@ -29,12 +29,14 @@ export const outcomeName = (code) => (Object.hasOwn(OUTCOME_LABELS, code) ? OUTC
 const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 const exact = new Intl.NumberFormat('en', { maximumFractionDigits: 2 });
+const tiny = new Intl.NumberFormat('en', { maximumSignificantDigits: 2 });
 const money = new Intl.NumberFormat('en', { style: 'currency', currency: 'USD' });
 const cents = new Intl.NumberFormat('en', { style: 'currency', currency: 'USD', maximumFractionDigits: 4 });
 
 export const count = (value) => whole.format(Math.round(value ?? 0));
 export const compact = (value) => (Math.abs(value ?? 0) < 10_000 ? whole.format(Math.round(value ?? 0)) : short.format(value));
-export const decimal = (value) => exact.format(value ?? 0);
+// What is something does not look like nothing.
+export const decimal = (value) => ((value ?? 0) !== 0 && Math.abs(value) < 0.01 ? tiny : exact).format(value ?? 0);
 export const dollars = (value) => ((value ?? 0) !== 0 && Math.abs(value) < 0.01 ? cents : money).format(value ?? 0);
 export const percent = (share) => {
   const value = (share ?? 0) * 100;

@@ -265,6 +265,7 @@ def test_a_plan_comes_through_a_pipe():
         ((FLOWS / "support.yaml").read_text(), 0, "Nothing found in 3 bots"),
         ('{"start": "desk", "bots": {"desk": ["person"]}, "ends": "person"}', 0, "Nothing found in 1 bot"),
         ((FLOWS / "circle.yaml").read_text(), 1, "billing → orchestrator → billing"),
+        ("{start: desk, bots: {desk: [person]}, ends: person}", 0, "Nothing found in 1 bot"),
         ('{"start": ', 2, "stdin cannot be read: line 1, column 10: this is no JSON"),
         ("start: a\nbots: [", 2, "this is no YAML"),
         ("", 2, "stdin"),

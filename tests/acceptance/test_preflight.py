@@ -248,7 +248,7 @@ def test_a_circuit_that_was_open_before_proves_nothing(bot, serve):
     code, seen = preflight(*played)
     storm = seen["api-storm"]
     assert code == 1 and not storm["fired"] and storm["asked"] > 0 and storm["refused"] == 0, seen
-    assert storm["already_open"] == ["orders"] and "runguard circuits reset orders" in storm["hint"], seen
+    assert storm["already_open"] == ["orders"] and "runguard circuits reset orders --tenant default" in storm["hint"], seen
     assert run_cli("circuits", "reset", "orders", "--url", guard).returncode == 0
     code, seen = preflight(*played)
     assert code == 0 and seen["api-storm"]["already_open"] == [] and seen["api-storm"]["hint"] is None, seen

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// What a provider may add to a prompt that nobody here has seen.
 const MOST_UNSEEN_TOKENS: u64 = 200_000;
+/// More than fits into any model.
+const MOST_DOCUMENTS: u64 = 10;
 /// How long a provider may take to begin its answer.
 const BEGINS: Duration = Duration::from_secs(600);
 /// An answer that is cut shorter than this is not worth having, unless it was asked for so short.
@@ -234,9 +236,10 @@ impl Asking<'_> {
 
     async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
         let mut tokens = question.most_words;
-        if question.has_unseen_prompt {
+        if question.follows {
             tokens = tokens.saturating_add(self.earlier.map_or(MOST_UNSEEN_TOKENS, |earlier| earlier.tokens));
         }
+        tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
         let bytes = tokens.saturating_mul(question.times_the_price).saturating_mul(USUAL_BYTES_A_TOKEN);
         let prompt = Prompt { bytes, attachments: question.prompt.attachments.saturating_mul(2) };

@@ -201,11 +201,12 @@ pub(crate) fn question(asked: &Asked, known_as: &KnownAs<'_>, headers: &HeaderMa
     question.streams = asked.streams;
     if matches!(asked.api, Api::Converse | Api::Invoke(Family::Nova)) {
         let mut prompt = Prompt { bytes: body.whole_text().len() as u64, attachments: 0 };
-        let has_documents = body.get("messages").is_some_and(|messages| enclosed(messages, DEEPEST, &mut prompt));
+        let documents = body.get("messages").map_or(0, |messages| enclosed(messages, DEEPEST, &mut prompt));
         question.enclose(body.whole_text(), prompt);
-        question.has_unseen_prompt |= has_documents;
+        question.documents = question.documents.max(documents);
     }
-    question.has_unseen_prompt |= memchr::memmem::find(body.whole_text().as_bytes(), b"\"s3Location\"").is_some();
+    let elsewhere = memchr::memmem::find_iter(body.whole_text().as_bytes(), b"\"s3Location\"").count() as u64;
+    question.documents = question.documents.max(elsewhere);
     let more: Value = body.get("additionalModelRequestFields").and_then(|more| serde_json::from_str(more).ok()).unwrap_or_default();
     let thinking = ["thinking", "reasoning_config"].iter().find_map(|name| more.get(name)?.get("budget_tokens")?.as_u64());
     question.thinking = question.thinking.max(thinking.unwrap_or(0));
@@ -288,27 +289,27 @@ struct Block<'a> {
 /// Messages have content, which may have what a tool gave, which has content again.
 const DEEPEST: u8 = 3;
 
-/// Takes what is enclosed in messages out of the words: an image is one, a document has pages that nobody counts here. Whether there are any
+/// Takes what is enclosed in messages out of the words: an image is one, a document has pages that nobody counts here. How many there are
 /// of those. What is not understood stays among the words.
-fn enclosed(list: &str, depth: u8, prompt: &mut Prompt) -> bool {
-    let Some(depth) = depth.checked_sub(1) else { return false };
+fn enclosed(list: &str, depth: u8, prompt: &mut Prompt) -> u64 {
+    let Some(depth) = depth.checked_sub(1) else { return 0 };
     let items: Vec<&RawValue> = serde_json::from_str(list).unwrap_or_default();
-    let mut has_documents = false;
+    let mut documents = 0;
     for item in items.into_iter().filter_map(|item| serde_json::from_str::<Block<'_>>(item.get()).ok()) {
         if let Some(image) = item.image {
             prompt.attachments = prompt.attachments.saturating_add(1);
             prompt.bytes = prompt.bytes.saturating_sub(image.get().len() as u64);
         }
         for document in [item.document, item.video, item.audio].into_iter().flatten() {
-            has_documents = true;
+            documents += 1;
             prompt.bytes = prompt.bytes.saturating_sub(document.get().len() as u64);
         }
         let given = item.tool_result.and_then(|result| serde_json::from_str::<Block<'_>>(result.get()).ok()?.content);
         for list in [item.content, given].into_iter().flatten() {
-            has_documents |= enclosed(list.get(), depth, prompt);
+            documents += enclosed(list.get(), depth, prompt);
         }
     }
-    has_documents
+    documents
 }
 
 #[cfg(test)]

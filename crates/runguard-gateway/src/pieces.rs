@@ -8,14 +8,16 @@ use runguard_http::aws::frames;
 use runguard_http::events::{Event, Splitter};
 use std::collections::VecDeque;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// What a stream of frames says it is.
 pub(crate) const FRAMES: &str = "application/vnd.amazon.eventstream";
 
 /// How long a provider may be silent in the middle of an answer.
 const IDLE: Duration = Duration::from_secs(600);
-/// How long signs of life are held back for the first event: whoever waits may want to see them.
+/// How long signs of life are held back for the first event, and how many bytes of them: whoever waits may want to see them.
 const SIGNS_OF_LIFE: Duration = Duration::from_secs(5);
+const MOST_SIGNS_BYTES: usize = 16 * 1024;
 
 /// One frame is at most this long.
 const MOST_FRAME_BYTES: usize = 8 * 1024 * 1024;
@@ -129,11 +131,16 @@ impl Events {
 
     /// The first event that says something, which stays to be taken; nothing where none comes, or only signs of life do for a while.
     pub(crate) async fn first(&mut self) -> Option<Bytes> {
+        let (mut patient_until, mut signs) = (Instant::now() + IDLE, 0);
         loop {
-            let wait = if self.looked_at.is_empty() { IDLE } else { SIGNS_OF_LIFE };
-            let came = tokio::time::timeout(wait, self.read()).await.ok()?;
+            let came = tokio::time::timeout_at(patient_until, self.read()).await.ok()?;
             let first = match &came {
-                Came::Event(event) if is_sign_of_life(event) => None,
+                Came::Event(event) if is_sign_of_life(event) => {
+                    // From the first of them on.
+                    patient_until = patient_until.min(Instant::now() + if signs == 0 { SIGNS_OF_LIFE } else { IDLE });
+                    signs += event.len();
+                    (signs > MOST_SIGNS_BYTES).then_some(None)
+                }
                 Came::Event(event) => Some(Some(event.clone())),
                 Came::Rest(_) | Came::End | Came::Broken => Some(None),
             };

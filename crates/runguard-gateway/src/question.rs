@@ -5,6 +5,7 @@ use crate::members::{BadBody, Members};
 use bytes::Bytes;
 use runguard_core::prices::{Prices, Prompt, ServiceTier, UnknownModel, Usage};
 use serde::Deserialize;
+use serde_json::Value;
 use std::borrow::Cow;
 
 /// Longest name of a model that anybody has; a longer one is refused, so that no log line is made of it.
@@ -28,8 +29,10 @@ pub(crate) struct Question {
     pub(crate) most_words: u64,
     /// What a model may think before it answers, which a bound of the answer must leave room for.
     pub(crate) thinking: u64,
-    /// The provider adds what was said before, or what it finds: nobody here knows how much that is.
-    pub(crate) has_unseen_prompt: bool,
+    /// The provider adds what was said before.
+    pub(crate) follows: bool,
+    /// What is somewhere else, or has pages: nobody here knows how much it is.
+    pub(crate) documents: u64,
     /// What makes its price unknowable; such a question is not passed on while dollars are limited.
     pub(crate) unmetered: Option<&'static str>,
     /// How many times the usual price its tokens may cost.
@@ -88,6 +91,8 @@ const CALLERS_TOOLS: [&str; 8] = ["function", "custom", "bash", "text_editor", "
 /// Names that must be written as they are.
 const KNOWN: [&str; 9] =
     ["model", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "service_tier", "background"];
+/// What the names of models have that search without being told to.
+const SEARCHING: [&str; 3] = ["-search-preview", "-search-api", "deep-research"];
 /// The most an answer is bounded by; what is larger is meant as no bound.
 const LONGEST: u64 = 1_000_000;
 
@@ -103,7 +108,7 @@ impl Question {
         let choices = match api {
             Api::Chat => body.whole("n")?.unwrap_or(1),
             // The longest of several is billed as each of them, and each of several prompts is answered.
-            Api::Completions => prompts(body) * body.whole("n")?.unwrap_or(1).max(body.whole("best_of")?.unwrap_or(1)),
+            Api::Completions => prompts(body).saturating_mul(body.whole("n")?.unwrap_or(1).max(body.whole("best_of")?.unwrap_or(1))),
             Api::Invoke(family) => match family.choices_member() {
                 Some(name) => body.whole(name)?.unwrap_or(1),
                 None => 1,
@@ -138,11 +143,14 @@ impl Question {
                 .get("thinking")
                 .and_then(|thinking| serde_json::from_str::<Thinking>(thinking).ok())
                 .map_or(0, |thinking| thinking.budget_tokens),
-            has_unseen_prompt: has_documents
-                || UNSEEN.iter().any(|name| body.get(name).is_some())
-                || (api == Api::Responses && body.get("prompt").is_some())
-                || ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some()),
-            unmetered: unmetered(body),
+            follows: UNSEEN.iter().any(|name| body.get(name).is_some()),
+            documents: {
+                let is_elsewhere = ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some());
+                let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
+                // A prompt that is stored at the provider is one more.
+                enclosed + u64::from(api == Api::Responses && body.get("prompt").is_some())
+            },
+            unmetered: unmetered(&known_as.priced, body),
             times_the_price: times_the_price(&known_as.priced, tier, body),
             longest_of_model: Prices::bundled().longest_answer(&known_as.priced),
             model: model.to_owned(),
@@ -225,8 +233,37 @@ fn prompts(body: &Members<'_>) -> u64 {
     list.iter().filter(|one| !one.is_number()).count().max(1) as u64
 }
 
+/// How many parts of a question are documents, or are somewhere else. One in another is the same.
+fn documents(text: &str) -> u64 {
+    fn count(value: &Value) -> u64 {
+        match value {
+            Value::Object(part) => {
+                let is_kind = |kind: &Value| kind.as_str().is_some_and(|kind| kind == "item_reference" || is_document(kind.as_bytes()));
+                if part.get("type").is_some_and(is_kind) || ["file_id", "file_url", "file_data"].iter().any(|name| part.contains_key(*name))
+                {
+                    return 1;
+                }
+                part.values().map(count).sum()
+            }
+            Value::Array(parts) => parts.iter().map(count).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+        }
+    }
+    serde_json::from_str(text).map_or(0, |body| count(&body))
+}
+
+/// Whether plain letters are written as `\u0041`, which nobody does who has nothing to hide: what is looked for here is looked for as it is
+/// usually written.
+fn hides_letters(text: &str) -> bool {
+    memchr::memmem::find_iter(text.as_bytes(), b"\\u00").any(|at| {
+        let backslashes = text.as_bytes()[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+        let letter = text.get(at + 4..at + 6).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        backslashes % 2 == 0 && letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
+    })
+}
+
 /// What of a question has a price that nobody here knows.
-fn unmetered(body: &Members<'_>) -> Option<&'static str> {
+fn unmetered(model: &str, body: &Members<'_>) -> Option<&'static str> {
     #[derive(Deserialize)]
     struct Tool<'a> {
         #[serde(borrow, default, rename = "type")]
@@ -238,29 +275,46 @@ fn unmetered(body: &Members<'_>) -> Option<&'static str> {
     if ["models", "plugins", "web_search_options", "mcp_servers"].iter().any(|name| body.get(name).is_some()) {
         return Some("`models`, `plugins`, `web_search_options` or `mcp_servers`: what the provider does for them has a price of its own");
     }
-    let tools: Vec<Tool<'_>> = body.get("tools").and_then(|tools| serde_json::from_str(tools).ok()).unwrap_or_default();
+    if body.get("speed").is_some_and(|speed| speed != "\"standard\"") {
+        return Some("a `speed` whose price is not known");
+    }
+    if hides_letters(body.whole_text()) {
+        return Some("plain letters that are written as `\\u…`: what it asks for cannot be told");
+    }
+    if SEARCHING.iter().any(|part| model.to_ascii_lowercase().contains(part)) {
+        return Some("a model that searches by itself: each search has a fee of its own");
+    }
+    let Ok(tools) = body.get("tools").map_or(Ok(Vec::new()), serde_json::from_str::<Vec<Tool<'_>>>) else {
+        return Some("`tools` that cannot be read");
+    };
     let is_callers = |tool: &Tool<'_>| tool.kind.as_ref().is_none_or(|kind| CALLERS_TOOLS.iter().any(|own| kind.0.starts_with(own)));
     (!tools.iter().all(is_callers)).then_some("a tool that the provider runs itself: it adds to the prompt, and has a fee of its own")
 }
 
-/// How many times the usual price it may cost: served before others, quickly, or written to a cache.
+/// How many times the usual price it may cost: served before others, spoken, or written to a cache.
 fn times_the_price(model: &str, tier: ServiceTier, body: &Members<'_>) -> u64 {
-    /// What a provider takes for answers at high speed.
-    const FAST: u64 = 6;
     /// What is kept for an hour costs twice as much as what is only read.
     const CACHED: u64 = 2;
-    let cost = |tier| Prices::bundled().cost(model, &Usage::new(1_000_000, 1_000_000).in_tier(tier), &UnknownModel::Error);
-    let served = match (cost(tier), cost(ServiceTier::Standard)) {
-        (Ok((special, _)), Ok((usual, _))) if !usual.is_zero() => {
-            special.as_nanos().unsigned_abs().div_ceil(usual.as_nanos().unsigned_abs())
+    const MANY: u64 = 1_000_000;
+    let times = |special: Usage, usual: Usage| {
+        let cost =
+            |usage: &Usage| Prices::bundled().cost(model, usage, &UnknownModel::Error).map(|(cost, _)| cost.as_nanos().unsigned_abs());
+        match (cost(&special), cost(&usual)) {
+            (Ok(special), Ok(usual)) if usual > 0 => special.div_ceil(usual).max(1),
+            (_, _) => 1,
         }
-        (_, _) => 1,
     };
-    let is_fast = body.get("speed").is_some_and(|speed| speed == "\"fast\"");
-    let is_cached = [&b"\"cache_control\""[..], b"\"cachePoint\""]
-        .iter()
-        .any(|mark| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some());
-    served.max(1) * if is_fast { FAST } else { 1 } * if is_cached { CACHED } else { 1 }
+    let says = |mark: &[u8]| memchr::memmem::find(body.whole_text().as_bytes(), mark).is_some();
+    let served = times(Usage::new(MANY, MANY).in_tier(tier), Usage::new(MANY, MANY));
+    let is_spoken = body.get("modalities").is_some_and(|kinds| kinds.contains("audio")) || says(b"\"input_audio\"");
+    let spoken = if is_spoken {
+        let written = times(Usage { audio_output_tokens: MANY, ..Usage::default() }, Usage::new(0, MANY));
+        written.max(times(Usage { audio_input_tokens: MANY, ..Usage::default() }, Usage::new(MANY, 0)))
+    } else {
+        1
+    };
+    let is_cached = says(b"\"cache_control\"") || says(b"\"cachePoint\"");
+    served.saturating_mul(spoken).saturating_mul(if is_cached { CACHED } else { 1 })
 }
 
 /// Adds the whole of a piece of JSON: whatever a model reads stands in it, and what it does not read is short. Images are not counted by
@@ -320,9 +374,14 @@ fn place_of(name: &[u8], text: &[u8], json: &str) -> Place {
         b"data" if is_beside(b"\"image/") => Place::Image,
         b"data" if is_beside(b"\"application/pdf\"") => Place::Document,
         b"file_data" => Place::Document,
-        b"type" if matches!(text, b"document" | b"input_file" | b"file" | b"container_upload") => Place::Document,
+        b"type" if is_document(text) => Place::Document,
         _ => Place::Words,
     }
+}
+
+/// The kinds of parts that are documents.
+fn is_document(kind: &[u8]) -> bool {
+    matches!(kind, b"document" | b"input_file" | b"file" | b"container_upload")
 }
 
 fn end_of_text(text: &[u8]) -> usize {
@@ -339,7 +398,7 @@ fn end_of_text(text: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     /// The model that a body names, which is known by that name.
     fn of_body(api: Api, body: &[u8]) -> Result<Question, BadBody> {
@@ -360,7 +419,7 @@ mod tests {
         assert_eq!((read(Api::Chat, &newer).max_output, read(Api::Chat, &newer).must_ask_for_usage()), (Some(9), true));
         let responses =
             read(Api::Responses, &json!({"model": "gpt-5", "input": "hi", "max_output_tokens": 5, "previous_response_id": "r"}));
-        assert_eq!((responses.max_output, responses.has_unseen_prompt), (Some(5), true));
+        assert_eq!((responses.max_output, responses.follows, responses.documents), (Some(5), true, 0));
         let embeddings = read(Api::Embeddings, &json!({"model": "text-embedding-3-small", "input": ["a", "b"]}));
         assert_eq!((embeddings.max_output, embeddings.choices), (None, 1));
         let messages = read(Api::Messages, &json!({"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [], "system": "four"}));
@@ -370,6 +429,8 @@ mod tests {
         assert_eq!(read(Api::Chat, &json!({"model": "m", "max_tokens": 0})).max_output, None);
         assert_eq!(read(Api::Completions, &json!({"model": "m", "prompt": ["a", "b", "c"], "n": 2})).choices, 6);
         assert_eq!(read(Api::Completions, &json!({"model": "m", "prompt": [1, 2, 3]})).choices, 1, "one prompt of three tokens");
+        let too_many = json!({"model": "m", "prompt": ["a", "b"], "n": u64::MAX / 2 + 2});
+        assert!(of_body(Api::Completions, too_many.to_string().as_bytes()).is_err());
     }
 
     #[test]
@@ -416,7 +477,7 @@ mod tests {
         assert!(size(&image).bytes < 400);
         let page = json!({"model": "m", "messages": [{"role": "user", "content": [
             {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": picture}}]}]});
-        assert!(size(&page).bytes < 400 && read(Api::Messages, &page).has_unseen_prompt);
+        assert!(size(&page).bytes < 400 && read(Api::Messages, &page).documents == 1);
         for words in [picture.clone(), format!("data:image/png;base64,{picture}")] {
             let said = json!({"model": "m", "messages": [{"role": "user", "content": words}]});
             assert!(
@@ -433,25 +494,48 @@ mod tests {
     #[test]
     fn what_a_provider_adds_or_does_by_itself_is_noticed() {
         let question = |body: &Value| read(Api::Responses, body);
-        for body in [
-            json!({"model": "m", "input": "a", "previous_response_id": "r"}),
-            json!({"model": "m", "input": [{"type": "input_file", "file_id": "f"}]}),
-            json!({"model": "m", "prompt": {"id": "p"}}),
+        let file = json!({"type": "input_file", "file_id": "f"});
+        for (body, documents) in [
+            (json!({"model": "m", "input": "a", "previous_response_id": "r"}), 0),
+            (json!({"model": "m", "input": [file]}), 1),
+            (
+                json!({"model": "m", "input": [{"role": "user", "content": [file, file, {"type": "input_text", "text": "a"}]}, {"type": "item_reference", "id": "i"}]}),
+                3,
+            ),
+            (
+                json!({"model": "m", "messages": [{"content": [{"type": "file", "file": {"file_data": "a"}}, {"type": "document", "source": {"type": "url", "url": "u"}}]}]}),
+                2,
+            ),
+            (json!({"model": "m", "prompt": {"id": "p"}}), 1),
         ] {
-            assert!(question(&body).has_unseen_prompt, "{body}");
+            assert_eq!(question(&body).documents, documents, "{body}");
         }
+        assert!(question(&json!({"model": "m", "input": "a", "conversation": "c"})).follows);
         for body in [
             json!({"model": "m", "tools": [{"type": "web_search"}]}),
             json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"type": "code_interpreter"}]}),
             json!({"model": "m", "background": true}),
             json!({"model": "m", "models": ["a", "b"]}),
+            json!({"model": "m", "tools": [{"type": "function", "name": "f"}, null]}),
+            json!({"model": "m", "tools": [{"type": 7}]}),
+            json!({"model": "m", "speed": "fast"}),
+            json!({"model": "gpt-4o-search-preview"}),
         ] {
             assert!(question(&body).unmetered.is_some(), "{body}");
         }
+        for hidden in
+            [r#"{"model":"m","tools":[{"type":"web_search","type":"function"}]}"#, r#"{"model":"m","input":[{"type":"input\u005ffile"}]}"#]
+        {
+            assert!(of_body(Api::Responses, hidden.as_bytes()).unwrap().unmetered.is_some(), "{hidden}");
+        }
+        let escaped = r#"{"model":"m","input":"a \\u0041, \u00e9 and \u003c","speed":"standard"}"#;
+        assert_eq!(of_body(Api::Responses, escaped.as_bytes()).unwrap().unmetered, None);
         let own = json!({"model": "m", "tools": [{"type": "function", "name": "f"}, {"name": "g", "input_schema": {}}, {"type": "bash_20250124"}], "background": false});
         assert_eq!(question(&own).unmetered, None);
         assert_eq!(question(&json!({"model": "gpt-5.4", "input": "a"})).times_the_price, 1);
         assert!(question(&json!({"model": "gpt-5.4", "input": "a", "service_tier": "priority"})).times_the_price >= 2);
+        let spoken = json!({"model": "gpt-4o-audio-preview", "modalities": ["text", "audio"]});
+        assert!(read(Api::Chat, &spoken).times_the_price >= 8, "{}", read(Api::Chat, &spoken).times_the_price);
         assert_eq!(question(&json!({"model": "m", "input": [{"cache_control": {"type": "ephemeral"}}]})).times_the_price, 2);
     }
 

@@ -82,7 +82,9 @@ fn read(file: &Path, shown: &str) -> Result<Plan, Failure> {
     let text = text_of(file).map_err(cannot)?;
     // What comes through a pipe has no name that tells.
     let is_json = if is_stdin(file) {
-        serde_json::from_str::<serde_json::Value>(&text).is_ok()
+        // YAML may begin so too; what is neither is broken JSON.
+        text.trim_start().starts_with('{')
+            && (serde_json::from_str::<serde_json::Value>(&text).is_ok() || serde_saphyr::from_str::<serde_json::Value>(&text).is_err())
     } else {
         file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
     };

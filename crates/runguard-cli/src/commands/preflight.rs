@@ -277,7 +277,8 @@ struct Seen {
     /// Refused, or seen, for something else.
     other_reasons: BTreeSet<String>,
     /// Endpoints whose circuit refused, and was not closed when it began.
-    already_open: BTreeSet<String>,
+    /// By tenant and endpoint.
+    already_open: BTreeSet<(String, String)>,
     /// Decisions of the guard since the beginning in sessions that are not these.
     elsewhere: u64,
 }
@@ -311,8 +312,8 @@ impl Seen {
         }
         let (tenant, subject) = (output::text(&row["tenant"]), output::text(&row["subject"]));
         // The ceiling of a session is the session's own, whatever the circuit is.
-        if reason != Reason::SessionRetryCeiling.code() && before.open.contains(&(tenant, subject.clone())) {
-            self.already_open.insert(subject);
+        if reason != Reason::SessionRetryCeiling.code() && before.open.contains(&(tenant.clone(), subject.clone())) {
+            self.already_open.insert((tenant, subject));
             return;
         }
         self.reasons.insert(reason.to_owned());
@@ -327,6 +328,10 @@ impl Seen {
         self.refused > 0 || self.observed > 0
     }
 
+    fn endpoints_already_open(&self) -> Vec<&str> {
+        self.already_open.iter().map(|(_, endpoint)| endpoint.as_str()).collect()
+    }
+
     /// What to look at, where it is not as it should be.
     fn hint(&self) -> Option<String> {
         let guard = &self.scenario.guard;
@@ -337,11 +342,11 @@ impl Seen {
             return Some(format!("{guard} saw it and let it pass: it is in mode observe. With mode = \"enforce\" it would have refused."));
         }
         if !self.already_open.is_empty() {
-            let endpoints = self.already_open.iter().map(String::as_str).collect::<Vec<_>>();
+            let resets = self.already_open.iter().map(|(tenant, endpoint)| format!("runguard circuits reset {endpoint} --tenant {tenant}"));
             return Some(format!(
                 "the circuit of {} was open before anything was said, so what it refused says nothing of this bot. Close it ({}) and play it again.",
-                endpoints.join(", "),
-                endpoints.iter().map(|endpoint| format!("runguard circuits reset {endpoint}")).collect::<Vec<_>>().join("; ")
+                self.endpoints_already_open().join(", "),
+                resets.collect::<Vec<_>>().join("; ")
             ));
         }
         if self.asked == 0 && self.elsewhere > 0 {
@@ -373,7 +378,7 @@ impl Seen {
             "fired": self.has_fired(),
             "reasons": self.reasons,
             "other_reasons": self.other_reasons,
-            "already_open": self.already_open,
+            "already_open": self.endpoints_already_open(),
             "asked": self.asked,
             "refused": self.refused,
             "observed": self.observed,

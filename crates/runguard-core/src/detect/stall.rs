@@ -302,6 +302,8 @@ impl StallState {
         if state.is_parallel_duplicate(call, step.round) {
             return Verdict::default();
         }
+        // The model has seen nothing yet of what the calls before it in its round gave: they are one attempt.
+        let is_beside = state.round_calls.len() > 1;
         state.last_message = None;
         state.messages_in_a_row = 0;
         let known = step.result.or(step.error);
@@ -349,7 +351,11 @@ impl StallState {
         }
 
         if let Some(error) = step.error {
-            state.errors_in_a_row = if state.last_error == Some(error) { state.errors_in_a_row + 1 } else { 1 };
+            state.errors_in_a_row = match state.last_error {
+                Some(last) if last == error && is_beside => state.errors_in_a_row,
+                Some(last) if last == error => state.errors_in_a_row + 1,
+                Some(_) | None => 1,
+            };
             state.last_error = Some(error);
             verdict.climb(settings.same_error.rung(state.errors_in_a_row), StallRule::SameError, state.errors_in_a_row);
         } else if guess.is_none() {
@@ -360,13 +366,21 @@ impl StallState {
             }
         }
         if let Some(gave) = known {
-            state.remember(settings, &step, (call, gave), mutates, &mut verdict);
+            state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
         }
         settings.limited(verdict)
     }
 
     /// What a call gave across changes, and what it did to files.
-    fn remember(&mut self, settings: &StallSettings, step: &Step<'_>, (call, gave): (u64, u64), mutates: bool, verdict: &mut Verdict) {
+    fn remember(
+        &mut self,
+        settings: &StallSettings,
+        step: &Step<'_>,
+        (call, gave): (u64, u64),
+        mutates: bool,
+        is_beside: bool,
+        verdict: &mut Verdict,
+    ) {
         let memory = &mut self.seen.memory;
         let failed = step.error.is_some();
         if step.deed.changes() || (mutates && step.deed == Deed::Unknown) {
@@ -382,7 +396,7 @@ impl StallState {
         if failed || step.deed == Deed::Runs {
             verdict.climb(settings.rung_of_weak(settings.unmoved, times, self.pairs), StallRule::Unmoved, times);
         }
-        if step.deed == Deed::Looks && !failed {
+        if step.deed == Deed::Looks && !failed && !is_beside {
             let times = memory.looked(xxh3_64(step.tool.as_bytes()), call, gave);
             verdict.climb(settings.same_result.rung(times), StallRule::SameResult, times);
         }

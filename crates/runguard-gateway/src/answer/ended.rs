@@ -64,7 +64,16 @@ pub(super) fn mistake(event: &Value) -> Option<StatusCode> {
         "response.failed" => event.get("response").and_then(|response| response.get("error")),
         _ => event.get("error"),
     };
-    let error = match error.filter(|error| !error.is_null()) {
+    // Some servers have the member in every event.
+    let is_empty = |error: &Value| match error {
+        Value::Null => true,
+        Value::Bool(is_error) => !is_error,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Number(_) => false,
+    };
+    let error = match error.filter(|error| !is_empty(error)) {
         Some(error) => error,
         // The Responses API tells it without an object of its own.
         None if matches!(kind, "error" | "response.failed") => event,

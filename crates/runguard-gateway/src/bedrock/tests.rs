@@ -177,10 +177,10 @@ fn what_is_enclosed_counts_where_it_stands_and_words_are_words() {
     let given = json!({"toolResult": {"toolUseId": "t", "content": [image, {"text": "a"}]}});
     let question = of(json!([image, given]));
     assert_eq!(question.prompt.attachments, 2);
-    assert!(question.prompt.bytes < 400 && !question.has_unseen_prompt);
+    assert!(question.prompt.bytes < 400 && question.documents == 0);
     let page = of(json!([{"document": {"format": "pdf", "name": "a", "source": {"bytes": data}}}]));
-    assert!(page.prompt.bytes < 400 && page.has_unseen_prompt);
-    assert!(of(json!([{"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://a/b"}}}}])).has_unseen_prompt);
+    assert!(page.prompt.bytes < 400 && page.documents == 1);
+    assert!(of(json!([{"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://a/b"}}}}])).documents == 1);
     let words = of(json!([{"text": data}, {"toolUse": {"toolUseId": "t", "name": "f", "input": {"image": {"bytes": data}}}}]));
     assert!(words.prompt.attachments == 0 && words.prompt.bytes > 2 * data.len() as u64 && words.most_words > data.len() as u64);
 }

@@ -86,6 +86,18 @@ fn the_same_error_with_other_arguments_is_told_and_then_stops() {
 }
 
 #[test]
+fn calls_side_by_side_are_one_attempt() {
+    let failing =
+        |round: u64, args: u64| Step { error: Some(7), round: Some(round), ..step("read", 100 * round + args, 1_000 * round + args) };
+    let looking = |round: u64, args: u64| Step { deed: Deed::Looks, round: Some(round), ..step("grep", 100 * round + args, 5) };
+    let mut failed = detector(Preset::Coding);
+    let rungs: Vec<Rung> = (1..=5).map(|round| (0..6).map(|args| failed.observe(failing(round, args)).rung).max().unwrap()).collect();
+    assert_eq!(rungs, [Rung::GoOn, Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Stop], "a round of six failures is one");
+    let mut found = detector(Preset::Coding);
+    assert!((0..20).all(|args| found.observe(looking(1, args)).rung == Rung::GoOn), "twenty searches that find nothing, asked at once");
+}
+
+#[test]
 fn polling_is_what_polling_tools_are_for() {
     let mut detector = detector(Preset::Browser);
     let steps: Vec<Step<'_>> = (0..100).map(|_| step("wait", 1, 1)).collect();
