@@ -148,7 +148,7 @@ impl Question {
                 let is_elsewhere = ELSEWHERE.iter().any(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_some());
                 let enclosed = if has_documents || is_elsewhere { documents(text).max(1) } else { 0 };
                 // A prompt that is stored at the provider is one more.
-                enclosed + u64::from(api == Api::Responses && body.get("prompt").is_some())
+                enclosed.saturating_add(u64::from(api == Api::Responses && body.get("prompt").is_some()))
             },
             unmetered: unmetered(&known_as.priced, body),
             times_the_price: times_the_price(&known_as.priced, tier, body),
@@ -249,7 +249,8 @@ fn documents(text: &str) -> u64 {
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
         }
     }
-    serde_json::from_str(text).map_or(0, |body| count(&body))
+    // What cannot be counted may be as many as there can be.
+    serde_json::from_str(text).map_or(u64::MAX, |body| count(&body))
 }
 
 /// Whether plain letters are written as `\u0041`, which nobody does who has nothing to hide: what is looked for here is looked for as it is
