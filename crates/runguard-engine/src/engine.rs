@@ -25,8 +25,8 @@ use runguard_insight::insight::consumption::Consumption;
 use runguard_insight::insight::digest::Range;
 use runguard_insight::insight::session_list::{SessionList, SessionQuery};
 use runguard_store::{
-    Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Store,
-    StoreError, StoreHealth, View, Written,
+    Cell, Change, Decided, Embedded, Family, Fingerprints, Keep, Key, Names, OpenError, Options, Order, Role, RowFilter, Rules, Safe,
+    Store, StoreError, StoreHealth, View, Written,
 };
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -308,6 +308,13 @@ impl Engine {
 
     /// Decides, keeps decision and count together, and answers once both are safe.
     pub async fn ask(&self, asked: Asked<'_>) -> Result<Answered, EngineError> {
+        let (answered, safe) = self.decide(asked).await?;
+        safe.wait().await?;
+        Ok(answered)
+    }
+
+    /// The same for whoever has more to ask before anybody is told: what is asked next is decided upon this, and safe no sooner.
+    pub async fn decide(&self, asked: Asked<'_>) -> Result<(Answered, Safe), EngineError> {
         self.store.tell_time(asked.now.as_millis());
         let settings = self.settings.load();
         let policy = settings.policies.for_tenant(asked.tenant);
@@ -333,17 +340,18 @@ impl Engine {
         let room = self.room_for(asked.tenant, places.first(), asked.now).await;
         // One for all tries: what is decided again, because nobody knows what became of the first time, is the same decision.
         let decision_id = OnceLock::new();
-        let answered = self
+        let (answered, mut safe) = self
             .store
-            .apply(&cells, |view| {
+            .decide(&cells, |view| {
                 let decision_id = || *decision_id.get_or_init(|| self.ids.next(asked.now.as_millis()));
                 Self::step(&asked, &settings, places.len(), &repeats, room.as_ref(), &decision_id, view)
             })
             .await?;
         if room.is_some_and(|room| room.began()) {
+            std::mem::take(&mut safe).wait().await?;
             self.endpoints.one_more(asked.tenant);
         }
-        answered
+        Ok((answered?, safe))
     }
 
     /// `kept_at`: the first of the cells for the answers of a repeated request, after those of the guard.

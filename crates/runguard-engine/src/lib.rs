@@ -22,4 +22,5 @@ pub use clock::{Clock, ClockError};
 pub use engine::{Answered, Asked, Engine, EngineError, EngineOptions, Idempotency, SessionView};
 pub use keys::{Caller, KeyRing, Reach, Role};
 pub use runguard_core::row::Outcome;
+pub use runguard_store::Safe;
 pub use settings::{Loaded, SettingsError, SettingsSource};

@@ -31,7 +31,7 @@ use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
 use crate::earlier::Answers;
 use crate::identity::RunName;
 use crate::members::{BadBody, Members};
-use crate::money::{Books, Guards, Runs};
+use crate::money::{Books, Guards, Runs, became_safe};
 use crate::question::{KnownAs, Question};
 use crate::refusal::Refusal;
 use crate::upstream::{Address, Credentials, presented_key};
@@ -44,9 +44,10 @@ use runguard_engine::clock::NOW_HEADER;
 use runguard_engine::secret_files::SecretFiles;
 use runguard_engine::settings::{GatewaySettings, OnLoop, OnStop, Settings, Upstream};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Caller, Engine, Role};
+use runguard_engine::{Caller, Engine, Role, Safe};
 use runguard_guards::input::PassedCall;
 use runguard_http::reply::Reply;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -231,8 +232,8 @@ impl Gateway {
             conversation,
             has_left,
         };
-        let circles = match follow(&guards, &run, &question, steps, follows.is_none()).await {
-            Ok(circles) => circles,
+        let (circles, followed) = match follow(&guards, &run, &question, &steps, follows.is_none()).await {
+            Ok(followed) => followed,
             Err(refusal) => return Ok(asking.refuse(refusal, &question)),
         };
         if let Some(circles) = circles.as_ref().filter(|_| settings.gateway.on_loop == OnLoop::Nudge)
@@ -244,6 +245,7 @@ impl Gateway {
         }
         let first = Candidate { model: model.clone(), address: passing.address.clone(), question, body: body.clone() };
         let reply = ask_each(&asking, guards, first, &reading, &body).await;
+        became_safe(AGENT_RUN, followed).await;
         Ok(match circles {
             Some(circles) => circles.said_in(reply),
             None => reply,
@@ -367,25 +369,53 @@ impl Circles {
     }
 }
 
-/// Tells the guard what the run did, and hears whether it gets anywhere.
+/// The guard that hears what a run did.
+const AGENT_RUN: &str = "/guard/agent-run";
+
+#[derive(Serialize)]
+struct WhatARunDid<'a> {
+    session_id: &'a str,
+    model: &'a str,
+    steps: &'a [serde_json::Value],
+    whole: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct HowARunStands {
+    allow: Option<bool>,
+    reason: Option<String>,
+    message: Option<String>,
+    rule: Option<String>,
+    count: Option<u64>,
+    nudge: Option<String>,
+}
+
+/// Tells the guard what the run did, and hears whether it gets anywhere. What it says of a run that goes on need not be safe before the money is
+/// set aside: that is written behind it, and no sooner safe.
 async fn follow(
     guards: &Guards,
     run: &RunName,
     question: &Question,
-    steps: Vec<serde_json::Value>,
-    is_whole: bool,
-) -> Result<Option<Circles>, Refusal> {
-    let asked = serde_json::json!({"session_id": run.name, "model": question.model, "steps": steps, "whole": is_whole});
+    steps: &[serde_json::Value],
+    whole: bool,
+) -> Result<(Option<Circles>, Safe), Refusal> {
+    let did = WhatARunDid { session_id: &run.name, model: &question.model, steps, whole };
     // Nobody who is away stops a run: money has a guard of its own.
-    let answer = guards.ask("/guard/agent-run", &asked.to_string()).await;
-    let Some(answer) = answer.and_then(|answer| serde_json::from_str::<serde_json::Value>(&answer).ok()) else { return Ok(None) };
-    let text = |name: &str| answer.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
-    if answer.get("allow") == Some(&false.into()) {
-        return Err(Refusal::stop(text("reason"), text("message")));
+    let body = serde_json::to_string(&did).unwrap_or_default();
+    let Some((answer, safe)) = guards.decide(AGENT_RUN, &body).await else { return Ok((None, Safe::default())) };
+    let stands: HowARunStands = serde_json::from_str(&answer).unwrap_or_default();
+    if stands.allow == Some(false) {
+        if became_safe(AGENT_RUN, safe).await {
+            return Err(Refusal::stop(stands.reason.unwrap_or_default(), stands.message.unwrap_or_default()));
+        }
+        return Ok((None, Safe::default()));
     }
-    let rule = text("rule");
-    let count = answer.get("count").and_then(serde_json::Value::as_u64).unwrap_or_default();
-    Ok((!rule.is_empty()).then(|| Circles { seen: format!("{rule} {count}"), nudge: text("nudge") }))
+    let circles = stands
+        .rule
+        .filter(|rule| !rule.is_empty())
+        .map(|rule| Circles { seen: format!("{rule} {}", stands.count.unwrap_or_default()), nudge: stands.nudge.unwrap_or_default() });
+    Ok((circles, safe))
 }
 
 /// What the caller may want to know beside the provider's answer.

@@ -9,7 +9,7 @@ use runguard_core::run::{
 };
 use runguard_core::{Reason, Timestamp};
 use runguard_engine::telemetry::TraceContext;
-use runguard_engine::{Asked, Caller, Engine};
+use runguard_engine::{Asked, Caller, Engine, Safe};
 use runguard_guards::answer::Shape;
 use runguard_guards::guard::ROUTES;
 use runguard_guards::input::{Input, PassedCall};
@@ -19,6 +19,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+
+/// Whether what a guard decided became safe.
+pub(crate) async fn became_safe(path: &str, safe: Safe) -> bool {
+    safe.wait().await.inspect_err(|error| tracing::warn!(%error, path, "what the gateway asked could not be kept")).is_ok()
+}
 
 /// The budget of a run that its questions draw on.
 const BUDGET: &str = "default";
@@ -44,6 +49,12 @@ impl Guards {
 
     /// What a guard answers; nothing when it could not be asked.
     pub(crate) async fn ask(&self, path: &str, body: &str) -> Option<String> {
+        let (answer, safe) = self.decide(path, body).await?;
+        became_safe(path, safe).await.then_some(answer)
+    }
+
+    /// What a guard answers before that is safe, for who asks another one before anybody is told.
+    pub(crate) async fn decide(&self, path: &str, body: &str) -> Option<(String, Safe)> {
         let route = ROUTES.iter().find(|route| route.path == path)?;
         // A boxed question cannot be kept across the answer while its input is borrowed: both stay here.
         let operation = {
@@ -61,8 +72,8 @@ impl Guards {
             // Between the gateway and its own engine no answer is lost, so nothing is asked again; a reservation is settled once in any case.
             idempotency: None,
         };
-        match self.engine.ask(asked).await {
-            Ok(answered) => Some(answered.body),
+        match self.engine.decide(asked).await {
+            Ok((answered, safe)) => Some((answered.body, safe)),
             Err(error) => {
                 tracing::warn!(%error, path, "the gateway's question was not answered");
                 None

@@ -30,7 +30,7 @@ use crate::error::{OpenError, StoreError};
 use crate::key::{Family, Key, Names};
 use crate::log::{encode_effects, encode_erasure};
 use crate::scrub::Checkpoint;
-use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, SlotState, View};
+use crate::store::{Cell, Decided, Erased, FEW, Labelled, Rules, Safe, SlotState, View};
 use runguard_core::row::{Effect, Row};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -185,16 +185,20 @@ impl Embedded {
         schema::names_in(folder)
     }
 
-    pub async fn apply<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
-        let (reply, written) = loop {
+    /// Others decide upon what the step kept before it is safe: rows are written in the order of the steps, and what cannot be written is
+    /// taken back with all that followed.
+    pub async fn decide<R>(&self, cells: &[Cell<'_>], mut step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<(R, Safe), StoreError> {
+        loop {
             match self.inner.step(cells, &mut step)? {
-                Some(done) => break done,
+                Some((reply, written)) => return Ok((reply, Safe(written))),
                 None => self.make_resident(&cells.iter().map(|cell| cell.key).collect::<SmallVec<[Key; FEW]>>()).await?,
             }
-        };
-        if let Some(written) = written {
-            drop(written.await.map_err(|_| StoreError::Stopping)??);
         }
+    }
+
+    pub async fn apply<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
+        let (reply, safe) = self.decide(cells, step).await?;
+        safe.wait().await?;
         Ok(reply)
     }
 
@@ -403,7 +407,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
+pub(crate) type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
 

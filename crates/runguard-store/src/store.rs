@@ -4,7 +4,7 @@
 //! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
 use crate::cluster::{Cluster, ClusterHealth, Fingerprints};
-use crate::embedded::Embedded;
+use crate::embedded::{Committed, Embedded};
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follower, Order, RowFilter, RowWithEffects};
@@ -59,6 +59,21 @@ pub enum Decided<R> {
     Reply(R),
     /// Keep this, and answer once it is safe.
     Keep(R, Written),
+}
+
+/// Whether what a step kept is safe already.
+#[must_use = "nobody outside may hear of a decision that is not safe"]
+#[derive(Debug, Default)]
+pub struct Safe(pub(crate) Option<Committed>);
+
+impl Safe {
+    /// Waits for it.
+    pub async fn wait(self) -> Result<(), StoreError> {
+        match self.0 {
+            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?.map(drop),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A state with the subject it is about, of a family that is listed.
@@ -162,6 +177,16 @@ impl Store {
     /// one after the other; two can never both take the last unit of a limit. A step runs again when another node was faster, so it is pure.
     pub async fn apply<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<R, StoreError> {
         each!(self, store => store.apply(cells, step).await)
+    }
+
+    /// The same, but answers at once where it can: for whoever has more to ask before anybody is told. It must be waited for.
+    pub async fn decide<R>(&self, cells: &[Cell<'_>], step: impl FnMut(&View<'_>) -> Decided<R>) -> Result<(R, Safe), StoreError> {
+        match self {
+            Self::Embedded(store) => store.decide(cells, step).await,
+            // What others must agree to is safe once they have.
+            Self::Memory(store) => Ok((store.apply(cells, step).await?, Safe::default())),
+            Self::Cluster(store) => Ok((store.apply(cells, step).await?, Safe::default())),
+        }
     }
 
     /// Puts `mine` under a key, unless something is there that still counts: that is given back. Only where states lie apart, so

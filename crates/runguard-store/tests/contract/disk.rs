@@ -3,7 +3,7 @@
 use crate::contract::toy::{
     PLENTY, Store, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, summed, try_open,
 };
-use runguard_store::{Row, StoreError};
+use runguard_store::{Decided, Row, StoreError, View, Written};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -197,4 +197,31 @@ async fn a_locked_log_refuses_and_goes_on_when_it_is_free() {
     let toy = toy.reopen();
     assert_eq!(sum(&toy.store, "one").await, 2);
     assert_eq!(all_rows(&toy.store).await.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// What is decided upon a decision that is not safe yet is not safe either, and goes with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_that_are_not_waited_for_are_refused_together_when_they_cannot_be_written() {
+    let toy = Toy::new();
+    assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 1);
+    let held = rusqlite::Connection::open(log_file(toy.folder.path())).unwrap();
+    held.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let decide = async || {
+        let step = |view: &View<'_>| Decided::Keep(number(view.get(0)) + 1, Written { row: row("one"), changes: one_more(view, 1) });
+        toy.store.decide(&[summed(key("one"))], step).await.unwrap()
+    };
+    let ((second, one), (third, other)) = (decide().await, decide().await);
+    assert_eq!((second, third), (2, 3), "the later one is decided upon the earlier");
+    let (one, other) = tokio::join!(one.wait(), other.wait());
+    assert!(matches!((&one, &other), (Err(StoreError::Write(_)), Err(StoreError::Write(_)))), "{one:?} {other:?}");
+    assert_eq!(sum(&toy.store, "one").await, 1);
+    held.execute_batch("ROLLBACK").unwrap();
+    let ((second, one), (third, other)) = (decide().await, decide().await);
+    assert_eq!((second, third), (2, 3));
+    // The later row is behind the earlier one.
+    other.wait().await.unwrap();
+    assert_eq!(rows_of(&toy.store, "one").await.len(), 3);
+    one.wait().await.unwrap();
+    let toy = toy.reopen();
+    assert_eq!(sum(&toy.store, "one").await, 3);
 }
