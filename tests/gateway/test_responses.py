@@ -190,7 +190,7 @@ def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators
 
     ada, bob = key("ada"), key("bob")
     deadline = time.monotonic() + 10
-    while httpx.get(f"{server.url}/openai/v1/models").status_code != 401 and time.monotonic() < deadline:
+    while httpx.get(f"{server.url}/openai/v1/models", headers={"authorization": f"Bearer {bob}", "x-runguard-key": bob}).status_code == 401 and time.monotonic() < deadline:
         time.sleep(0.05)
 
     def ask(**body: Any) -> httpx.Response:

@@ -281,7 +281,7 @@ impl Asking<'_> {
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
             NotSetAside::Refused { code, message } => Refusal::stop(code, message),
-            NotSetAside::Busy { code, message } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, &code, message),
+            NotSetAside::Busy { code, message } => Refusal::busy(&code, &message),
             NotSetAside::Unavailable => Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "state_unavailable",

@@ -98,6 +98,9 @@ impl Gateway {
 
     /// Remembers an answer by all names that it is found by.
     pub(crate) async fn remember(&self, guards: &Guards, account: &Account, run: &str, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
         let answer = Arc::new(Answer {
             tenant: guards.caller.tenant.to_string(),
             key: guards.caller.key_id.clone(),

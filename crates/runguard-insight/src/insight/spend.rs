@@ -51,7 +51,7 @@ impl By {
             Self::Run => "Each run",
             Self::Upstream => "Each provider",
             Self::Tenant => "Each tenant",
-            Self::Scope => "Each budget that many share",
+            Self::Scope => "Each scope that questions name: a team, a user",
         }
     }
 
