@@ -38,7 +38,7 @@ export function spend(frame, main) {
     const tile = (name, value, note, kind = '') => el('div', { class: `tile ${kind}` }, el('dt', null, name), el('dd', null, el('span', { class: 'value' }, value), el('span', { class: 'hint' }, note)));
     const input = total.input_tokens + total.cached_tokens + total.cache_write_tokens;
     tiles.replaceChildren(
-      tile('Spent', dollars(total.usd), total.calls ? `${dollars(total.usd / total.calls)} a call` : 'nothing yet'),
+      tile('Spent', dollars(total.usd), total.overdue_usd ? `${dollars(total.overdue_usd)} of it overdue: nobody settled it in time` : total.calls ? `${dollars(total.usd / total.calls)} a call` : 'nothing yet'),
       tile('Model calls', compact(total.calls), 'paid for'),
       tile('Tokens', compact(input + total.output_tokens), `${compact(input)} in, ${compact(total.output_tokens)} out`),
       tile('From caches', input ? percent(total.cached_tokens / input) : '–', 'of what was sent'),
@@ -73,7 +73,7 @@ export function spend(frame, main) {
     return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.scope, 40), ' ', el('span', { class: 'hint' }, foreign(budget.name || budget.tenant, 40))),
       el('span', { class: 'n' }, limit === null ? `${shown(spent)}, no limit` : `${shown(left)} left of ${shown(limit)}`),
       bar(share, share >= 1 ? 'blocked' : share >= 0.8 ? 'would' : 'accent'),
-      el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, reserved ? `, ${shown(reserved)} set aside` : '', renews)));
+      el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, reserved ? `, ${shown(reserved)} set aside` : '', inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', renews)));
   }));
 
   async function control(run, verb) {
@@ -96,7 +96,7 @@ export function spend(frame, main) {
       runs.map((run) => [
         [el('a', { to: frame.to('session', { session: run.run, of: run.tenant }) }, foreign(run.run, 44)), el('span', { class: 'message hint' }, [several ? run.tenant : null, run.key ? `key ${run.key}` : null, run.found_by ? `known ${FOUND[run.found_by] ?? run.found_by}` : null].filter(Boolean).join(', '))],
         [badge(KINDS[run.state] ?? 'plain', STATES[run.state] ?? run.state), run.reason ? el('span', { class: 'message hint' }, reasonName(run.reason)) : null, run.note ? el('span', { class: 'message hint' }, foreign(run.note, 120)) : null],
-        run.model ? foreign(run.model, 40) : '–', count(run.steps), count(run.calls), dollars(run.usd), run.budget.reserved_usd ? dollars(run.budget.reserved_usd) : '–',
+        run.model ? foreign(run.model, 40) : '–', count(run.steps), count(run.calls), dollars(run.usd), run.budget.reserved_usd ? [dollars(run.budget.reserved_usd), run.budget.overdue_usd ? el('span', { class: 'message hint' }, `${dollars(run.budget.overdue_usd)} overdue`) : null] : '–',
         run.budget.remaining_usd === null ? '–' : dollars(run.budget.remaining_usd), el('time', { datetime: run.last_seen }, when(run.last_seen_ms)),
         ...(frame.admin ? [run.state === 'stopped' || run.reason === 'run_stalled' ? button(run, 'resume', 'Resume') : button(run, 'stop', 'Stop')] : [])])),
     found > runs.length ? el('p', { class: 'hint more' }, `and ${times(found - runs.length, 'more run')}`) : null];

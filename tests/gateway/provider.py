@@ -49,6 +49,12 @@ class Behaviour:
     headers: dict[str, str] = field(default_factory=dict)
     # The model's next step: a call of this tool with these arguments, instead of words.
     call: tuple[str, dict[str, Any]] | None = None
+    # So many of it side by side, in answers that can be referred to.
+    side_by_side: int = 1
+    # Calls of answers that can be referred to have names of their own; some services use them again.
+    own_names: bool = False
+    # A body with status 200, in place of an answer in one piece.
+    instead: Any = None
     # Instead of what was counted.
     input_tokens: int | None = None
 
@@ -191,24 +197,26 @@ class _Handler(BaseHTTPRequestHandler):
         item = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
                 "content": [{"type": "output_text", "text": WORD * write, "annotations": []}]}
         counts = done and self.server.provider.behaviour.counts
-        if self.server.provider.behaviour.call:
-            item = self._response_call()
+        items = self._response_calls() if self.server.provider.behaviour.call else [item]
         return {"id": f"resp_{len(self.server.provider.asked)}", "object": "response", "created_at": 1, "status": status, "model": body["model"],
-                "output": [item] if done else [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+                "output": items if done else [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
                 "usage": {"input_tokens": read, "output_tokens": write, "total_tokens": read + write} if counts else None}
 
-    def _response_call(self) -> dict[str, Any]:
-        name, arguments = self.server.provider.behaviour.call or ("", {})
-        # The same name each time, as some services have it.
-        return {"type": "function_call", "id": "fc_1", "call_id": "call_0", "name": name, "arguments": json.dumps(arguments), "status": "completed"}
+    def _response_calls(self) -> list[dict[str, Any]]:
+        behaviour = self.server.provider.behaviour
+        name, arguments = behaviour.call or ("", {})
+        unique = f"{len(self.server.provider.asked)}_" if behaviour.own_names else ""
+        return [{"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{unique}{number}", "name": name, "arguments": json.dumps(arguments), "status": "completed"}
+                for number in range(behaviour.side_by_side)]
 
     def _response_events(self, body: dict[str, Any], read: int, write: int, why: str) -> Iterator[tuple[str | None, Any]]:
         yield "response.created", {"type": "response.created", "sequence_number": 0, "response": self._response(body, read, write, why, "in_progress")}
         if self.server.provider.behaviour.call:
-            call = self._response_call()
-            yield "response.output_item.added", {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": {**call, "arguments": ""}}
-            yield "response.output_item.done", {"type": "response.output_item.done", "sequence_number": 2, "output_index": 0, "item": call}
-            yield "response.completed", {"type": "response.completed", "sequence_number": 3, "response": self._response(body, read, write, "stop")}
+            calls = self._response_calls()
+            for number, call in enumerate(calls):
+                yield "response.output_item.added", {"type": "response.output_item.added", "sequence_number": 2 * number + 1, "output_index": number, "item": {**call, "arguments": ""}}
+                yield "response.output_item.done", {"type": "response.output_item.done", "sequence_number": 2 * number + 2, "output_index": number, "item": call}
+            yield "response.completed", {"type": "response.completed", "sequence_number": 2 * len(calls) + 1, "response": self._response(body, read, write, "stop")}
             return
         item = {"type": "message", "id": "msg_1", "status": "in_progress", "role": "assistant", "content": []}
         yield "response.output_item.added", {"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": item}
@@ -251,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         behaviour = self.server.provider.behaviour
         if not body.get("stream"):
             time.sleep(behaviour.waits)
-            self._json(200, whole)
+            self._json(200, whole if behaviour.instead is None else behaviour.instead)
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")

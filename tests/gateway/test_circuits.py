@@ -201,6 +201,52 @@ def test_bedrock_falls_back_in_its_path(gateway: Any, provider: Any) -> None:
     assert [asked.path for asked in provider.asked] == ["/model/amazon.nova-lite-v1%3A0/converse"]
 
 
+MISTAKES = {
+    "an error": (CHAT, {"error": {"message": "scripted", "type": "server_error", "code": None}}, "openai", 500),
+    "a response that failed": (CHAT, {"id": "resp_1", "object": "response", "status": "failed", "model": CHAT, "output": [], "usage": None,
+                                      "error": {"code": "rate_limit_exceeded", "message": "scripted"}}, "responses", 429),
+    "overloaded": (MESSAGES, {"type": "error", "error": {"type": "overloaded_error", "message": "scripted"}}, "anthropic", 529),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_that_comes_as_an_answer_counts_as_one(gateway: Any, provider: Any, kind: str) -> None:
+    server = gateway("--max-usd-per-run", "1", config=THREE)
+    model, instead, interface, status = MISTAKES[kind]
+    path = "/openai/v1/responses" if interface == "responses" else PATHS[interface]
+    provider.behaviour = Behaviour(instead=instead)
+    body = {"model": model, "messages": HELLO, "input": "hi", "max_tokens": 300}
+    for _ in range(3):
+        answer = raw(server.url + path, body, **{"x-runguard-run": "r"})
+        assert (answer.status_code, answer.json()) == (200, instead), "as it came"
+    assert raw(server.url + path, body).status_code == 503
+    assert {row["input"]["status_code"] for row in rows(server, guard="api_circuit", kind="record")} == {status}
+    assert (spent(server, "r"), reserved(server, "r")) == (0, 0), "nothing was answered"
+
+
+def test_another_model_answers_for_one_whose_answer_is_a_mistake(gateway: Any, provider: Any) -> None:
+    server = gateway(config=THREE + FALLBACK)
+    provider.behaviour = Behaviour(instead={"error": {"message": "scripted", "type": "server_error"}})
+    raw(server.url + PATHS["openai"], {"model": CHAT, "messages": HELLO})
+    assert [asked["model"] for asked in provider.bodies] == [CHAT, "gpt-4o-mini"]
+
+
+@pytest.mark.parametrize("interface", ["chat", "responses", "messages"])
+def test_a_stream_that_breaks_off_counts_as_a_mistake(gateway: Any, provider: Any, interface: str) -> None:
+    server = gateway(config=THREE)
+    path, model, _ = STREAMS[interface]
+    provider.behaviour = Behaviour(tokens=50, breaks_after=4)
+    for _ in range(3):
+        with pytest.raises(httpx.RemoteProtocolError):
+            stream(server, path, model)
+    provider.behaviour = Behaviour()
+    deadline = time.monotonic() + 10
+    while (refused := stream(server, path, model)).status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert refused.status_code == 503
+    assert {row["input"]["status_code"] for row in rows(server, guard="api_circuit", kind="record")} == {502}
+
+
 STREAMS = {
     "chat": ("/openai/v1/chat/completions", CHAT, "server_error"),
     "responses": ("/openai/v1/responses", CHAT, "rate_limit_exceeded"),

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from provider import WORD, Behaviour
+from runguard_process import run_cli
 
 # gpt-4o costs 2.50 and 10.00 dollars a million tokens, claude-sonnet-4-6 3.00 and 15.00.
 CHAT, MESSAGES = "gpt-4o", "claude-sonnet-4-6"
@@ -211,6 +212,97 @@ def test_a_provider_that_writes_on_is_cut_in_its_own_way(gateway: Any, provider:
         message = stream.get_final_message()
     assert message.stop_reason == "max_tokens"
     assert message.content[0].text.count(WORD) < 300
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "not counted"])
+def test_an_answer_that_is_cut_costs_no_more_than_was_set_aside(gateway: Any, provider: Any, counts: bool) -> None:
+    server = gateway("--max-usd-per-run", "1")
+    for tokens in (5000, 400):
+        # The first is cut; the second ends before it must be, and is longer than it may be all the same.
+        provider.behaviour = Behaviour(tokens=tokens, ignores_bound=True, input_tokens=10, counts=counts)
+        run = f"cut-{tokens}"
+        pieces = list(chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=200, stream=True, extra_headers={"x-runguard-run": run}))
+        deadline = time.monotonic() + 10
+        while reserved(server, run) > 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if tokens == 5000:
+            assert len(pieces) < 1000
+        if tokens == 5000 or not counts:
+            assert 0 < spent(server, run) <= 200 * 10e-6 + 60 * 2.5e-6
+
+
+def test_an_answer_slower_than_its_reservation_is_paid_once(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1", config='[guards.budget]\nreservation = "1s"\n')
+    run = {"x-runguard-run": "slow"}
+    provider.behaviour = Behaviour(tokens=40, input_tokens=1000, pause=0.1)
+    pieces = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=1000, stream=True, extra_headers=run)
+    for number, _ in enumerate(pieces):
+        if number == 15:
+            # Somebody asks meanwhile: what is late is booked at the most it can cost.
+            chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=10, extra_headers=run)
+            assert spent(server, "slow") > 0.01
+            shown = httpx.get(f"{server.url}/v1/spend", params={"by": "run"}).json()
+            assert shown["total"]["overdue_usd"] > 0.01 and shown["total"]["usd"] == pytest.approx(spent(server, "slow"))
+            assert shown["groups"][0]["entries"][0]["overdue_usd"] == shown["total"]["overdue_usd"]
+    paid = 2 * 1000 * 2.5e-6 + 50 * 10e-6
+    deadline = time.monotonic() + 10
+    while spent(server, "slow") > 0.009 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (spent(server, "slow"), reserved(server, "slow")) == (pytest.approx(paid), 0), "what it cost stands in the place of that"
+    total = httpx.get(f"{server.url}/v1/spend").json()["total"]
+    assert (total["usd"], total["overdue_usd"]) == (pytest.approx(paid), 0)
+
+
+def test_what_a_dead_gateway_had_under_way_is_seen_as_overdue(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "1", "--max-usd-per-day", "5", config='[guards.budget]\nreservation = "1s"\n')
+    provider.behaviour = Behaviour(tokens=100, pause=0.2)
+    stream = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=1000, stream=True, extra_headers={"x-runguard-run": "died"})
+    next(iter(stream))
+    server.kill()
+    server.start()
+    time.sleep(1.1)
+    run = httpx.get(f"{server.url}/v1/runs", params={"prefix": "died"}).json()["runs"][0]
+    assert run["budget"]["overdue_usd"] == run["budget"]["reserved_usd"] > 0.01
+    day = httpx.get(f"{server.url}/v1/spend").json()["budgets"][0]
+    assert day["overdue_usd"] == run["budget"]["overdue_usd"]
+    shown = run_cli("runs", "--url", server.url)
+    assert "overdue" in shown.stdout, shown.stdout
+    provider.behaviour = Behaviour(tokens=5, input_tokens=10)
+    chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=10, extra_headers={"x-runguard-run": "died"})
+    spending = run_cli("spend", "--url", server.url)
+    assert "that nobody settled in time" in spending.stdout, spending.stdout
+
+
+def test_who_a_caller_is_does_not_travel_with_the_operators_key(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+    about = {"cookie": "session=1", "x-forwarded-for": "10.0.0.1", "forwarded": "for=10.0.0.1", "openai-organization": "org-callers", "openai-project": "proj-callers"}
+    body = {"model": CHAT, "messages": HELLO}
+    made = run_cli("key", "create", "--data", server.data, "--role", "guard")
+    key = next(word for word in made.stdout.split() if word.startswith("rg_"))
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{server.url}/openai/v1/models").status_code != 401 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, "authorization": f"Bearer {key}"})
+    assert provider.asked[-1].headers["authorization"] == "Bearer sk-operators"
+    assert not set(about) & set(provider.asked[-1].headers)
+    raw(f"{server.url}/openai/v1/chat/completions", body, **{**about, "authorization": "Bearer sk-own", "x-runguard-key": key})
+    assert {name: provider.asked[-1].headers.get(name) for name in about} == about, "with a key of its own it is the caller's to say"
+
+
+def test_what_cannot_be_taken_is_said_in_the_providers_shape(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    body = {"model": CHAT, "messages": HELLO}
+    packed = raw(f"{server.url}/openai/v1/chat/completions", body, **{"content-encoding": "gzip"})
+    assert (packed.status_code, packed.json()["error"]["type"]) == (415, "invalid_request_error")
+    packed = raw(f"{server.url}/anthropic/v1/messages", body, **{"content-encoding": "zstd"})
+    assert (packed.status_code, packed.json()["type"]) == (415, "error")
+    named = httpx.post(f"{server.url}/openai/v1/chat/completions", json=body, headers=[(b"x-runguard-run", "Läufer".encode()), (b"authorization", b"Bearer x")])
+    assert named.status_code == 400 and "x-runguard-run" in named.json()["error"]["message"]
+    many = raw(f"{server.url}/openai/v1/completions", {"model": "gpt-3.5-turbo-instruct", "prompt": ["a"] * 200})
+    assert many.status_code == 400 and "`prompt`" in many.json()["error"]["message"]
+    assert provider.asked == []
+    long = {"model": CHAT, "messages": [{"role": "user", "content": "a" * 1_500_000}]}
+    assert raw(f"{server.url}/openai/v1/chat/completions", long, expect="100-continue").status_code == 200, "asking first is no reason"
 
 
 def test_a_caller_who_leaves_pays_for_what_came(gateway: Any, provider: Any) -> None:

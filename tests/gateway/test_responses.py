@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from provider import Behaviour
+from runguard_process import run_cli
 from test_gateway import CHAT, chat, raw
 
 
@@ -61,5 +64,148 @@ def test_what_another_key_was_answered_is_nothing_to_this_one(gateway: Any, prov
     again = raw(f"{server.url}/openai/v1/responses", follows)
     assert again.headers["x-runguard-run"] == first.headers["x-runguard-run"]
     assert again.headers["x-runguard-run-by"] == "previous_response"
-    unknown = raw(f"{server.url}/openai/v1/responses", {**follows, "previous_response_id": "resp_of_somebody"})
-    assert unknown.headers["x-runguard-run-by"] == "beginning"
+    unknown = [raw(f"{server.url}/openai/v1/responses", {**follows, "previous_response_id": name}).headers["x-runguard-run"] for name in ("resp_a", "resp_a", "resp_b")]
+    assert unknown[0] == unknown[1] != unknown[2], "an answer that nobody here knows is a conversation all the same"
+    assert first.headers["x-runguard-run"] not in unknown
+
+
+def runs(server: Any) -> list[str]:
+    return [run["run"] for run in httpx.get(f"{server.url}/v1/runs").json()["runs"]]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_people_who_begin_alike_have_nothing_to_do_with_each_other(gateway: Any, provider: Any, stream: bool) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}))
+    for _ in range(6):
+        rounds(server, 3, stream=stream)
+    assert (len(provider.asked), len(runs(server))) == (18, 6)
+
+
+def test_a_conversation_that_is_sent_whole_is_known_by_its_first_answer(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    client = chat(server)
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}), own_names=True)
+    people: list[list[Any]] = [[{"role": "user", "content": "Find it."}] for _ in range(5)]
+    for _ in range(3):
+        for items in people:
+            answer = client.responses.create(model=CHAT, input=items)
+            items += [item.model_dump(exclude_none=True) for item in answer.output]
+            items += [{"type": "function_call_output", "call_id": item.call_id, "output": "nothing found"} for item in answer.output]
+    assert (len(provider.asked), len(runs(server))) == (15, 5)
+    with pytest.raises(openai.APIStatusError) as refused:
+        for _ in range(5):
+            answer = client.responses.create(model=CHAT, input=people[0])
+            people[0] += [item.model_dump(exclude_none=True) for item in answer.output]
+            people[0] += [{"type": "function_call_output", "call_id": item.call_id, "output": "nothing found"} for item in answer.output]
+    assert (refused.value.body["code"], len(provider.asked), len(runs(server))) == ("run_stalled", 16, 5)
+    # What the provider does not keep is sent whole, so how it begins is all there is.
+    alone = [raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "Find it.", "store": False}).headers["x-runguard-run"] for _ in range(2)]
+    assert alone[0] == alone[1]
+
+
+def test_a_first_question_that_is_tried_again_is_no_other_run(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(first=[500, 500])
+    answer = chat(server).responses.create(model=CHAT, input="hi")
+    assert (len(provider.asked), len(runs(server))) == (3, 1), "the client itself asked three times"
+    body = {"model": CHAT, "input": "hello"}
+    provider.behaviour = Behaviour(first=[503])
+    tries = [raw(f"{server.url}/openai/v1/responses", body) for _ in range(3)]
+    assert [found.status_code for found in tries] == [503, 200, 200]
+    first, second, third = (found.headers["x-runguard-run"] for found in tries)
+    assert first == second != third, "what was answered is not tried again: it is somebody else's"
+    late = raw(f"{server.url}/openai/v1/responses", body, **{"x-stainless-retry-count": "1"})
+    assert late.headers["x-runguard-run"] == third, "the client did not hear the answer"
+    branches = [raw(f"{server.url}/openai/v1/responses", {**body, "previous_response_id": answer.id, "input": text}).headers["x-runguard-run"] for text in ("left", "right")]
+    assert branches[0] == branches[1] != first, "branches of a conversation are one run"
+
+
+@pytest.mark.parametrize("kept", ["previous_response_id", "conversation"])
+def test_a_person_who_asks_for_the_same_again_is_no_loop(gateway: Any, provider: Any, kept: str) -> None:
+    server = gateway()
+    client = chat(server)
+    more: dict[str, Any] = {"conversation": "conv_1"} if kept == "conversation" else {}
+    for _ in range(6):
+        provider.behaviour = Behaviour(call=("weather", {"of": "Berlin"}))
+        answer = client.responses.create(model=CHAT, input="And now?", **more)
+        if kept == "previous_response_id":
+            more = {"previous_response_id": answer.id}
+        provider.behaviour = Behaviour()
+        answer = client.responses.create(model=CHAT, input=[{"type": "function_call_output", "call_id": "call_0", "output": "rain"}], **more)
+        if kept == "previous_response_id":
+            more = {"previous_response_id": answer.id}
+    assert len(provider.asked) == 12
+
+
+def test_a_framework_that_writes_what_tools_gave_as_words_is_no_person(gateway: Any, provider: Any) -> None:
+    server = gateway()
+    client, more = chat(server), {}
+    with pytest.raises(openai.APIStatusError) as refused:
+        for _ in range(30):
+            more = {"previous_response_id": client.responses.create(model=CHAT, input="Observation: nothing found" if more else "Find it.", **more).id}
+    assert refused.value.body["code"] == "run_stalled"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_calls_side_by_side_are_one_attempt(gateway: Any, provider: Any, stream: bool) -> None:
+    server = gateway()
+    client = chat(server)
+    provider.behaviour = Behaviour(call=("search", {"query": "rust"}), side_by_side=5)
+    if stream:
+        with client.responses.stream(model=CHAT, input="Find it.") as events:
+            answer = events.get_final_response()
+    else:
+        answer = client.responses.create(model=CHAT, input="Find it.")
+    gave = [{"type": "function_call_output", "call_id": item.call_id, "output": "nothing found"} for item in answer.output]
+    provider.behaviour = Behaviour()
+    assert client.responses.create(model=CHAT, input=gave, previous_response_id=answer.id).output_text
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "not counted"])
+def test_an_answer_keeps_its_run_and_what_was_said_of_it_over_a_restart(gateway: Any, provider: Any, counts: bool) -> None:
+    server = gateway()
+    provider.behaviour = Behaviour(counts=counts)
+    first = raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "hi"})
+    follows = {"model": CHAT, "input": "go on", "previous_response_id": first.json()["id"]}
+    run = first.headers["x-runguard-run"]
+    assert raw(f"{server.url}/openai/v1/responses", follows).headers["x-runguard-run"] == run
+    server.kill()
+    server.start()
+    again = raw(f"{server.url}/openai/v1/responses", follows)
+    assert (again.headers["x-runguard-run"], again.headers["x-runguard-run-by"]) == (run, "previous_response")
+    assert httpx.post(f"{server.url}/v1/runs/{run}/stop", json={"note": "enough"}).status_code == 200
+    server.kill()
+    server.start()
+    refused = raw(f"{server.url}/openai/v1/responses", {**follows, "previous_response_id": again.json()["id"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (402, "run_stopped")
+
+
+def test_what_was_answered_to_another_tenant_is_not_continued_with_the_operators_key(gateway: Any, provider: Any) -> None:
+    server = gateway(environment={"OPENAI_API_KEY": "sk-operators"})
+
+    def key(tenant: str) -> str:
+        made = run_cli("key", "create", "--data", server.data, "--role", "guard", "--tenant", tenant)
+        return next(word for word in made.stdout.split() if word.startswith("rg_"))
+
+    ada, bob = key("ada"), key("bob")
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{server.url}/openai/v1/models", headers={"authorization": f"Bearer {bob}", "x-runguard-key": bob}).status_code == 401 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    def ask(**body: Any) -> httpx.Response:
+        headers = body.pop("headers")
+        return raw(f"{server.url}/openai/v1/responses", {"model": CHAT, "input": "What did I say?", **body}, **headers)
+
+    first = ask(headers={"authorization": f"Bearer {ada}"}, conversation="conv_of_ada").json()["id"]
+    asked = len(provider.asked)
+    for names in ({"previous_response_id": first}, {"conversation": "conv_of_ada"}, {"conversation": {"id": "conv_of_ada"}}):
+        refused = ask(headers={"authorization": f"Bearer {bob}"}, **names)
+        assert (refused.status_code, refused.json()["error"]["code"], refused.json()["error"]["type"]) == (400, "previous_response_not_found", "invalid_request_error")
+    assert len(provider.asked) == asked, "nobody was asked"
+    server.kill()
+    server.start()
+    assert ask(headers={"authorization": f"Bearer {bob}"}, previous_response_id=first).status_code == 400, "also after a restart"
+    assert ask(headers={"authorization": f"Bearer {ada}"}, previous_response_id=first).status_code == 200
+    own = ask(headers={"authorization": "Bearer sk-bobs-own", "x-runguard-key": bob}, previous_response_id=first)
+    assert own.status_code == 200, "with a key of its own the provider knows whose it is"

@@ -152,7 +152,8 @@ def test_keys_see_and_change_what_is_theirs(gateway: Any, provider: Any) -> None
 
     guard, read, admin = key("--role", "guard", "--name", "agents"), key("--role", "read"), key("--role", "admin")
     deadline = time.monotonic() + 10
-    while httpx.get(f"{server.url}/v1/runs").status_code != 401 and time.monotonic() < deadline:
+    # The key that was made last: the others are known by then.
+    while httpx.get(f"{server.url}/v1/runs", headers={"authorization": f"Bearer {admin}"}).status_code == 401 and time.monotonic() < deadline:
         time.sleep(0.05)
     openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=guard, default_headers={"x-runguard-run": "job"}).chat.completions.create(model=CHAT, messages=HELLO)
 
@@ -192,6 +193,9 @@ def test_the_command_line_shows_and_changes_it(gateway: Any, provider: Any) -> N
     assert json.loads(run_cli("spend", "--json", "--url", server.url).stdout)["total"]["calls"] == 2
     assert name in cli("runs", "--prefix", "auto-")
     assert "is stopped" in cli("runs", "stop", name, "--note", "enough")
+    stopped = json.loads(run_cli("decisions", "--kind", "admin", "--json", "--url", server.url).stdout)["decisions"]
+    assert [(row["kind"], row["session_id"]) for row in stopped] == [("admin", name)]
+    assert '"limits":"$0.006 per run, $5.00 per tenant/day"' in server.log()
     shown = cli("runs")
     assert "stopped" in shown and "enough, gpt-4o" in shown
     assert "may go on" in cli("runs", "resume", name)

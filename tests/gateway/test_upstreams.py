@@ -46,6 +46,8 @@ def test_a_service_of_ones_own_is_reached_under_its_name(gateway: Any, provider:
     assert "authorization" not in provider.asked[-1].headers, "one without a key of its own gets none, and never ours"
     stolen = httpx.get(f"{server.url}/ollama/v1/files", headers={"authorization": f"Bearer {key}"})
     assert (stolen.status_code, stolen.json()["error"]["code"]) == (404, "route_not_shared")
+    removed = httpx.delete(f"{server.url}/ollama/v1/models/llama3", headers={"x-runguard-key": key, "authorization": "Bearer invented"})
+    assert (removed.status_code, removed.json()["error"]["code"]) == (404, "route_not_shared"), "where no key is needed, one says nothing"
     spending = httpx.get(f"{server.url}/v1/spend", params={"by": "upstream"}, headers={"authorization": f"Bearer {key_with('read', server)}"})
     assert {"deepseek", "kimi", "ollama"} <= set(str(spending.json()).replace("'", " ").split()), spending.json()
 
@@ -132,10 +134,12 @@ def test_a_providers_key_comes_from_a_file_and_is_taken_over_when_it_changes(gat
     client = openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=key_of(server), max_retries=0)
     client.chat.completions.create(model=CHAT, messages=HELLO)
     assert provider.asked[-1].headers["authorization"] == "Bearer sk-from-a-file"
-    secret.write_text("")
-    time.sleep(0.6)
-    client.chat.completions.create(model=CHAT, messages=HELLO)
-    assert provider.asked[-1].headers["authorization"] == "Bearer sk-from-a-file", "being written"
+    for broken in ("", "sk-one-of-two\nsk-two-of-two\n"):
+        secret.write_text(broken)
+        time.sleep(0.6)
+        client.chat.completions.create(model=CHAT, messages=HELLO)
+        assert provider.asked[-1].headers["authorization"] == "Bearer sk-from-a-file", "being written"
+    assert "it has several lines" in server.log()
     secret.write_text("sk-made-anew\n")
     deadline = time.monotonic() + 10
     while provider.asked[-1].headers["authorization"] != "Bearer sk-made-anew" and time.monotonic() < deadline:

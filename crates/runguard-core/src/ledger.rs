@@ -19,6 +19,8 @@
 //!   beyond its cap; with the money it cost.
 //! - Tokens that were used are counted, whatever their model costs. Without a price it is refused where dollars are limited.
 //! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
+//! - What nobody settled in its time and is taken to have been paid is booked with the next reservation. Whoever settles it later, for as
+//!   long as that is remembered, settles it in the place of that booking: nothing is paid twice.
 //! - With a new period what was spent and called begins at nothing; what is set aside stays, and is paid in the period it is settled in.
 //!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing.
 
@@ -28,7 +30,7 @@ use crate::calendar::Period;
 use crate::money::NanoDollars;
 use crate::packed::{Packed, serialise_packed};
 use crate::reason::Reason;
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 pub use calls::Calls;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,6 +47,11 @@ pub const MAX_STORED_KEYS: usize = 512;
 pub const MAX_STORED_RESERVATIONS: usize = 1024;
 /// The same of a scope: many sessions share it, so there may be more, at a price for each of its steps.
 pub const MAX_STORED_RESERVATIONS_OF_SCOPE: usize = 4096;
+
+/// Reservations of one account that are booked as paid because nobody settled them, and may still be settled for what they cost: the latest.
+const MAX_BOOKED: usize = 128;
+/// How long after its time a reservation may still be settled in the place of what was booked for it.
+const MAY_STILL_BE_SETTLED: Span = Span::from_seconds(24 * 3600);
 
 /// What can be counted without a limit: as many nano-dollars, or tokens, as fit an `i64`.
 const COUNTABLE: u64 = i64::MAX as u64;
@@ -403,12 +410,19 @@ pub struct Lease {
     pub expires: Timestamp,
     /// What becomes of it then.
     pub unsettled: Unsettled,
+    /// Its time was over, and it is among what was spent.
+    is_booked: bool,
 }
 
 impl Lease {
-    /// Whether it still counts.
+    /// Whether it counts as set aside.
     fn counts(&self, now: Timestamp) -> bool {
-        now < self.expires || self.unsettled == Unsettled::Spent
+        !self.is_booked && (now < self.expires || self.unsettled == Unsettled::Spent)
+    }
+
+    /// When it has to be looked at: its time is over, or so long over that it is forgotten.
+    fn is_due_at(&self) -> Timestamp {
+        if self.is_booked { self.expires.plus(MAY_STILL_BE_SETTLED) } else { self.expires }
     }
 }
 
@@ -426,9 +440,9 @@ pub enum Unsettled {
 #[derive(Debug, Clone)]
 pub struct Leases {
     by_number: BTreeMap<u64, Lease>,
-    /// Of all of them, also those that have expired.
+    /// Of all of them, also those that have expired, but for those that are booked.
     sum: [u128; 2],
-    /// None expires before this.
+    /// None is due before this.
     earliest: Timestamp,
 }
 
@@ -462,35 +476,51 @@ impl Leases {
     fn insert(&mut self, id: u64, lease: Lease) {
         self.remove(id);
         self.sum = plus(self.sum, lease.cost);
-        self.earliest = self.earliest.min(lease.expires);
+        self.earliest = self.earliest.min(lease.is_due_at());
         self.by_number.insert(id, lease);
     }
 
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.by_number.remove(&id)?;
-        let amounts = lease.cost.amounts();
-        self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
+        if !lease.is_booked {
+            let amounts = lease.cost.amounts();
+            self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
+        }
         Some(lease)
     }
 
-    /// Removes what has expired, and gives what of it is taken to have been paid.
+    /// Removes what has expired, and gives what of it is taken to have been paid: that is known to be booked from now on.
     fn forget_expired(&mut self, at: Timestamp) -> Cost {
         if at < self.earliest {
             return Cost::ZERO;
         }
         let mut paid = Cost::ZERO;
-        self.by_number.retain(|_, lease| {
-            if at >= lease.expires && lease.unsettled == Unsettled::Spent {
+        let mut by_number = std::mem::take(&mut self.by_number);
+        by_number.retain(|_, lease| {
+            if at >= lease.is_due_at() && !lease.is_booked && lease.unsettled == Unsettled::Spent {
                 paid = paid.plus(lease.cost);
+                lease.is_booked = true;
             }
-            at < lease.expires
+            at < lease.is_due_at()
         });
-        *self = Self::of(std::mem::take(&mut self.by_number));
+        let mut booked: Vec<(Timestamp, u64)> =
+            by_number.iter().filter(|(_, lease)| lease.is_booked).map(|(id, lease)| (lease.expires, *id)).collect();
+        booked.sort_unstable();
+        for (_, id) in booked.iter().take(booked.len().saturating_sub(MAX_BOOKED)) {
+            by_number.remove(id);
+        }
+        *self = Self::of(by_number);
         paid
     }
 
+    /// What was booked counts no more.
+    fn forget_booked(&mut self) {
+        self.by_number.retain(|_, lease| !lease.is_booked);
+        *self = Self::of(std::mem::take(&mut self.by_number));
+    }
+
     fn of(by_number: BTreeMap<u64, Lease>) -> Self {
-        let (sum, earliest) = (sum_of(by_number.values()), by_number.values().map(|lease| lease.expires).min());
+        let (sum, earliest) = (sum_of(by_number.values()), by_number.values().map(Lease::is_due_at).min());
         Self { by_number, sum, earliest: earliest.unwrap_or(Timestamp::MAX) }
     }
 }
@@ -501,18 +531,22 @@ fn plus(sum: [u128; 2], cost: Cost) -> [u128; 2] {
 }
 
 fn sum_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> [u128; 2] {
-    leases.fold([0; 2], |sum, lease| plus(sum, lease.cost))
+    leases.filter(|lease| !lease.is_booked).fold([0; 2], |sum, lease| plus(sum, lease.cost))
 }
+
+/// Stands in the moment of a reservation that is booked: no moment is so late.
+const BOOKED_BIT: i64 = 1 << 62;
 
 impl Packed for Leases {
     fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
-        for (id, Lease { cost, expires, unsettled }) in &self.by_number {
+        for (id, Lease { cost, expires, unsettled, is_booked }) in &self.by_number {
             bytes.extend_from_slice(&id.to_le_bytes());
             bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
             bytes.extend_from_slice(&cost.tokens.to_le_bytes());
             // No moment is before 1970: what is below zero says what becomes of it, where those of before there was a choice have nothing.
             let expires = match unsettled {
+                _ if *is_booked => expires.as_millis() | BOOKED_BIT,
                 Unsettled::Free => expires.as_millis(),
                 Unsettled::Spent => !expires.as_millis(),
             };
@@ -525,11 +559,12 @@ impl Packed for Leases {
         let read = |one: &[u8]| {
             let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
             let cost = Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? };
-            let (expires, unsettled) = match number(3)?.cast_signed() {
-                expires @ 0.. => (expires, Unsettled::Free),
-                expires => (!expires, Unsettled::Spent),
+            let (expires, unsettled, is_booked) = match number(3)?.cast_signed() {
+                expires @ BOOKED_BIT.. => (expires & !BOOKED_BIT, Unsettled::Spent, true),
+                expires @ 0.. => (expires, Unsettled::Free, false),
+                expires => (!expires, Unsettled::Spent, false),
             };
-            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled }))
+            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled, is_booked }))
         };
         bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
     }
@@ -607,7 +642,7 @@ impl Account {
             Entry::Spent(cost) => self.spend(*cost),
             Entry::Reserved { id, cost, expires } => self.set_aside(*id, *cost, *expires, Unsettled::Free, at),
             Entry::ReservedOrSpent { id, cost, expires } => self.set_aside(*id, *cost, *expires, Unsettled::Spent, at),
-            Entry::Settled { id } => drop(self.open.remove(*id)),
+            Entry::Settled { id } => self.settle(*id),
             Entry::Counted { key } => self.calls.add(*key, most_keys),
             Entry::Began { ends } => self.begin(*ends),
         }
@@ -616,7 +651,14 @@ impl Account {
     fn set_aside(&mut self, id: u64, cost: Cost, expires: Timestamp, unsettled: Unsettled, at: Timestamp) {
         let paid = self.open.forget_expired(at);
         self.spend(paid);
-        self.open.insert(id, Lease { cost, expires, unsettled });
+        self.open.insert(id, Lease { cost, expires, unsettled, is_booked: false });
+    }
+
+    /// What was booked for it, because nobody had settled it in its time, is taken back: what it cost is an entry of its own.
+    fn settle(&mut self, id: u64) {
+        if let Some(lease) = self.open.remove(id).filter(|lease| lease.is_booked) {
+            self.spent = self.spent.minus(lease.cost);
+        }
     }
 
     /// Whether a period has to begin before anything is asked of an account that counts by periods.
@@ -631,6 +673,7 @@ impl Account {
         }
         if self.ends.is_some() {
             (self.spent, self.calls) = (Cost::ZERO, Calls::default());
+            self.open.forget_booked();
         }
         self.ends = Some(ends);
     }
@@ -682,12 +725,17 @@ impl Account {
         self.held.plus(self.open.total(now))
     }
 
-    /// An open reservation; an expired one is none.
+    /// A reservation that can be settled; one that is free again is none.
     pub fn lease(&self, id: u64, now: Timestamp) -> Option<Lease> {
-        self.open.by_number.get(&id).copied().filter(|lease| lease.counts(now))
+        self.open.by_number.get(&id).copied().filter(|lease| lease.is_booked || lease.counts(now))
     }
 
-    /// How many reservations are open, at most: some may have expired.
+    /// What is booked for a reservation because nobody settled it in its time.
+    pub fn booked(&self, id: u64) -> Cost {
+        self.open.by_number.get(&id).filter(|lease| lease.is_booked).map_or(Cost::ZERO, |lease| lease.cost)
+    }
+
+    /// How many reservations are open, at most: some may have expired, or are booked.
     pub fn open(&self) -> usize {
         self.open.by_number.len()
     }
@@ -884,5 +932,45 @@ mod tests {
         settled.apply(&Entry::Settled { id: 2 }, at(15), KEYS);
         settled.apply(&Entry::Spent(Cost::tokens(5)), at(15), KEYS);
         assert_eq!((settled.spent().tokens, settled.reserved(at(15)).tokens), (5, 0));
+    }
+
+    #[test]
+    fn what_was_booked_is_settled_late_in_its_place_and_never_twice() {
+        const DAY: i64 = 24 * 3600;
+        let set_aside = |account: &mut Account, id: u64, now: i64| {
+            account.apply(&Entry::ReservedOrSpent { id, cost: Cost::tokens(40), expires: at(now + 10) }, at(now), KEYS);
+        };
+        let settle = |account: &Account, id: u64, now: i64, cost: u64| {
+            let mut account = Account::from_bytes(&account.to_bytes());
+            account.apply(&Entry::Settled { id }, at(now), KEYS);
+            account.apply(&Entry::Spent(Cost::tokens(cost)), at(now), KEYS);
+            (account.spent().tokens, account.reserved(at(now)).tokens)
+        };
+        let mut account = Account::default();
+        set_aside(&mut account, 1, 0);
+        set_aside(&mut account, 2, 20);
+        let account = Account::from_bytes(&account.to_bytes());
+        assert_eq!((account.spent().tokens, account.reserved(at(20)).tokens), (40, 40), "the first is booked");
+        assert_eq!(
+            (account.lease(1, at(21)).map(|lease| lease.cost.tokens), account.booked(1).tokens, account.booked(2).tokens),
+            (Some(40), 40, 0)
+        );
+        assert_eq!((account.leases(at(21)).count(), account.overdue(at(21))), (1, Cost::ZERO));
+        assert_eq!(settle(&account, 1, 25, 5), (5, 40));
+        assert_eq!(settle(&account, 3, 25, 5), (45, 40), "another one has nothing to do with it");
+        let mut later = account.clone();
+        set_aside(&mut later, 3, DAY + 10);
+        assert_eq!((later.spent().tokens, later.lease(1, at(DAY + 10))), (80, None), "after a day nobody settles it any more");
+        let mut many = account.clone();
+        for id in 3..303 {
+            set_aside(&mut many, id, 20 + i64::try_from(id).unwrap() * 20);
+        }
+        assert_eq!((many.open(), many.spent().tokens, many.booked(2).tokens), (MAX_BOOKED + 1, 301 * 40, 0), "the latest are known");
+        let mut daily = Account::default();
+        daily.apply(&Entry::Began { ends: at(100) }, at(0), KEYS);
+        set_aside(&mut daily, 1, 0);
+        set_aside(&mut daily, 2, 20);
+        daily.apply(&Entry::Began { ends: at(200) }, at(100), KEYS);
+        assert_eq!(settle(&daily, 1, 110, 5), (5, 40), "what was booked in a period that is over is gone with it");
     }
 }

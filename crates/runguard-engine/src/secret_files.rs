@@ -66,6 +66,7 @@ fn read_secret(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     match text.trim() {
         "" => Err("it is empty".to_owned()),
+        secret if secret.contains(char::is_control) => Err("it has several lines: a secret stands alone in its file".to_owned()),
         secret => Ok(secret.to_owned()),
     }
 }
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(later().as_deref(), Some("sk-one"));
         std::fs::write(&path, "sk-another").unwrap();
         assert_eq!(later().as_deref(), Some("sk-another"));
-        for broken in ["", "  \n"] {
+        for broken in ["", "  \n", "sk-one\nsk-two\n"] {
             std::fs::write(&path, broken).unwrap();
             assert_eq!(later().as_deref(), Some("sk-another"), "being written");
         }

@@ -248,7 +248,7 @@ impl Loaded {
                 let said = |problem: SettingsProblem| {
                     SettingsError::new(source_of(&layers, &problem.path), problem.path.join("."), problem.problem)
                 };
-                let more = others(tree, &first.path).into_iter().map(said).collect();
+                let more = others(tree, &first).into_iter().map(said).collect();
                 Err(SettingsError { more, ..said(first) })
             }
         }
@@ -262,16 +262,20 @@ impl Loaded {
 
 /// What is wrong besides a first mistake: the tree is read again without what was wrong, and without what hangs together with it,
 /// which would be blamed for what it is missing.
-fn others(mut tree: Tree, first: &[String]) -> Vec<SettingsProblem> {
+fn others(mut tree: Tree, first: &SettingsProblem) -> Vec<SettingsProblem> {
     const MOST: usize = 20;
-    let mut found = Vec::new();
-    let mut wrong = first.to_vec();
+    let mut found: Vec<SettingsProblem> = Vec::new();
+    let mut wrong = first.path.clone();
+    // Each time something is left out, so it ends.
     while found.len() < MOST && leave_out(&mut tree, &wrong) {
         match typed(&tree) {
             Ok(_) => break,
             Err(problem) => {
                 wrong.clone_from(&problem.path);
-                found.push(problem);
+                // What is still wrong without it is wrong because it is missing.
+                if found.iter().chain([first]).all(|known| (&known.path, &known.problem) != (&problem.path, &problem.problem)) {
+                    found.push(problem);
+                }
             }
         }
     }

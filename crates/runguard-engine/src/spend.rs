@@ -27,6 +27,7 @@ fn figures(standing: &Standing) -> Figures {
     Figures {
         spent_usd: standing.spent.usd.as_dollars(),
         reserved_usd: standing.reserved.usd.as_dollars(),
+        overdue_usd: standing.overdue.usd.as_dollars(),
         limit_usd: standing.limits.usd.map(NanoDollars::as_dollars),
         remaining_usd: standing.remaining_usd.map(NanoDollars::as_dollars),
         spent_tokens: standing.spent.tokens,
@@ -107,7 +108,7 @@ impl Engine {
                     let run = &mut runs.runs[*number];
                     run.budget = figures(&standing);
                     // What is set aside is under way, however long it takes.
-                    if run.state == RunState::Idle && run.budget.reserved_usd > 0.0 {
+                    if run.state == RunState::Idle && run.budget.reserved_usd > run.budget.overdue_usd {
                         run.state = RunState::Live;
                     }
                 }

@@ -12,8 +12,9 @@ use crate::members::Members;
 use crate::question::Question;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use runguard_core::prices::{ServiceTier, Usage, usual_tokens};
+use runguard_core::prices::{ServiceTier, USUAL_BYTES_A_TOKEN, Usage, usual_tokens};
 use runguard_core::run::Used;
+use runguard_guards::input::PassedCall;
 use runguard_http::events::Event;
 use serde_json::{Map, Value, json};
 
@@ -33,8 +34,14 @@ pub(crate) struct Account {
     pub(crate) id: Option<String>,
     /// Calls that the answer asks for, where the next question may tell only what they gave.
     pub(crate) calls: Vec<OpenCall>,
+    /// The hash of its words, where it asks for no call and questions can refer to it.
+    pub(crate) said: Option<String>,
+    /// By what it is found again in a conversation that has it, where questions can refer to it.
+    pub(crate) marks: Vec<String>,
     /// Why it ended, in the provider's word.
     pub(crate) finish: String,
+    /// The mistake that it tells of though it came as an answer, as the status that it would have been.
+    pub(crate) mistake: Option<StatusCode>,
 }
 
 /// Members of answers that are not written by the model.
@@ -79,16 +86,41 @@ fn usage_of(api: Api, usage: &Value, tier: Option<&str>) -> Option<Usage> {
 }
 
 impl Account {
+    /// What questions that follow it need to know of its items. Calls side by side are one attempt, so it takes all of them together.
+    fn with_output(self, output: &str) -> Self {
+        let calls = history::calls(self.id.as_deref().unwrap_or_default(), output);
+        Self { calls, said: history::said(output), marks: history::marks(output), ..self }
+    }
+
+    /// No more words than are paid for: a provider that pays no attention to its bound has been cut, or should have been.
+    pub(crate) fn within(self, most_tokens: Option<u64>) -> Self {
+        let most = most_tokens.map_or(u64::MAX, |tokens| tokens.saturating_mul(USUAL_BYTES_A_TOKEN));
+        Self { bytes: self.bytes.min(most), ..self }
+    }
+
+    /// Whether nobody has counted it.
+    pub(crate) fn is_estimated(&self) -> bool {
+        // Words that were counted as nothing were counted by nobody.
+        self.usage.is_none_or(|usage| usage.total_tokens() == 0 && self.bytes > 0)
+    }
+
+    /// What the log keeps of it.
+    pub(crate) fn tell(&self, call: &mut PassedCall, names: &[String]) {
+        call.answered_by = self.model.as_deref().unwrap_or_default().into();
+        call.finish = self.finish.as_str().into();
+        call.is_estimated = self.is_estimated();
+        call.answers = names.join(" ").into();
+    }
+
     /// What it used: as the provider counted, where that can be; else by its size.
     pub(crate) fn used<'a>(&self, question: &Question, room: &'a mut Usage) -> Used<'a> {
         let by_size = Usage::new(question.prompt.usual_tokens(), usual_tokens(self.bytes));
         match self.usage {
-            // Words that were counted as nothing were counted by nobody.
             None => {
                 *room = by_size;
                 Used::Counted { model: None, usage: room }
             }
-            Some(usage) if usage.total_tokens() == 0 && self.bytes > 0 => {
+            Some(_) if self.is_estimated() => {
                 *room = by_size;
                 Used::Counted { model: None, usage: room }
             }
@@ -119,24 +151,24 @@ pub(crate) fn read(api: Api, headers: &HeaderMap, body: &[u8]) -> Account {
     if let Api::Invoke(family) = api {
         // Some say it in a part of the answer, some beside their words.
         let usage = usage_of(api, answer.get("usage").unwrap_or(&answer), None).or_else(|| frames::usage_of_headers(headers));
-        return Account { usage, bytes: frames::written_by(family, &answer), finish, ..Account::default() };
+        let mistake = ended::mistake(&answer);
+        return Account { usage, bytes: frames::written_by(family, &answer), finish, mistake, ..Account::default() };
     }
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let parts = ["choices", "output", "content"].into_iter().filter_map(|name| answer.get(name));
-    Account {
+    let account = Account {
         model: text("model").map(str::to_owned),
         usage: answer.get("usage").and_then(|usage| usage_of(api, usage, text("service_tier"))),
         bytes: parts.map(written).sum(),
         id: text("id").filter(|_| api == Api::Responses).map(str::to_owned),
-        calls: if api == Api::Responses { calls_of(&answer) } else { Vec::new() },
         finish,
+        mistake: ended::mistake(&answer),
+        ..Account::default()
+    };
+    match answer.get("output").filter(|_| api == Api::Responses) {
+        Some(output) => account.with_output(&output.to_string()),
+        None => account,
     }
-}
-
-/// The calls that a response asks for.
-fn calls_of(response: &Value) -> Vec<OpenCall> {
-    let id = response.get("id").and_then(Value::as_str).unwrap_or_default();
-    response.get("output").map(|output| history::calls(id, &output.to_string())).unwrap_or_default()
 }
 
 /// The mistake that an event of a stream tells of, as the status that it would have been.
@@ -178,7 +210,12 @@ pub(crate) struct Meter {
     prompt_tokens: u64,
     reasons: Reasons,
     mistake: Option<StatusCode>,
+    /// Items of a response that are complete.
+    items: Vec<Value>,
 }
+
+/// More items of one answer are not remembered.
+const MOST_ITEMS: usize = 256;
 
 impl Meter {
     pub(crate) fn new(api: Api, hides_usage: bool) -> Self {
@@ -196,6 +233,7 @@ impl Meter {
             prompt_tokens: 0,
             reasons: Reasons::default(),
             mistake: None,
+            items: Vec::new(),
         }
     }
 
@@ -226,7 +264,8 @@ impl Meter {
             (Some(usage), Some(metrics)) => Some(Usage { output_tokens: usage.output_tokens.max(metrics.output_tokens), ..usage }),
             (usage, metrics) => usage.or(metrics),
         };
-        Account { usage, finish: self.reasons.text(), ..self.account.clone() }
+        let account = Account { usage, finish: self.reasons.text(), ..self.account.clone() };
+        if self.items.is_empty() { account } else { account.with_output(&json!(self.items).to_string()) }
     }
 
     /// Takes the next event.
@@ -349,10 +388,10 @@ impl Meter {
             self.latest = response.to_string();
         }
         if kind == "response.output_item.done"
+            && self.items.len() < MOST_ITEMS
             && let Some(item) = event.get("item")
         {
-            let id = self.account.id.clone().unwrap_or_default();
-            self.account.calls.extend(history::calls(&id, &json!([item]).to_string()));
+            self.items.push(item.clone());
         }
         if kind.rsplit('.').next() == Some("delta") {
             self.write(event.get("delta").unwrap_or(&Value::Null));

@@ -1,6 +1,7 @@
 //! One question to one model: is it let through, is it paid for, what came of it.
 
 use crate::answer;
+use crate::beginning::FoundAgain;
 use crate::circuit::{Circuit, Standing, is_unavailable};
 use crate::earlier::Answer;
 use crate::identity::RunName;
@@ -46,8 +47,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) settings: &'a Arc<Settings>,
     /// The answer that the question follows.
     pub(crate) earlier: Option<&'a Answer>,
-    /// The conversation that the provider keeps.
-    pub(crate) conversation: Option<String>,
+    /// What its answer will be found by.
+    pub(crate) found_again: &'a FoundAgain,
     pub(crate) has_left: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -78,6 +79,25 @@ pub(crate) enum Outcome {
     /// Nobody took it.
     Unreachable,
     Unknown,
+}
+
+/// What an answer in one piece tells of the provider. Some tell of a mistake though the status says that all is well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It has the status that it came with.
+    Answer(StatusCode),
+    /// Nothing but a mistake.
+    Instead(StatusCode),
+    /// It broke off, or failed after something was answered or counted.
+    Failed(StatusCode),
+}
+
+impl Told {
+    const fn status(self) -> StatusCode {
+        match self {
+            Self::Answer(status) | Self::Instead(status) | Self::Failed(status) => status,
+        }
+    }
 }
 
 impl Asking<'_> {
@@ -131,11 +151,12 @@ impl Asking<'_> {
             Err(error) => Err((Refusal::bad_request(format!("{error}.")), Outcome::NotSent)),
         };
         let head = sent.as_ref().map(|response| (response.status(), response.headers()));
-        // How a stream begins is not how it goes on: of one that began well the circuit hears later.
-        let is_stream = head
-            .is_ok_and(|(status, headers)| status.is_success() && is_event_stream(self.passing.dialect, headers) && !is_packed(headers));
-        if let Some(circuit) = circuit.as_ref().filter(|_| !is_stream && !matches!(sent, Err((_, Outcome::NotSent)))) {
-            circuit.answered(permit.take(), head.ok(), began.elapsed(), self.brings_own_key()).await;
+        // How an answer begins is not how it goes on: of one that began well the circuit hears later.
+        let began_well = head.is_ok_and(|(status, headers)| status.is_success() && !is_packed(headers));
+        let is_stream = began_well && head.is_ok_and(|(_, headers)| is_event_stream(self.passing.dialect, headers));
+        let (took, is_own_key) = (began.elapsed(), self.brings_own_key());
+        if let Some(circuit) = circuit.as_ref().filter(|_| !began_well && !matches!(sent, Err((_, Outcome::NotSent)))) {
+            circuit.answered(permit.take(), head.ok(), took, is_own_key).await;
         }
         let response = match sent {
             Ok(response) => response,
@@ -172,7 +193,7 @@ impl Asking<'_> {
             paid_output,
             shortened,
             circuit: None,
-            conversation: self.conversation.clone(),
+            found_again: self.found_again.clone(),
         };
         if is_stream {
             let (head, body) = response.into_parts();
@@ -181,7 +202,7 @@ impl Asking<'_> {
                 first = events.first() => first,
                 () = self.is_left() => None,
             };
-            let (took, is_own_key) = (began.elapsed(), self.brings_own_key());
+            let took = began.elapsed();
             // Said before anything was passed on, it is as good as the status that it would have been.
             if let Some(mistake) = first.and_then(|first| answer::mistake(passed.question.api, &first)) {
                 if let Some(circuit) = &circuit {
@@ -197,8 +218,16 @@ impl Asking<'_> {
             passed.circuit = circuit.is_some().then_some(ToldLater { model, took, is_own_key, is_told });
             return Attempt::Answered(relay::stream(Arc::clone(self.gateway), passed, head, events));
         }
-        let reply = self.whole(passed, response).await;
-        if is_unavailable(status) { Attempt::Unavailable(reply) } else { Attempt::Answered(reply) }
+        let (reply, told) = self.whole(passed, response).await;
+        if let Some(circuit) = circuit.as_ref().filter(|_| began_well) {
+            circuit.answered(permit.take(), Some((told.status(), &HeaderMap::new())), took, is_own_key).await;
+        }
+        match told {
+            // Nothing was answered, so nothing was paid.
+            Told::Instead(mistake) if is_unavailable(mistake) => Attempt::Unavailable(reply),
+            Told::Answer(status) if is_unavailable(status) => Attempt::Unavailable(reply),
+            Told::Answer(_) | Told::Instead(_) | Told::Failed(_) => Attempt::Answered(reply),
+        }
     }
 
     /// Waits until the caller has gone.
@@ -237,7 +266,7 @@ impl Asking<'_> {
     async fn set_aside(&self, guards: &Guards, question: &Question) -> Result<SetAside, Refusal> {
         let mut tokens = question.most_words;
         if question.follows {
-            tokens = tokens.saturating_add(self.earlier.map_or(MOST_UNSEEN_TOKENS, |earlier| earlier.tokens));
+            tokens = tokens.saturating_add(self.earlier.and_then(|earlier| earlier.tokens).unwrap_or(MOST_UNSEEN_TOKENS));
         }
         tokens = tokens.saturating_add(question.documents.min(MOST_DOCUMENTS).saturating_mul(MOST_UNSEEN_TOKENS));
         // As many bytes as even the usual rule makes so many tokens of: what is set aside is never what is only usual.
@@ -252,7 +281,7 @@ impl Asking<'_> {
         };
         self.gateway.runs.set_aside(guards, &self.run.name, wanted).await.map_err(|refused| match refused {
             NotSetAside::Refused { code, message } => Refusal::stop(code, message),
-            NotSetAside::Busy { code, message } => Refusal::new(StatusCode::TOO_MANY_REQUESTS, &code, message),
+            NotSetAside::Busy { code, message } => Refusal::busy(&code, &message),
             NotSetAside::Unavailable => Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "state_unavailable",
@@ -262,8 +291,8 @@ impl Asking<'_> {
     }
 
     /// An answer that comes in one piece.
-    async fn whole(&self, passed: Passed, response: Response<Incoming>) -> Reply {
-        let Passed { question, run, set_aside, mut guards, shortened, paid_output, conversation, .. } = passed;
+    async fn whole(&self, passed: Passed, response: Response<Incoming>) -> (Reply, Told) {
+        let Passed { question, run, set_aside, mut guards, shortened, paid_output, found_again, .. } = passed;
         let (head, body) = response.into_parts();
         let collected = Limited::new(body, MOST_ANSWER_BYTES).collect().await;
         let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
@@ -275,21 +304,26 @@ impl Asking<'_> {
                 "broken_answer",
                 "The provider's answer broke off. What it may have cost was booked.",
             );
-            return self.refuse(refusal, &question);
+            let told = if head.status.is_success() { Told::Failed(StatusCode::BAD_GATEWAY) } else { Told::Answer(head.status) };
+            return (self.refuse(refusal, &question), told);
         };
-        let account = answer::read(question.api, &head.headers, &body);
-        guards.call.answered_by = account.model.as_deref().unwrap_or_default().into();
-        guards.call.finish = account.finish.as_str().into();
+        let account = answer::read(question.api, &head.headers, &body).within(most_output(&question, paid_output));
+        let names = if head.status.is_success() { found_again.names(&account) } else { Vec::new() };
+        account.tell(&mut guards.call, &names);
         let mut counted = Usage::default();
-        let used = if head.status.is_success() { account.used(&question, &mut counted) } else { Used::Nothing };
-        let is_estimated = head.status.is_success() && account.usage.is_none_or(|usage| usage.total_tokens() == 0 && account.bytes > 0);
+        let told = match account.mistake.filter(|_| head.status.is_success()) {
+            Some(mistake) if account.usage.is_none() && account.bytes == 0 => Told::Instead(mistake),
+            Some(mistake) => Told::Failed(mistake),
+            None => Told::Answer(head.status),
+        };
+        let is_paid = head.status.is_success() && !matches!(told, Told::Instead(_));
+        let used = if is_paid { account.used(&question, &mut counted) } else { Used::Nothing };
+        let is_estimated = is_paid && account.is_estimated();
         let books = self.gateway.runs.settle(&guards, set_aside, used).await;
-        if let Some(answer) = Answer::of(&account, run.name.clone()).filter(|_| head.status.is_success()) {
-            self.gateway.remember(&guards, account.id.as_deref(), conversation.as_deref(), answer).await;
-        }
+        self.gateway.remember(&guards, &account, &run.name, &names).await;
         let mut reply: Reply = Response::from_parts(head, Either::Left(Full::new(body)));
         *reply.headers_mut() = upstream::without_hop(reply.headers());
-        with_run(with_length(reply, shortened, is_estimated), &run, Some(&books))
+        (with_run(with_length(reply, shortened, is_estimated), &run, Some(&books)), told)
     }
 }
 
@@ -308,6 +342,11 @@ fn not_for_a_limit(question: &Question, set_aside: &SetAside) -> Option<Refusal>
         );
         Refusal::stop(Reason::BudgetExceeded.code(), message)
     })
+}
+
+/// The most tokens that all answers to a question may have together, where that is limited.
+pub(crate) fn most_output(question: &Question, paid_output: Option<u64>) -> Option<u64> {
+    paid_output.map(|output| output.saturating_mul(question.choices))
 }
 
 /// Sends a question as it is.

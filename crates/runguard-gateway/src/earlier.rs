@@ -1,40 +1,77 @@
 //! Answers that later questions refer to: whose run they are, how long the conversation is, which calls they asked for.
 //!
 //! Providers keep conversations for callers who send only what is new. What a question leaves out is put together here from the answer that it
-//! follows. Other nodes may be asked next, so it is noted where the nodes share their states; a process alone remembers its latest ones.
+//! follows. Other nodes may be asked next, so it is noted where the nodes share their states; a process alone remembers its latest ones, and
+//! after a restart finds in its log whose they are.
 
+use crate::Gateway;
 use crate::answer::Account;
-use crate::history::OpenCall;
+use crate::history::{Before, OpenCall};
 use crate::money::Guards;
-use crate::{Gateway, owned};
+use runguard_core::fingerprint;
+use runguard_core::reason::GuardName;
+use runguard_core::row::RowRef;
+use runguard_guards::logged;
+use runguard_store::{Order, RowFilter};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Answers that are remembered.
 const MOST_ANSWERS: usize = 100_000;
 /// More calls than an answer asks for are not followed.
 const MOST_CALLS: usize = 64;
+/// Rows of the log that are looked at after a restart, and how far back: as long as other nodes are told.
+const MOST_ROWS: usize = 200_000;
+const ROWS_AT_ONCE: usize = 2_000;
+const DAY_MILLIS: i64 = 24 * 3600 * 1000;
+/// Names of answers belong to the provider, not to a tenant: whose one is stands beside it.
+const NOBODYS: &str = "";
 
 /// What is remembered of an answer. Of what was said there are hashes alone.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Answer {
+    tenant: String,
+    /// The key that it was given to.
+    key: String,
     pub(crate) run: String,
-    /// Of the conversation so far.
-    pub(crate) tokens: u64,
-    pub(crate) calls: Vec<OpenCall>,
+    /// The hash of its own name: a conversation has another answer each time.
+    name: String,
+    /// Of the conversation so far, where somebody has counted them.
+    pub(crate) tokens: Option<u64>,
+    calls: Vec<OpenCall>,
+    said: Option<String>,
 }
 
 impl Answer {
-    /// An answer that can be referred to, and says how long the conversation is.
-    pub(crate) fn of(account: &Account, run: String) -> Option<Self> {
-        account.id.as_ref()?;
-        let calls = account.calls.iter().take(MOST_CALLS).cloned().collect();
-        Some(Self { run, tokens: account.usage?.total_tokens(), calls })
+    /// What a question that follows it needs.
+    pub(crate) fn before(&self) -> Before<'_> {
+        Before { name: &self.name, calls: &self.calls, said: self.said.as_deref() }
+    }
+
+    fn is_of(&self, guards: &Guards) -> bool {
+        self.tenant == *guards.caller.tenant && self.key == *guards.caller.key_id
     }
 }
 
-/// The latest answers, by their owners and names.
+/// What is known of the answer that a question names.
+#[derive(Debug)]
+pub(crate) enum Named {
+    Known(Arc<Answer>),
+    /// It did not pass here, or went to another key of the same tenant.
+    Unknown,
+    /// It is another tenant's.
+    Foreign,
+}
+
+/// What a name is filed under: what is noted of a conversation, and what the log keeps, does not give the name away.
+pub(crate) fn filed(upstream: &str, name: &str) -> String {
+    fingerprint::hex(xxh3_64(format!("{upstream}\0{name}").as_bytes()))
+}
+
+/// The latest answers, by what their names are filed under.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     by_name: HashMap<String, Arc<Answer>>,
@@ -55,23 +92,96 @@ impl Answers {
 }
 
 impl Gateway {
-    /// Remembers an answer by its name, and as the latest of the conversation that the provider keeps.
-    pub(crate) async fn remember(&self, guards: &Guards, id: Option<&str>, conversation: Option<&str>, answer: Answer) {
-        let answer = Arc::new(answer);
+    fn known(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers an answer by all names that it is found by.
+    pub(crate) async fn remember(&self, guards: &Guards, account: &Account, run: &str, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        let answer = Arc::new(Answer {
+            tenant: guards.caller.tenant.to_string(),
+            key: guards.caller.key_id.clone(),
+            run: run.to_owned(),
+            name: names.first().cloned().unwrap_or_default(),
+            tokens: account.usage.map(|usage| usage.total_tokens()),
+            calls: account.calls.iter().take(MOST_CALLS).cloned().collect(),
+            said: account.said.clone(),
+        });
         let noted = serde_json::to_vec(&*answer).unwrap_or_default();
-        for name in [id, conversation].into_iter().flatten().map(|name| owned(&guards.caller, name)) {
-            self.answers.lock().unwrap_or_else(PoisonError::into_inner).remember(name.clone(), answer.clone());
-            guards.engine.note(&guards.caller.tenant, &name, &noted).await;
+        for name in names {
+            // What is another tenant's stays so, whatever a provider calls its answers.
+            if self.known().by_name.get(name).is_some_and(|known| known.tenant != answer.tenant) {
+                continue;
+            }
+            self.known().remember(name.clone(), answer.clone());
+            guards.engine.note(NOBODYS, name, &noted).await;
         }
     }
 
-    /// The answer that a question follows, if it passed here.
-    pub(crate) async fn answer_of(&self, guards: &Guards, name: &str) -> Option<Arc<Answer>> {
-        let name = owned(&guards.caller, name);
+    /// What is known of the answer that a question follows.
+    pub(crate) async fn named(&self, guards: &Guards, filed: &str) -> Named {
         // Where others may have answered meanwhile, what they share counts.
-        if let Some(noted) = guards.engine.noted(&guards.caller.tenant, &name).await {
-            return serde_json::from_slice(&noted).ok().map(Arc::new);
+        let noted = guards.engine.noted(NOBODYS, filed).await;
+        let mut found = noted.and_then(|noted| serde_json::from_slice(&noted).ok().map(Arc::new));
+        if found.is_none() {
+            found = self.known().by_name.get(filed).cloned();
         }
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).by_name.get(&name).cloned()
+        if found.is_none() && !self.log_read.initialized() {
+            self.log_read.get_or_init(|| self.read_log(guards)).await;
+            found = self.known().by_name.get(filed).cloned();
+        }
+        match found {
+            Some(answer) if answer.is_of(guards) => Named::Known(answer),
+            Some(answer) if answer.tenant != *guards.caller.tenant => Named::Foreign,
+            Some(_) | None => Named::Unknown,
+        }
     }
+
+    /// Finds answers of before this process began in its log: which calls they asked for is not known any more, but whose run they are.
+    async fn read_log(&self, guards: &Guards) {
+        let Some(now) = guards.now() else { return };
+        let (mut after, mut found) = (None, Vec::new());
+        for _ in 0..MOST_ROWS / ROWS_AT_ONCE {
+            let filter = RowFilter {
+                guard: Some(GuardName::Budget.code().to_owned()),
+                since: Some(now.as_millis().saturating_sub(DAY_MILLIS)),
+                ..RowFilter::default()
+            };
+            let Ok(rows) = guards.engine.rows(filter, Order::NewestFirst, after, ROWS_AT_ONCE).await else { break };
+            after = rows.last().map(|row| row.seq);
+            let is_last = rows.len() < ROWS_AT_ONCE;
+            found.extend(rows.iter().flat_map(|row| answers_in(&row.as_ref())));
+            if is_last || found.len() >= MOST_ANSWERS {
+                break;
+            }
+        }
+        let mut known = self.known();
+        // The newest last; what came since is newer still.
+        for (name, answer) in found.into_iter().rev() {
+            if !known.by_name.contains_key(&name) {
+                known.remember(name, Arc::new(answer));
+            }
+        }
+    }
+}
+
+/// The answers that a row of the log tells of.
+fn answers_in(row: &RowRef<'_>) -> Vec<(String, Answer)> {
+    let Some(spending) = logged::shows(row).spending.filter(|spending| spending.is_spent) else { return Vec::new() };
+    let Some(call) = spending.call.filter(|call| !call.answers.is_empty()) else { return Vec::new() };
+    let used = spending.used;
+    let tokens = [used.input, used.output, used.cached, used.cache_writes].into_iter().fold(0, u64::saturating_add);
+    let answer = Answer {
+        tenant: row.tenant.to_owned(),
+        key: spending.key.unwrap_or_default().into_owned(),
+        run: row.session.to_owned(),
+        name: call.answers.split(' ').next().unwrap_or_default().to_owned(),
+        // What was used is told where somebody counted, and where nobody did.
+        tokens: Some(tokens).filter(|_| !call.is_estimated),
+        ..Answer::default()
+    };
+    call.answers.split(' ').map(|name| (name.to_owned(), answer.clone())).collect()
 }

@@ -3,8 +3,8 @@
 use crate::answer::{Meter, Pass};
 use crate::api::Api;
 use crate::bedrock::Family;
-use crate::history;
-use crate::identity;
+use crate::history::{self, Before};
+use crate::identity::{self, Follows};
 use crate::members::Members;
 use crate::pieces::Pieces;
 use crate::question::{KnownAs, Question, model_of};
@@ -40,8 +40,12 @@ fn interface(choice: u8) -> Api {
 pub fn question(choice: u8, body: &[u8]) {
     let api = interface(choice);
     let Ok(members) = Members::read(body) else { return };
-    assert!(history::steps(api, &members, &[]).len() <= 200);
-    let _ = identity::run_of(&HeaderMap::new(), api, &members, "key", "2026-11-17", None);
+    assert!(history::steps(api, &members, Before::default()).len() <= 200);
+    let _ = identity::run_of(&HeaderMap::new(), api, &members, "key", "2026-11-17", Follows::Nothing);
+    if let Some(input) = members.get("input") {
+        history::marks(input);
+        history::goes_on(input);
+    }
     if let Some(told) = history::nudge::append(api, &members, "a \"note\"") {
         assert!(serde_json::from_str::<Value>(&told).is_ok(), "{told}");
         assert!(told.contains(r#"[RunGuard: a \"note\"]"#), "{told}");

@@ -45,6 +45,59 @@ pub(crate) struct OpenCall {
     step: Map<String, Value>,
 }
 
+/// The answer that a question follows, where the provider keeps what was said.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before<'a> {
+    /// Its name, or whatever it is known by.
+    pub(crate) name: &'a str,
+    pub(crate) calls: &'a [OpenCall],
+    /// The hash of its words, where it has no call.
+    pub(crate) said: Option<&'a str>,
+}
+
+/// The hash of what an answer says, where it asks for no call.
+pub(crate) fn said(output: &str) -> Option<String> {
+    let mut said = None;
+    for part in responses(output) {
+        match part {
+            Part::Called { .. } => return None,
+            Part::Said(text) => said = Some(fingerprint::hex(result_fingerprint(&text))),
+            Part::Gave { .. } | Part::User(_) => {}
+        }
+    }
+    said
+}
+
+/// By what an answer is found again in a conversation that has it: of its first call or its first words, the surest first.
+pub(crate) fn marks(items: &str) -> Vec<String> {
+    let items: Vec<&RawValue> = serde_json::from_str(items).unwrap_or_default();
+    for item in items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()) {
+        let kind = item.kind.0.as_ref();
+        if kind.ends_with("_call") && !item.call_id.0.is_empty() {
+            let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
+            return vec![format!("call\0{}\0{}", item.call_id.0, fingerprint::hex(arguments_fingerprint(arguments)))];
+        }
+        let by_id = Some(format!("id\0{}", item.id.0)).filter(|_| !item.id.0.is_empty());
+        if kind == "item_reference" {
+            return by_id.into_iter().collect();
+        }
+        if item.role.0 == "assistant" {
+            let text = item.content.map(|content| text_of(content.get())).unwrap_or_default();
+            return by_id.into_iter().chain([format!("said\0{}", fingerprint::hex(result_fingerprint(&text)))]).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// Whether what is asked has an answer in it already, or anything that came of one.
+pub(crate) fn goes_on(input: &str) -> bool {
+    let items: Vec<&RawValue> = serde_json::from_str(input).unwrap_or_default();
+    items.into_iter().filter_map(|item| serde_json::from_str::<Item<'_>>(item.get()).ok()).any(|item| {
+        let kind = item.kind.0.as_ref();
+        item.role.0 == "assistant" || !(kind.is_empty() || kind == "message")
+    })
+}
+
 /// The calls that an answer of this name asks for, by its output.
 pub(crate) fn calls(answer: &str, output: &str) -> Vec<OpenCall> {
     let mut round = String::new();
@@ -78,9 +131,8 @@ fn called(tool: &str, arguments: &str, id: impl FnOnce(u64) -> String, round: im
     step
 }
 
-/// The steps of a conversation, oldest first, as the guard takes them. `earlier`: calls of the answer that it follows, where the provider
-/// keeps what was said.
-pub(crate) fn steps(api: Api, body: &Members<'_>, earlier: &[OpenCall]) -> Vec<Value> {
+/// The steps of a conversation, oldest first, as the guard takes them.
+pub(crate) fn steps(api: Api, body: &Members<'_>, before: Before<'_>) -> Vec<Value> {
     let parts = match api {
         Api::Chat | Api::Invoke(Family::Chat | Family::GptOss | Family::Mistral) => body.get("messages").map(chat),
         Api::Messages | Api::Invoke(Family::Anthropic) => body.get("messages").map(messages),
@@ -92,7 +144,7 @@ pub(crate) fn steps(api: Api, body: &Members<'_>, earlier: &[OpenCall]) -> Vec<V
             Family::Titan | Family::Llama | Family::Cohere | Family::TitanEmbeddings | Family::CohereEmbeddings | Family::Unknown,
         ) => None,
     };
-    tell(earlier, parts.unwrap_or_default())
+    tell(before, parts.unwrap_or_default())
 }
 
 /// Text that is null is none: one odd message must not hide the others.
@@ -291,6 +343,8 @@ struct Item<'a> {
     #[serde(borrow, default, rename = "type", deserialize_with = "or_nothing")]
     kind: BorrowedText<'a>,
     #[serde(borrow, default, deserialize_with = "or_nothing")]
+    id: BorrowedText<'a>,
+    #[serde(borrow, default, deserialize_with = "or_nothing")]
     role: BorrowedText<'a>,
     #[serde(borrow, default)]
     content: Option<&'a RawValue>,
@@ -397,7 +451,7 @@ fn is_framework(text: &str) -> bool {
     FRAMEWORKS.iter().any(|known| word.starts_with(known)) || is_failure(text)
 }
 
-fn tell(earlier: &[OpenCall], parts: Vec<Part<'_>>) -> Vec<Value> {
+fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
     let mut occurrences: HashMap<u64, u32> = HashMap::new();
     let mut id_of = |words: &[&[u8]]| {
         let name = xxh3_64(&words.join(&b"\0"[..]));
@@ -408,11 +462,12 @@ fn tell(earlier: &[OpenCall], parts: Vec<Part<'_>>) -> Vec<Value> {
     // Calls wait for what they give; one that is still open was not made by the model that is asked now.
     let mut open: HashMap<String, (usize, Map<String, Value>)> = HashMap::new();
     let mut told: Vec<Option<Value>> = Vec::new();
-    for call in earlier {
+    for call in before.calls {
         told.push(None);
         open.insert(call.id.clone(), (told.len() - 1, call.step.clone()));
     }
     let mut said: Option<Cow<'_, str>> = None;
+    let mut said_before = before.said;
     let mut round = String::new();
     let mut was_call = false;
     for part in parts {
@@ -441,14 +496,24 @@ fn tell(earlier: &[OpenCall], parts: Vec<Part<'_>>) -> Vec<Value> {
                 }
                 told[place] = Some(Value::Object(step));
             }
-            Part::Said(text) => said = Some(text),
+            Part::Said(text) => (said, said_before) = (Some(text), None),
             Part::User(text) => {
-                if let Some(said) = said.take().filter(|_| is_framework(&text)) {
+                let (said, said_before, is_framework) = (said.take(), said_before.take(), is_framework(&text));
+                if let Some(said) = said_before.filter(|_| is_framework) {
+                    let id = id_of(&[b"said", before.name.as_bytes(), said.as_bytes(), text.as_bytes()]);
+                    told.push(Some(json!({"id": id, "said": said, "result": fingerprint::hex(result_fingerprint(&text))})));
+                } else if let Some(said) = said.filter(|_| is_framework) {
                     let id = id_of(&[b"said", said.as_bytes(), text.as_bytes()]);
                     let (said, answered) = (fingerprint::hex(result_fingerprint(&said)), fingerprint::hex(result_fingerprint(&text)));
                     told.push(Some(json!({"id": id, "said": said, "result": answered})));
                 } else {
-                    told.push(Some(json!({"id": id_of(&[b"user", text.as_bytes()]), "user": true})));
+                    // Who says the same again, behind another answer, has spoken again.
+                    let id = if before.name.is_empty() {
+                        id_of(&[b"user", text.as_bytes()])
+                    } else {
+                        id_of(&[b"user", before.name.as_bytes(), text.as_bytes()])
+                    };
+                    told.push(Some(json!({"id": id, "user": true})));
                 }
             }
         }
@@ -464,7 +529,7 @@ mod tests {
 
     fn of(api: Api, body: &Value) -> Vec<Value> {
         let text = body.to_string();
-        steps(api, &Members::read(text.as_bytes()).unwrap(), &[])
+        steps(api, &Members::read(text.as_bytes()).unwrap(), Before::default())
     }
 
     fn calls_of(steps: &[Value]) -> Vec<(&str, bool)> {
@@ -535,7 +600,8 @@ mod tests {
             {"type": "function_call_output", "call_id": "call_0", "output": "nothing found"}]});
         let of_answer = |id: &str| {
             let text = next.to_string();
-            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), &calls(id, &output.to_string()))
+            let calls = calls(id, &output.to_string());
+            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), Before { name: id, calls: &calls, said: None })
         };
         let (first, second) = (of_answer("resp_1"), of_answer("resp_2"));
         assert_eq!(calls_of(&first), [("search", false), ("read", true)]);
@@ -544,6 +610,50 @@ mod tests {
         assert_eq!((&first[0]["args"], &first[0]["result"]), (&second[0]["args"], &second[0]["result"]));
         assert_ne!(first[0]["id"], second[0]["id"], "services use the names of calls again");
         assert_eq!(of(Api::Responses, &next), Vec::<Value>::new(), "of an answer that nobody here has seen");
+    }
+
+    #[test]
+    fn a_person_who_says_the_same_again_has_spoken_again_and_a_framework_has_not() {
+        let said = |name: &str, words: &str, input: &str| {
+            let text = json!({"previous_response_id": name, "input": input}).to_string();
+            let output = json!([{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}]}]).to_string();
+            let hash = super::said(&output);
+            steps(Api::Responses, &Members::read(text.as_bytes()).unwrap(), Before { name, calls: &[], said: hash.as_deref() }).remove(0)
+        };
+        let (first, second) = (said("resp_1", "It rains.", "and now?"), said("resp_2", "It rains.", "and now?"));
+        assert_eq!((&first["user"], &second["user"]), (&json!(true), &json!(true)));
+        assert_ne!(first["id"], second["id"]);
+        assert_eq!(first, said("resp_1", "It rains.", "and now?"), "tried again it is the same");
+        let observed = said("resp_1", "Calling search", "Observation: nothing");
+        assert_eq!((observed.get("user"), observed.get("said").is_some()), (None, true));
+        assert_ne!(observed["id"], said("resp_2", "Calling search", "Observation: nothing")["id"]);
+    }
+
+    #[test]
+    fn an_answer_is_found_again_in_the_conversation_that_has_it() {
+        let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]});
+        let output = json!([{"type": "reasoning", "id": "rs_1"}, message]);
+        let found = marks(&output.to_string());
+        assert_eq!(found.len(), 2);
+        let shared = |input: Value| {
+            assert!(goes_on(&input.to_string()));
+            marks(&input.to_string()).into_iter().find(|mark| found.contains(mark))
+        };
+        assert_eq!(
+            shared(json!([{"role": "user", "content": "hi"}, message, {"role": "user", "content": "and?"}])).as_ref(),
+            Some(&found[0])
+        );
+        assert_eq!(shared(json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello"}])).as_ref(), Some(&found[1]));
+        assert_eq!(shared(json!([{"type": "item_reference", "id": "msg_1"}])).as_ref(), Some(&found[0]));
+        assert_eq!(shared(json!([{"role": "assistant", "content": "Good bye"}])), None);
+        let call =
+            |id: &str| json!([{"type": "function_call", "id": "fc_1", "call_id": id, "name": "search", "arguments": "{}"}]).to_string();
+        assert_eq!(marks(&call("call_1")), marks(&call("call_1")));
+        assert_ne!(marks(&call("call_1")), marks(&call("call_2")));
+        assert!(
+            !goes_on("\"hi\"")
+                && !goes_on("[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"message\",\"role\":\"developer\",\"content\":\"x\"}]")
+        );
     }
 
     #[test]
@@ -583,7 +693,9 @@ mod tests {
         #[test]
         fn no_text_breaks_the_reading(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,80}") {
             for read in [chat, messages, responses, converse] {
-                tell(&[], read(&text));
+                tell(Before::default(), read(&text));
+                marks(&text);
+                goes_on(&text);
             }
             text_of(&text);
             arguments_fingerprint(&text);

@@ -4,6 +4,7 @@
 
 use crate::api::Api;
 use crate::members::Members;
+use crate::refusal::Refusal;
 use http::HeaderMap;
 use runguard_core::fingerprint;
 use runguard_core::run::service::short_id;
@@ -43,21 +44,71 @@ pub(crate) struct RunName {
 /// Names of members of `metadata` that say which conversation it is.
 const OF_CONVERSATION: [&str; 6] = ["run_id", "session_id", "thread_id", "conversation_id", "trace_id", "task_id"];
 
-/// The run of a question. `earlier`: the run of the answer that it refers to.
-pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &str, today: &str, earlier: Option<&str>) -> RunName {
+/// A name that cannot be read must not lead to a run that nobody meant.
+pub(crate) fn unreadable(headers: &HeaderMap) -> Option<Refusal> {
+    headers.get("x-runguard-run").filter(|name| name.to_str().is_err()).map(|_| {
+        Refusal::bad_request(
+            "The header `x-runguard-run` has characters that are no plain ASCII: give the run a name of letters, digits and signs.",
+        )
+    })
+}
+
+/// What a question says of its run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Says {
+    Name(RunName),
+    /// Nothing, but how its conversation begins.
+    Begins(Begins),
+}
+
+/// How a conversation begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Begins {
+    hash: u64,
+    /// The run of all that begin so, on this day.
+    alike: RunName,
+}
+
+impl Begins {
+    pub(crate) fn hash(&self) -> String {
+        fingerprint::hex(self.hash)
+    }
+
+    pub(crate) fn alike(&self) -> RunName {
+        self.alike.clone()
+    }
+
+    /// A run of its own.
+    pub(crate) fn alone(&self, mark: &str) -> RunName {
+        RunName { name: short_id(&format!("{}-{mark}", self.alike.name)).into_owned(), ..self.alike.clone() }
+    }
+}
+
+/// The answer that a question follows, where the provider keeps the conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Follows<'a> {
+    Nothing,
+    /// One of this run.
+    Run(&'a str),
+    /// One that nobody here knows, by its name.
+    Unknown(&'a str),
+}
+
+/// The run of a question, by what it says.
+pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &str, today: &str, follows: Follows<'_>) -> Says {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty());
     let said = |name: &'static str| body.text(name).ok().flatten().filter(|text| !text.trim().is_empty());
     let under_key = |name: &str| if key.is_empty() { short_id(name).into_owned() } else { short_id(&format!("{key}/{name}")).into_owned() };
     if let Some(name) = header("x-runguard-run") {
-        return RunName { name: under_key(name), found_by: FoundBy::Header };
+        return Says::Name(RunName { name: under_key(name), found_by: FoundBy::Header });
     }
     if let Some(session) = header("x-claude-code-session-id") {
         let name = header("x-claude-code-agent-id").map_or_else(|| session.to_owned(), |agent| format!("{session}/{agent}"));
-        return RunName { name: under_key(&name), found_by: FoundBy::ClaudeCode };
+        return Says::Name(RunName { name: under_key(&name), found_by: FoundBy::ClaudeCode });
     }
     // A name that is ours already.
-    if let Some(name) = earlier {
-        return RunName { name: name.to_owned(), found_by: FoundBy::EarlierResponse };
+    if let Follows::Run(name) = follows {
+        return Says::Name(RunName { name: name.to_owned(), found_by: FoundBy::EarlierResponse });
     }
     let metadata: Value = body
         .get("metadata")
@@ -65,10 +116,15 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
         .and_then(|metadata| serde_json::from_str(metadata).ok())
         .unwrap_or_default();
     if let Some(name) = OF_CONVERSATION.iter().find_map(|name| metadata.get(name)?.as_str()) {
-        return RunName { name: under_key(name), found_by: FoundBy::Metadata };
+        return Says::Name(RunName { name: under_key(name), found_by: FoundBy::Metadata });
     }
     if let Some(name) = body.get("conversation").and_then(conversation) {
-        return RunName { name: under_key(&name), found_by: FoundBy::EarlierResponse };
+        return Says::Name(RunName { name: under_key(&name), found_by: FoundBy::EarlierResponse });
+    }
+    // Whatever it begins with now, it is the conversation of that answer.
+    if let Follows::Unknown(answer) = follows {
+        let name = format!("auto-{today}-{}", fingerprint::hex(xxh3_64(answer.as_bytes())));
+        return Says::Name(RunName { name: under_key(&name), found_by: FoundBy::EarlierResponse });
     }
     let mut beginning = String::new();
     // Whom it is for: people often begin with the same words.
@@ -83,8 +139,10 @@ pub(crate) fn run_of(headers: &HeaderMap, api: Api, body: &Members<'_>, key: &st
     let cache_key = said("prompt_cache_key");
     beginning.push_str(cache_key.as_deref().unwrap_or_default());
     // What begins with the same words tomorrow is another run.
-    let name = format!("auto-{today}-{}", fingerprint::hex(xxh3_64(beginning.as_bytes())));
-    RunName { name: under_key(&name), found_by: if cache_key.is_some() { FoundBy::CacheKey } else { FoundBy::Beginning } }
+    let hash = xxh3_64(beginning.as_bytes());
+    let name = under_key(&format!("auto-{today}-{}", fingerprint::hex(hash)));
+    let found_by = if cache_key.is_some() { FoundBy::CacheKey } else { FoundBy::Beginning };
+    Says::Begins(Begins { hash, alike: RunName { name, found_by } })
 }
 
 /// The conversation that the provider keeps: its id, or an object with it.
@@ -102,7 +160,11 @@ fn begin(api: Api, body: &Members<'_>, out: &mut String) {
     let (told, said) = match api {
         Api::Chat => (Value::Null, member("messages")),
         Api::Completions => (Value::Null, member("prompt")),
-        Api::Responses => (member("instructions"), member("input")),
+        // A text alone is what a person says.
+        Api::Responses => match member("input") {
+            text @ Value::String(_) => (member("instructions"), serde_json::json!([{"role": "user", "content": text}])),
+            items => (member("instructions"), items),
+        },
         Api::Embeddings => (Value::Null, member("input")),
         Api::Messages | Api::Converse => (member("system"), member("messages")),
         Api::Invoke(_) => {
@@ -150,8 +212,33 @@ mod tests {
             map.insert(*name, value.parse().unwrap());
         }
         let text = body.to_string();
-        let earlier = body.get("previous_response_id").map(|_| "known");
-        run_of(&map, api, &Members::read(text.as_bytes()).unwrap(), key, "2026-11-16", earlier)
+        let follows = body.get("previous_response_id").map_or(Follows::Nothing, |_| Follows::Run("known"));
+        named(run_of(&map, api, &Members::read(text.as_bytes()).unwrap(), key, "2026-11-16", follows))
+    }
+
+    fn named(says: Says) -> RunName {
+        match says {
+            Says::Name(run) => run,
+            Says::Begins(begins) => begins.alike(),
+        }
+    }
+
+    #[test]
+    fn a_question_behind_an_answer_that_nobody_knows_is_of_its_conversation_whatever_it_says() {
+        let unknown = |answer: &str| {
+            let text = json!({"model": "m", "input": "go on"}).to_string();
+            let members = Members::read(text.as_bytes()).unwrap();
+            named(run_of(&HeaderMap::new(), Api::Responses, &members, "k1", "2026-11-16", Follows::Unknown(answer)))
+        };
+        assert_eq!(unknown("resp_1"), unknown("resp_1"));
+        assert_ne!(unknown("resp_1"), unknown("resp_2"));
+    }
+
+    #[test]
+    fn a_text_alone_begins_as_the_same_in_a_list_does() {
+        let (text, list) =
+            (json!({"input": "hi"}), json!({"input": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello"}]}));
+        assert_eq!(run(&[], Api::Responses, &text, ""), run(&[], Api::Responses, &list, ""));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod answer;
 mod api;
 mod attempt;
 mod bedrock;
+mod beginning;
 mod circuit;
 mod earlier;
 #[cfg(feature = "fuzzing")]
@@ -28,8 +29,10 @@ pub use self::passing::{Passing, find};
 
 use crate::api::{Api, Kind};
 use crate::attempt::{Asking, Attempt, Candidate, is_packed, send};
-use crate::earlier::Answers;
-use crate::identity::RunName;
+use crate::beginning::{Firsts, FoundAgain};
+use crate::earlier::{Answers, Named, filed};
+use crate::history::Before;
+use crate::identity::{Follows, RunName, Says};
 use crate::members::{BadBody, Members};
 use crate::money::{Books, Guards, Runs, became_safe};
 use crate::question::{KnownAs, Question};
@@ -51,7 +54,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 
 /// The longest answer that is read as a whole.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -64,6 +67,9 @@ static OWN_KEY: HeaderName = HeaderName::from_static("x-runguard-key");
 pub struct Gateway {
     runs: Runs,
     answers: Mutex<Answers>,
+    /// Whether answers of before this process began were looked for.
+    log_read: OnceCell<()>,
+    firsts: Mutex<Firsts>,
     keys: SecretFiles,
     aws: bedrock::Signer,
 }
@@ -78,6 +84,17 @@ pub fn own_key(headers: &HeaderMap) -> Option<&str> {
 /// operator's.
 fn pays_itself(headers: &HeaderMap, caller: &Caller) -> bool {
     caller.is_anyone() || (headers.contains_key(&OWN_KEY) && presented_key(headers).is_some())
+}
+
+/// Whether what a caller asks for at the provider is its own: it came with a key by which the provider knows it. Where none is needed, one
+/// that is sent all the same says nothing.
+fn asks_for_its_own(headers: &HeaderMap, caller: &Caller, upstream: Option<&Upstream>) -> bool {
+    pays_itself(headers, caller) && (caller.is_anyone() || !upstream.is_some_and(wants_no_key))
+}
+
+/// Whether an upstream is asked without a key. One that stands on this machine may want none.
+fn wants_no_key(upstream: &Upstream) -> bool {
+    upstream.key_env.is_empty() && upstream.key_file.is_empty()
 }
 
 impl Gateway {
@@ -114,8 +131,7 @@ impl Gateway {
         let upstream = settings.upstreams.get(&passing.upstream);
         match (upstream, upstream.and_then(|upstream| self.key_of(upstream))) {
             (Some(upstream), Some(key)) => Ok(Credentials::Ours { key, header: &upstream.key_header }),
-            // One that stands on this machine may want none.
-            (Some(upstream), None) if upstream.key_env.is_empty() && upstream.key_file.is_empty() => Ok(Credentials::Callers),
+            (Some(upstream), None) if wants_no_key(upstream) => Ok(Credentials::Callers),
             (_, _) => Err(Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_provider_key",
@@ -175,7 +191,7 @@ impl Gateway {
             }
             Kind::Free => {
                 let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
-                if !passing.is_everyones && !pays_itself(&parts.headers, caller) {
+                if !passing.is_everyones && !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) {
                     return Err(Refusal::new(
                         StatusCode::NOT_FOUND,
                         "route_not_shared",
@@ -194,6 +210,9 @@ impl Gateway {
                 "The body is packed; send it as it is, so that it can be metered.",
             ));
         }
+        if let Some(refusal) = identity::unreadable(&parts.headers) {
+            return Err(refusal);
+        }
         let reading = Reading { api, upstream: &passing.upstream, headers: &parts.headers, settings: &settings };
         let members = Members::read(&body).map_err(unreadable)?;
         let model = match passing.address.model() {
@@ -206,19 +225,39 @@ impl Gateway {
         // Answers have names of their own; a conversation has one as long as it lasts.
         let follows = text("previous_response_id").filter(|_| api == Api::Responses).or_else(|| conversation.clone());
         let earlier = match &follows {
-            Some(name) => self.answer_of(&guards, name).await,
+            Some(name) => match self.named(&guards, &filed(&passing.upstream, name)).await {
+                Named::Known(answer) => Some(answer),
+                // The provider would tell it to whoever has the operator's key.
+                Named::Foreign if !asks_for_its_own(&parts.headers, caller, settings.gateway.upstreams.get(&passing.upstream)) => {
+                    return Err(not_theirs(name));
+                }
+                Named::Unknown | Named::Foreign => None,
+            },
             None => None,
         };
         let today = guards.now().map_or_else(String::new, |now| Zone::UTC.date(now));
-        let earlier_run = earlier.as_ref().map(|earlier| earlier.run.as_str());
-        let run = identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, earlier_run);
+        let follows = match (&earlier, &follows) {
+            (Some(earlier), _) => Follows::Run(&earlier.run),
+            (None, Some(name)) => Follows::Unknown(name),
+            (None, None) => Follows::Nothing,
+        };
+        let mut found_again = FoundAgain::new(&passing.upstream, conversation);
+        let run = match identity::run_of(&parts.headers, api, &members, &caller.key_id, &today, follows) {
+            Says::Name(run) => run,
+            Says::Begins(begins) => self.run_of_beginning(&guards, &begins, &parts.headers, api, &members, &mut found_again).await,
+        };
         guards.call = PassedCall {
             upstream: passing.upstream.as_str().into(),
             found_by: run.found_by.name().into(),
             operation: api.operation().into(),
             ..PassedCall::default()
         };
-        let steps = history::steps(api, &members, earlier.as_ref().map_or(&[], |earlier| &earlier.calls));
+        let before = match follows {
+            Follows::Nothing => Before::default(),
+            Follows::Unknown(name) => Before { name, ..Before::default() },
+            Follows::Run(_) => earlier.as_ref().map(|earlier| earlier.before()).unwrap_or_default(),
+        };
+        let steps = history::steps(api, &members, before);
         drop(members);
         let credentials = self.credentials(&parts.headers, caller, passing, &settings.gateway)?;
         let asking = Asking {
@@ -229,12 +268,15 @@ impl Gateway {
             run: &run,
             settings: &settings,
             earlier: earlier.as_deref(),
-            conversation,
+            found_again: &found_again,
             has_left,
         };
-        let (circles, followed) = match follow(&guards, &run, &question, &steps, follows.is_none()).await {
+        let (circles, followed) = match follow(&guards, &run, &question, &steps, follows == Follows::Nothing).await {
             Ok(followed) => followed,
-            Err(refusal) => return Ok(asking.refuse(refusal, &question)),
+            Err(refusal) => {
+                self.not_answered(&found_again);
+                return Ok(asking.refuse(refusal, &question));
+            }
         };
         if let Some(circles) = circles.as_ref().filter(|_| settings.gateway.on_loop == OnLoop::Nudge)
             && let Some(told) = circles.tell(api, &body)
@@ -246,6 +288,9 @@ impl Gateway {
         let first = Candidate { model: model.clone(), address: passing.address.clone(), question, body: body.clone() };
         let reply = ask_each(&asking, guards, first, &reading, &body).await;
         became_safe(AGENT_RUN, followed).await;
+        if has_left() || !reply.status().is_success() {
+            self.not_answered(&found_again);
+        }
         Ok(match circles {
             Some(circles) => circles.said_in(reply),
             None => reply,
@@ -253,9 +298,9 @@ impl Gateway {
     }
 }
 
-/// An answer's name, as its owner's: what one key was answered is nothing to another.
-fn owned(caller: &Caller, id: &str) -> String {
-    format!("{}\0{}\0{id}", caller.tenant, caller.key_id)
+/// An answer, or a conversation, that is another tenant's: as the provider says it of one that there is not.
+fn not_theirs(name: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "previous_response_not_found", format!("Previous response with id '{name}' not found."))
 }
 
 /// How a refusal is told: as the provider would say it or, where the run is over and settings want it so, as a last answer.

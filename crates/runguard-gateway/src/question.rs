@@ -115,6 +115,12 @@ impl Question {
             },
             Api::Responses | Api::Embeddings | Api::Messages | Api::Converse => 1,
         };
+        if choices > MOST_CHOICES && api == Api::Completions && prompts(body) > 1 {
+            return Err(BadBody::Member {
+                name: "prompt",
+                problem: "asks for more than 128 answers: every text of the list has its own, `n` times",
+            });
+        }
         if !(1..=MOST_CHOICES).contains(&choices) {
             return Err(BadBody::Member { name: "n", problem: "must be from 1 to 128" });
         }

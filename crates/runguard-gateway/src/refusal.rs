@@ -46,6 +46,13 @@ impl Refusal {
         Self { again: Again::Usual, status, code: code.into(), message: message.into() }
     }
 
+    /// What is left is set aside for others, who may give it back. What stands against it is said, and not what to do about a limit that is used up.
+    pub(crate) fn busy(code: &str, message: &str) -> Self {
+        let what = message.split_once(". ").map_or(message, |(what, _)| what).trim_end_matches('.');
+        let message = format!("{what}. What is reserved may be given back: ask again in a few seconds.");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, code, message)
+    }
+
     /// The provider is not asked for now. Its clients take it for one that has too much to do, and come back when told to.
     pub(crate) fn circuit(refused: EndpointRefused) -> Self {
         let seconds = refused.retry_after_seconds.map(|seconds| Again::InSeconds(seconds.ceil().max(1.0) as u64));
@@ -112,6 +119,19 @@ impl Refusal {
 mod tests {
     use super::*;
     use http_body_util::BodyExt;
+
+    #[test]
+    fn who_may_ask_again_is_not_told_to_stop() {
+        let message =
+            "The budget of $0.05 has no room for $0.02: $0.01 spent, $0.03 reserved, $0.01 left. Stop the run, or raise the limit.";
+        let busy = Refusal::busy("budget_exceeded", message);
+        assert_eq!(
+            busy.message,
+            "The budget of $0.05 has no room for $0.02: $0.01 spent, $0.03 reserved, $0.01 left. What is reserved may be given back: ask again in a few seconds."
+        );
+        let reply = busy.into_reply(Dialect::OpenAi);
+        assert_eq!((reply.status().as_u16(), reply.headers()["x-should-retry"].to_str().unwrap()), (429, "true"));
+    }
 
     #[tokio::test]
     async fn clients_of_each_provider_find_what_they_look_for() {

@@ -2,10 +2,11 @@
 
 use crate::answer::{Meter, Pass, on_the_wire};
 use crate::api::{Api, Dialect};
+use crate::attempt::most_output;
 use crate::bedrock::Family;
 use crate::bedrock::answers::{self, Counted};
+use crate::beginning::FoundAgain;
 use crate::circuit::Circuit;
-use crate::earlier::Answer;
 use crate::identity::RunName;
 use crate::money::{Guards, SetAside};
 use crate::pieces::{Came, Events, FRAMES};
@@ -48,8 +49,8 @@ pub(crate) struct Passed {
     pub(crate) shortened: Option<u64>,
     /// What the circuit is told once a stream is over.
     pub(crate) circuit: Option<ToldLater>,
-    /// The conversation that the provider keeps, where the question names one.
-    pub(crate) conversation: Option<String>,
+    /// What its answer will be found by.
+    pub(crate) found_again: FoundAgain,
 }
 
 /// How a stream ends says more of a provider than how it begins.
@@ -112,32 +113,37 @@ pub(crate) fn stream(gateway: Arc<Gateway>, passed: Passed, head: Parts, events:
 }
 
 async fn follow(gateway: Arc<Gateway>, passed: Passed, mut events: Events, send: mpsc::Sender<Result<Bytes, std::io::Error>>) {
-    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, conversation, .. } = passed;
+    let Passed { question, run, set_aside, mut guards, when_caller_leaves, paid_output, circuit, found_again, .. } = passed;
     let mut meter = Meter::new(question.api, question.must_ask_for_usage()).with_prompt(question.prompt.usual_tokens());
-    let most = paid_output.map(|output| output.saturating_mul(question.choices));
+    let most = most_output(&question, paid_output);
     let ended = match pass_on(&mut events, &mut meter, most, &send).await {
         Ended::CallerLeft if when_caller_leaves == WhenCallerLeaves::Drain => drain(&mut events, &mut meter, most).await,
         ended => ended,
     };
     drop(events);
-    let account = meter.account();
-    guards.call.answered_by = account.model.as_deref().unwrap_or_default().into();
-    guards.call.finish = account.finish.as_str().into();
+    let account = meter.account().within(most);
+    let names = found_again.names(&account);
+    account.tell(&mut guards.call, &names);
     let mut counted = Usage::default();
     let usage = account.usage.unwrap_or_else(|| Usage::new(question.prompt.usual_tokens(), 0));
     let used = match ended {
-        Ended::ByProvider if meter.is_complete() => account.used(&question, &mut counted),
+        // Clients go when they have heard the last event, before the connection is at its end.
+        Ended::ByProvider | Ended::Broken | Ended::CallerLeft if meter.is_complete() => account.used(&question, &mut counted),
         Ended::ByProvider | Ended::Broken | Ended::Cut | Ended::CallerLeft => {
             Used::BrokenOff { model: None, usage: &usage, bytes: account.bytes }
         }
     };
     gateway.runs.settle(&guards, set_aside, used).await;
-    if let Some(answer) = Answer::of(&account, run.name.clone()) {
-        gateway.remember(&guards, account.id.as_deref(), conversation.as_deref(), answer).await;
+    gateway.remember(&guards, &account, &run.name, &names).await;
+    // One that was closed in the middle, with or without a word, has not ended.
+    let is_broken = matches!(ended, Ended::Broken | Ended::ByProvider) && !meter.is_complete() && account.finish.is_empty();
+    let mistake = meter.mistake().or(is_broken.then_some(StatusCode::BAD_GATEWAY));
+    if mistake.is_some() {
+        gateway.not_answered(&found_again);
     }
-    if let Some(told) = circuit.filter(|told| !told.is_told || meter.mistake().is_some()) {
+    if let Some(told) = circuit.filter(|told| !told.is_told || mistake.is_some()) {
         let circuit = Circuit::new(&guards, &guards.call.upstream, &told.model, &run.name);
-        let (status, headers) = (meter.mistake().unwrap_or(StatusCode::OK), HeaderMap::new());
+        let (status, headers) = (mistake.unwrap_or(StatusCode::OK), HeaderMap::new());
         circuit.answered(None, Some((status, &headers)), told.took, told.is_own_key).await;
     }
     if ended == Ended::Broken {

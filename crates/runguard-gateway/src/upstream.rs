@@ -5,8 +5,8 @@ use crate::bedrock::{self, Signer};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http_body_util::Full;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -156,6 +156,18 @@ static OF_A_HOP: [HeaderName; 11] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
+/// Headers that say who the caller is: with the operator's key it is the operator who asks.
+static OF_THE_CALLER: [HeaderName; 9] = [
+    COOKIE,
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+];
 static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 static AZURE_KEY: HeaderName = HeaderName::from_static("api-key");
 
@@ -187,6 +199,11 @@ pub(crate) fn travelling(headers: &HeaderMap, dialect: Dialect, credentials: &Cr
     let mut out = without_hop(headers);
     // What is packed cannot be metered.
     out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if !matches!(credentials, Credentials::Callers) {
+        for name in &OF_THE_CALLER {
+            out.remove(name);
+        }
+    }
     if let Credentials::Ours { key, header } = credentials {
         for name in [&AUTHORIZATION, &API_KEY, &AZURE_KEY] {
             out.remove(name);
@@ -276,6 +293,11 @@ mod tests {
             ("anthropic-beta", "a"),
             ("x-stainless-lang", "python"),
             ("accept-encoding", "gzip"),
+            ("cookie", "session=1"),
+            ("forwarded", "for=10.0.0.1"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("openai-organization", "org-callers"),
+            ("openai-project", "proj-callers"),
         ] {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
@@ -286,6 +308,7 @@ mod tests {
         assert_eq!((ours["x-api-key"].to_str().unwrap(), ours["accept-encoding"].to_str().unwrap()), ("sk-provider", "identity"));
         let callers = travelling(&headers, Dialect::OpenAi, &Credentials::Callers).unwrap();
         assert!(callers.get("authorization").is_none(), "a key of ours goes nowhere");
+        assert_eq!(callers["openai-project"], "proj-callers", "with a key of the caller's own it is the caller's to say");
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer sk-own"));
         assert_eq!(travelling(&headers, Dialect::OpenAi, &Credentials::Callers).unwrap()["authorization"], "Bearer sk-own");
         let with = |key: &str, header: &'static str| travelling(&headers, Dialect::OpenAi, &Credentials::Ours { key: key.into(), header });

@@ -221,6 +221,12 @@ pub struct PassedCall {
     /// Why the answer ended, in the provider's word; of several, each, with commas.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub finish: Box<str>,
+    /// What was used is not counted by the provider.
+    #[serde(skip_serializing_if = "is_not")]
+    pub is_estimated: bool,
+    /// Hashes of the names that later questions call the answer by, with blanks.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub answers: Box<str>,
     /// From the question to the end of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub millis: Option<u64>,

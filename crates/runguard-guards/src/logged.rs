@@ -135,6 +135,9 @@ pub struct Spending<'a> {
     pub used: Tokens,
     /// What it has set aside.
     pub reserved_usd: Option<f64>,
+    /// What nobody settled in its time, booked with this at the most it can have cost; and what of it is taken back, because it is settled now.
+    pub overdue_usd: f64,
+    pub overdue_settled_usd: f64,
     /// Scopes that the request names itself: label and name.
     pub scopes: Vec<(String, String)>,
     /// The model call it belongs to, where a door passed it on.

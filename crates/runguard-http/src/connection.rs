@@ -215,7 +215,9 @@ impl<S: Service> Connection<S> {
         let has_body = !request.body().is_end_stream();
         let mut reply = if request.version() == Version::HTTP_11 && request.headers().get_all(HOST).iter().count() != 1 {
             Problem::no_host().into_reply()
-        } else if let Some(problem) = has_body.then(|| refused_body(request.headers())).flatten() {
+        } else if let Some(problem) =
+            has_body.then(|| refused_body(request.headers())).flatten().filter(|_| !self.wire.service.judges_body(&request))
+        {
             problem.into_reply()
         } else if self.may_ask(request.uri().path()).await {
             self.wire.service.answer(request, &id).await

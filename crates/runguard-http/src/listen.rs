@@ -32,6 +32,11 @@ pub trait Service: Send + Sync + 'static {
     /// Paths that are answered even when all connections are taken.
     fn is_health(&self, path: &str) -> bool;
 
+    /// Requests whose bodies the service judges by itself, in the words and with the bounds of its own.
+    fn judges_body(&self, _request: &Request<Incoming>) -> bool {
+        false
+    }
+
     fn answer(&self, request: Request<Incoming>, id: &RequestId) -> impl Future<Output = Reply> + Send;
 }
 

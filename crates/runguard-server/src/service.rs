@@ -105,6 +105,10 @@ impl runguard_http::Service for Service {
         routes::is_health(path)
     }
 
+    fn judges_body(&self, request: &Request<Incoming>) -> bool {
+        self.provider(request).is_some()
+    }
+
     async fn answer(&self, request: Request<Incoming>, id: &RequestId) -> Reply {
         let (route, response) = if let Some(passing) = self.provider(&request) {
             let route = passing.route();

@@ -26,6 +26,9 @@ pub(crate) struct Decisions {
     /// With this reason (`cycle_detected`, …)
     #[arg(long)]
     reason: Option<String>,
+    /// Of this kind: check, record, admin, or all of them [default: check]
+    #[arg(long)]
+    kind: Option<String>,
     /// Of this session
     #[arg(long)]
     session: Option<String>,
@@ -57,6 +60,7 @@ impl Decisions {
         let filters = [
             ("guard", &self.guard),
             ("reason", &self.reason),
+            ("kind", &self.kind),
             ("session", &self.session),
             ("tenant", &self.tenant),
             ("outcome", &self.outcome),

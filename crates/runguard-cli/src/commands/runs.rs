@@ -124,7 +124,12 @@ impl Runs {
 /// Why it is as it is, and what is known of it besides.
 fn about(run: &Run) -> String {
     let why = run.reason.as_deref().or(run.note.as_deref().filter(|note| !note.is_empty())).map(output::clean);
-    let steps = (run.steps > 0).then(|| format!("{} steps", output::short_count(run.steps)));
-    let known = [why, run.model.as_deref().map(output::clean), steps];
+    let steps = (run.steps > 0).then(|| match run.steps {
+        1 => "1 step".to_owned(),
+        steps => format!("{} steps", output::short_count(steps)),
+    });
+    let overdue = run.sum.overdue_usd + run.budget.overdue_usd;
+    let overdue = (overdue > 0.0).then(|| format!("{} overdue", dollars(overdue)));
+    let known = [why, overdue, run.model.as_deref().map(output::clean), steps];
     known.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

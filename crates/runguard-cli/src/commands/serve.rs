@@ -6,9 +6,9 @@ use crate::logging::{LogArgs, Logging, meant_of_log};
 use clap::Args;
 use owo_colors::OwoColorize;
 use runguard_engine::alerts::Alerts;
-use runguard_engine::settings::shown_address;
+use runguard_engine::settings::{Settings, shown_address};
 use runguard_engine::shared;
-use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
+use runguard_engine::{Caller, Clock, Engine, EngineOptions, KeyRing};
 use runguard_server::Server;
 use runguard_store::Store;
 use serde_json::Value;
@@ -113,6 +113,7 @@ impl Serve {
         }
         let server = Server::bind(engine.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let url = server.url();
+        let limits = limits_of(&engine.settings.load());
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             listen = url,
@@ -121,6 +122,7 @@ impl Serve {
             log = if log.is_empty() { "own files" } else { &log },
             settings = loaded.file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
             keys = if is_open { "none: open to this machine" } else { "required" },
+            limits,
             "RunGuard is ready"
         );
         if is_open && !engine.settings.load().server.hosts.is_empty() {
@@ -138,7 +140,7 @@ impl Serve {
             settings: loaded.file.as_deref(),
             is_open,
             is_shared: !state.is_empty(),
-            is_gateway: engine.settings.load().gateway.enabled,
+            limits: engine.settings.load().gateway.enabled.then_some(limits.as_str()),
         }));
         let erasing = tokio::spawn(runguard_engine::erasure::finish(engine.clone()));
         let watcher = tokio::spawn(runguard_engine::watch::watch(engine.clone(), origin, loaded.file, folder));
@@ -176,7 +178,14 @@ struct Shown<'a> {
     settings: Option<&'a Path>,
     is_open: bool,
     is_shared: bool,
-    is_gateway: bool,
+    /// What holds for everyone who asks a model, where models can be asked.
+    limits: Option<&'a str>,
+}
+
+/// The limits of budgets that hold for everyone.
+fn limits_of(settings: &Settings) -> String {
+    let limits = settings.policies.for_tenant(&Caller::open().tenant).budget.for_subject("default").settings.limits_in_words();
+    if limits.is_empty() { "none".to_owned() } else { limits.join(", ") }
 }
 
 /// Where to look from this machine: an address that means all of its own is none to go to.
@@ -194,7 +203,7 @@ fn reachable(url: &str, address: IpAddr) -> String {
 
 /// For whoever has just started it in a terminal: where to look and what to type next.
 fn banner(shown: &Shown<'_>) -> String {
-    let Shown { url, data, settings, is_open, is_shared, is_gateway } = shown;
+    let Shown { url, data, settings, is_open, is_shared, limits } = shown;
     let data = std::path::absolute(data).unwrap_or_else(|_| data.to_path_buf());
     let kept = if *is_shared { " (keys; states and log are shared)" } else { "" };
     let settings = settings.map_or_else(
@@ -206,9 +215,9 @@ fn banner(shown: &Shown<'_>) -> String {
     } else {
         "required: `Authorization: Bearer rg_…`"
     };
-    let next = if *is_gateway {
+    let next = if limits.is_some() {
         format!(
-            "export OPENAI_BASE_URL={url}/openai/v1\n             export ANTHROPIC_BASE_URL={url}/anthropic\n             export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url}/bedrock\n             and run your agent as before"
+            "export OPENAI_BASE_URL={url}/openai/v1\n             export ANTHROPIC_BASE_URL={url}/anthropic\n             export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url}/bedrock\n             in another terminal, and run your agent as before"
         )
     } else {
         let key = if *is_open { "" } else { " -H \"Authorization: Bearer $RUNGUARD_KEY\"" };
@@ -216,16 +225,20 @@ fn banner(shown: &Shown<'_>) -> String {
             "curl -s {url}/guard/ai-task-retry{key} \\\n               -d '{{\"session_id\":\"demo\",\"task_name\":\"classify\"}}'\n             three times: the third is blocked. Then `runguard decisions`"
         )
     };
+    let limits = limits.map(|limits| match limits {
+        "none" => ("Limits", "none: calls are metered, priced and logged; --max-usd-per-run, --max-usd-per-day set some".to_owned()),
+        limits => ("Limits", limits.to_owned()),
+    });
     let rows = [
         ("Dashboard", format!("{url}/")),
         ("Docs", format!("{url}/docs")),
         ("Data", format!("{}{kept}", data.display())),
         ("Settings", settings),
         ("Keys", keys.to_owned()),
-        ("Next", next),
-        ("End", "Ctrl-C".to_owned()),
     ];
-    let lines: Vec<String> = rows.iter().map(|(name, value)| format!("  {} {value}", format!("{name:<10}").dimmed())).collect();
+    let rest = [("Next", next), ("End", "Ctrl-C".to_owned())];
+    let lines: Vec<String> =
+        rows.into_iter().chain(limits).chain(rest).map(|(name, value)| format!("  {} {value}", format!("{name:<10}").dimmed())).collect();
     format!("\n  {}\n{}\n", format!("RunGuard {}", crate::version::SHORT).bold(), lines.join("\n"))
 }
 

@@ -52,6 +52,12 @@ impl Spend {
             table.add_row([Cell::new("all")].into_iter().chain(numbers(&spent.total)));
             output::show(table)?;
         }
+        if spent.total.overdue_usd > 0.0 {
+            let overdue = dollars(spent.total.overdue_usd);
+            output::line(&format!(
+                "\nAmong it {overdue} that nobody settled in time, at the most it can have cost: a gateway died, or is slow."
+            ))?;
+        }
         if let Some(saved) = spent.total.saved_usd.filter(|saved| *saved > 0.0) {
             output::line(&format!("\nSaved by refusals: about {}, at what a call cost on average.", dollars(saved)))?;
         }

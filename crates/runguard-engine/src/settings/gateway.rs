@@ -182,6 +182,15 @@ mod tests {
     use crate::settings::check_text;
     use std::path::Path;
 
+    #[test]
+    fn a_mistake_is_told_once() {
+        let text = "[gateway.upstreams.x]\nurl = \"ftp://x\"\n[gateway.upstreams.y]\nurl = \"\"\n[gateway]\nmax_body_mb = 0\n";
+        let error = check_text(Path::new("runguard.toml"), text).unwrap_err().to_string();
+        for key in ["`gateway.upstreams.x.url`", "`gateway.upstreams.y.url`", "`gateway.max_body_mb`"] {
+            assert_eq!(error.matches(key).count(), 1, "{error}");
+        }
+    }
+
     fn problem(text: &str) -> String {
         check_text(Path::new("runguard.toml"), text).map_or_else(|error| error.to_string(), |_| String::new())
     }

@@ -28,6 +28,15 @@ pub(crate) const CHILD_LIMIT: f64 = 1.0;
 pub(crate) const PARENT_LIMIT: f64 = 1.5;
 pub(crate) const POOL_LIMIT: f64 = 0.8;
 pub(crate) const GLOBEX_LIMIT: f64 = 1.2;
+/// How long a reservation may take to be settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reservations {
+    /// Longer than a run.
+    Last,
+    /// Shorter than it often takes: many are settled after they were booked as paid.
+    Expire,
+}
+
 const RULES_TEXT: &str = "
 [guards.ai_task_retry]
 max_retries = 5
@@ -144,6 +153,7 @@ pub(crate) struct World {
     pub(crate) is_calm: bool,
     pub(crate) is_mixed: bool,
     pub(crate) settings: Settings,
+    reservations: Reservations,
     nodes: Mutex<Vec<Node>>,
     told: Mutex<Told>,
     lives: std::sync::atomic::AtomicU64,
@@ -177,13 +187,13 @@ pub(crate) struct Report {
     pub(crate) calls: u64,
 }
 
-pub(crate) fn run(seed: u64) -> Result<Report, String> {
+pub(crate) fn run(seed: u64, reservations: Reservations) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(World::live(seed))
+    runtime.block_on(World::live(seed, reservations))
 }
 
 impl World {
-    async fn live(seed: u64) -> Result<Report, String> {
+    async fn live(seed: u64, reservations: Reservations) -> Result<Report, String> {
         let mut chance = Chance::new(seed, 2);
         let rough = chance.below(4);
         let weather = Weather {
@@ -195,7 +205,11 @@ impl World {
         };
         let stream_limit = if chance.in_thousand(150) { 40 } else { 1_000_000 };
         let network = Network::new(seed, weather, *chance.one_of(&[1, 2, 5]), stream_limit);
-        let settings = check_text(Path::new("rules.toml"), RULES_TEXT).unwrap().settings;
+        let rules = match reservations {
+            Reservations::Last => RULES_TEXT.to_owned(),
+            Reservations::Expire => RULES_TEXT.replace("[guards.budget]\n", "[guards.budget]\nreservation = \"2s\"\n"),
+        };
+        let settings = check_text(Path::new("rules.toml"), &rules).unwrap().settings;
         let count = chance.between(2, 5) as usize;
         // Drawn apart: the other runs are what they were before there were versions.
         let mut versions = Chance::new(seed, 4);
@@ -205,6 +219,7 @@ impl World {
             is_calm: rough == 0,
             is_mixed,
             settings,
+            reservations,
             nodes: Mutex::default(),
             told: Mutex::default(),
             lives: 1.into(),
@@ -571,7 +586,7 @@ impl World {
                 let cents = chance.between(1, 9);
                 body["usd"] = json!(0.01 * cents as f64);
                 // As the gateway does: whoever dies while a model answers has paid for it.
-                if cents.is_multiple_of(2) {
+                if cents.is_multiple_of(2) || self.reservations == Reservations::Expire {
                     body["if_unsettled"] = json!("spent");
                 }
                 ("/guard/budget/reserve", body)

@@ -77,6 +77,8 @@ pub(super) fn mistake(event: &Value) -> Option<StatusCode> {
         Some(error) => error,
         // The Responses API tells it without an object of its own.
         None if matches!(kind, "error" | "response.failed") => event,
+        // That of a response which failed is nobody's but the provider's.
+        None if event.get("status").and_then(Value::as_str) == Some("failed") => return Some(StatusCode::INTERNAL_SERVER_ERROR),
         None => return None,
     };
     let number = ["code", "status"].iter().find_map(|name| error.get(name)?.as_u64());
@@ -149,6 +151,9 @@ mod tests {
             (json!({"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded"}}}), Some(429)),
             (json!({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}), Some(400)),
             (json!({"type": "response.created", "response": {"error": null}}), None),
+            (json!({"object": "response", "status": "failed", "error": {"code": "server_error"}}), Some(500)),
+            (json!({"object": "response", "status": "failed", "error": null}), Some(500)),
+            (json!({"object": "response", "status": "completed", "error": null}), None),
             (json!({"choices": [], "error": null}), None),
             (json!({"type": "message_start"}), None),
         ] {

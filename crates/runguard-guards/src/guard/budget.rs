@@ -43,7 +43,7 @@ use super::{
 use crate::answer::Facts;
 use crate::logged;
 use crate::policy::{Policy, Section};
-use runguard_core::ledger::{Account, Entry, MAX_STORED_KEYS, first_of};
+use runguard_core::ledger::{Account, Cost, Entry, MAX_STORED_KEYS, first_of};
 use runguard_core::reason::Reason;
 use runguard_core::text::StoreText;
 use runguard_core::time::Timestamp;
@@ -244,6 +244,10 @@ impl Decide for Request {
             spent: own.spent(),
             reserved: own.reserved(now),
             overdue: before[0].account.overdue(now),
+            overdue_settled: match self.act {
+                Act::Commit | Act::Release => self.reservation_number().map(|id| before[0].account.booked(id)).unwrap_or_default(),
+                Act::Check | Act::Record | Act::Reserve => Cost::ZERO,
+            },
             limits: *limits,
             remaining_usd,
             remaining_credits: self.credits.and(remaining_usd).map(|left| settings.credits_of(left.as_dollars())),

@@ -51,7 +51,7 @@ impl By {
             Self::Run => "Each run",
             Self::Upstream => "Each provider",
             Self::Tenant => "Each tenant",
-            Self::Scope => "Each budget that many share",
+            Self::Scope => "Each scope that questions name: a team, a user",
         }
     }
 
@@ -122,7 +122,10 @@ pub struct Sum {
     pub calls: u64,
     /// Model calls that were refused.
     pub refused: u64,
+    /// With what is overdue.
     pub usd: f64,
+    /// What nobody settled in its time, at the most it can have cost.
+    pub overdue_usd: f64,
     /// Without those read from a cache or written to one.
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -134,12 +137,13 @@ pub struct Sum {
 
 impl Sum {
     fn of(spend: &Spend) -> Self {
-        let (calls, refused, usd) = (spend.calls, spend.refused(), spend.nanodollars as f64 / NANOS);
-        let mean = (calls > 0).then(|| usd / calls as f64);
+        let (calls, refused) = (spend.calls, spend.refused());
+        let mean = (calls > 0).then(|| spend.nanodollars as f64 / NANOS / calls as f64);
         Self {
             calls,
             refused,
-            usd,
+            usd: spend.paid() as f64 / NANOS,
+            overdue_usd: spend.overdue() as f64 / NANOS,
             input_tokens: spend.input,
             output_tokens: spend.output,
             cached_tokens: spend.cached,
@@ -170,6 +174,8 @@ pub struct BudgetStands {
 pub struct Figures {
     pub spent_usd: f64,
     pub reserved_usd: f64,
+    /// Of what is reserved: its time is over, so it is taken to have been paid.
+    pub overdue_usd: f64,
     pub limit_usd: Option<f64>,
     pub remaining_usd: Option<f64>,
     pub spent_tokens: u64,
@@ -222,13 +228,14 @@ pub fn spent(range: &Range, zone: &Zone, by: &[By], cells: &Cells) -> Spent {
 
 fn entries(by: By, sums: BTreeMap<(String, Box<str>), Spend>) -> Vec<Entry> {
     // Steps alone cost nothing.
-    let mut sums: Vec<((String, Box<str>), Spend)> = sums.into_iter().filter(|(_, spend)| spend.calls > 0 || spend.refused() > 0).collect();
+    let mut sums: Vec<((String, Box<str>), Spend)> =
+        sums.into_iter().filter(|(_, spend)| spend.calls > 0 || spend.refused() > 0 || spend.overdue() > 0).collect();
     let entry = |((name, tenant), spend): ((String, Box<str>), Spend)| Entry { name, tenant: tenant.into(), sum: Sum::of(&spend) };
     if by == By::Day {
         sums.drain(..sums.len().saturating_sub(MOST_ENTRIES));
         return sums.into_iter().map(entry).collect();
     }
-    sums.sort_by_cached_key(|((name, _), spend)| (name == OTHER, Reverse((spend.nanodollars, spend.calls, spend.refused()))));
+    sums.sort_by_cached_key(|((name, _), spend)| (name == OTHER, Reverse((spend.paid(), spend.calls, spend.refused()))));
     let rest = sums.split_off(sums.len().min(MOST_ENTRIES));
     let mut shown: Vec<Entry> = sums.into_iter().map(entry).collect();
     if !rest.is_empty() {
@@ -250,7 +257,7 @@ pub fn names(range: &Range, cells: &Cells) -> SpentFor {
     for (place, spend) in of_range(range, cells).filter(|(place, _)| place.dimension == Dimension::Spend) {
         let Some(what) = [TOTAL, MODEL, KEY, SCOPE].into_iter().find(|what| *what == &*place.first) else { continue };
         if is_named(&place.second) {
-            *found.entry(place.tenant.clone()).or_default().entry((what, &*place.second)).or_default() += spend.nanodollars;
+            *found.entry(place.tenant.clone()).or_default().entry((what, &*place.second)).or_default() += spend.paid();
         }
     }
     let dearest = |names: BTreeMap<(&'static str, &str), u64>| {

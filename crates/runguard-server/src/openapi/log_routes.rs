@@ -218,7 +218,11 @@ fn sum_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("calls", whole("Model calls that were paid for.")),
         ("refused", whole("Model calls that were refused.")),
-        ("usd", json!({"type": "number"})),
+        ("usd", json!({"type": "number", "description": "With what is overdue."})),
+        (
+            "overdue_usd",
+            json!({"type": "number", "description": "What nobody settled in its time, at the most it can have cost. By day, tenant and run; of which model it was is not known."}),
+        ),
         ("input_tokens", whole("Without those read from a cache or written to one.")),
         ("output_tokens", whole("Of the answers.")),
         ("cached_tokens", whole("Read from a cache.")),
@@ -236,6 +240,10 @@ fn figures_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("spent_usd", number.clone()),
         ("reserved_usd", number),
+        (
+            "overdue_usd",
+            json!({"type": "number", "description": "Of what is reserved: its time is over, so it is taken to have been paid."}),
+        ),
         ("limit_usd", maybe("number")),
         ("remaining_usd", maybe("number")),
         ("spent_tokens", whole.clone()),

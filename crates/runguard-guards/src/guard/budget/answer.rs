@@ -31,6 +31,8 @@ pub struct Pass {
     pub(super) reserved: Cost,
     /// Of it, or booked with this: what nobody settled in its time.
     pub(super) overdue: Cost,
+    /// What was booked for it because it was late, and is taken back with this.
+    pub(super) overdue_settled: Cost,
     pub(super) limits: Limits,
     /// Over all the path.
     pub(super) remaining_usd: Option<NanoDollars>,
@@ -157,6 +159,7 @@ impl Pass {
             spent,
             reserved,
             overdue,
+            overdue_settled,
             limits,
             remaining_usd,
             remaining_tokens,
@@ -179,6 +182,9 @@ impl Pass {
             .with("reserved_tokens", reserved.tokens);
         if overdue != Cost::ZERO {
             facts = facts.with("overdue_usd", overdue.usd.as_dollars());
+        }
+        if overdue_settled != Cost::ZERO {
+            facts = facts.with("overdue_settled_usd", overdue_settled.usd.as_dollars());
         }
         if let Some(limit) = limits.usd {
             facts = facts.with("limit_usd", limit.as_dollars());

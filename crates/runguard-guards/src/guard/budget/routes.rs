@@ -162,7 +162,7 @@ route!(
     Commit,
     "The step is done and cost this much; without a cost, what was reserved.",
     cost_fields![RESERVATION],
-    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN],
+    cost_answers![NEAREST, NEAREST_NAME, NEAREST_PERCENT, NEAREST_RENEWS, PASSED, KNOWN, OVERDUE_SETTLED],
     &[Reason::UnknownModel, Reason::BudgetExceeded]
 );
 route!(
@@ -171,7 +171,7 @@ route!(
     Release,
     "The step was not done: what was reserved is free again.",
     fields![RESERVATION, Field::optional("model", Kind::Id, "The model that was named to reserve, where it has a scope.", "\"gpt-4o\"")],
-    answers![KNOWN],
+    answers![KNOWN, OVERDUE_SETTLED],
     &[]
 );
 
@@ -186,6 +186,11 @@ const CALLS: AnswerField = says("calls", AnswerKind::Whole, "Calls of the key.")
 const REMAINING_CALLS: AnswerField =
     says("remaining_calls", AnswerKind::Whole, "Calls of the key left, in all it draws on, if there is a cap.");
 const CAP: AnswerField = says("cap", AnswerKind::Whole, "Cap reached: calls allowed.");
+const OVERDUE_SETTLED: AnswerField = says(
+    "overdue_settled_usd",
+    AnswerKind::Number,
+    "Dollars that were booked for it because its time was over, and are taken back: what it cost stands in their place.",
+);
 const RESERVATION_ID: AnswerField = says("reservation_id", AnswerKind::Text, "To commit or release it.");
 const NEAREST: AnswerField = says(
     "nearest_scope",

@@ -130,6 +130,8 @@ struct Said<'a> {
     cost_usd: Option<f64>,
     spent_usd: Option<f64>,
     reserved_usd: Option<f64>,
+    overdue_usd: Option<f64>,
+    overdue_settled_usd: Option<f64>,
     limit_usd: Option<f64>,
     spent_tokens: Option<u64>,
     limit_tokens: Option<u64>,
@@ -178,6 +180,9 @@ pub(crate) fn shows<'a>(row: &RowRef<'a>) -> Shows<'a> {
         key: kept.asked_with,
         used: kept.used,
         reserved_usd: said.reserved_usd,
+        // Others only look at it.
+        overdue_usd: said.overdue_usd.filter(|_| kept.act == "reserve").unwrap_or_default(),
+        overdue_settled_usd: said.overdue_settled_usd.unwrap_or_default(),
         scopes: scopes.map(|scope| (scope.label, scope.name)).collect(),
         call: kept.call.map(Cow::into_owned),
         account: said.account(kept.parent),

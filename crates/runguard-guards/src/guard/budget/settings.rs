@@ -156,6 +156,21 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The limits in force, each in a few words: `$2.00 per run`, `$50.00 per tenant/day`.
+    pub fn limits_in_words(&self) -> Vec<String> {
+        let words = |limits: Limits, per: &str| {
+            let usd = limits.usd.map(|usd| usd.to_string());
+            let tokens = limits.tokens.map(|tokens| format!("{tokens} tokens"));
+            let calls = limits.cap.map(|calls| format!("{calls} calls of a key"));
+            let all: Vec<String> = [usd, tokens, calls].into_iter().flatten().collect();
+            (!all.is_empty()).then(|| format!("{} per {per}", all.join(" and ")))
+        };
+        let rules = self.scopes.0.iter().filter_map(|rule| words(rule.limits_of("", self), rule.label()));
+        words(ceiling(self), "run").into_iter().chain(rules).collect()
+    }
+}
+
 /// The limits of the settings, which no caller gets past.
 pub(super) fn ceiling(settings: &Settings) -> Limits {
     let usd = NanoDollars::from_dollars(settings.max_usd).unwrap_or(NanoDollars::ZERO);

@@ -29,6 +29,8 @@ pub struct Watched {
 pub struct Standing {
     pub spent: Cost,
     pub reserved: Cost,
+    /// Of it: what nobody settled in its time, and is taken to have been paid.
+    pub overdue: Cost,
     pub limits: Limits,
     pub remaining_usd: Option<NanoDollars>,
     pub remaining_tokens: Option<u64>,
@@ -84,6 +86,7 @@ impl Watched {
         Standing {
             spent: account.spent(),
             reserved: account.reserved(now),
+            overdue: account.overdue(now),
             limits,
             remaining_usd,
             remaining_tokens,

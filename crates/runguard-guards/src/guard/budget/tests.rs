@@ -65,6 +65,26 @@ fn a_reservation_may_be_taken_to_have_been_paid() {
 }
 
 #[test]
+fn what_is_settled_after_its_time_takes_the_place_of_what_was_booked_here_and_in_its_parent() {
+    let mut story = Story::default();
+    let own = json!({"usd": 0.9, "if_unsettled": "spent", "parent": "team"});
+    let late = reserve(story.at(0), own.clone());
+    let of_team = |usd: f64| ask("check", json!({"session_id": "team", "usd": usd}));
+    // Another run of the same team books what nobody settled there.
+    assert!(story.at(1_000_000).allows(&*ask("reserve", json!({"session_id": "other", "usd": 0.05, "parent": "team"}))));
+    assert!(story.at(1_000_001).allows(&*of_team(0.05)));
+    assert_eq!(story.fact("spent_usd"), Some(Value::from(0.9)));
+    let second = reserve(story.at(1_000_002), json!({"usd": 0.05, "parent": "team"}));
+    assert!(story.at(1_000_003).allows(&*ask("commit", json!({"reservation_id": late, "usd": 0.2, "parent": "team"}))));
+    assert_eq!((story.fact("known"), story.fact("spent_usd")), (Some(Value::from(true)), Some(Value::from(0.2))));
+    assert_eq!(story.fact("overdue_settled_usd"), Some(Value::from(0.9)), "what was booked is taken back");
+    assert!(story.at(1_000_004).allows(&*of_team(0.0)));
+    assert_eq!(story.fact("spent_usd"), Some(Value::from(0.2)));
+    assert!(story.at(1_000_005).allows(&*ask("commit", json!({"reservation_id": second, "usd": 0.05, "parent": "team"}))));
+    assert_eq!((story.fact("spent_usd"), story.fact("overdue_usd")), (Some(Value::from(0.25)), None));
+}
+
+#[test]
 fn a_reservation_nobody_settles_expires_and_the_retry_time_is_true() {
     let mut story = Story::default();
     reserve(story.at(0), json!({"usd": 1}));

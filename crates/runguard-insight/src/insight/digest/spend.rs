@@ -26,6 +26,9 @@ pub struct Spend {
     refusals: u64,
     again: u64,
     pub nanodollars: u64,
+    /// Booked because nobody settled it in its time; and what of that was settled later, in its place.
+    overdue: u64,
+    overdue_settled: u64,
     pub input: u64,
     pub output: u64,
     pub cached: u64,
@@ -89,6 +92,21 @@ impl Spend {
         self.refusals.saturating_sub(self.again)
     }
 
+    /// In nano-dollars: what nobody settled in its time, at the most it can have cost.
+    pub fn overdue(&self) -> u64 {
+        self.overdue.saturating_sub(self.overdue_settled)
+    }
+
+    /// In nano-dollars: all of it.
+    pub fn paid(&self) -> u64 {
+        self.nanodollars.saturating_add(self.overdue).saturating_sub(self.overdue_settled)
+    }
+
+    /// Without what was booked for others of the same run, which may have been another model's.
+    fn of_this_call(&self) -> Self {
+        Self { overdue: 0, overdue_settled: 0, ..self.clone() }
+    }
+
     fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -99,6 +117,8 @@ impl Spend {
             (&mut self.refusals, other.refusals),
             (&mut self.again, other.again),
             (&mut self.nanodollars, other.nanodollars),
+            (&mut self.overdue, other.overdue),
+            (&mut self.overdue_settled, other.overdue_settled),
             (&mut self.input, other.input),
             (&mut self.output, other.output),
             (&mut self.cached, other.cached),
@@ -153,15 +173,17 @@ impl Digest {
         let mut spend = Spend {
             refusals: u64::from(is_refused),
             again: u64::from(spending.asks && call.is_some_and(|call| call.again)),
+            overdue: if outcome == Outcome::Blocked { 0 } else { nanodollars(spending.overdue_usd) },
+            overdue_settled: nanodollars(spending.overdue_settled_usd),
             ..Spend::default()
         };
         if spending.is_spent {
             let used = spending.used;
-            let nanodollars = paid_nanodollars(spending);
-            let is_call = nanodollars > 0 || spending.model.is_some() || used != runguard_guards::logged::Tokens::default();
+            let paid = paid_nanodollars(spending);
+            let is_call = paid > 0 || spending.model.is_some() || used != runguard_guards::logged::Tokens::default();
             spend = Spend {
                 calls: u64::from(is_call),
-                nanodollars,
+                nanodollars: paid,
                 input: used.input,
                 output: used.output,
                 cached: used.cached,
@@ -219,10 +241,11 @@ impl Digest {
             let names = [(TOTAL, Some("")), (MODEL, told.model), (KEY, told.key), (UPSTREAM, upstream)];
             let known = |(what, name): &(&str, Option<&str>)| *what == TOTAL || name.is_some_and(|name| !name.is_empty());
             for (what, name) in names.iter().filter(|named| known(named)) {
-                self.of(row, Dimension::Spend, what, name.unwrap_or_default()).spend().add(&told.spend);
+                let spend = if *what == TOTAL { told.spend.clone() } else { told.spend.of_this_call() };
+                self.of(row, Dimension::Spend, what, name.unwrap_or_default()).spend().add(&spend);
             }
             for (label, name) in told.scopes {
-                self.of(row, Dimension::Spend, SCOPE, &format!("{label} {name}")).spend().add(&told.spend);
+                self.of(row, Dimension::Spend, SCOPE, &format!("{label} {name}")).spend().add(&told.spend.of_this_call());
             }
         }
         if row.session.is_empty() {
@@ -245,7 +268,11 @@ impl Digest {
 
 /// What a row says was paid.
 pub(super) fn paid_nanodollars(spending: &Spending<'_>) -> u64 {
-    if spending.is_spent { (spending.cost_usd.unwrap_or(0.0).max(0.0) * NANOS).round() as u64 } else { 0 }
+    if spending.is_spent { nanodollars(spending.cost_usd.unwrap_or(0.0)) } else { 0 }
+}
+
+fn nanodollars(usd: f64) -> u64 {
+    (usd.max(0.0) * NANOS).round() as u64
 }
 
 fn heard(reason: Option<&str>, until: Option<i64>) -> Heard {
