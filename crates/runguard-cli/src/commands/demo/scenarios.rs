@@ -323,10 +323,9 @@ pub(super) static SCENARIOS: &[Scenario] = &[
             Reason::StalledPutBack,
             Reason::StalledSameResult,
             Reason::StalledFailing,
-            Reason::StalledLongRun,
         ],
         weight: 3,
-        variants: 10,
+        variants: 9,
         write: agent_stall,
     },
     Scenario {
@@ -595,9 +594,8 @@ fn agent_loop(talk: &mut Talk<'_>, variant: u32) {
 fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
     // Irregular, so that it is no circle, and yet nothing in it is new.
     const WANDERING: [u64; 8] = [0, 1, 2, 0, 2, 1, 2, 0];
-    const LONG_RUN: u64 = 205;
     const MISTAKES: [&str; 5] = ["no such table", "connection refused", "syntax error", "permission denied", "statement timeout"];
-    for turn in 0..if variant == 9 { LONG_RUN } else { RECURSION_LIMIT as u64 } {
+    for turn in 0..RECURSION_LIMIT as u64 {
         let body = match variant {
             0 => json!({"tool": "read_page", "args": {"url": "/status"}, "result": "maintenance"}),
             1 => json!({"tool": if turn % 2 == 0 { "list_tickets" } else { "read_ticket" }, "args": {"id": 3}, "result": "unchanged"}),
@@ -607,23 +605,20 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
             }
             3 => json!({"tool": "run_query", "args": {"table": format!("t{turn}")}, "error": "permission denied for schema reporting"}),
             4 => json!({"message": "Let me think about how to approach this."}),
-            5 | 9 if turn % 2 == 0 => {
+            5 if turn % 2 == 0 => {
                 json!({"tool": "write_file", "args": {"path": "fix.py", "content": format!("try {turn}")}, "result": "ok"})
             }
-            5 | 9 if variant == 5 || turn < 4 => {
-                json!({"tool": "run_tests", "args": {"path": "tests"}, "error": format!("1 failed: assert {turn} == 7")})
-            }
+            5 => json!({"tool": "run_tests", "args": {"path": "tests"}, "error": format!("1 failed: assert {turn} == 7")}),
             6 => {
                 let (old, new) = if turn % 2 == 0 { ("retries = 3", "retries = 5") } else { ("retries = 5", "retries = 3") };
                 json!({"tool": "edit_file", "args": {"path": "settings.py", "old_str": old, "new_str": new}, "result": "ok"})
             }
             7 => json!({"tool": "fetch_page", "args": {"url": format!("/reports/{turn}")}, "result": "Access denied"}),
-            8 => json!({"tool": "run_query", "args": {"attempt": turn}, "error": MISTAKES[turn as usize % MISTAKES.len()]}),
-            _ => json!({"tool": "read_file", "args": {"path": format!("src/part-{turn}.py")}, "result": format!("part {turn}")}),
+            _ => json!({"tool": "run_query", "args": {"attempt": turn}, "error": MISTAKES[turn as usize % MISTAKES.len()]}),
         };
         talk.decide_and_ask("/guard/stall", body, 0);
     }
-    talk.stops_after([3, 5, 8, 4, 2, 23, 4, 7, 8, 199][variant as usize]);
+    talk.stops_after([3, 5, 8, 4, 2, 23, 4, 7, 8][variant as usize]);
 }
 
 fn agent_run(talk: &mut Talk<'_>, _variant: u32) {
