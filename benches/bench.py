@@ -627,16 +627,20 @@ def detection_bars(groups):
     least = 100 * MIN_STUCK_RECALL
     judge("all", "recall", lambda value: value >= MIN_STUCK_RECALL, f"{{:.1f}} % of the stuck runs found (≥ {least:g} %)")
     for group in ("all", "openhands, native tools", "frontier models", "native tools or frontier", "intercode"):
-        if (saved := rate(group, ours, "failed_steps_saved")) is None:
+        if rate(group, ours, "failed_steps_saved") is None:
             continue
         price = max(MAX_FALSE_STOPS, rate(group, ours, "false_stops") or 0)
+        # Told how long runs of a kind are it competes as well, where it keeps the price.
+        mine = [rule for rule in (ours, calibrated) if (rate(group, rule, "false_stops") or 0) <= price]
+        saved, name = max((rate(group, rule, "failed_steps_saved") or 0, rule) for rule in mine)
         others = [
             (rate(group, rule, "failed_steps_saved") or 0, rule)
             for rule in groups[group]
             if rule not in (ours, calibrated) and (rate(group, rule, "false_stops") or 0) <= price
         ]
         best, rule = max(others, default=(0, "nobody"))
-        bars.append(bar(saved > best, f"{group}: {100 * saved:.2f} % of failed steps saved, at this price next {rule} {100 * best:.2f} %"))
+        text = f"{group}: {100 * saved:.2f} % of failed steps saved by {name}, at this price next {rule} {100 * best:.2f} %"
+        bars.append(bar(saved > best, text))
     least, limit = 100 * MIN_INTERCODE_SAVED, 100 * MAX_INTERCODE_FALSE_STOPS
     saved_enough = f"{{:.1f}} % of failed steps saved (≥ {least:g} %)"
     judge("intercode", "failed_steps_saved", lambda value: value >= MIN_INTERCODE_SAVED, saved_enough)
