@@ -314,8 +314,10 @@ fn named_chosen(summary: &Summary) -> &'static str {
 }
 
 fn print_front(summary: &Summary) -> Result<(), Failure> {
-    let mut table: Table =
-        output::table(&["", "identical", "cycle", "novelty", "same error", "messages", "good runs stopped", "failed stopped", "saved"]);
+    let mut headings = vec![""];
+    headings.extend(RULES.map(StallRule::code));
+    headings.extend(["good runs stopped", "failed stopped", "saved"]);
+    let mut table: Table = output::table(&headings);
     let mut add = |name: &str, parts: [Part; TUNED], measured: &Measured, attribute: Attribute| {
         let mut cells = vec![Cell::new(name)];
         cells.extend(parts.iter().map(right));
