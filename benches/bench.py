@@ -51,7 +51,9 @@ MIN_RECALL = 0.85
 MIN_RECALL_OF_OTHERS = 0.80
 MAX_FALSE_STOPS = 0.01
 MIN_STUCK_RECALL = 0.95
-MIN_INTERCODE_SAVED = 0.30
+MAX_FRONTIER_FALSE_STOPS = 0.005
+MIN_FRONTIER_TOKENS_SAVED = 0.08
+MIN_INTERCODE_SAVED = 0.36
 MAX_INTERCODE_FALSE_STOPS = 0.005
 MIN_REPLAYED_STEPS = 1_000_000
 DAY_MS = 86_400_000
@@ -603,33 +605,42 @@ def measure_replay(options):
 
 def detection_bars(groups):
     """A group is judged when the traces have it. A rule competes for savings where it keeps the same price."""
-    ours = "RunGuard"
+    ours, calibrated = "RunGuard", "RunGuard, calibrated"
     bars = []
 
     def rate(group, rule, figure):
         return groups.get(group, {}).get(rule, {}).get(figure, {}).get("value")
 
-    def judge(group, figure, passes, text):
-        if (value := rate(group, ours, figure)) is not None:
+    def judge(group, figure, passes, text, rule=ours):
+        if (value := rate(group, rule, figure)) is not None:
             bars.append(bar(passes(value), f"{group}: {text.format(100 * value)}"))
 
     limit = 100 * MAX_FALSE_STOPS
     for group in ("openhands, native tools", "frontier models", "native tools or frontier"):
         judge(group, "false_stops", lambda value: value <= MAX_FALSE_STOPS, f"{{:.2f}} % of the good runs stopped (≤ {limit:g} %)")
         judge(group, "costly_stops", lambda value: value <= MAX_FALSE_STOPS, f"{{:.2f}} % of the good runs cut short (≤ {limit:g} %)")
+    limit, least = 100 * MAX_FRONTIER_FALSE_STOPS, 100 * MIN_FRONTIER_TOKENS_SAVED
+    few = f"{{:.2f}} % of the good runs stopped, calibrated (≤ {limit:g} %)"
+    judge("frontier models", "false_stops", lambda value: value <= MAX_FRONTIER_FALSE_STOPS, few, calibrated)
+    much = f"{{:.2f}} % of the tokens of failed runs saved, calibrated (≥ {least:g} %)"
+    judge("frontier models", "failed_tokens_saved", lambda value: value >= MIN_FRONTIER_TOKENS_SAVED, much, calibrated)
     least = 100 * MIN_STUCK_RECALL
     judge("all", "recall", lambda value: value >= MIN_STUCK_RECALL, f"{{:.1f}} % of the stuck runs found (≥ {least:g} %)")
     for group in ("all", "openhands, native tools", "frontier models", "native tools or frontier", "intercode"):
-        if (saved := rate(group, ours, "failed_steps_saved")) is None:
+        if rate(group, ours, "failed_steps_saved") is None:
             continue
         price = max(MAX_FALSE_STOPS, rate(group, ours, "false_stops") or 0)
+        # Told how long runs of a kind are it competes as well, where it keeps the price.
+        mine = [rule for rule in (ours, calibrated) if (rate(group, rule, "false_stops") or 0) <= price]
+        saved, name = max((rate(group, rule, "failed_steps_saved") or 0, rule) for rule in mine)
         others = [
             (rate(group, rule, "failed_steps_saved") or 0, rule)
             for rule in groups[group]
-            if rule != ours and (rate(group, rule, "false_stops") or 0) <= price
+            if rule not in (ours, calibrated) and (rate(group, rule, "false_stops") or 0) <= price
         ]
         best, rule = max(others, default=(0, "nobody"))
-        bars.append(bar(saved > best, f"{group}: {100 * saved:.2f} % of failed steps saved, at this price next {rule} {100 * best:.2f} %"))
+        text = f"{group}: {100 * saved:.2f} % of failed steps saved by {name}, at this price next {rule} {100 * best:.2f} %"
+        bars.append(bar(saved > best, text))
     least, limit = 100 * MIN_INTERCODE_SAVED, 100 * MAX_INTERCODE_FALSE_STOPS
     saved_enough = f"{{:.1f}} % of failed steps saved (≥ {least:g} %)"
     judge("intercode", "failed_steps_saved", lambda value: value >= MIN_INTERCODE_SAVED, saved_enough)

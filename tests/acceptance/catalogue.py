@@ -201,6 +201,15 @@ def _page(n):
     return {"session_id": "s", "tool": "fetch_page", "args": {"url": f"/{n}"}, "result": "Access denied"}
 
 
+def _mistake(n):
+    errors = ("no such table", "connection refused", "syntax error", "permission denied", "statement timeout")
+    return {"session_id": "s", "tool": "run_query", "args": {"attempt": n}, "error": errors[n % len(errors)]}
+
+
+def _long(n):
+    return _check(n) if n < 4 else {"session_id": "s", "tool": "read_file", "args": {"path": f"part-{n}"}, "result": f"part {n}"}
+
+
 def _pair(second: float, args: int, result: str, **more):
     return second, STALL, {"session_id": "s", "tool": "read_file", "args": {"n": args}, "result": result, **more}
 
@@ -355,15 +364,21 @@ BLOCKS = (
     Block("stall: the same words three times", "stalled_messages", STALL, {"session_id": "s", "message": "Let me think."},
           {"rung": "stop", "rule": "messages", "count": 3},
           before=tuple((n, STALL, {"session_id": "s", "message": "Let me think."}) for n in range(2)), numbers=(3,)),
-    Block("stall: a check that fails after every change of a long run", "stalled_unmoved", STALL, _check(51),
-          {"rung": "stop", "rule": "unmoved", "count": 26},
-          before=tuple((n, STALL, _check(n)) for n in range(51)), numbers=(26,)),
+    Block("stall: a check that fails after every change", "stalled_unmoved", STALL, _check(23),
+          {"rung": "stop", "rule": "unmoved", "count": 12},
+          before=tuple((n, STALL, _check(n)) for n in range(23)), numbers=(12,)),
     Block("stall: a file that is put back the fourth time", "stalled_put_back", STALL, _edit(4),
           {"rung": "stop", "rule": "put_back", "count": 4},
           before=tuple((n, STALL, _edit(n)) for n in range(4)), numbers=(4,)),
-    Block("stall: the same from the twelfth page", "stalled_same_result", STALL, _page(11),
-          {"rung": "stop", "rule": "same_result", "count": 12},
-          before=tuple((n, STALL, _page(n)) for n in range(11)), numbers=(12,)),
+    Block("stall: the same from the eighth page", "stalled_same_result", STALL, _page(7),
+          {"rung": "stop", "rule": "same_result", "count": 8},
+          before=tuple((n, STALL, _page(n)) for n in range(7)), numbers=(8,)),
+    Block("stall: nothing succeeds", "stalled_failing", STALL, _mistake(8),
+          {"rung": "stop", "rule": "failing", "count": 9},
+          before=tuple((n, STALL, _mistake(n)) for n in range(8)), numbers=(9,)),
+    Block("stall: a long run whose check failed again", "stalled_long_run", STALL, _long(199),
+          {"rung": "stop", "rule": "long_run", "count": 200},
+          before=tuple((n, STALL, _long(n)) for n in range(199)), numbers=(200,)),
 
     Block("agent_run: the fourth equal step", "run_stalled", AGENT_RUN, _run(3), {"rung": "stop", "rule": "identical", "count": 4, "tool": "search"},
           before=tuple((n, AGENT_RUN, _run(n)) for n in range(3)), retry_after=3600, numbers=(4,)),

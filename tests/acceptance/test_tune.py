@@ -69,6 +69,8 @@ def test_it_prints_a_table_a_plot_and_the_grid(traces):
     assert shown.returncode == 0, shown
     assert "1400 runs" in shown.stdout and "1000 succeeded, 400 failed" in shown.stdout
     assert re.search(r"combinations: identical 3, 4, 5, 6, 8, off", shown.stdout), "the grid is stated"
+    heading = next(line for line in shown.stdout.splitlines() if "good runs stopped" in line and "identical" in line)
+    assert "same_result" in heading and "long_run" in heading, "a column for each rule"
     assert "recommended: on tasks it was not chosen on" in shown.stdout
     assert re.search("[\u2801-\u28ff]|◆", shown.stdout), "a plot"
     assert "\x1b[" not in shown.stdout, "colour only on a terminal"

@@ -102,6 +102,10 @@ macro_rules! for_every_guard {
                 StalledPutBack = "stalled_put_back", "File put back again";
                 /// Calls that look at different things gave the same again and again.
                 StalledSameResult = "stalled_same_result", "Other arguments, same result";
+                /// Call after call failed, whatever they said.
+                StalledFailing = "stalled_failing", "Nothing succeeds";
+                /// The run is longer than others of its kind, and a check failed again after a change.
+                StalledLongRun = "stalled_long_run", "Too long, and still failing";
             }
             /// A run that asks a model again and again gets nowhere, or was stopped.
             AgentRun = "agent_run" in agent_run, "Agent run", subject "model" {

@@ -1,7 +1,8 @@
 //! Detection quality on recorded runs: `detection [--json FILE] [--cross-validate] [FOLDER]`; the folder can be told by
 //! `RUNGUARD_TRACES`.
 
-use runguard_replay::evaluate::{Report, Share, Tally, evaluate, files_of};
+use runguard_core::detect::stall::StallRule;
+use runguard_replay::evaluate::{FRONTIER_RUNS, Lengths, NATIVE, Report, Share, TEXT, Tally, evaluate, files_of};
 use runguard_replay::rules::{Contender, contenders};
 use runguard_replay::validate::{Thresholds, cross_validate, held_out};
 use serde_json::{Value, json};
@@ -27,13 +28,15 @@ fn main() -> Result<(), Failure> {
         return Err(format!("{}: no .jsonl or .jsonl.gz in it", folder.display()).into());
     }
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let rules = contenders()?;
+    let mut rules = contenders()?;
+    rules.insert(1, Lengths::of(&files, threads).contender(CALIBRATED));
     let started = Instant::now();
     let report = evaluate(&files, &rules, threads);
     let seconds = started.elapsed().as_secs_f64();
     println!("{} runs, {} steps, {} rules in {seconds:.2} s\n", report.runs, report.steps, rules.len());
     tell_broken(&report);
     print_tables(&report, &rules);
+    print_prices(&files, threads)?;
     let validation = if validate { Some(cross_validation(&files, threads)?) } else { None };
     if let Some(file) = json_file {
         write_json(Path::new(&file), &report, &rules, validation)?;
@@ -58,10 +61,21 @@ fn of(part: u64, whole: u64, share: Share) -> String {
     if whole == 0 { String::new() } else { format!("{part}/{whole} {}", percent(share)) }
 }
 
-const COLUMNS: [&str; 7] =
-    ["", "false stops", "of them costly", "failed stopped", "precision", "recall (stuck in loop)", "failed steps saved"];
+/// RunGuard told how long the runs of each kind are that succeed, by tasks other than the one it is measured on.
+const CALIBRATED: &str = "RunGuard, calibrated";
 
-fn cells(name: &str, tally: &Tally) -> [String; 7] {
+const COLUMNS: [&str; 8] = [
+    "",
+    "false stops",
+    "of them costly",
+    "failed stopped",
+    "precision",
+    "recall (stuck in loop)",
+    "failed steps saved",
+    "failed tokens saved",
+];
+
+fn cells(name: &str, tally: &Tally) -> [String; 8] {
     [
         name.to_owned(),
         of(tally.false_stops, tally.successful, tally.false_stop_rate()),
@@ -70,12 +84,13 @@ fn cells(name: &str, tally: &Tally) -> [String; 7] {
         percent(tally.precision()),
         of(tally.stuck_found, tally.stuck, tally.recall()),
         percent(tally.saved()),
+        tally.saved_tokens_share().map_or_else(String::new, |share| format!("{:.2} %", 100.0 * share)),
     ]
 }
 
-fn print_table(title: &str, rows: &[[String; 7]]) {
-    let header = COLUMNS.map(str::to_owned);
-    let used: Vec<usize> = (0..COLUMNS.len()).filter(|column| rows.iter().any(|row| !row[*column].is_empty())).collect();
+fn print_table<const WIDTH: usize>(title: &str, header: [&str; WIDTH], rows: &[[String; WIDTH]]) {
+    let header = header.map(str::to_owned);
+    let used: Vec<usize> = (0..WIDTH).filter(|column| rows.iter().any(|row| !row[*column].is_empty())).collect();
     println!("{title}");
     for row in [&header].into_iter().chain(rows) {
         let mut line = String::from(" ");
@@ -92,8 +107,32 @@ fn print_tables(report: &Report, rules: &[Contender]) {
     println!("A false stop is a stop of a successful run; a costly one was followed by more steps. In brackets: 95 % confidence.\n");
     for group in report.groups() {
         let rows: Vec<_> = rules.iter().enumerate().map(|(index, rule)| cells(&rule.name, &report.tally(group, index, |_| true))).collect();
-        print_table(group, &rows);
+        print_table(group, COLUMNS, &rows);
     }
+}
+
+/// What each rule of ours does by itself, by class of models: good runs stopped, and what is saved of the failed ones.
+fn print_prices(files: &[PathBuf], threads: usize) -> Result<(), Failure> {
+    let alone = StallRule::ALL.into_iter().map(Contender::alone).collect::<Result<Vec<_>, _>>()?;
+    let report = evaluate(files, &alone, threads);
+    let groups = [FRONTIER_RUNS, NATIVE, TEXT, "intercode"];
+    let rows: Vec<[String; 5]> = (0..alone.len())
+        .map(|index| {
+            let mut row = [alone[index].name.clone(), String::new(), String::new(), String::new(), String::new()];
+            for (cell, group) in row[1..].iter_mut().zip(groups) {
+                let tally = report.tally(group, index, |_| true);
+                let saved = tally.saved().value.map_or_else(String::new, |saved| format!(", {:.2} % saved", 100.0 * saved));
+                *cell = format!("{}/{}{saved}", tally.false_stops, tally.successful);
+            }
+            row
+        })
+        .collect();
+    print_table(
+        "each rule of RunGuard's alone: good runs stopped, steps of failed ones saved",
+        ["", FRONTIER_RUNS, NATIVE, TEXT, "intercode"],
+        &rows,
+    );
+    Ok(())
 }
 
 /// Tunes on four fifths of the tasks and measures on the last, five times.
@@ -109,7 +148,7 @@ fn cross_validation(files: &[PathBuf], threads: usize) -> Result<Value, Failure>
     println!();
     let groups: Vec<&str> = report.groups().collect();
     let rows: Vec<_> = groups.iter().map(|group| cells(group, &held_out(&report, &chosen, group))).collect();
-    print_table("what the chosen ones do on the fifths they were chosen without", &rows);
+    print_table("what the chosen ones do on the fifths they were chosen without", COLUMNS, &rows);
     let picks: Vec<String> = chosen.iter().map(|held| format!("{:?}", grid[held.chosen])).collect();
     let held: serde_json::Map<String, Value> =
         groups.iter().map(|group| ((*group).to_owned(), figures(&held_out(&report, &chosen, group)))).collect();
@@ -125,6 +164,7 @@ fn figures(tally: &Tally) -> Value {
         "precision": tally.precision(),
         "recall": tally.recall(),
         "failed_steps_saved": tally.saved(),
+        "failed_tokens_saved": {"value": tally.saved_tokens_share()},
     })
 }
 

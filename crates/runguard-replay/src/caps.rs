@@ -90,7 +90,19 @@ pub struct Cap {
     /// What failed runs used beyond the cap, and in all.
     pub failed_beyond: f64,
     pub failed_in_all: f64,
+    /// What caps without room would come to, as far as there are runs enough.
+    pub tighter: Vec<Tighter>,
     pub distribution: Distribution,
+}
+
+/// A cap at a percentile itself, with its price.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tighter {
+    pub percentile: f64,
+    pub cap: f64,
+    pub successful_over: Share,
+    pub failed_over: Share,
+    pub failed_beyond: f64,
 }
 
 /// How many runs used how much; each column reaches so many times further than the last.
@@ -105,6 +117,8 @@ pub struct Distribution {
 
 /// Too few runs for any percentile that means something.
 const LEAST: f64 = 0.95;
+/// Percentiles whose own price is shown beside the cap with room.
+const TIGHTER: [f64; 2] = [0.95, 0.99];
 
 /// The cap of an amount, or `None` where no source tells of it.
 pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
@@ -126,7 +140,16 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
     let percentile = [room.percentile, room.percentile.min(LEAST)].into_iter().find(|percentile| enough(*percentile));
     let cap =
         percentile.and_then(|percentile| quantile(&measured, percentile)).map(|quantile| amount.rounded(quantile.value * room.factor));
-    let over = |amounts: &[f64]| cap.map_or(0, |cap| amounts.iter().filter(|amount| **amount > cap).count()) as u64;
+    let over = |amounts: &[f64], cap: Option<f64>| {
+        let over = cap.map_or(0, |cap| amounts.iter().filter(|amount| **amount > cap).count());
+        Share::of(over as u64, amounts.len() as u64)
+    };
+    let beyond = |cap: Option<f64>| cap.map_or(0.0, |cap| failed.iter().map(|amount| (amount - cap).max(0.0)).sum());
+    let tighter = TIGHTER.into_iter().filter(|percentile| enough(*percentile)).filter_map(|percentile| {
+        let cap = amount.rounded(quantile(&measured, percentile)?.value);
+        let (successful_over, failed_over) = (over(&successful, Some(cap)), over(&failed, Some(cap)));
+        Some(Tighter { percentile, cap, successful_over, failed_over, failed_beyond: beyond(Some(cap)) })
+    });
     Some(Cap {
         amount,
         of_successful,
@@ -141,10 +164,11 @@ pub fn cap(amount: Amount, used: &[Used], room: Room) -> Option<Cap> {
         } else {
             ((1.0 / (1.0 - room.percentile.min(LEAST))).round() as u64).saturating_sub(runs as u64)
         },
-        successful_over: Share::of(over(&successful), successful.len() as u64),
-        failed_over: Share::of(over(&failed), failed.len() as u64),
-        failed_beyond: cap.map_or(0.0, |cap| failed.iter().map(|amount| (amount - cap).max(0.0)).sum()),
+        successful_over: over(&successful, cap),
+        failed_over: over(&failed, cap),
+        failed_beyond: beyond(cap),
         failed_in_all: failed.iter().sum(),
+        tighter: tighter.collect(),
         distribution: distribution(&used),
     })
 }
@@ -196,6 +220,9 @@ mod tests {
         assert_eq!((cap.runs, cap.cap, cap.percentile, cap.most), (200, Some(297.0), Some(0.99), 200.0));
         assert_eq!((cap.successful_over.value, cap.failed_beyond, cap.failed_in_all), (Some(0.0), 103.0 + 703.0, 1410.0));
         assert!((cap.failed_over.value.unwrap() - 2.0 / 3.0).abs() < 1e-12);
+        let tighter: Vec<_> =
+            cap.tighter.iter().map(|tighter| (tighter.cap, tighter.successful_over.value, tighter.failed_beyond)).collect();
+        assert_eq!(tighter, [(190.0, Some(0.05), 210.0 + 810.0), (198.0, Some(0.01), 202.0 + 802.0)]);
         let ninety_five = cap.quantiles[2];
         assert_eq!((ninety_five.low, ninety_five.high), (184.0, 198.0), "190 ± 1.96 × √(200 × 0.95 × 0.05)");
         let distribution = cap.distribution;

@@ -7,9 +7,11 @@ mod reading;
 
 pub use reading::{Order, Progress, Reading, Recorded, Unread, Worker, bytes_on_disk, each_run};
 
+use crate::caps::{Amount, Room, Used, cap};
 use crate::labels::Labels;
 use crate::rules::Contender;
-use crate::trace::{Broken, Detail, Run, Step};
+use crate::trace::{Broken, Detail, Kind, Run, Step};
+use runguard_core::detect::stall::Ladder;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -147,6 +149,11 @@ impl Tally {
     /// Of the steps of failed runs, those that would not have been made.
     pub fn saved(&self) -> Share {
         share_of_steps(self.saved_steps, self.failed_steps, self.failed, self.squares)
+    }
+
+    /// Of the tokens of failed runs, those that would not have been spent. A few long runs make most of them.
+    pub fn saved_tokens_share(&self) -> Option<f64> {
+        ratio(self.saved_tokens, self.failed_tokens)
     }
 
     /// Of the steps of successful runs, those that would not have been made.
@@ -329,6 +336,55 @@ impl Report {
     }
 }
 
+/// How many calls the successful runs of each kind made: what a run of that kind may be held against.
+#[derive(Debug, Default)]
+pub struct Lengths(BTreeMap<(String, String), Vec<(usize, u64)>>);
+
+/// The share of the successful runs of a kind that are no longer than what is called long.
+const USUAL: f64 = 0.95;
+
+impl Worker for Lengths {
+    fn run(&mut self, run: Run, _: Order) {
+        if run.success == Some(true) {
+            let calls = run.steps.iter().filter(|step| step.kind == Kind::Call).count() as u64;
+            self.0.entry((run.source, run.model)).or_default().push((fold_of(&run.task), calls));
+        }
+    }
+}
+
+impl Lengths {
+    pub fn of(files: &[PathBuf], threads: usize) -> Self {
+        let labels = Labels::default();
+        let recorded = Recorded::of(files, &labels);
+        let reading = Reading { recorded, detail: Detail::Fingerprints, threads, progress: &Progress::default() };
+        let mut all = Self::default();
+        for worker in each_run(&reading, Self::default).0 {
+            for (kind, lengths) in worker.0 {
+                all.0.entry(kind).or_default().extend(lengths);
+            }
+        }
+        all
+    }
+
+    /// The calls after which a run is a long one of its kind, by runs of other tasks; `None` where too few are known.
+    pub fn long(&self, run: &Run) -> Option<u32> {
+        let fold = fold_of(&run.task);
+        let lengths = self.0.get(&(run.source.clone(), run.model.clone()))?;
+        let used = |(_, calls): &(usize, u64)| Used { success: Some(true), amount: *calls as f64 };
+        let others: Vec<Used> = lengths.iter().filter(|(other, _)| *other != fold).map(used).collect();
+        let room = Room { percentile: USUAL, factor: 1.0 };
+        cap(Amount::Steps, &others, room)?.cap.map(|calls| calls as u32)
+    }
+
+    /// RunGuard whose rule for long runs knows how long runs of a kind are, measured on tasks it was not told of.
+    pub fn contender(self, name: &str) -> Contender {
+        Contender::runguard_by_kind(name, move |run, settings| match self.long(run) {
+            Some(calls) if calls >= 8 => settings.long_run(Ladder { steer: calls - calls / 8, block: 0, stop: calls + 1 }),
+            Some(_) | None => settings,
+        })
+    }
+}
+
 /// Runs every contender over every run of the files, on so many threads.
 pub fn evaluate(files: &[PathBuf], contenders: &[Contender], threads: usize) -> Report {
     struct Adds<'a> {
@@ -403,6 +459,17 @@ mod tests {
         assert!((saved.low - (0.3 - Z * 0.173_205).max(0.0)).abs() < 1e-4, "{saved:?}");
         assert!((saved.high - (0.3 + Z * 0.173_205)).abs() < 1e-4, "{saved:?}");
         assert_eq!(tally.precision().value, Some(1.0));
+    }
+
+    #[test]
+    fn a_run_is_held_against_the_lengths_of_other_tasks() {
+        let lengths =
+            Lengths([(("s".to_owned(), "m".to_owned()), (1..=200).map(|calls| (calls as usize % FOLDS, calls)).collect())].into());
+        let of = |model: &str| Run { model: model.into(), ..story(None, 1) };
+        let fold = fold_of(&of("m").task);
+        let mut others: Vec<u64> = (1..=200).filter(|calls| *calls as usize % FOLDS != fold).collect();
+        others.truncate(152);
+        assert_eq!((lengths.long(&of("m")).map(u64::from), lengths.long(&of("another"))), (others.last().copied(), None));
     }
 
     #[test]

@@ -60,6 +60,8 @@ impl Part {
             StallRule::Unmoved => settings.unmoved.stop,
             StallRule::PutBack => settings.put_back.stop,
             StallRule::SameResult => settings.same_result.stop,
+            StallRule::Failing => settings.failing.stop,
+            StallRule::LongRun => settings.long_run.stop,
             StallRule::Novelty if settings.novelty_window > 0 && settings.novelty_rung == Rung::Stop => {
                 return Self::Novelty { window: settings.novelty_window, max_new: settings.novelty_max_new };
             }
@@ -77,6 +79,8 @@ impl Part {
             StallRule::Unmoved => &mut settings.unmoved,
             StallRule::PutBack => &mut settings.put_back,
             StallRule::SameResult => &mut settings.same_result,
+            StallRule::Failing => &mut settings.failing,
+            StallRule::LongRun => &mut settings.long_run,
             StallRule::Novelty => {
                 let (window, max_new) = if let Self::Novelty { window, max_new } = self { (window, max_new) } else { (0, 0) };
                 (settings.novelty_window, settings.novelty_max_new, settings.novelty_rung) = (window, max_new, Rung::Stop);
@@ -115,7 +119,9 @@ impl Grid {
                 StallRule::Identical | StallRule::SameError => stops(&[3, 4, 5, 6, 8]),
                 StallRule::Cycle | StallRule::Messages => stops(&[3, 4, 5]),
                 // As they are, unless other values are asked for: what they look for is rare, and every axis multiplies the others.
-                StallRule::Unmoved | StallRule::PutBack | StallRule::SameResult => return vec![Part::of(&base, rule)],
+                StallRule::Unmoved | StallRule::PutBack | StallRule::SameResult | StallRule::Failing | StallRule::LongRun => {
+                    return vec![Part::of(&base, rule)];
+                }
                 StallRule::Novelty => [(5, 1), (6, 1), (8, 1), (10, 2)].map(|(window, max_new)| Part::Novelty { window, max_new }).to_vec(),
             };
             parts.extend([Part::Off, Part::of(&base, rule)]);
@@ -209,17 +215,12 @@ impl Grid {
         (changed, std::cmp::Reverse(parts.iter().map(|part| u64::from(part.patience())).sum()))
     }
 
-    /// Whether a value can end a run; those without a threshold for it may, of long runs.
-    fn ends_runs(&self, rule: StallRule, part: Part) -> bool {
-        part != Part::Off || (self.base.long_run > 0 && matches!(rule, StallRule::Unmoved | StallRule::PutBack))
-    }
-
     /// In which of [`Self::probes`] each part of a candidate is found; one that is off is in none.
     pub fn probes_of(&self, candidate: Candidate) -> [Option<usize>; TUNED] {
         let mut found = [None; TUNED];
         let mut first = 0;
-        for (((found, axis), chosen), rule) in found.iter_mut().zip(&self.axes).zip(candidate).zip(RULES) {
-            let is_on = |part: &Part| self.ends_runs(rule, *part);
+        for ((found, axis), chosen) in found.iter_mut().zip(&self.axes).zip(candidate) {
+            let is_on = |part: &Part| *part != Part::Off;
             let before = axis[..usize::from(chosen)].iter().filter(|part| is_on(part)).count();
             *found = is_on(&axis[usize::from(chosen)]).then_some(first + before);
             first += axis.iter().filter(|part| is_on(part)).count();
@@ -231,7 +232,7 @@ impl Grid {
     pub fn probes(&self) -> Result<Vec<StallSettings>, InvalidSetting> {
         let mut probes = Vec::new();
         for (rule, axis) in RULES.into_iter().zip(&self.axes) {
-            for part in axis.iter().filter(|part| self.ends_runs(rule, **part)) {
+            for part in axis.iter().filter(|part| **part != Part::Off) {
                 // The rule's own nudges stay: which round of calls is looked at depends on the lowest of its thresholds.
                 let mut settings = self.base.clone();
                 part.apply(rule, &mut settings);
@@ -256,7 +257,7 @@ fn tidy(mut parts: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-fn silence(rule: StallRule, settings: &mut StallSettings) {
+pub(crate) fn silence(rule: StallRule, settings: &mut StallSettings) {
     const NEVER: Ladder = Ladder { steer: 0, block: 0, stop: 0 };
     match rule {
         StallRule::Identical => settings.identical = NEVER,
@@ -267,6 +268,8 @@ fn silence(rule: StallRule, settings: &mut StallSettings) {
         StallRule::Unmoved => settings.unmoved = NEVER,
         StallRule::PutBack => settings.put_back = NEVER,
         StallRule::SameResult => settings.same_result = NEVER,
+        StallRule::Failing => settings.failing = NEVER,
+        StallRule::LongRun => settings.long_run = NEVER,
     }
 }
 

@@ -7,6 +7,7 @@
 mod others;
 
 pub use self::others::Other;
+use crate::front::silence;
 use crate::trace::{Kind, Run, Step};
 use runguard_core::budget::{Budget, Cost, Limits};
 use runguard_core::detect::stall::{self, Preset, Rung, StallRule, StallSettings, StallState, Verdict};
@@ -55,6 +56,23 @@ impl Contender {
             let settings = settings[preset as usize].clone();
             Box::new(RunGuard { settings, state: StallState::default(), person_replies: person_replies(preset) })
         }))
+    }
+
+    /// RunGuard with the preset that fits a run's source, changed by what is known of its kind beforehand.
+    pub fn runguard_by_kind(name: &str, change: impl Fn(&Run, StallSettings) -> StallSettings + Send + Sync + 'static) -> Self {
+        Self::new(name, move |run| {
+            let preset = Presets::default().of(&run.source);
+            let settings = Arc::new(change(run, preset.settings()));
+            Box::new(RunGuard { settings, state: StallState::default(), person_replies: person_replies(preset) })
+        })
+    }
+
+    /// One rule of RunGuard's with all others off, so that its own price is seen.
+    pub fn alone(rule: StallRule) -> Result<Self, InvalidSetting> {
+        Self::runguard(rule.code(), |mut settings| {
+            StallRule::ALL.into_iter().filter(|other| *other != rule).for_each(|other| silence(other, &mut settings));
+            settings
+        })
     }
 
     /// The step after which the run is stopped, from 0.
@@ -209,7 +227,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Stall(StallRule::Identical),
         Self::Stall(StallRule::Cycle),
         Self::Stall(StallRule::Novelty),
@@ -218,6 +236,8 @@ impl Cause {
         Self::Stall(StallRule::Unmoved),
         Self::Stall(StallRule::PutBack),
         Self::Stall(StallRule::SameResult),
+        Self::Stall(StallRule::Failing),
+        Self::Stall(StallRule::LongRun),
         Self::Cycle,
         Self::Ceiling,
         Self::Budget(Ender::Steps),
@@ -236,6 +256,8 @@ impl Cause {
             Self::Stall(StallRule::Unmoved) => "stall.unmoved",
             Self::Stall(StallRule::PutBack) => "stall.put_back",
             Self::Stall(StallRule::SameResult) => "stall.same_result",
+            Self::Stall(StallRule::Failing) => "stall.failing",
+            Self::Stall(StallRule::LongRun) => "stall.long_run",
             Self::Cycle => "loop.cycle",
             Self::Ceiling => "loop.ceiling",
             Self::Budget(ender) => ender.code(),
@@ -253,6 +275,8 @@ impl Cause {
             Self::Stall(StallRule::Unmoved) => "the same check gave the same again and again, whatever was changed in between",
             Self::Stall(StallRule::PutBack) => "a file was put back to what it had been again and again",
             Self::Stall(StallRule::SameResult) => "calls that look at different things gave the same again and again",
+            Self::Stall(StallRule::Failing) => "call after call failed",
+            Self::Stall(StallRule::LongRun) => "the run got longer than others of its kind, and a check failed again after a change",
             Self::Cycle => "the loop detector saw the same calls in the same order as often as it allows, whatever they gave",
             Self::Ceiling => "the loop detector counted more calls than one conversation may make",
             Self::Budget(Ender::Steps) => "the limit of steps was passed",
@@ -267,9 +291,9 @@ impl Cause {
     pub const fn index(self) -> usize {
         match self {
             Self::Stall(rule) => rule as usize,
-            Self::Cycle => 8,
-            Self::Ceiling => 9,
-            Self::Budget(ender) => ender as usize + 8,
+            Self::Cycle => StallRule::ALL.len(),
+            Self::Ceiling => StallRule::ALL.len() + 1,
+            Self::Budget(ender) => ender as usize + StallRule::ALL.len(),
         }
     }
 }

@@ -11,7 +11,7 @@ use runguard_core::run::{Failure, Gave, Stalls};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 
-const LADDERS: [&str; 7] = ["identical", "cycle", "same_error", "messages", "unmoved", "put_back", "same_result"];
+const LADDERS: [&str; 9] = ["identical", "cycle", "same_error", "messages", "unmoved", "put_back", "same_result", "failing", "long_run"];
 
 /// What the detector makes of a step.
 #[pyclass(frozen, get_all, module = "runguard._core")]

@@ -6,7 +6,7 @@ import { InvalidInputError } from './errors.js'
 import { RemoteStallDetector } from './remote.js'
 
 export type Rung = 'go_on' | 'observe' | 'steer' | 'block' | 'stop'
-export type StallRule = 'identical' | 'cycle' | 'novelty' | 'same_error' | 'messages' | 'unmoved' | 'put_back' | 'same_result'
+export type StallRule = 'identical' | 'cycle' | 'novelty' | 'same_error' | 'messages' | 'unmoved' | 'put_back' | 'same_result' | 'failing' | 'long_run'
 export type StallPreset = 'chatbot' | 'coding' | 'browser' | 'research'
 
 /** When a count climbs which rung; 0 is never. Rungs left out stay as the preset has them. */
@@ -40,8 +40,10 @@ export interface StallSettings {
   putBack?: Ladder | undefined
   /** Calls in a row that look at different things and give the same. */
   sameResult?: Ladder | undefined
-  /** A run of more calls is a long one: what `unmoved` or `putBack` told the model of ends it when it comes again. 0 is never. */
-  longRun?: number | undefined
+  /** Calls in a row that fail, whatever they say. */
+  failing?: Ladder | undefined
+  /** Calls of a run in which a check failed again after a change. */
+  longRun?: Ladder | undefined
   /** Tools that wait for something. */
   polling?: readonly string[] | undefined
   /** Tools that change the world: after a success, trying again is a new experiment. */

@@ -110,8 +110,8 @@ const TOOL: usize = 22;
 fn lines(explained: &Explained, fold: Fold) -> Vec<String> {
     let mut lines = vec![about(explained)];
     let heading = format!(
-        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5} {:>5} {:>5} {:>5}",
-        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said", "check", "back", "same"
+        "{:>5}   {:TOOL$} {:8}  {:8}  {:5} {:>5} {:>7} {:>7} {:>6} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}",
+        "step", "tool", "call", "result", "new?", "row", "round", "news", "error", "said", "check", "back", "same", "fails", "long"
     );
     lines.push(heading.dimmed().to_string());
     for stretch in explained.stretches() {
@@ -207,7 +207,7 @@ fn row(step: &ExplainedStep, explained: &Explained) -> String {
         News::NotCounted => "–",
     };
     format!(
-        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5} {:>5} {:>5} {:>5}",
+        "{:>5}   {tool:TOOL$} {:8}  {:8}  {seen:5} {:>5} {cycle:>7} {news:>7} {:>6} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}",
         step.number,
         step.args.to_string(),
         step.result.map_or_else(|| "?".to_owned(), |result| result.to_string()),
@@ -217,5 +217,7 @@ fn row(step: &ExplainedStep, explained: &Explained) -> String {
         reached(counters.unmoved, settings.unmoved.stop),
         reached(counters.put_back, settings.put_back.stop),
         reached(counters.same_result, settings.same_result.stop),
+        reached(counters.failing, settings.failing.stop),
+        reached(counters.long_run, settings.long_run.stop),
     )
 }

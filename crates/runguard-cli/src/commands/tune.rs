@@ -11,7 +11,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, Table};
 use owo_colors::OwoColorize;
 use plot::Plot;
 use runguard_core::detect::stall::StallRule;
-use runguard_replay::caps::Room;
+use runguard_replay::caps::{Amount, Room};
 use runguard_replay::evaluate::{Recorded, Share};
 use runguard_replay::front::{Part, RULES, TUNED};
 use runguard_replay::html;
@@ -130,7 +130,9 @@ fn a_grid(text: &str) -> Result<(StallRule, Vec<Part>), String> {
             | StallRule::Messages
             | StallRule::Unmoved
             | StallRule::PutBack
-            | StallRule::SameResult => value.parse().ok().map(Part::Stop),
+            | StallRule::SameResult
+            | StallRule::Failing
+            | StallRule::LongRun => value.parse().ok().map(Part::Stop),
         }
     };
     let parts = values
@@ -312,8 +314,10 @@ fn named_chosen(summary: &Summary) -> &'static str {
 }
 
 fn print_front(summary: &Summary) -> Result<(), Failure> {
-    let mut table: Table =
-        output::table(&["", "identical", "cycle", "novelty", "same error", "messages", "good runs stopped", "failed stopped", "saved"]);
+    let mut headings = vec![""];
+    headings.extend(RULES.map(StallRule::code));
+    headings.extend(["good runs stopped", "failed stopped", "saved"]);
+    let mut table: Table = output::table(&headings);
     let mut add = |name: &str, parts: [Part; TUNED], measured: &Measured, attribute: Attribute| {
         let mut cells = vec![Cell::new(name)];
         cells.extend(parts.iter().map(right));
@@ -433,6 +437,17 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
             right(interval(cap.failed_over)),
             right(number(cap.failed_beyond)),
         ]);
+        for tighter in &cap.tighter {
+            let mut row = vec![Cell::new(""); 6];
+            row.extend([
+                right(number(tighter.cap)),
+                Cell::new(format!("p{}", number(100.0 * tighter.percentile))),
+                right(interval(tighter.successful_over)),
+                right(interval(tighter.failed_over)),
+                right(number(tighter.failed_beyond)),
+            ]);
+            table.add_row(row);
+        }
     }
     let of = if summary.caps.iter().all(|cap| cap.of_successful) {
         "successful runs"
@@ -440,7 +455,15 @@ fn print_caps(summary: &Summary) -> Result<(), Failure> {
         "all runs, as of none it is known whether it succeeded"
     };
     output::line(&format!("\nCaps from what {of} used:"))?;
-    output::show(table)
+    output::show(table)?;
+    let steps = summary.caps.iter().find(|cap| cap.amount == Amount::Steps);
+    if let Some(usual) = steps.and_then(|cap| cap.tighter.first()) {
+        let calls = number(usual.cap);
+        output::line(&format!(
+            "Runs of more than {calls} steps are long ones here: --grid long_run={calls} measures what it costs and saves to end those in which a check failed again after a change."
+        ))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -122,6 +122,12 @@ impl Verdict {
             StallRule::SameResult => format!(
                 "{count} calls of {tool} in a row with different arguments gave the same. More of them will give it too: use what you have, or look elsewhere."
             ),
+            StallRule::Failing => format!(
+                "Your latest {count} calls all failed. Stop trying variations: find out what is wrong with what they have in common, or report it and finish."
+            ),
+            StallRule::LongRun => format!(
+                "You have made {count} calls, more than such a task usually takes, and what you check still fails. Finish what works, or report what you found and what is missing."
+            ),
         }
     }
 }
@@ -139,6 +145,10 @@ impl fmt::Display for Verdict {
             StallRule::Unmoved => write!(f, "the same check gave the same {count} times although something was changed in between"),
             StallRule::PutBack => write!(f, "a file was put back to what it had been {count} times"),
             StallRule::SameResult => write!(f, "{count} calls in a row that look at something else gave the same"),
+            StallRule::Failing => write!(f, "{count} calls in a row failed"),
+            StallRule::LongRun => {
+                write!(f, "it has made {count} calls, more than others of its kind, and a check failed again after a change")
+            }
         }
     }
 }
@@ -170,6 +180,10 @@ pub struct Counters {
     pub put_back: u32,
     /// Looks in a row that gave the same for other arguments.
     pub same_result: u32,
+    /// Calls in a row that failed.
+    pub failing: u32,
+    /// Pairs of a run in which a check failed again after a change; 0 as long as none did.
+    pub long_run: u32,
 }
 
 /// Watches one run.
@@ -314,7 +328,7 @@ impl StallState {
         if let Some(result) = known {
             state.seen.remember_result(call, result);
         }
-        let mutates = settings.mutating.iter().any(|tool| tool == step.tool);
+        let mutates = step.deed.changes() || settings.mutating.iter().any(|tool| tool == step.tool);
         // A change is compared with every earlier one: making the same one again is part of the circle.
         let pair = mix(mix(call, result), if mutates { 0 } else { state.experiment });
         let news = state.seen.is_news(pair);
@@ -365,13 +379,19 @@ impl StallState {
                 state.experiment = mix(state.experiment, pair);
             }
         }
+        let mut failed_again = false;
         if let Some(gave) = known {
-            state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
+            failed_again = state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
         }
+        let calls = state.long_run();
+        let rung = settings.long_run.rung(calls);
+        // It stays long: the model is told of it when it gets so and when a check fails once more, not at every call.
+        let is_moment = rung != Rung::Steer || calls == settings.long_run.steer || failed_again;
+        verdict.climb(if is_moment { rung } else { Rung::GoOn }, StallRule::LongRun, calls);
         settings.limited(verdict)
     }
 
-    /// What a call gave across changes, and what it did to files.
+    /// What a call gave across changes, and what it did to files. Whether it is a check that failed again after a change.
     fn remember(
         &mut self,
         settings: &StallSettings,
@@ -380,26 +400,38 @@ impl StallState {
         mutates: bool,
         is_beside: bool,
         verdict: &mut Verdict,
-    ) {
+    ) -> bool {
         let memory = &mut self.seen.memory;
         let failed = step.error.is_some();
+        let failing = memory.ended(failed, is_beside);
+        verdict.climb(settings.failing.rung(failing), StallRule::Failing, failing);
         if step.deed.changes() || (mutates && step.deed == Deed::Unknown) {
             if !failed {
                 let times = memory.changed(step.deed);
-                verdict.climb(settings.rung_of_weak(settings.put_back, times, self.pairs), StallRule::PutBack, times);
+                verdict.climb(settings.put_back.rung(times), StallRule::PutBack, times);
             }
-            return;
+            return false;
         }
         // A check that fails has not moved, whatever it says.
         let times = memory.tried(call, if failed { FAILED } else { gave });
+        let failed_again = failed && times > 1;
+        if failed_again {
+            memory.failed_again();
+        }
         // Whoever looks at something that nobody changed sees the same; only a check is meant to give something else.
         if failed || step.deed == Deed::Runs {
-            verdict.climb(settings.rung_of_weak(settings.unmoved, times, self.pairs), StallRule::Unmoved, times);
+            verdict.climb(settings.unmoved.rung(times), StallRule::Unmoved, times);
         }
         if step.deed == Deed::Looks && !failed && !is_beside {
             let times = memory.looked(xxh3_64(step.tool.as_bytes()), call, gave);
             verdict.climb(settings.same_result.rung(times), StallRule::SameResult, times);
         }
+        failed_again
+    }
+
+    /// Pairs of the run, once a check failed again after a change.
+    const fn long_run(&self) -> u32 {
+        if self.seen.memory.has_failed_again() { self.pairs } else { 0 }
     }
 
     /// New pairs in the window as it was so many pairs ago.
@@ -450,6 +482,8 @@ impl StallState {
             unmoved: self.seen.memory.unmoved(),
             put_back: self.seen.memory.put_back(),
             same_result: self.seen.memory.same_result(),
+            failing: self.seen.memory.failing(),
+            long_run: self.long_run(),
         }
     }
 

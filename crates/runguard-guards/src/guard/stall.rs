@@ -78,6 +78,8 @@ pub static ROUTE: Route = Route {
         Reason::StalledUnmoved,
         Reason::StalledPutBack,
         Reason::StalledSameResult,
+        Reason::StalledFailing,
+        Reason::StalledLongRun,
     ],
     read: |input| Box::new(Request::read(input)),
 };
@@ -112,9 +114,10 @@ impl GuardSettings for Settings {
             key: "same_result",
             about: "Calls in a row that look at different things and give the same: how many steer, block, stop.",
         },
+        Setting { key: "failing", about: "Calls in a row that fail, whatever they say: how many steer, block, stop." },
         Setting {
             key: "long_run",
-            about: "A run of more calls is a long one: what unmoved or put_back told the model of ends it when it comes again; 0: never.",
+            about: "Calls of a run in which a check failed again after a change: how many steer, block, stop. What is long depends on the kind of run: `runguard tune` says it.",
         },
         Setting { key: "polling", about: "Tools that wait for something; their repeats do not count." },
         Setting { key: "mutating", about: "Tools that change the world; after a success, trying again is a new experiment." },

@@ -33,7 +33,7 @@ pub fn explain_page(explained: &Explained) -> String {
     page("RunGuard: one run explained", &about(explained), &body)
 }
 
-const HOW_TO_READ: &str = "<p>The unit is a call with its result. <b>New</b>: this call has not given this result before. <b>Row</b>: the same call with the same result, in a row. <b>Round</b>: calls in a round, and how often it was made. <b>News</b>: new ones among the latest. <b>Error</b>: the same error in a row. <b>Said</b>: the same message in a row. <b>Check</b>: the same call with the same outcome, each time after a change. <b>Back</b>: how often the file that was changed last was put back to what it had been. <b>Same</b>: looks in a row that gave the same for other arguments. A threshold in the settings turns a count into a nudge (<i>steer</i>), a refused call (<i>block</i>) or the end of the run (<i>stop</i>).</p>";
+const HOW_TO_READ: &str = "<p>The unit is a call with its result. <b>New</b>: this call has not given this result before. <b>Row</b>: the same call with the same result, in a row. <b>Round</b>: calls in a round, and how often it was made. <b>News</b>: new ones among the latest. <b>Error</b>: the same error in a row. <b>Said</b>: the same message in a row. <b>Check</b>: the same call with the same outcome, each time after a change. <b>Back</b>: how often the file that was changed last was put back to what it had been. <b>Same</b>: looks in a row that gave the same for other arguments. <b>Fails</b>: failed calls in a row. <b>Long</b>: calls of the run, once a check failed again after a change. A threshold in the settings turns a count into a nudge (<i>steer</i>), a refused call (<i>block</i>) or the end of the run (<i>stop</i>).</p>";
 
 /// Who ran what, and how it ended.
 pub(super) fn about(explained: &Explained) -> String {
@@ -113,6 +113,8 @@ fn row(step: &ExplainedStep, explained: &Explained) -> Row {
             reached(counters.unmoved, settings.unmoved.stop),
             reached(counters.put_back, settings.put_back.stop),
             reached(counters.same_result, settings.same_result.stop),
+            reached(counters.failing, settings.failing.stop),
+            reached(counters.long_run, settings.long_run.stop),
             why,
         ],
     }
@@ -124,7 +126,7 @@ fn texts(step: &ExplainedStep) -> String {
         return String::new();
     }
     let [args, result] = [&step.args_text, &step.result_text].map(|text| format!("<span>{}</span>", said(text)));
-    format!("<tr><td></td><td class=\"texts said\" colspan=\"12\"><div>{args}{result}</div></td></tr>")
+    format!("<tr><td></td><td class=\"texts said\" colspan=\"14\"><div>{args}{result}</div></td></tr>")
 }
 
 fn news(news: News) -> &'static str {
@@ -139,8 +141,23 @@ fn result_of(step: &ExplainedStep) -> String {
     step.result.map_or_else(|| "not told".to_owned(), |result| result.to_string())
 }
 
-const HEADINGS: [&str; 13] =
-    ["#Step", "Call", "Result", "New?", "#Row", "#Round", "#News", "#Error", "#Said", "#Check", "#Back", "#Same", "What fired, and why"];
+const HEADINGS: [&str; 15] = [
+    "#Step",
+    "Call",
+    "Result",
+    "New?",
+    "#Row",
+    "#Round",
+    "#News",
+    "#Error",
+    "#Said",
+    "#Check",
+    "#Back",
+    "#Same",
+    "#Fails",
+    "#Long",
+    "What fired, and why",
+];
 
 /// The steps, at most so many, as a table; stretches without an event are folded.
 pub(super) fn timeline(explained: &Explained, most: usize) -> String {
@@ -178,7 +195,7 @@ pub(super) fn timeline(explained: &Explained, most: usize) -> String {
             Some(summary) => {
                 let _ = write!(
                     out,
-                    "<tr><td></td><td colspan=\"12\"><details><summary>{summary}</summary><ol start=\"{}\">",
+                    "<tr><td></td><td colspan=\"14\"><details><summary>{summary}</summary><ol start=\"{}\">",
                     steps.first().map_or(1, |step| step.number)
                 );
                 for step in shown {
@@ -195,7 +212,7 @@ pub(super) fn timeline(explained: &Explained, most: usize) -> String {
             }
         }
         if shown.len() < steps.len() {
-            let _ = write!(out, "<tr><td></td><td colspan=\"12\" class=\"soft\">The run goes on; `--json` has all of it.</td></tr>");
+            let _ = write!(out, "<tr><td></td><td colspan=\"14\" class=\"soft\">The run goes on; `--json` has all of it.</td></tr>");
             break;
         }
     }
@@ -213,5 +230,7 @@ pub(super) fn rule_name(rule: StallRule) -> &'static str {
         StallRule::Unmoved => "the same check with the same outcome, across changes",
         StallRule::PutBack => "a file put back to what it had been",
         StallRule::SameResult => "other arguments, the same result",
+        StallRule::Failing => "failed calls in a row",
+        StallRule::LongRun => "calls of a run whose check failed again after a change",
     }
 }

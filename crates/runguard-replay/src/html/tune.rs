@@ -187,12 +187,13 @@ fn front(summary: &Summary) -> String {
     } else {
         "The front, the cheapest first. In brackets: 95 % confidence.".to_owned()
     };
-    out.push_str(&table(&caption, &HEADINGS, &rows));
+    let rules = RULES.map(|rule| format!("#{}", rule.code().replace('_', " ")));
+    let mut headings = vec![""];
+    headings.extend(rules.iter().map(String::as_str));
+    headings.extend(["#good runs stopped", "#share", "#failed runs stopped", "#saved"]);
+    out.push_str(&table(&caption, &headings, &rows));
     out
 }
-
-const HEADINGS: [&str; 10] =
-    ["", "#identical", "#rounds", "#news", "#same error", "#messages", "#good runs stopped", "#share", "#failed runs stopped", "#saved"];
 
 fn front_row(name: &str, parts: [Part; TUNED], measured: &Measured, class: &'static str) -> Row {
     let mut cells = vec![name.to_owned()];

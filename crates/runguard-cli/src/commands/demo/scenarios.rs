@@ -322,9 +322,10 @@ pub(super) static SCENARIOS: &[Scenario] = &[
             Reason::StalledUnmoved,
             Reason::StalledPutBack,
             Reason::StalledSameResult,
+            Reason::StalledFailing,
         ],
         weight: 3,
-        variants: 8,
+        variants: 9,
         write: agent_stall,
     },
     Scenario {
@@ -593,9 +594,8 @@ fn agent_loop(talk: &mut Talk<'_>, variant: u32) {
 fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
     // Irregular, so that it is no circle, and yet nothing in it is new.
     const WANDERING: [u64; 8] = [0, 1, 2, 0, 2, 1, 2, 0];
-    // A check that does not move ends a run only when it is a long one.
-    const LONG_RUN: u64 = 60;
-    for turn in 0..if variant == 5 { LONG_RUN } else { RECURSION_LIMIT as u64 } {
+    const MISTAKES: [&str; 5] = ["no such table", "connection refused", "syntax error", "permission denied", "statement timeout"];
+    for turn in 0..RECURSION_LIMIT as u64 {
         let body = match variant {
             0 => json!({"tool": "read_page", "args": {"url": "/status"}, "result": "maintenance"}),
             1 => json!({"tool": if turn % 2 == 0 { "list_tickets" } else { "read_ticket" }, "args": {"id": 3}, "result": "unchanged"}),
@@ -613,11 +613,12 @@ fn agent_stall(talk: &mut Talk<'_>, variant: u32) {
                 let (old, new) = if turn % 2 == 0 { ("retries = 3", "retries = 5") } else { ("retries = 5", "retries = 3") };
                 json!({"tool": "edit_file", "args": {"path": "settings.py", "old_str": old, "new_str": new}, "result": "ok"})
             }
-            _ => json!({"tool": "fetch_page", "args": {"url": format!("/reports/{turn}")}, "result": "Access denied"}),
+            7 => json!({"tool": "fetch_page", "args": {"url": format!("/reports/{turn}")}, "result": "Access denied"}),
+            _ => json!({"tool": "run_query", "args": {"attempt": turn}, "error": MISTAKES[turn as usize % MISTAKES.len()]}),
         };
         talk.decide_and_ask("/guard/stall", body, 0);
     }
-    talk.stops_after([3, 5, 8, 4, 2, 51, 4, 11][variant as usize]);
+    talk.stops_after([3, 5, 8, 4, 2, 23, 4, 7, 8][variant as usize]);
 }
 
 fn agent_run(talk: &mut Talk<'_>, _variant: u32) {

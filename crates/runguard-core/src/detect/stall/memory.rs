@@ -19,6 +19,10 @@ pub(super) struct Memory {
     checks: Vec<Check>,
     /// What the latest looks gave, when they gave the same.
     same: Same,
+    /// Calls in a row that failed.
+    failing: u32,
+    /// Whether a check ever failed again after a change.
+    failed_again: bool,
 }
 
 /// A call, and how often it gave the same although something was changed in between.
@@ -50,7 +54,25 @@ impl Memory {
     pub(super) fn clear(&mut self) {
         self.files.clear();
         self.checks.clear();
-        (self.changes, self.same) = (0, Same::default());
+        *self = Self { files: std::mem::take(&mut self.files), checks: std::mem::take(&mut self.checks), ..Self::default() };
+    }
+
+    /// Takes how a call ended, and says how many in a row have failed; 0 when it did not. Those beside each other are one attempt.
+    pub(super) fn ended(&mut self, failed: bool, is_beside: bool) -> u32 {
+        self.failing = if failed { self.failing.saturating_add(u32::from(!is_beside || self.failing == 0)) } else { 0 };
+        self.failing
+    }
+
+    pub(super) const fn failing(&self) -> u32 {
+        self.failing
+    }
+
+    pub(super) const fn failed_again(&mut self) {
+        self.failed_again = true;
+    }
+
+    pub(super) const fn has_failed_again(&self) -> bool {
+        self.failed_again
     }
 
     /// How often a call gave the same again, each time after a change; 1 the first time. Only what this call adds counts: 0
@@ -145,9 +167,10 @@ impl Memory {
         if self.is_new() {
             return Vec::new();
         }
-        let counts = u64::from(self.changes) << 32 | (self.files.len() as u64) << 8 | self.checks.len() as u64;
+        let counts =
+            u64::from(self.changes) << 32 | u64::from(self.failed_again) << 16 | (self.files.len() as u64) << 8 | self.checks.len() as u64;
         let Same { tool, gave, call, times } = self.same;
-        let mut words = vec![counts, tool, gave, call, u64::from(times)];
+        let mut words = vec![counts, tool, gave, call, u64::from(self.failing) << 32 | u64::from(times)];
         words.extend(self.files.iter().flat_map(|(file, state)| [*file, *state]));
         words
             .extend(self.checks.iter().flat_map(|check| [check.call, check.gave, u64::from(check.times) << 32 | u64::from(check.changes)]));
@@ -170,6 +193,8 @@ impl Memory {
                 .map(|check| Check { call: check[0], gave: check[1], times: (check[2] >> 32) as u32, changes: check[2] as u32 })
                 .collect(),
             same: Same { tool: *tool, gave: *gave, call: *call, times: *times as u32 },
+            failing: (times >> 32) as u32,
+            failed_again: counts >> 16 & 1 == 1,
         })
     }
 }
@@ -221,6 +246,13 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_fail_are_counted_until_one_succeeds_and_those_of_one_round_once() {
+        let mut memory = Memory::default();
+        let calls = [(true, false), (true, true), (true, false), (false, false), (true, true), (true, false)];
+        assert_eq!(calls.map(|(failed, is_beside)| memory.ended(failed, is_beside)), [1, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
     fn what_is_packed_comes_back() {
         let mut memory = Memory::default();
         assert_eq!((memory.pack(), Memory::unpack(&[])), (Vec::new(), Some(Memory::default())));
@@ -228,7 +260,9 @@ mod tests {
             memory.changed(Deed::Writes { file: number % 3, leaves: number });
             memory.tried(number, 1);
             memory.looked(1, number, 1);
+            memory.ended(true, false);
         }
+        memory.failed_again();
         let words = memory.pack();
         assert!(words.len() < 256, "{}", words.len());
         assert_eq!(Memory::unpack(&words), Some(memory));

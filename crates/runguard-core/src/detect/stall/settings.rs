@@ -62,12 +62,26 @@ pub enum StallRule {
     PutBack,
     /// Looks at other things that give the same.
     SameResult,
+    /// Nothing succeeds any more.
+    Failing,
+    /// A run that is longer than others of its kind, in which a check failed again after a change.
+    LongRun,
 }
 
 impl StallRule {
     /// All of them, in the order they are asked.
-    pub const ALL: [Self; 8] =
-        [Self::Identical, Self::Cycle, Self::Novelty, Self::SameError, Self::Messages, Self::Unmoved, Self::PutBack, Self::SameResult];
+    pub const ALL: [Self; 10] = [
+        Self::Identical,
+        Self::Cycle,
+        Self::Novelty,
+        Self::SameError,
+        Self::Messages,
+        Self::Unmoved,
+        Self::PutBack,
+        Self::SameResult,
+        Self::Failing,
+        Self::LongRun,
+    ];
 
     /// Its name on the wire.
     pub const fn code(self) -> &'static str {
@@ -80,6 +94,8 @@ impl StallRule {
             Self::Unmoved => "unmoved",
             Self::PutBack => "put_back",
             Self::SameResult => "same_result",
+            Self::Failing => "failing",
+            Self::LongRun => "long_run",
         }
     }
 
@@ -99,6 +115,8 @@ impl StallRule {
             Self::Unmoved => Reason::StalledUnmoved,
             Self::PutBack => Reason::StalledPutBack,
             Self::SameResult => Reason::StalledSameResult,
+            Self::Failing => Reason::StalledFailing,
+            Self::LongRun => Reason::StalledLongRun,
         }
     }
 }
@@ -163,9 +181,11 @@ pub struct StallSettings {
     pub put_back: Ladder,
     /// Calls in a row that look at other things and give the same.
     pub same_result: Ladder,
-    /// A run of more calls than this is a long one of its kind. Of such a run what `unmoved` or `put_back` has told the model of is
-    /// enough to end it when it happens once more; 0: never.
-    pub long_run: u32,
+    /// Calls in a row that failed, whatever they said.
+    pub failing: Ladder,
+    /// Calls of a run in which a check failed again after a change. How many are many depends on the kind of run: what was spent on
+    /// those that succeeded says it.
+    pub long_run: Ladder,
     /// Tools that wait for something: the same result again is what they are for.
     pub polling: Vec<String>,
     /// Tools that change the world: after a success, trying again is a new experiment.
@@ -230,12 +250,15 @@ impl Preset {
             // got out on their own.
             same_error: Ladder::new(3, 0, 5),
             messages: Ladder::new(2, 0, 3),
-            // A check that does not move costs too many good runs to end one by itself (3 % of those with native tools at five
-            // times), and a file that is put back a fourth time none.
-            unmoved: Ladder::new(3, 0, 0),
+            // A check that does not move ends too many good runs when it ends them early (9 % of those with native tools at five
+            // times, none at twelve), and a file that is put back a fourth time none.
+            unmoved: Ladder::new(3, 0, 12),
             put_back: Ladder::new(2, 0, 4),
-            same_result: Ladder::new(4, 0, 12),
-            long_run: 50,
+            same_result: Ladder::new(4, 0, 8),
+            // No good run with native tools or of a frontier model has nine in a row that the other rules let go on; eight cost one, six more.
+            failing: Ladder::new(5, 0, 9),
+            // Far beyond what was recorded: what is long for one kind of run is usual for another.
+            long_run: Ladder::new(100, 0, 200),
             polling: names(&["wait", "sleep", "poll", "wait_for", "get_status", "check_status"]),
             mutating: Vec::new(),
             highest: Rung::Stop,
@@ -292,7 +315,8 @@ impl StallSettings {
             unmoved: never,
             put_back: never,
             same_result: never,
-            long_run: 0,
+            failing: never,
+            long_run: never,
             polling: Vec::new(),
             mutating: Vec::new(),
             highest: Rung::Stop,
@@ -322,6 +346,8 @@ impl StallSettings {
             ("unmoved", self.unmoved),
             ("put_back", self.put_back),
             ("same_result", self.same_result),
+            ("failing", self.failing),
+            ("long_run", self.long_run),
         ] {
             if [ladder.steer, ladder.block, ladder.stop].iter().any(|count| *count == 1 || *count > 1000) {
                 return bad(name, "thresholds must be 0 (off) or from 2 to 1000: one step is never a stall");
@@ -333,12 +359,6 @@ impl StallSettings {
     pub(super) fn limited(&self, mut verdict: Verdict) -> Verdict {
         verdict.rung = verdict.rung.min(self.highest);
         verdict
-    }
-
-    /// The rung of a sign that is weak by itself, and enough in a long run once the model was told of it.
-    pub(super) fn rung_of_weak(&self, ladder: Ladder, times: u32, calls: u32) -> Rung {
-        let told = ladder.steer > 0 && times > ladder.steer;
-        if told && self.long_run > 0 && calls > self.long_run { Rung::Stop } else { ladder.rung(times) }
     }
 
     /// The lowest number of rounds after which the run is interfered with; where it never is, after which the model is told.
@@ -360,7 +380,8 @@ setters!(StallSettings {
     unmoved: Ladder,
     put_back: Ladder,
     same_result: Ladder,
-    long_run: u32,
+    failing: Ladder,
+    long_run: Ladder,
     polling: Vec<String>,
     mutating: Vec<String>,
     highest: Rung,

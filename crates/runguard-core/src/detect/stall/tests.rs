@@ -290,22 +290,56 @@ fn failing_check(error: u64) -> Step<'static> {
 
 #[test]
 fn a_check_that_fails_after_every_change_is_told_and_ends_a_long_run() {
-    let mut detector = detector(Preset::Coding);
+    let settings = Preset::Coding.settings().long_run(Ladder { steer: 40, block: 0, stop: 50 });
+    let mut detector = StallDetector::new(settings).unwrap();
     let edit = |number: u64| did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 });
     let mut rungs = Vec::new();
     for number in 0..60 {
-        assert_eq!(detector.observe(edit(number)).rung, Rung::GoOn, "every edit is another one");
-        // What else is done in between does not matter, and the words of the error do not either.
-        detector.observe(did("read_file", number, number, Deed::Looks));
-        let verdict = detector.observe(failing_check(number));
-        rungs.push((verdict.rung, verdict.rule));
-        if verdict.rung == Rung::Stop {
-            break;
-        }
+        let steps = [
+            edit(number),
+            did("read_file", number, number, Deed::Looks),
+            if number < 5 { failing_check(number) } else { edit(99 + number) },
+        ];
+        rungs.extend(steps.map(|step| detector.observe(step)).map(|verdict| (verdict.rung, verdict.rule)));
     }
-    assert_eq!(rungs[..3], [(Rung::GoOn, None), (Rung::GoOn, None), (Rung::Steer, Some(StallRule::Unmoved))]);
-    assert_eq!((rungs.len(), rungs.last()), (17, Some(&(Rung::Stop, Some(StallRule::Unmoved)))), "after 50 calls");
-    assert!(detector.observe(failing_check(1)).message().is_empty(), "nothing was changed since");
+    let told = |rule: StallRule| (Rung::Steer, Some(rule));
+    let (unmoved, long) = (told(StallRule::Unmoved), told(StallRule::LongRun));
+    assert_eq!([rungs[2], rungs[5], rungs[8]], [(Rung::GoOn, None), (Rung::GoOn, None), unmoved], "whatever the error says");
+    assert_eq!(rungs[15..49].iter().filter(|rung| **rung == long).count(), 1, "told once");
+    assert_eq!((rungs[39], rungs[48], rungs[49]), (long, (Rung::GoOn, None), (Rung::Stop, Some(StallRule::LongRun))));
+}
+
+#[test]
+fn a_long_run_whose_checks_succeed_goes_on() {
+    let settings = Preset::Coding.settings().long_run(Ladder { steer: 40, block: 0, stop: 50 });
+    let mut detector = StallDetector::new(settings).unwrap();
+    for number in 0..60 {
+        detector.observe(did("bash", 100 + number, 0, Deed::Changes));
+        let check = if number % 2 == 0 { failing_check(50) } else { did("bash", 1, 60 + number, Deed::Runs) };
+        assert_eq!(detector.observe(check).rung, Rung::GoOn, "what failed succeeds after the next change");
+    }
+}
+
+#[test]
+fn calls_that_all_fail_are_told_and_stopped_whatever_they_say() {
+    let mut detector = detector(Preset::Coding);
+    let failed = |number: u64| Step { error: Some(number), ..step("sql", number, number) };
+    let rungs: Vec<Rung> = (0..9).map(|number| detector.observe(failed(number)).rung).collect();
+    assert_eq!(rungs[3..], [Rung::GoOn, Rung::Steer, Rung::Steer, Rung::Steer, Rung::Steer, Rung::Stop]);
+    detector.observe(step("sql", 100, 100));
+    assert_eq!(detector.observe(failed(101)).rung, Rung::GoOn, "one that succeeds begins anew");
+}
+
+#[test]
+fn what_a_shell_writes_makes_trying_again_an_experiment() {
+    let mut detector = detector(Preset::Coding);
+    for number in 0..6 {
+        detector.observe(did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 }));
+        assert_ne!(detector.observe(did("bash", 1, 7, Deed::Looks)).rung, Rung::Stop, "each after another change");
+    }
+    let mut circle = StallDetector::new(Preset::Coding.settings()).unwrap();
+    let same = [did("bash", 100, 0, Deed::Writes { file: 1, leaves: 1 }), did("bash", 1, 7, Deed::Looks)];
+    assert!((0..6).any(|index| circle.observe(same[index % 2]).rung == Rung::Stop), "the same change again is none");
 }
 
 #[test]
@@ -315,8 +349,8 @@ fn a_check_that_moves_is_progress_and_without_changes_it_is_none_of_this_rule() 
         moving.observe(did("bash", 100 + number, 0, Deed::Changes));
         assert_eq!(moving.observe(did("bash", 1, number, Deed::Runs)).rung, Rung::GoOn);
     }
-    let settings =
-        Preset::Coding.settings().identical(Ladder { steer: 0, block: 0, stop: 0 }).same_error(Ladder { steer: 0, block: 0, stop: 0 });
+    let never = Ladder { steer: 0, block: 0, stop: 0 };
+    let settings = Preset::Coding.settings().identical(never).same_error(never).failing(never);
     let mut still = StallDetector::new(settings.novelty_window(0)).unwrap();
     for _ in 0..60 {
         assert_eq!(still.observe(failing_check(1)).rung, Rung::GoOn);
@@ -349,7 +383,7 @@ fn looks_that_give_the_same_for_other_arguments_are_told_early_and_stop_late_and
         let rungs: Vec<Rung> = (0..14).map(|page| detector.observe(did("fetch", page, 7, deed)).rung).collect();
         (rungs.iter().position(|rung| *rung == Rung::Steer), rungs.iter().position(|rung| *rung == Rung::Stop))
     };
-    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(11)));
+    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(7)));
     assert_eq!(rung_of(Deed::Changes), (None, None), "\"ok\" from many writes is a batch");
     assert_eq!(rung_of(Deed::Unknown), (None, None));
 }

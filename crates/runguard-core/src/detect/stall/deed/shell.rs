@@ -13,8 +13,16 @@ const CHANGES: [&str; 14] =
     ["rm", "mv", "cp", "mkdir", "touch", "patch", "tee", "chmod", "ln", "unzip", "tar", "dd", "truncate", "install"];
 const GIT_LOOKS: [&str; 9] = ["diff", "log", "status", "show", "blame", "grep", "branch", "remote", "ls-files"];
 
+/// How statements for a database begin that only look.
+const QUERIES: [&str; 5] = ["select", "show", "describe", "desc", "explain"];
+/// And those that change something.
+const STATEMENTS: [&str; 8] = ["insert", "update", "delete", "replace", "create", "drop", "alter", "truncate"];
+
 /// The deed of a whole script: what changes something counts for more than what runs, and that more than what looks.
 pub(super) fn deed(script: &str) -> Deed {
+    if let Some(deed) = of_statements(script) {
+        return deed;
+    }
     let mut worst = Deed::Looks;
     let mut rest = script;
     while !rest.is_empty() {
@@ -29,6 +37,24 @@ pub(super) fn deed(script: &str) -> Deed {
         worst = worse(worst, here);
     }
     worst
+}
+
+/// What is asked of a database, through tools that take its language where others take the shell's. A shell has no command of these
+/// names but `truncate`, which is known by its dash.
+fn of_statements(script: &str) -> Option<Deed> {
+    let is_one_of = |verbs: &[&str], text: &str| {
+        let (verb, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        verbs.iter().any(|known| known.eq_ignore_ascii_case(verb)) && !rest.trim_start().is_empty() && !rest.trim_start().starts_with('-')
+    };
+    let script = script.trim_start();
+    if is_one_of(&STATEMENTS, script) {
+        return Some(Deed::Changes);
+    }
+    if !is_one_of(&QUERIES, script) {
+        return None;
+    }
+    let changes = script.split(';').any(|statement| is_one_of(&STATEMENTS, statement.trim_start()));
+    Some(if changes { Deed::Changes } else { Deed::Looks })
 }
 
 /// Of two parts of a script. Two changes of different files are a change of which no more is known.
@@ -233,6 +259,19 @@ mod tests {
         }
         for script in ["rm -rf build", "python gen.py > out.txt", "sed -i '5d' a.py", "git commit -am x", "ls && mv a b"] {
             assert_eq!(deed(script), Deed::Changes, "{script}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_of_a_database() {
+        for script in ["SELECT a || b FROM t WHERE c > 1", "show tables;", "desc t", "EXPLAIN SELECT 1"] {
+            assert_eq!(deed(script), Deed::Looks, "{script}");
+        }
+        for script in ["insert into t values (1)", "SELECT 1; DROP TABLE t", "truncate table t", "truncate -s 0 log"] {
+            assert_eq!(deed(script), Deed::Changes, "{script}");
+        }
+        for script in ["show", "./select x", "python update.py"] {
+            assert_eq!(deed(script), Deed::Runs, "{script}");
         }
     }
 
