@@ -162,7 +162,8 @@ class Provider(BaseHTTPRequestHandler):
 
 
 def test_one_variable(home: Home):
-    command, *exports = block("runguard gateway").splitlines()
+    command, elsewhere, *exports = block("runguard gateway").splitlines()
+    assert elsewhere.startswith("# and in another terminal"), "the gateway stays in the foreground"
     assert all(line.startswith(f"export ") and f"http://{ADDRESS}/" in line for line in exports)
     provider = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     Thread(target=provider.serve_forever, daemon=True).start()
