@@ -25,8 +25,8 @@ use tokio::time::Instant;
 /// Ends the id of the row that says what a caller was told, where the database had decided otherwise under that id.
 const TAKEN_BACK: &str = "-back";
 const PULSE: Duration = Duration::from_secs(1);
-/// One node fills an emptied database; should it die, the next may try after this time.
-const BUILD_LEASE_MILLIS: u64 = 30_000;
+/// One node fills an emptied database, and says all the while that it does; should it die, the next may try after this time.
+const BUILD_LEASE: Duration = Duration::from_secs(6);
 /// Time for the other nodes to send again what the log may lack, before states are built from it.
 const GRACE: Duration = Duration::from_secs(1);
 /// Cells written in one call.
@@ -323,8 +323,12 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
         if !inner.is_the_one_we_know().await {
             return Err(LinkError::emptied());
         }
-        if inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await? {
-            let built = if is_built(inner, about.generation).await? { Ok(()) } else { build(inner, about.generation).await };
+        if inner.link.lease("build", inner.node, BUILD_LEASE.as_millis() as u64).await? {
+            let built = tokio::select! {
+                biased;
+                built = build(inner, about.generation) => built,
+                lost = keep_building(inner) => lost,
+            };
             // Also when it failed: another node may be able to.
             inner.link.lease("build", inner.node, 0).await?;
             built?;
@@ -337,6 +341,16 @@ async fn enter(inner: &Inner) -> Result<(), LinkError> {
     inner.health.settled_run.store(0, Ordering::Release);
     inner.health.unbuilt.store(false, Ordering::Release);
     Ok(())
+}
+
+/// Holds the lease as long as the states are being built. Ends when another node has it: whoever did nothing for long must not go on.
+async fn keep_building(inner: &Inner) -> Result<(), LinkError> {
+    loop {
+        tokio::time::sleep(BUILD_LEASE / 3).await;
+        if !inner.link.lease("build", inner.node, BUILD_LEASE.as_millis() as u64).await? {
+            return Err(LinkError::Away("another node builds its states".into()));
+        }
+    }
 }
 
 /// Whether the database was put back to an earlier state in a way that does not show in its streams: to one that was built before the one
@@ -467,6 +481,9 @@ async fn bring_late(inner: &Inner) -> Result<(), StoreError> {
 
 /// Fills an empty database with the states that the log's events make.
 async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
+    if is_built(inner, generation).await? {
+        return Ok(());
+    }
     let unreadable = |error: StoreError| LinkError::Away(format!("its states cannot be built from the log: {error}"));
     // Of a database on several machines a part may have stayed, with the note of the time before.
     let noted = inner.link.load(vec![CellName::new(0, BUILT)]).await?.pop().flatten().map_or(0, |(token, _)| token);
@@ -522,7 +539,6 @@ async fn build(inner: &Inner, generation: u64) -> Result<(), LinkError> {
             break;
         }
         inner.swap(some).await?;
-        inner.link.lease("build", inner.node, BUILD_LEASE_MILLIS).await?;
     }
     if built > 0 {
         tracing::info!(states = built, "the shared states were built from the log");

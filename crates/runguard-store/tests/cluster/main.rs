@@ -239,6 +239,23 @@ async fn a_node_that_waits_for_states_sees_that_the_database_is_another_one_mean
 }
 
 #[tokio::test(start_paused = true)]
+async fn when_the_node_that_builds_the_states_dies_another_goes_on_soon() {
+    let mut together = Together::new(1).await;
+    add(&together.nodes[0], &["kept"]).await;
+    together.lose_all().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let died = tokio::time::Instant::now();
+    drop(together.nodes.remove(0));
+    let node = join(&together.link, LogKept::Memory(together.log.clone(), Memory::alone()), "/nonexistent".into(), 1).await;
+    assert!(node.health().away.is_some(), "for all it knows the other is at work");
+    while node.health().away.is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(died.elapsed() < Duration::from_secs(10), "{:?}", died.elapsed());
+    assert_eq!(add(&node, &["kept"]).await.0, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_arrives_after_its_session_was_erased_stays_out_of_the_log() {
     let together = Together::new(2).await;
     add(&together.nodes[0], &["gone"]).await;
