@@ -40,8 +40,6 @@ struct Shared {
     model: Mutex<Model>,
     appended: Notify,
     writers: AtomicU64,
-    /// How often a server was started, which names its latest start. No data that it starts with says anything of it.
-    run: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -57,6 +55,8 @@ struct Model {
     about: Option<About>,
     /// How often what was under way was put out of action.
     fence: u64,
+    /// How often the server was started.
+    run: u64,
     /// How often each node has written.
     wrote: BTreeMap<u64, u64>,
     endpoints: BTreeSet<String>,
@@ -92,15 +92,8 @@ impl ModelLink {
 
     fn with_clock(partitions: u16, stream_limit: u64, clock: Clock) -> Self {
         let model = Model { streams: vec![Stream::default(); usize::from(partitions)], ..Model::default() };
-        let shared = Shared {
-            partitions,
-            stream_limit,
-            clock,
-            model: Mutex::new(model),
-            appended: Notify::new(),
-            writers: AtomicU64::new(0),
-            run: AtomicU64::new(1),
-        };
+        let shared =
+            Shared { partitions, stream_limit, clock, model: Mutex::new(model), appended: Notify::new(), writers: AtomicU64::new(0) };
         Self::of(Arc::new(shared))
     }
 
@@ -140,9 +133,10 @@ impl ModelLink {
 
     /// Loses everything, as a server that starts without its data does.
     pub fn empty(&self) {
+        let mut model = lock(&self.shared.model);
         let streams = vec![Stream::default(); usize::from(self.shared.partitions)];
-        *lock(&self.shared.model) = Model { streams, ..Model::default() };
-        self.restart();
+        // It is started once more: no two starts have the same name.
+        *model = Model { streams, run: model.run, ..Model::default() };
     }
 
     /// Which database it is, once a node has asked.
@@ -152,7 +146,7 @@ impl ModelLink {
 
     /// The server is started anew, with what it has.
     pub fn restart(&self) {
-        self.shared.run.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.model).run += 1;
     }
 
     /// What a message must know to be carried out.
@@ -165,10 +159,9 @@ impl ModelLink {
         Replica(lock(&self.shared.model).clone())
     }
 
-    /// The replica, a server of its own, takes over: what was written after it was made is lost.
+    /// The replica takes over: what was written after it was made is lost.
     pub fn fail_over(&self, replica: Replica) {
         *lock(&self.shared.model) = replica.0;
-        self.restart();
     }
 
     /// Takes a cell away and leaves nothing in its place, as earlier versions do.
@@ -367,7 +360,7 @@ impl Link for ModelLink {
     }
 
     fn server_run(&self) -> u64 {
-        self.shared.run.load(Ordering::Relaxed)
+        lock(&self.shared.model).run
     }
 
     /// Nothing is ever under way here: that is for whoever delays its calls to see to.
