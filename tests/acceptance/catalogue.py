@@ -206,10 +206,6 @@ def _mistake(n):
     return {"session_id": "s", "tool": "run_query", "args": {"attempt": n}, "error": errors[n % len(errors)]}
 
 
-def _long(n):
-    return _check(n) if n < 4 else {"session_id": "s", "tool": "read_file", "args": {"path": f"part-{n}"}, "result": f"part {n}"}
-
-
 def _pair(second: float, args: int, result: str, **more):
     return second, STALL, {"session_id": "s", "tool": "read_file", "args": {"n": args}, "result": result, **more}
 
@@ -370,15 +366,12 @@ BLOCKS = (
     Block("stall: a file that is put back the fourth time", "stalled_put_back", STALL, _edit(4),
           {"rung": "stop", "rule": "put_back", "count": 4},
           before=tuple((n, STALL, _edit(n)) for n in range(4)), numbers=(4,)),
-    Block("stall: the same from the eighth page", "stalled_same_result", STALL, _page(7),
-          {"rung": "stop", "rule": "same_result", "count": 8},
-          before=tuple((n, STALL, _page(n)) for n in range(7)), numbers=(8,)),
+    Block("stall: the same from the twelfth page", "stalled_same_result", STALL, _page(11),
+          {"rung": "stop", "rule": "same_result", "count": 12},
+          before=tuple((n, STALL, _page(n)) for n in range(11)), numbers=(12,)),
     Block("stall: nothing succeeds", "stalled_failing", STALL, _mistake(8),
           {"rung": "stop", "rule": "failing", "count": 9},
           before=tuple((n, STALL, _mistake(n)) for n in range(8)), numbers=(9,)),
-    Block("stall: a long run whose check failed again", "stalled_long_run", STALL, _long(199),
-          {"rung": "stop", "rule": "long_run", "count": 200},
-          before=tuple((n, STALL, _long(n)) for n in range(199)), numbers=(200,)),
 
     Block("agent_run: the fourth equal step", "run_stalled", AGENT_RUN, _run(3), {"rung": "stop", "rule": "identical", "count": 4, "tool": "search"},
           before=tuple((n, AGENT_RUN, _run(n)) for n in range(3)), retry_after=3600, numbers=(4,)),

@@ -104,7 +104,7 @@ macro_rules! for_every_guard {
                 StalledSameResult = "stalled_same_result", "Other arguments, same result";
                 /// Call after call failed, whatever they said.
                 StalledFailing = "stalled_failing", "Nothing succeeds";
-                /// The run is longer than others of its kind, and a check failed again after a change.
+                /// The run is long, and a check failed again after a change.
                 StalledLongRun = "stalled_long_run", "Too long, and still failing";
             }
             /// A run that asks a model again and again gets nowhere, or was stopped.

@@ -38,7 +38,8 @@ pub(crate) struct FoundAgain {
     conversation: Option<String>,
     /// Of a first question: whose it is and how it begins, for conversations that are sent whole.
     beginning: Option<String>,
-    first: Option<u64>,
+    /// The hash of all that it says, and its run.
+    first: Option<(u64, String)>,
 }
 
 impl FoundAgain {
@@ -82,16 +83,19 @@ impl Gateway {
             return begins.alike();
         }
         let first = xxh3_64(format!("{beginning}\0{}\0{}", found_again.upstream, body.whole_text()).as_bytes());
-        (found_again.beginning, found_again.first) = (Some(beginning), Some(first));
+        found_again.beginning = Some(beginning);
+        let mut is = |run: &RunName| found_again.first = Some((first, run.name.clone()));
         let tries = headers.get("x-stainless-retry-count").and_then(|count| count.to_str().ok()?.trim().parse::<u32>().ok());
         let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((run, was_not_answered)) = firsts.by_body.get_mut(&first)
             && (*was_not_answered || tries.is_some_and(|tries| tries > 0))
         {
             *was_not_answered = false;
+            is(run);
             return run.clone();
         }
         let run = begins.alone(&fingerprint::hex(RandomState::new().hash_one(first))[..8]);
+        is(&run);
         if firsts.by_body.insert(first, (run.clone(), false)).is_none() {
             firsts.order.push_back(first);
         }
@@ -105,8 +109,10 @@ impl Gateway {
 
     /// Nobody has answered a question: the same one again is no other run.
     pub(crate) fn not_answered(&self, question: &FoundAgain) {
+        let Some((first, name)) = &question.first else { return };
         let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, was_not_answered)) = question.first.and_then(|first| firsts.by_body.get_mut(&first)) {
+        // Somebody else may have begun alike since.
+        if let Some((_, was_not_answered)) = firsts.by_body.get_mut(first).filter(|(run, _)| run.name == *name) {
             *was_not_answered = true;
         }
     }

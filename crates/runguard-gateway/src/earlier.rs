@@ -14,7 +14,7 @@ use runguard_core::row::RowRef;
 use runguard_guards::logged;
 use runguard_store::{Order, RowFilter};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -106,7 +106,7 @@ impl Gateway {
             key: guards.caller.key_id.clone(),
             run: run.to_owned(),
             name: names.first().cloned().unwrap_or_default(),
-            tokens: account.usage.map(|usage| usage.total_tokens()),
+            tokens: account.usage.filter(|_| !account.is_estimated()).map(|usage| usage.total_tokens()),
             calls: account.calls.iter().take(MOST_CALLS).cloned().collect(),
             said: account.said.clone(),
         });
@@ -158,8 +158,10 @@ impl Gateway {
                 break;
             }
         }
+        // Of a conversation the newest counts, and it is remembered last; what came since is newer still.
+        let mut names = HashSet::new();
+        found.retain(|(name, _)| names.insert(name.clone()));
         let mut known = self.known();
-        // The newest last; what came since is newer still.
         for (name, answer) in found.into_iter().rev() {
             if !known.by_name.contains_key(&name) {
                 known.remember(name, Arc::new(answer));

@@ -31,7 +31,8 @@ enum Part<'a> {
     Gave {
         id: Cow<'a, str>,
         result: Cow<'a, str>,
-        is_error: bool,
+        /// As the interface says it; nothing where it has no field for it, or it was left out.
+        is_error: Option<bool>,
     },
     /// The model, without a call.
     Said(Cow<'a, str>),
@@ -203,7 +204,7 @@ fn chat(messages: &str) -> Vec<Part<'_>> {
             }
             "tool" | "function" => {
                 let id = message.tool_call_id.unwrap_or_default().0;
-                parts.push(Part::Gave { id, result: text, is_error: false });
+                parts.push(Part::Gave { id, result: text, is_error: None });
             }
             "user" => parts.push(Part::User(text)),
             _ => {}
@@ -263,7 +264,7 @@ fn messages(messages: &str) -> Vec<Part<'_>> {
                 _ if !block.tool_use_id.0.is_empty() => {
                     has_calls = true;
                     let result = block.content.map(|content| text_of(content.get())).unwrap_or_default();
-                    parts.push(Part::Gave { id: block.tool_use_id.0, result, is_error: block.is_error == Some(true) });
+                    parts.push(Part::Gave { id: block.tool_use_id.0, result, is_error: block.is_error });
                 }
                 _ => {}
             }
@@ -321,7 +322,11 @@ fn converse(messages: &str) -> Vec<Part<'_>> {
             }
             if let Some(gave) = block.tool_result {
                 let result = gave.content.map(|content| text_of(content.get())).unwrap_or_default();
-                parts.push(Part::Gave { id: gave.tool_use_id.0, result, is_error: gave.status.0 == "error" });
+                parts.push(Part::Gave {
+                    id: gave.tool_use_id.0,
+                    result,
+                    is_error: Some(gave.status.0 == "error").filter(|_| !gave.status.0.is_empty()),
+                });
             }
         }
         parts.extend(words_of_blocks(&message.role.0, text, has_calls));
@@ -372,7 +377,7 @@ fn responses(input: &str) -> Vec<Part<'_>> {
         let kind = item.kind.0.as_ref();
         if kind.ends_with("_call_output") {
             let result = item.output.map(|output| text_of(output.get())).unwrap_or_default();
-            parts.push(Part::Gave { id: item.call_id.0, result, is_error: false });
+            parts.push(Part::Gave { id: item.call_id.0, result, is_error: None });
         } else if kind.ends_with("_call") && !item.call_id.0.is_empty() {
             let arguments = item.arguments.or(item.input).or(item.action).map_or("null", RawValue::get);
             let tool = if item.name.0.is_empty() { item.kind.0 } else { item.name.0 };
@@ -489,7 +494,7 @@ fn tell(before: Before<'_>, parts: Vec<Part<'_>>) -> Vec<Value> {
             }
             Part::Gave { id, result, is_error } => {
                 let Some((place, mut step)) = open.remove(id.as_ref()) else { continue };
-                if is_error || is_failure(&result) {
+                if is_error.unwrap_or_else(|| is_failure(&result)) {
                     step.insert("error".into(), fingerprint::hex(error_fingerprint(&result)).into());
                 } else {
                     step.insert("result".into(), fingerprint::hex(result_fingerprint(&result)).into());

@@ -41,8 +41,6 @@ const MAX_PERIOD: u32 = 16;
 /// Calls of one model round that are compared with each other.
 const ROUND_CALLS: usize = 64;
 const MAX_WINDOW: u32 = 64;
-/// What a check gave that failed.
-const FAILED: u64 = 1;
 
 /// A call that was made, with what it gave, as fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +124,7 @@ impl Verdict {
                 "Your latest {count} calls all failed. Stop trying variations: find out what is wrong with what they have in common, or report it and finish."
             ),
             StallRule::LongRun => format!(
-                "You have made {count} calls, more than such a task usually takes, and what you check still fails. Finish what works, or report what you found and what is missing."
+                "You have made {count} calls, and a check failed again after you changed something. Finish what works, or report what you found and what is missing."
             ),
         }
     }
@@ -147,7 +145,7 @@ impl fmt::Display for Verdict {
             StallRule::SameResult => write!(f, "{count} calls in a row that look at something else gave the same"),
             StallRule::Failing => write!(f, "{count} calls in a row failed"),
             StallRule::LongRun => {
-                write!(f, "it has made {count} calls, more than others of its kind, and a check failed again after a change")
+                write!(f, "it has made {count} calls, and a check failed again after a change")
             }
         }
     }
@@ -384,10 +382,15 @@ impl StallState {
             failed_again = state.remember(settings, &step, (call, gave), mutates, is_beside, &mut verdict);
         }
         let calls = state.long_run();
-        let rung = settings.long_run.rung(calls);
+        let (mut rung, was_told) = (settings.long_run.rung(calls), state.seen.memory.was_told_of_length());
+        if rung > Rung::Steer && settings.long_run.steer > 0 && !was_told {
+            rung = Rung::Steer;
+        }
         // It stays long: the model is told of it when it gets so and when a check fails once more, not at every call.
-        let is_moment = rung != Rung::Steer || calls == settings.long_run.steer || failed_again;
-        verdict.climb(if is_moment { rung } else { Rung::GoOn }, StallRule::LongRun, calls);
+        if rung > Rung::Steer || (rung == Rung::Steer && (failed_again || !was_told)) {
+            state.seen.memory.told_of_length();
+            verdict.climb(rung, StallRule::LongRun, calls);
+        }
         settings.limited(verdict)
     }
 
@@ -403,8 +406,11 @@ impl StallState {
     ) -> bool {
         let memory = &mut self.seen.memory;
         let failed = step.error.is_some();
-        let failing = memory.ended(failed, is_beside);
-        verdict.climb(settings.failing.rung(failing), StallRule::Failing, failing);
+        // A program or a change that ends with a mistake has told what is to be done next: that is no failure to get something.
+        if !(failed && (step.deed.changes() || step.deed == Deed::Runs)) {
+            let failing = memory.ended(failed, is_beside);
+            verdict.climb(settings.failing.rung(failing), StallRule::Failing, failing);
+        }
         if step.deed.changes() || (mutates && step.deed == Deed::Unknown) {
             if !failed {
                 let times = memory.changed(step.deed);
@@ -412,15 +418,15 @@ impl StallState {
             }
             return false;
         }
-        // A check that fails has not moved, whatever it says.
-        let times = memory.tried(call, if failed { FAILED } else { gave });
-        let failed_again = failed && times > 1;
+        let (times, failed_again) = memory.tried(call, gave, failed);
         if failed_again {
             memory.failed_again();
         }
-        // Whoever looks at something that nobody changed sees the same; only a check is meant to give something else.
+        // Whoever looks at something that nobody changed sees the same; only a check is meant to give something else. Of one that does not fail
+        // nobody knows whether what it gives is what it should give: that ends no run.
         if failed || step.deed == Deed::Runs {
-            verdict.climb(settings.unmoved.rung(times), StallRule::Unmoved, times);
+            let rung = settings.unmoved.rung(times);
+            verdict.climb(if failed { rung } else { rung.min(Rung::Steer) }, StallRule::Unmoved, times);
         }
         if step.deed == Deed::Looks && !failed && !is_beside {
             let times = memory.looked(xxh3_64(step.tool.as_bytes()), call, gave);

@@ -21,9 +21,14 @@ pub(super) struct Memory {
     same: Same,
     /// Calls in a row that failed.
     failing: u32,
-    /// Whether a check ever failed again after a change.
+    /// Whether a check ever failed again after a change, whatever it said.
     failed_again: bool,
+    /// Whether the model was told that its run is long.
+    told_of_length: bool,
 }
+
+/// The last bit of what a check gave says whether it failed.
+const FAILED: u64 = 1;
 
 /// A call, and how often it gave the same although something was changed in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,17 +76,27 @@ impl Memory {
         self.failed_again = true;
     }
 
+    pub(super) const fn told_of_length(&mut self) {
+        self.told_of_length = true;
+    }
+
+    pub(super) const fn was_told_of_length(&self) -> bool {
+        self.told_of_length
+    }
+
     pub(super) const fn has_failed_again(&self) -> bool {
         self.failed_again
     }
 
     /// How often a call gave the same again, each time after a change; 1 the first time. Only what this call adds counts: 0
-    /// when nothing was changed since it was last made.
-    pub(super) fn tried(&mut self, call: u64, gave: u64) -> u32 {
+    /// when nothing was changed since it was last made. And whether it failed again after a change, whatever it said.
+    pub(super) fn tried(&mut self, call: u64, gave: u64, failed: bool) -> (u32, bool) {
+        let gave = gave & !FAILED | if failed { FAILED } else { 0 };
         let known = self.checks.iter().position(|check| check.call == call).map(|place| self.checks.remove(place));
         if known.is_none() && self.checks.len() == CHECKS {
             self.checks.remove(0);
         }
+        let failed_again = failed && known.as_ref().is_some_and(|known| known.gave & FAILED != 0 && known.changes != self.changes);
         let (mut check, mut counted) = (Check { call, gave, times: 1, changes: self.changes }, 1);
         if let Some(known) = known.filter(|known| known.gave == gave) {
             let moved = known.changes != self.changes;
@@ -89,7 +104,7 @@ impl Memory {
             counted = if moved { check.times } else { 0 };
         }
         self.checks.push(check);
-        counted
+        (counted, failed_again)
     }
 
     /// How many looks in a row gave this, each for other arguments.
@@ -167,8 +182,8 @@ impl Memory {
         if self.is_new() {
             return Vec::new();
         }
-        let counts =
-            u64::from(self.changes) << 32 | u64::from(self.failed_again) << 16 | (self.files.len() as u64) << 8 | self.checks.len() as u64;
+        let flags = u64::from(self.told_of_length) << 17 | u64::from(self.failed_again) << 16;
+        let counts = u64::from(self.changes) << 32 | flags | (self.files.len() as u64) << 8 | self.checks.len() as u64;
         let Same { tool, gave, call, times } = self.same;
         let mut words = vec![counts, tool, gave, call, u64::from(self.failing) << 32 | u64::from(times)];
         words.extend(self.files.iter().flat_map(|(file, state)| [*file, *state]));
@@ -195,6 +210,7 @@ impl Memory {
             same: Same { tool: *tool, gave: *gave, call: *call, times: *times as u32 },
             failing: (times >> 32) as u32,
             failed_again: counts >> 16 & 1 == 1,
+            told_of_length: counts >> 17 & 1 == 1,
         })
     }
 }
@@ -224,18 +240,28 @@ mod tests {
     #[test]
     fn a_check_counts_once_a_change_and_another_outcome_begins_anew() {
         let mut memory = Memory::default();
-        assert_eq!((memory.tried(1, 1), memory.tried(1, 1)), (1, 0), "nothing was changed");
+        assert_eq!((memory.tried(1, 1, false).0, memory.tried(1, 1, false).0), (1, 0), "nothing was changed");
         for times in 2..5 {
             memory.changed(Deed::Changes);
-            assert_eq!(memory.tried(1, 1), times);
+            assert_eq!(memory.tried(1, 1, false).0, times);
         }
         memory.changed(Deed::Changes);
-        assert_eq!((memory.tried(1, 2), memory.tried(2, 2)), (1, 1));
+        assert_eq!((memory.tried(1, 4, false).0, memory.tried(2, 4, false).0), (1, 1));
         for call in 10..10 + CHECKS as u64 {
-            memory.tried(call, 1);
+            memory.tried(call, 1, false);
         }
         memory.changed(Deed::Changes);
-        assert_eq!(memory.tried(1, 2), 1, "it was forgotten");
+        assert_eq!(memory.tried(1, 4, false).0, 1, "it was forgotten");
+    }
+
+    #[test]
+    fn a_check_that_fails_after_a_change_fails_again_whatever_it_says() {
+        let mut memory = Memory::default();
+        assert_eq!([memory.tried(1, 2, true), memory.tried(1, 4, true)], [(1, false), (1, false)], "nothing was changed");
+        memory.changed(Deed::Changes);
+        assert_eq!(memory.tried(1, 6, true), (1, true));
+        memory.changed(Deed::Changes);
+        assert_eq!([memory.tried(1, 6, false), memory.tried(1, 6, true)], [(1, false), (1, false)], "it succeeded in between");
     }
 
     #[test]
@@ -258,11 +284,12 @@ mod tests {
         assert_eq!((memory.pack(), Memory::unpack(&[])), (Vec::new(), Some(Memory::default())));
         for number in 0..100 {
             memory.changed(Deed::Writes { file: number % 3, leaves: number });
-            memory.tried(number, 1);
+            memory.tried(number, 1, false);
             memory.looked(1, number, 1);
             memory.ended(true, false);
         }
         memory.failed_again();
+        memory.told_of_length();
         let words = memory.pack();
         assert!(words.len() < 256, "{}", words.len());
         assert_eq!(Memory::unpack(&words), Some(memory));

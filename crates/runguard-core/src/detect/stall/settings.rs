@@ -64,7 +64,7 @@ pub enum StallRule {
     SameResult,
     /// Nothing succeeds any more.
     Failing,
-    /// A run that is longer than others of its kind, in which a check failed again after a change.
+    /// A long run in which a check failed again after a change.
     LongRun,
 }
 
@@ -181,10 +181,10 @@ pub struct StallSettings {
     pub put_back: Ladder,
     /// Calls in a row that look at other things and give the same.
     pub same_result: Ladder,
-    /// Calls in a row that failed, whatever they said.
+    /// Calls in a row that failed, whatever they said; those that run or change something do not count, they fail while one works.
     pub failing: Ladder,
-    /// Calls of a run in which a check failed again after a change. How many are many depends on the kind of run: what was spent on
-    /// those that succeeded says it.
+    /// Calls of a run in which a check failed again after a change. How many are many depends on the kind of run:
+    /// how long those were that succeeded says it.
     pub long_run: Ladder,
     /// Tools that wait for something: the same result again is what they are for.
     pub polling: Vec<String>,
@@ -251,14 +251,14 @@ impl Preset {
             same_error: Ladder::new(3, 0, 5),
             messages: Ladder::new(2, 0, 3),
             // A check that does not move ends too many good runs when it ends them early (9 % of those with native tools at five
-            // times, none at twelve), and a file that is put back a fourth time none.
+            // times); most recorded runs are too short to say what twelve cost. A file that is put back a fourth time ends none.
             unmoved: Ladder::new(3, 0, 12),
             put_back: Ladder::new(2, 0, 4),
-            same_result: Ladder::new(4, 0, 8),
+            same_result: Ladder::new(4, 0, 12),
             // No good run with native tools or of a frontier model has nine in a row that the other rules let go on; eight cost one, six more.
             failing: Ladder::new(5, 0, 9),
-            // Far beyond what was recorded: what is long for one kind of run is usual for another.
-            long_run: Ladder::new(100, 0, 200),
+            // What is long for one kind of run is usual for another: nothing ends for it unless somebody says what is long.
+            long_run: Ladder::new(100, 0, 0),
             polling: names(&["wait", "sleep", "poll", "wait_for", "get_status", "check_status"]),
             mutating: Vec::new(),
             highest: Rung::Stop,

@@ -288,35 +288,74 @@ fn failing_check(error: u64) -> Step<'static> {
     Step { error: Some(error), deed: Deed::Runs, ..step("bash", 1, error) }
 }
 
-#[test]
-fn a_check_that_fails_after_every_change_is_told_and_ends_a_long_run() {
-    let settings = Preset::Coding.settings().long_run(Ladder { steer: 40, block: 0, stop: 50 });
-    let mut detector = StallDetector::new(settings).unwrap();
-    let edit = |number: u64| did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 });
-    let mut rungs = Vec::new();
-    for number in 0..60 {
-        let steps = [
-            edit(number),
-            did("read_file", number, number, Deed::Looks),
-            if number < 5 { failing_check(number) } else { edit(99 + number) },
-        ];
-        rungs.extend(steps.map(|step| detector.observe(step)).map(|verdict| (verdict.rung, verdict.rule)));
+fn edit(number: u64) -> Step<'static> {
+    did("bash", 100 + number, 0, Deed::Writes { file: 1, leaves: number + 1 })
+}
+
+/// Edits, looks and checks so often, and gives what was said of each check.
+fn checked(detector: &mut StallDetector, checks: impl Iterator<Item = Step<'static>>) -> Vec<(Rung, Option<StallRule>)> {
+    let mut said = Vec::new();
+    for (number, check) in (0..).zip(checks) {
+        let between = [edit(number), did("read_file", number, number, Deed::Looks)];
+        assert!(between.map(|step| detector.observe(step).rung).iter().all(|rung| *rung < Rung::Stop), "edits and looks end no run");
+        let verdict = detector.observe(check);
+        said.push((verdict.rung, verdict.rule));
     }
-    let told = |rule: StallRule| (Rung::Steer, Some(rule));
-    let (unmoved, long) = (told(StallRule::Unmoved), told(StallRule::LongRun));
-    assert_eq!([rungs[2], rungs[5], rungs[8]], [(Rung::GoOn, None), (Rung::GoOn, None), unmoved], "whatever the error says");
-    assert_eq!(rungs[15..49].iter().filter(|rung| **rung == long).count(), 1, "told once");
-    assert_eq!((rungs[39], rungs[48], rungs[49]), (long, (Rung::GoOn, None), (Rung::Stop, Some(StallRule::LongRun))));
+    said
 }
 
 #[test]
-fn a_long_run_whose_checks_succeed_goes_on() {
-    let settings = Preset::Coding.settings().long_run(Ladder { steer: 40, block: 0, stop: 50 });
-    let mut detector = StallDetector::new(settings).unwrap();
-    for number in 0..60 {
-        detector.observe(did("bash", 100 + number, 0, Deed::Changes));
-        let check = if number % 2 == 0 { failing_check(50) } else { did("bash", 1, 60 + number, Deed::Runs) };
-        assert_eq!(detector.observe(check).rung, Rung::GoOn, "what failed succeeds after the next change");
+fn a_check_that_fails_after_every_change_is_told_and_stopped() {
+    let said = checked(&mut detector(Preset::Coding), (0..12).map(|_| failing_check(7)));
+    assert_eq!(said[1..3], [(Rung::GoOn, None), (Rung::Steer, Some(StallRule::Unmoved))]);
+    assert_eq!(said[10..], [(Rung::Steer, Some(StallRule::Unmoved)), (Rung::Stop, Some(StallRule::Unmoved))]);
+}
+
+#[test]
+fn a_check_that_fails_otherwise_each_time_gets_somewhere() {
+    let said = checked(&mut detector(Preset::Coding), (0..30).map(failing_check));
+    assert!(said.iter().all(|said| *said == (Rung::GoOn, None)), "{said:?}");
+}
+
+#[test]
+fn a_check_that_succeeds_after_every_change_is_told_at_most() {
+    let green = |_| did("bash", 1, 7, Deed::Runs);
+    let said = checked(&mut detector(Preset::Coding), (0..80).map(green));
+    assert_eq!(said.iter().map(|(rung, _)| *rung).max(), Some(Rung::Steer));
+}
+
+#[test]
+fn a_long_run_in_which_a_check_failed_again_is_told_first_and_ended_where_somebody_says_what_is_long() {
+    let settings = Preset::Coding.settings().unmoved(Ladder { steer: 0, block: 0, stop: 0 });
+    let settings = settings.long_run(Ladder { steer: 39, block: 0, stop: 51 });
+    let long = |rung| (rung, Some(StallRule::LongRun));
+    let mut failing = StallDetector::new(settings.clone()).unwrap();
+    let said = checked(&mut failing, (0..17).map(failing_check));
+    assert_eq!(said[11..14], [(Rung::GoOn, None), long(Rung::Steer), long(Rung::Steer)], "whatever the errors say");
+    assert_eq!(said[16], long(Rung::Stop));
+
+    let green = |number: u64| did("bash", 1, 60 + number, Deed::Runs);
+    let mut good = StallDetector::new(settings.clone()).unwrap();
+    let said = checked(&mut good, (0..40).map(|number| if number % 2 == 0 { failing_check(7) } else { green(number) }));
+    assert!(said.iter().all(|said| *said == (Rung::GoOn, None)), "what failed succeeds after the next change: {said:?}");
+
+    // However long it is by then, it is told first.
+    let mut late = StallDetector::new(settings).unwrap();
+    let said = checked(&mut late, (0..32).map(|number| if number < 30 { green(number) } else { failing_check(7) }));
+    assert_eq!(said[30..], [(Rung::GoOn, None), long(Rung::Steer)]);
+    assert_eq!(late.observe(edit(50)).rung, Rung::Stop);
+
+    let said = checked(&mut detector(Preset::Coding), (0..200).map(failing_check));
+    assert_eq!(said.iter().map(|(rung, _)| *rung).max(), Some(Rung::Steer), "nobody says what is long");
+}
+
+#[test]
+fn programs_and_changes_that_end_with_mistakes_are_not_calls_that_get_nothing() {
+    let mut detector = detector(Preset::Coding);
+    for number in 0..30 {
+        let deed = if number % 2 == 0 { Deed::Runs } else { Deed::Changes };
+        let failed = Step { error: Some(number), deed, ..step("bash", number, number) };
+        assert_eq!(detector.observe(failed).rung, Rung::GoOn);
     }
 }
 
@@ -383,7 +422,7 @@ fn looks_that_give_the_same_for_other_arguments_are_told_early_and_stop_late_and
         let rungs: Vec<Rung> = (0..14).map(|page| detector.observe(did("fetch", page, 7, deed)).rung).collect();
         (rungs.iter().position(|rung| *rung == Rung::Steer), rungs.iter().position(|rung| *rung == Rung::Stop))
     };
-    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(7)));
+    assert_eq!(rung_of(Deed::Looks), (Some(3), Some(11)));
     assert_eq!(rung_of(Deed::Changes), (None, None), "\"ok\" from many writes is a batch");
     assert_eq!(rung_of(Deed::Unknown), (None, None));
 }
