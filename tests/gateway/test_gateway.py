@@ -274,7 +274,7 @@ def test_what_a_dead_gateway_had_under_way_is_seen_as_overdue(gateway: Any, prov
 
 
 def test_nobody_waits_for_what_a_dead_gateway_had_under_way(gateway: Any, provider: Any) -> None:
-    server = gateway("--max-usd-per-run", "0.012", config='[guards.budget]\nreservation = "1s"\n')
+    server = gateway("--max-usd-per-run", "0.015", config='[guards.budget]\nreservation = "1s"\n')
     run = {"x-runguard-run": "died"}
     provider.behaviour = Behaviour(tokens=100, pause=0.2)
     stream = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=1000, stream=True, extra_headers=run)
@@ -286,7 +286,7 @@ def test_nobody_waits_for_what_a_dead_gateway_had_under_way(gateway: Any, provid
     asked = {"model": CHAT, "messages": HELLO, "max_tokens": 1000}
     answer = raw(f"{server.url}/openai/v1/chat/completions", asked, **run)
     assert answer.status_code == 200, answer.text
-    assert 0 < answer.json()["usage"]["completion_tokens"] < 200, "what is left pays for a shorter answer"
+    assert 0 < answer.json()["usage"]["completion_tokens"] < 500, "what is left pays for a shorter answer"
     refused = [raw(f"{server.url}/openai/v1/chat/completions", asked, **run).status_code for _ in range(2)]
     assert refused[-1] == 402, refused
 
