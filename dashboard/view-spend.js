@@ -73,7 +73,7 @@ export function spend(frame, main) {
     return el('li', null, el('div', null, el('span', { class: 'what' }, foreign(budget.scope, 40), ' ', el('span', { class: 'hint' }, foreign(budget.name || budget.tenant, 40))),
       el('span', { class: 'n' }, limit === null ? `${shown(spent)}, no limit` : `${shown(left)} left of ${shown(limit)}`),
       bar(share, share >= 1 ? 'blocked' : share >= 0.8 ? 'would' : 'accent'),
-      el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, reserved ? `, ${shown(reserved)} set aside` : '', inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', renews)));
+      el('span', { class: 'hint below' }, limit === null ? 'spent' : `${percent(share)} spent`, inDollars && budget.overdue_usd ? `, ${shown(budget.overdue_usd)} of it overdue` : '', reserved ? `, ${shown(reserved)} set aside` : '', renews)));
   }));
 
   async function control(run, verb) {
@@ -96,7 +96,7 @@ export function spend(frame, main) {
       runs.map((run) => [
         [el('a', { to: frame.to('session', { session: run.run, of: run.tenant }) }, foreign(run.run, 44)), el('span', { class: 'message hint' }, [several ? run.tenant : null, run.key ? `key ${run.key}` : null, run.found_by ? `known ${FOUND[run.found_by] ?? run.found_by}` : null].filter(Boolean).join(', '))],
         [badge(KINDS[run.state] ?? 'plain', STATES[run.state] ?? run.state), run.reason ? el('span', { class: 'message hint' }, reasonName(run.reason)) : null, run.note ? el('span', { class: 'message hint' }, foreign(run.note, 120)) : null],
-        run.model ? foreign(run.model, 40) : '–', count(run.steps), count(run.calls), dollars(run.usd), run.budget.reserved_usd ? [dollars(run.budget.reserved_usd), run.budget.overdue_usd ? el('span', { class: 'message hint' }, `${dollars(run.budget.overdue_usd)} overdue`) : null] : '–',
+        run.model ? foreign(run.model, 40) : '–', count(run.steps), count(run.calls), [dollars(run.usd), run.budget.overdue_usd ? el('span', { class: 'message hint' }, `and ${dollars(run.budget.overdue_usd)} overdue`) : null], run.budget.reserved_usd ? dollars(run.budget.reserved_usd) : '–',
         run.budget.remaining_usd === null ? '–' : dollars(run.budget.remaining_usd), el('time', { datetime: run.last_seen }, when(run.last_seen_ms)),
         ...(frame.admin ? [run.state === 'stopped' || run.reason === 'run_stalled' ? button(run, 'resume', 'Resume') : button(run, 'stop', 'Stop')] : [])])),
     found > runs.length ? el('p', { class: 'hint more' }, `and ${times(found - runs.length, 'more run')}`) : null];

@@ -262,7 +262,7 @@ def test_what_a_dead_gateway_had_under_way_is_seen_as_overdue(gateway: Any, prov
     server.start()
     time.sleep(1.1)
     run = httpx.get(f"{server.url}/v1/runs", params={"prefix": "died"}).json()["runs"][0]
-    assert run["budget"]["overdue_usd"] == run["budget"]["reserved_usd"] > 0.01
+    assert run["budget"]["overdue_usd"] == run["budget"]["spent_usd"] > 0.01 and run["budget"]["reserved_usd"] == 0
     day = httpx.get(f"{server.url}/v1/spend").json()["budgets"][0]
     assert day["overdue_usd"] == run["budget"]["overdue_usd"]
     shown = run_cli("runs", "--url", server.url)
@@ -271,6 +271,24 @@ def test_what_a_dead_gateway_had_under_way_is_seen_as_overdue(gateway: Any, prov
     chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=10, extra_headers={"x-runguard-run": "died"})
     spending = run_cli("spend", "--url", server.url)
     assert "that nobody settled in time" in spending.stdout, spending.stdout
+
+
+def test_nobody_waits_for_what_a_dead_gateway_had_under_way(gateway: Any, provider: Any) -> None:
+    server = gateway("--max-usd-per-run", "0.015", config='[guards.budget]\nreservation = "1s"\n')
+    run = {"x-runguard-run": "died"}
+    provider.behaviour = Behaviour(tokens=100, pause=0.2)
+    stream = chat(server).chat.completions.create(model=CHAT, messages=HELLO, max_tokens=1000, stream=True, extra_headers=run)
+    next(iter(stream))
+    server.kill()
+    server.start()
+    time.sleep(1.1)
+    provider.behaviour = Behaviour(tokens=1000, input_tokens=10)
+    asked = {"model": CHAT, "messages": HELLO, "max_tokens": 1000}
+    answer = raw(f"{server.url}/openai/v1/chat/completions", asked, **run)
+    assert answer.status_code == 200, answer.text
+    assert 0 < answer.json()["usage"]["completion_tokens"] < 500, "what is left pays for a shorter answer"
+    refused = [raw(f"{server.url}/openai/v1/chat/completions", asked, **run).status_code for _ in range(2)]
+    assert refused[-1] == 402, refused
 
 
 def test_who_a_caller_is_does_not_travel_with_the_operators_key(gateway: Any, provider: Any) -> None:

@@ -19,9 +19,10 @@
 //!   beyond its cap; with the money it cost.
 //! - Tokens that were used are counted, whatever their model costs. Without a price it is refused where dollars are limited.
 //! - A limit of the settings is a ceiling: a caller's own can be lower, not higher.
-//! - What nobody settled in its time and is taken to have been paid is booked with the next reservation. Whoever settles it later, for as
-//!   long as that is remembered, settles it in the place of that booking: nothing is paid twice.
+//! - What nobody settled in its time and is taken to have been paid is spent from then on; it is booked with the next reservation. Whoever
+//!   settles it later, for as long as that is remembered, settles it in the place of that: nothing is paid twice.
 //! - With a new period what was spent and called begins at nothing; what is set aside stays, and is paid in the period it is settled in.
+//!   What was taken to have been paid stays in the period in which its time was over: of the next it takes only what it cost beyond that.
 //!   Periods only go on: a clock that jumps back finds the one that has begun, so it frees nothing and loses nothing.
 
 mod calls;
@@ -410,20 +411,38 @@ pub struct Lease {
     pub expires: Timestamp,
     /// What becomes of it then.
     pub unsettled: Unsettled,
-    /// Its time was over, and it is among what was spent.
-    is_booked: bool,
+    booked: Booked,
 }
 
 impl Lease {
     /// Whether it counts as set aside.
     fn counts(&self, now: Timestamp) -> bool {
-        !self.is_booked && (now < self.expires || self.unsettled == Unsettled::Spent)
+        !self.is_booked() && now < self.expires
+    }
+
+    /// Whether it counts as spent, and is not booked yet.
+    fn is_overdue(&self, now: Timestamp) -> bool {
+        !self.is_booked() && now >= self.expires && self.unsettled == Unsettled::Spent
+    }
+
+    fn is_booked(&self) -> bool {
+        self.booked != Booked::Not
     }
 
     /// When it has to be looked at: its time is over, or so long over that it is forgotten.
     fn is_due_at(&self) -> Timestamp {
-        if self.is_booked { self.expires.plus(MAY_STILL_BE_SETTLED) } else { self.expires }
+        if self.is_booked() { self.expires.plus(MAY_STILL_BE_SETTLED) } else { self.expires }
     }
+}
+
+/// Whether a reservation, its time being over, was added to what was spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Booked {
+    Not,
+    /// It is among it.
+    Here,
+    /// It was, in a period that is over.
+    Before,
 }
 
 /// What becomes of a reservation that nobody settles in its time.
@@ -470,7 +489,14 @@ impl Leases {
     /// There may be very many; most of the time none of them has expired.
     fn total(&self, now: Timestamp) -> Cost {
         let sum = if now < self.earliest { self.sum } else { sum_of(self.in_force(now).map(|(_, lease)| lease)) };
-        Cost::from_amounts(sum.map(|amount| u64::try_from(amount).unwrap_or(u64::MAX)))
+        cost_of(sum)
+    }
+
+    fn overdue(&self, now: Timestamp) -> Cost {
+        if now < self.earliest {
+            return Cost::ZERO;
+        }
+        cost_of(sum_of(self.by_number.values().filter(|lease| lease.is_overdue(now))))
     }
 
     fn insert(&mut self, id: u64, lease: Lease) {
@@ -482,7 +508,7 @@ impl Leases {
 
     fn remove(&mut self, id: u64) -> Option<Lease> {
         let lease = self.by_number.remove(&id)?;
-        if !lease.is_booked {
+        if !lease.is_booked() {
             let amounts = lease.cost.amounts();
             self.sum = [self.sum[0] - u128::from(amounts[0]), self.sum[1] - u128::from(amounts[1])];
         }
@@ -497,14 +523,14 @@ impl Leases {
         let mut paid = Cost::ZERO;
         let mut by_number = std::mem::take(&mut self.by_number);
         by_number.retain(|_, lease| {
-            if at >= lease.is_due_at() && !lease.is_booked && lease.unsettled == Unsettled::Spent {
+            if lease.is_overdue(at) {
                 paid = paid.plus(lease.cost);
-                lease.is_booked = true;
+                lease.booked = Booked::Here;
             }
             at < lease.is_due_at()
         });
         let mut booked: Vec<(Timestamp, u64)> =
-            by_number.iter().filter(|(_, lease)| lease.is_booked).map(|(id, lease)| (lease.expires, *id)).collect();
+            by_number.iter().filter(|(_, lease)| lease.is_booked()).map(|(id, lease)| (lease.expires, *id)).collect();
         booked.sort_unstable();
         for (_, id) in booked.iter().take(booked.len().saturating_sub(MAX_BOOKED)) {
             by_number.remove(id);
@@ -513,10 +539,12 @@ impl Leases {
         paid
     }
 
-    /// What was booked counts no more.
-    fn forget_booked(&mut self) {
-        self.by_number.retain(|_, lease| !lease.is_booked);
-        *self = Self::of(std::mem::take(&mut self.by_number));
+    /// A period is over: what was spent in it, and what was booked with that, counts no more.
+    fn end_period(&mut self, ends: Timestamp) {
+        self.forget_expired(ends);
+        for lease in self.by_number.values_mut().filter(|lease| lease.is_booked()) {
+            lease.booked = Booked::Before;
+        }
     }
 
     fn of(by_number: BTreeMap<u64, Lease>) -> Self {
@@ -530,25 +558,32 @@ fn plus(sum: [u128; 2], cost: Cost) -> [u128; 2] {
     [sum[0] + u128::from(amounts[0]), sum[1] + u128::from(amounts[1])]
 }
 
+fn cost_of(sum: [u128; 2]) -> Cost {
+    Cost::from_amounts(sum.map(|amount| u64::try_from(amount).unwrap_or(u64::MAX)))
+}
+
 fn sum_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> [u128; 2] {
-    leases.filter(|lease| !lease.is_booked).fold([0; 2], |sum, lease| plus(sum, lease.cost))
+    leases.filter(|lease| !lease.is_booked()).fold([0; 2], |sum, lease| plus(sum, lease.cost))
 }
 
 /// Stands in the moment of a reservation that is booked: no moment is so late.
 const BOOKED_BIT: i64 = 1 << 62;
+/// Beside it, where that was in a period that is over.
+const BEFORE_BIT: i64 = 1 << 61;
 
 impl Packed for Leases {
     fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.by_number.len() * Self::BYTES_OF_ONE);
-        for (id, Lease { cost, expires, unsettled, is_booked }) in &self.by_number {
+        for (id, Lease { cost, expires, unsettled, booked }) in &self.by_number {
             bytes.extend_from_slice(&id.to_le_bytes());
             bytes.extend_from_slice(&cost.usd.as_nanos().to_le_bytes());
             bytes.extend_from_slice(&cost.tokens.to_le_bytes());
             // No moment is before 1970: what is below zero says what becomes of it, where those of before there was a choice have nothing.
-            let expires = match unsettled {
-                _ if *is_booked => expires.as_millis() | BOOKED_BIT,
-                Unsettled::Free => expires.as_millis(),
-                Unsettled::Spent => !expires.as_millis(),
+            let expires = match (booked, unsettled) {
+                (Booked::Before, _) => expires.as_millis() | BOOKED_BIT | BEFORE_BIT,
+                (Booked::Here, _) => expires.as_millis() | BOOKED_BIT,
+                (Booked::Not, Unsettled::Free) => expires.as_millis(),
+                (Booked::Not, Unsettled::Spent) => !expires.as_millis(),
             };
             bytes.extend_from_slice(&expires.to_le_bytes());
         }
@@ -559,12 +594,15 @@ impl Packed for Leases {
         let read = |one: &[u8]| {
             let number = |place: usize| one.get(place * 8..place * 8 + 8)?.try_into().map(u64::from_le_bytes).ok();
             let cost = Cost { usd: NanoDollars::from_nanos(number(1)?.cast_signed()).ok()?, tokens: number(2)? };
-            let (expires, unsettled, is_booked) = match number(3)?.cast_signed() {
-                expires @ BOOKED_BIT.. => (expires & !BOOKED_BIT, Unsettled::Spent, true),
-                expires @ 0.. => (expires, Unsettled::Free, false),
-                expires => (!expires, Unsettled::Spent, false),
+            let (expires, unsettled, booked) = match number(3)?.cast_signed() {
+                expires @ BOOKED_BIT.. if expires & BEFORE_BIT != 0 => {
+                    (expires & !BOOKED_BIT & !BEFORE_BIT, Unsettled::Spent, Booked::Before)
+                }
+                expires @ BOOKED_BIT.. => (expires & !BOOKED_BIT, Unsettled::Spent, Booked::Here),
+                expires @ 0.. => (expires, Unsettled::Free, Booked::Not),
+                expires => (!expires, Unsettled::Spent, Booked::Not),
             };
-            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled, is_booked }))
+            Some((number(0)?, Lease { cost, expires: Timestamp::from_millis(expires), unsettled, booked }))
         };
         bytes.chunks(Self::BYTES_OF_ONE).map(read).collect::<Option<_>>().map(Self::of)
     }
@@ -651,12 +689,12 @@ impl Account {
     fn set_aside(&mut self, id: u64, cost: Cost, expires: Timestamp, unsettled: Unsettled, at: Timestamp) {
         let paid = self.open.forget_expired(at);
         self.spend(paid);
-        self.open.insert(id, Lease { cost, expires, unsettled, is_booked: false });
+        self.open.insert(id, Lease { cost, expires, unsettled, booked: Booked::Not });
     }
 
     /// What was booked for it, because nobody had settled it in its time, is taken back: what it cost is an entry of its own.
     fn settle(&mut self, id: u64) {
-        if let Some(lease) = self.open.remove(id).filter(|lease| lease.is_booked) {
+        if let Some(lease) = self.open.remove(id).filter(|lease| lease.booked == Booked::Here) {
             self.spent = self.spent.minus(lease.cost);
         }
     }
@@ -671,9 +709,9 @@ impl Account {
         if self.ends.is_some_and(|known| ends <= known) {
             return;
         }
-        if self.ends.is_some() {
+        if let Some(known) = self.ends {
             (self.spent, self.calls) = (Cost::ZERO, Calls::default());
-            self.open.forget_booked();
+            self.open.end_period(known);
         }
         self.ends = Some(ends);
     }
@@ -715,9 +753,9 @@ impl Account {
         self.calls.refresh(key);
     }
 
-    /// What was paid.
-    pub fn spent(&self) -> Cost {
-        self.spent
+    /// What was paid, or is taken to have been, whether or not it is booked yet.
+    pub fn spent(&self, now: Timestamp) -> Cost {
+        self.spent.plus(self.overdue(now))
     }
 
     /// What is set aside and has not expired.
@@ -727,12 +765,21 @@ impl Account {
 
     /// A reservation that can be settled; one that is free again is none.
     pub fn lease(&self, id: u64, now: Timestamp) -> Option<Lease> {
-        self.open.by_number.get(&id).copied().filter(|lease| lease.is_booked || lease.counts(now))
+        self.open.by_number.get(&id).copied().filter(|lease| lease.is_booked() || lease.counts(now) || lease.is_overdue(now))
     }
 
     /// What is booked for a reservation because nobody settled it in its time.
     pub fn booked(&self, id: u64) -> Cost {
-        self.open.by_number.get(&id).filter(|lease| lease.is_booked).map_or(Cost::ZERO, |lease| lease.cost)
+        self.booked_as(Booked::Here, id)
+    }
+
+    /// The same, where it was in a period that is over: it was paid there.
+    pub fn paid_before(&self, id: u64) -> Cost {
+        self.booked_as(Booked::Before, id)
+    }
+
+    fn booked_as(&self, booked: Booked, id: u64) -> Cost {
+        self.open.by_number.get(&id).filter(|lease| lease.booked == booked).map_or(Cost::ZERO, |lease| lease.cost)
     }
 
     /// How many reservations are open, at most: some may have expired, or are booked.
@@ -745,20 +792,14 @@ impl Account {
         self.open.in_force(now).map(|(id, lease)| (id, *lease))
     }
 
-    /// What is taken to have been paid because nobody settled it in its time. It is booked with the next reservation; until then it is
-    /// among what is set aside.
+    /// Of what is spent: what is taken to have been paid because nobody settled it in its time, and is booked with the next reservation.
     pub fn overdue(&self, now: Timestamp) -> Cost {
-        if now < self.open.earliest {
-            return Cost::ZERO;
-        }
-        let overdue = self.open.in_force(now).filter(|(_, lease)| now >= lease.expires);
-        overdue.fold(Cost::ZERO, |sum, (_, lease)| sum.plus(lease.cost))
+        self.open.overdue(now)
     }
 
-    /// When the next reservation expires by itself.
+    /// When the time of the next reservation is over.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        let freed = self.open.in_force(now).filter(|(_, lease)| lease.unsettled == Unsettled::Free);
-        freed.map(|(_, lease)| lease.expires).min()
+        self.open.in_force(now).map(|(_, lease)| lease.expires).min()
     }
 
     /// When what refuses here may end by itself: a reservation expires, or the period does. What is spent stays spent until then.
@@ -860,14 +901,14 @@ impl Account {
 
     /// What may still be set aside here, where it is limited.
     pub fn room(&self, limits: Limits, now: Timestamp) -> (Option<NanoDollars>, Option<u64>) {
-        let gone = self.spent.plus(self.reserved(now)).amounts();
+        let gone = self.spent(now).plus(self.reserved(now)).amounts();
         let [usd, tokens] = [0, 1].map(|unit| limits.amounts()[unit].map(|limit| limit.saturating_sub(gone[unit])));
         (usd.map(nano_dollars), tokens)
     }
 
     /// Of what was spent, the part that fits beside the reservations below the limit, and the rest.
     pub fn committed_and_overrun(&self, limits: Limits, now: Timestamp) -> (Cost, Cost) {
-        let (spent, reserved, ceilings) = (self.spent.amounts(), self.reserved(now).amounts(), limits.ceilings());
+        let (spent, reserved, ceilings) = (self.spent(now).amounts(), self.reserved(now).amounts(), limits.ceilings());
         let committed = [0, 1].map(|unit| spent[unit].min(ceilings[unit].saturating_sub(reserved[unit])));
         (Cost::from_amounts(committed), Cost::from_amounts([0, 1].map(|unit| spent[unit] - committed[unit])))
     }
@@ -881,7 +922,8 @@ impl Account {
         now: Timestamp,
         is_passed: impl Fn(u64, u64, u64, u64) -> bool,
     ) -> impl Iterator<Item = BudgetExceeded> {
-        let (spent, reserved, asked, ceilings) = (self.spent.amounts(), self.reserved(now).amounts(), asked.amounts(), limits.ceilings());
+        let (spent, reserved, asked, ceilings) =
+            (self.spent(now).amounts(), self.reserved(now).amounts(), asked.amounts(), limits.ceilings());
         let renews_at = self.ends;
         BOOKED.into_iter().enumerate().filter_map(move |(number, unit)| {
             let (spent, reserved, asked, limit) = (spent[number], reserved[number], asked[number], ceilings[number]);
@@ -920,18 +962,21 @@ mod tests {
         account.apply(&Entry::Reserved { id: 1, cost, expires: at(10) }, at(0), KEYS);
         account.apply(&Entry::ReservedOrSpent { id: 2, cost, expires: at(10) }, at(0), KEYS);
         let account = Account::from_bytes(&account.to_bytes());
-        assert_eq!((account.reserved(at(9)).tokens, account.reserved(at(10)).tokens), (80, 40), "one is free again, the other is not");
-        assert_eq!(account.next_expiry(at(11)), None, "time frees nothing of it");
+        let stands = |now: i64| (account.spent(at(now)).tokens, account.reserved(at(now)).tokens, account.overdue(at(now)).tokens);
+        assert_eq!((stands(9), stands(10)), ((0, 80, 0), (40, 0, 40)), "one is free again, the other was paid");
+        assert_eq!((account.leases(at(9)).count(), account.leases(at(10)).count(), account.next_expiry(at(9))), (2, 0, Some(at(10))));
+        assert_eq!(account.room(limits, at(10)).1, Some(60));
         let refused = account.lacks_room_for(Cost::tokens(70), limits, Level::Own, at(11)).next().unwrap();
+        assert_eq!((refused.spent, refused.reserved), (40, 0));
         assert_eq!(account.may_clear_at(&refused, at(11)), None);
         let mut paid = account.clone();
         paid.apply(&Entry::Reserved { id: 3, cost: Cost::tokens(1), expires: at(30) }, at(20), KEYS);
-        assert_eq!((paid.spent().tokens, paid.reserved(at(20)).tokens), (40, 1), "it was paid");
+        assert_eq!((paid.spent(at(20)).tokens, paid.reserved(at(20)).tokens), (40, 1), "it was paid");
         let mut settled = account;
         assert!(settled.lease(2, at(15)).is_some(), "whoever comes late can still say what it was");
         settled.apply(&Entry::Settled { id: 2 }, at(15), KEYS);
         settled.apply(&Entry::Spent(Cost::tokens(5)), at(15), KEYS);
-        assert_eq!((settled.spent().tokens, settled.reserved(at(15)).tokens), (5, 0));
+        assert_eq!((settled.spent(at(15)).tokens, settled.reserved(at(15)).tokens), (5, 0));
     }
 
     #[test]
@@ -944,13 +989,13 @@ mod tests {
             let mut account = Account::from_bytes(&account.to_bytes());
             account.apply(&Entry::Settled { id }, at(now), KEYS);
             account.apply(&Entry::Spent(Cost::tokens(cost)), at(now), KEYS);
-            (account.spent().tokens, account.reserved(at(now)).tokens)
+            (account.spent(at(now)).tokens, account.reserved(at(now)).tokens)
         };
         let mut account = Account::default();
         set_aside(&mut account, 1, 0);
         set_aside(&mut account, 2, 20);
         let account = Account::from_bytes(&account.to_bytes());
-        assert_eq!((account.spent().tokens, account.reserved(at(20)).tokens), (40, 40), "the first is booked");
+        assert_eq!((account.spent(at(20)).tokens, account.reserved(at(20)).tokens), (40, 40), "the first is booked");
         assert_eq!(
             (account.lease(1, at(21)).map(|lease| lease.cost.tokens), account.booked(1).tokens, account.booked(2).tokens),
             (Some(40), 40, 0)
@@ -960,17 +1005,28 @@ mod tests {
         assert_eq!(settle(&account, 3, 25, 5), (45, 40), "another one has nothing to do with it");
         let mut later = account.clone();
         set_aside(&mut later, 3, DAY + 10);
-        assert_eq!((later.spent().tokens, later.lease(1, at(DAY + 10))), (80, None), "after a day nobody settles it any more");
+        assert_eq!((later.spent(at(DAY + 10)).tokens, later.lease(1, at(DAY + 10))), (80, None), "after a day nobody settles it any more");
         let mut many = account.clone();
         for id in 3..303 {
             set_aside(&mut many, id, 20 + i64::try_from(id).unwrap() * 20);
         }
-        assert_eq!((many.open(), many.spent().tokens, many.booked(2).tokens), (MAX_BOOKED + 1, 301 * 40, 0), "the latest are known");
+        assert_eq!(
+            (many.open(), many.spent(at(302 * 20 + 20)).tokens, many.booked(2).tokens),
+            (MAX_BOOKED + 1, 301 * 40, 0),
+            "the latest are known"
+        );
         let mut daily = Account::default();
         daily.apply(&Entry::Began { ends: at(100) }, at(0), KEYS);
         set_aside(&mut daily, 1, 0);
         set_aside(&mut daily, 2, 20);
         daily.apply(&Entry::Began { ends: at(200) }, at(100), KEYS);
-        assert_eq!(settle(&daily, 1, 110, 5), (5, 40), "what was booked in a period that is over is gone with it");
+        let daily = Account::from_bytes(&daily.to_bytes());
+        assert_eq!((daily.spent(at(110)), daily.reserved(at(110))), (Cost::ZERO, Cost::ZERO), "both were paid in the period that is over");
+        assert_eq!(([1, 2, 3].map(|id| daily.paid_before(id).tokens), daily.booked(1)), ([40, 40, 0], Cost::ZERO));
+        assert_eq!(settle(&daily, 1, 110, 0), (0, 0), "nothing is taken back of what is paid now");
+        assert_eq!(settle(&daily, 1, 110, 5), (5, 0), "an entry says by itself what is paid");
+        let mut later = daily;
+        set_aside(&mut later, 3, DAY + 50);
+        assert_eq!((later.paid_before(1), later.lease(1, at(DAY + 50))), (Cost::ZERO, None), "after a day nobody settles it any more");
     }
 }

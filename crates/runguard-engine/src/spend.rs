@@ -108,7 +108,7 @@ impl Engine {
                     let run = &mut runs.runs[*number];
                     run.budget = figures(&standing);
                     // What is set aside is under way, however long it takes.
-                    if run.state == RunState::Idle && run.budget.reserved_usd > run.budget.overdue_usd {
+                    if run.state == RunState::Idle && run.budget.reserved_usd > 0.0 {
                         run.state = RunState::Live;
                     }
                 }

@@ -372,7 +372,8 @@ fn stays_within_its_limit(effect: &Effect<'_>, state: &[u8], row: &Row) -> Resul
         _ => return Ok(()),
     };
     let account = Account::from_bytes(state);
-    let used = account.spent().plus(account.reserved(Timestamp::from_millis(row.at))).usd.as_dollars();
+    let at = Timestamp::from_millis(row.at);
+    let used = account.spent(at).plus(account.reserved(at)).usd.as_dollars();
     if used <= limit + 1e-9 {
         return Ok(());
     }

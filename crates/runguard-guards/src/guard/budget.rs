@@ -241,7 +241,7 @@ impl Decide for Request {
             reservation_id: (self.act == Act::Reserve).then(|| moment.decision_id.to_owned()),
             known: matches!(self.act, Act::Commit | Act::Release).then_some(lease.is_some()),
             cost,
-            spent: own.spent(),
+            spent: own.spent(now),
             reserved: own.reserved(now),
             overdue: before[0].account.overdue(now),
             overdue_settled: match self.act {

@@ -174,7 +174,7 @@ pub struct BudgetStands {
 pub struct Figures {
     pub spent_usd: f64,
     pub reserved_usd: f64,
-    /// Of what is reserved: its time is over, so it is taken to have been paid.
+    /// Of what is spent: set aside, and taken to have been paid because its time is over, but not booked yet.
     pub overdue_usd: f64,
     pub limit_usd: Option<f64>,
     pub remaining_usd: Option<f64>,

@@ -242,7 +242,7 @@ fn figures_fields() -> Vec<(&'static str, Value)> {
         ("reserved_usd", number),
         (
             "overdue_usd",
-            json!({"type": "number", "description": "Of what is reserved: its time is over, so it is taken to have been paid."}),
+            json!({"type": "number", "description": "Of what is spent: set aside, and taken to have been paid because its time is over, but not booked yet."}),
         ),
         ("limit_usd", maybe("number")),
         ("remaining_usd", maybe("number")),

@@ -29,7 +29,7 @@ pub struct Pass {
     /// Of the budget itself, once this is done.
     pub(super) spent: Cost,
     pub(super) reserved: Cost,
-    /// Of it, or booked with this: what nobody settled in its time.
+    /// Of what is spent: what nobody settled in its time, and was not booked before this.
     pub(super) overdue: Cost,
     /// What was booked for it because it was late, and is taken back with this.
     pub(super) overdue_settled: Cost,

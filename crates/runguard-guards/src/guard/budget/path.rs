@@ -72,7 +72,7 @@ impl Request {
         }
         // Others' reservations in a shared account are not this session's to settle.
         let holds = self.reservation_number().is_some_and(|id| path[0].account.lease(id, moment.now).is_some());
-        for (steps, OnPath { limits, .. }) in path.iter().enumerate() {
+        for (steps, OnPath { account, limits }) in path.iter().enumerate() {
             let mut push = |entry| events.push(Event { steps: steps as u32, entry });
             match self.act {
                 Act::Check => {}
@@ -90,11 +90,12 @@ impl Request {
                     });
                 }
                 Act::Commit | Act::Release => {
-                    if let Some(id) = self.reservation_number().filter(|_| steps == 0 || holds) {
+                    let settled = self.reservation_number().filter(|_| steps == 0 || holds);
+                    if let Some(id) = settled {
                         push(Entry::Settled { id });
                     }
                     if self.act == Act::Commit {
-                        push(Entry::Spent(cost));
+                        push(Entry::Spent(settled.map_or(cost, |id| cost.minus(account.paid_before(id)))));
                     }
                 }
             }
@@ -134,7 +135,7 @@ impl Request {
         /// In parts of a limit.
         const PARTS: f64 = 20.0;
         let share = |OnPath { account, limits }: &OnPath<'_>| {
-            let spent = account.spent();
+            let spent = account.spent(now);
             let usd = limits.usd.map(|limit| spent.usd.as_dollars() / limit.as_dollars().max(f64::MIN_POSITIVE));
             let tokens = limits.tokens.map(|limit| spent.tokens as f64 / limit.max(1) as f64);
             usd.into_iter().chain(tokens).max_by(f64::total_cmp)

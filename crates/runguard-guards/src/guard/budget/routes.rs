@@ -86,7 +86,7 @@ macro_rules! answers {
             says(
                 "overdue_usd",
                 AnswerKind::Number,
-                "Dollars that somebody set aside and did not settle in time, taken as paid at the most they can be (if_unsettled): among reserved_usd, or booked with this reservation.",
+                "Dollars that somebody set aside and did not settle in time, taken as paid at the most they can be (if_unsettled): among spent_usd, and not booked before this.",
             ),
             says("limit_usd", AnswerKind::Number, "Dollars allowed, if there is a limit."),
             says("remaining_usd", AnswerKind::Number, "Dollars left, in all it draws on, if there is a limit."),

@@ -29,7 +29,7 @@ pub struct Watched {
 pub struct Standing {
     pub spent: Cost,
     pub reserved: Cost,
-    /// Of it: what nobody settled in its time, and is taken to have been paid.
+    /// Of what is spent: what nobody settled in its time, and is not booked yet.
     pub overdue: Cost,
     pub limits: Limits,
     pub remaining_usd: Option<NanoDollars>,
@@ -84,7 +84,7 @@ impl Watched {
         let limits = if self.label.is_empty() { account.limits.within(self.limits) } else { self.limits };
         let (remaining_usd, remaining_tokens) = account.room(limits, now);
         Standing {
-            spent: account.spent(),
+            spent: account.spent(now),
             reserved: account.reserved(now),
             overdue: account.overdue(now),
             limits,

@@ -11,7 +11,7 @@ use crate::guard::properties::{Story, operation};
 use crate::input::Input;
 use crate::policy::{GuardSettings, Policy};
 use runguard_core::calendar::Period;
-use runguard_core::ledger::{Cost, Limits, Scope, scope_label};
+use runguard_core::ledger::{Cost, Limits, MAX_STORED_RESERVATIONS, Scope, scope_label};
 use runguard_core::money::NanoDollars;
 use runguard_core::reason::Reason;
 use runguard_core::time::Timestamp;
@@ -53,7 +53,8 @@ fn a_reservation_may_be_taken_to_have_been_paid() {
     assert_eq!(story.at(1_000_000).refuses(&*more), Reason::BudgetExceeded, "its time is over, and it is not free");
     assert_eq!(story.retry_after_seconds(), None);
     assert!(story.at(1_000_000).allows(&*ask("check", json!({}))));
-    assert_eq!((story.fact("reserved_usd"), story.fact("overdue_usd")), (Some(Value::from(0.9)), Some(Value::from(0.9))));
+    let stands = ["spent_usd", "reserved_usd", "overdue_usd"].map(|fact| story.fact(fact));
+    assert_eq!(stands, [Some(Value::from(0.9)), Some(Value::from(0.0)), Some(Value::from(0.9))]);
     assert!(story.at(1_000_001).allows(&*ask("reserve", json!({"usd": 0.1}))));
     assert_eq!(
         (story.fact("spent_usd"), story.fact("overdue_usd")),
@@ -82,6 +83,33 @@ fn what_is_settled_after_its_time_takes_the_place_of_what_was_booked_here_and_in
     assert_eq!(story.fact("spent_usd"), Some(Value::from(0.2)));
     assert!(story.at(1_000_005).allows(&*ask("commit", json!({"reservation_id": second, "usd": 0.05, "parent": "team"}))));
     assert_eq!((story.fact("spent_usd"), story.fact("overdue_usd")), (Some(Value::from(0.25)), None));
+}
+
+#[test]
+fn what_nobody_settled_in_its_time_is_spent_before_anything_books_it() {
+    let mut story = Story::default();
+    let asks = |usd: f64| ask("reserve", json!({"max_usd": 2, "usd": usd}));
+    let tells = |story: &Story| ["spent_usd", "reserved_usd", "remaining_usd"].map(|fact| story.fact(fact));
+    assert!(story.at(0).allows(&*ask("record", json!({"max_usd": 2, "usd": 0.8}))));
+    assert!(story.at(0).allows(&*ask("reserve", json!({"max_usd": 2, "usd": 1, "if_unsettled": "spent"}))));
+    assert_eq!(story.at(899_999).refuses(&*asks(0.4)), Reason::BudgetExceeded);
+    assert_eq!(tells(&story), [0.8, 1.0, 0.2].map(|usd| Some(Value::from(usd))), "it may still be given back");
+    assert_eq!(story.at(900_000).refuses(&*asks(0.4)), Reason::BudgetExceeded);
+    assert_eq!(tells(&story), [1.8, 0.0, 0.2].map(|usd| Some(Value::from(usd))), "nobody gives it back");
+    assert!(story.at(900_001).allows(&*asks(0.2)), "so who asks for less is let in");
+    assert_eq!(tells(&story), [1.8, 0.2, 0.0].map(|usd| Some(Value::from(usd))));
+}
+
+#[test]
+fn reservations_whose_time_is_over_are_not_in_the_way_of_others() {
+    let mut story = Story::default();
+    let one = || ask("reserve", json!({"usd": 0, "if_unsettled": "spent"}));
+    for _ in 0..MAX_STORED_RESERVATIONS {
+        assert!(story.at(0).allows(&*one()));
+    }
+    assert_eq!(story.at(899_000).refuses(&*one()), Reason::TooManyReservations);
+    assert_eq!(story.retry_after_seconds(), Some(1));
+    assert!(story.at(900_000).allows(&*one()));
 }
 
 #[test]
@@ -364,7 +392,7 @@ fn a_reservation_is_settled_in_every_scope() {
     let now = Timestamp::from_millis(2);
     for (label, name) in [("tenant/day", ""), ("team/month", "search"), ("model/week", "gpt-4o")] {
         let account = story.scope(label, name);
-        assert_eq!((account.spent().usd, account.reserved(now)), (NanoDollars::parse("0.5").unwrap(), Cost::ZERO), "{label}");
+        assert_eq!((account.spent(now).usd, account.reserved(now)), (NanoDollars::parse("0.5").unwrap(), Cost::ZERO), "{label}");
     }
     let tighter = |usd: f64| json!([{"per": "tenant", "period": "day", "max_usd": usd}]);
     assert_eq!(story.at(3).refuses(&*drawing("check", "a", 0.0, tighter(0.4))), Reason::BudgetExceeded);
@@ -425,6 +453,29 @@ fn a_period_begins_anew_and_a_clock_that_jumps_back_frees_nothing() {
     let keyed =
         |at: i64, story: &mut Story| story.at(at).allows(&*operation("/guard/budget/record", json!({"session_id": "b", "key": "k"})));
     assert!(keyed(BEGINS + 26 * HOURS, &mut story) && !keyed(BEGINS + 27 * HOURS, &mut story) && keyed(BEGINS + 49 * HOURS, &mut story));
+}
+
+#[test]
+fn what_was_taken_as_paid_in_a_period_is_not_paid_again_in_the_next() {
+    const MINUTE: i64 = 60_000;
+    // 2026-10-24T22:00Z: a day begins in Berlin.
+    const BEGINS: i64 = 1_792_879_200_000;
+    for (is_booked, paid, adds) in [(true, 2.5, "0"), (false, 2.5, "0"), (true, 4.0, "1"), (false, 4.0, "1")] {
+        let mut story = with_scopes(json!({"tenant": {"day": {"max_usd": 5}}}));
+        let late = json!({"session_id": "late", "usd": 3, "if_unsettled": "spent"});
+        assert!(story.at(BEGINS - 20 * MINUTE).allows(&*operation("/guard/budget/reserve", late)));
+        let Some(Value::Text(id)) = story.fact("reservation_id") else { panic!("it is granted") };
+        if is_booked {
+            assert!(story.at(BEGINS - MINUTE).allows(&*drawing("reserve", "other", 0.0, json!([]))));
+        }
+        assert_eq!(story.at(BEGINS - 1).refuses(&*drawing("check", "other", 2.1, json!([]))), Reason::BudgetExceeded);
+        assert!(story.at(BEGINS).allows(&*drawing("check", "other", 5.0, json!([]))), "a new day");
+        let commit = json!({"session_id": "late", "usd": paid, "reservation_id": id});
+        assert!(story.at(BEGINS + MINUTE).allows(&*operation("/guard/budget/commit", commit)));
+        assert_eq!(story.fact("spent_usd"), Some(Value::from(paid)), "the run paid it");
+        let (day, now) = (story.scope("tenant/day", ""), Timestamp::from_millis(BEGINS + MINUTE));
+        assert_eq!((day.spent(now), day.reserved(now)), (Cost::usd(NanoDollars::parse(adds).unwrap()), Cost::ZERO), "{is_booked} {paid}");
+    }
 }
 
 #[test]

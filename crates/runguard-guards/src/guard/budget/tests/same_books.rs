@@ -161,7 +161,7 @@ impl Both {
         });
         for (budget, kept) in own.chain(scopes) {
             let books = budget.snapshot();
-            proptest::prop_assert_eq!(kept.spent(), books.spent());
+            proptest::prop_assert_eq!(kept.spent(now), books.spent());
             proptest::prop_assert_eq!(kept.reserved(now), books.reserved);
             for key in 0..3 {
                 let key = key.to_string();
