@@ -88,7 +88,7 @@ def question(kilobytes, stream=False, model="gpt-4o-mini", rounds=0):
     what they gave of which the last is new."""
     messages = [{"role": "user", "content": f"Job {'@@@@@@@' if rounds else '#######'}: look after the order."}]
     for number in [f"{number:07}" for number in range(rounds - 1)] + ["#######"] * (rounds > 0):
-        call = {"id": f"call_{number}", "type": "function", "function": {"name": "lookup_order", "arguments": json.dumps({"order": number})}}
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": "orders", "arguments": json.dumps({"order": number})}}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": call["id"], "content": f"order {number} is packed, on shelf {number}"},

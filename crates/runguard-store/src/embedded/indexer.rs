@@ -39,11 +39,6 @@ const ZONE_ROWS: u64 = 1024;
 const WAL_LIMIT: u64 = 128 * 1024 * 1024;
 /// From here on it is moved into the database while others write.
 const WAL_BACKGROUND: u64 = 16 * 1024 * 1024;
-/// It is moved when this many rows came since the last time, or so many bytes, or after this while: each time waits for the disk, and whoever
-/// writes meanwhile may wait with it.
-const MOVE_ROWS: u64 = 100_000;
-const MOVE_BYTES: u64 = WAL_LIMIT / 4;
-const MOVE_EVERY: Duration = Duration::from_secs(10);
 /// From here on our own readers are held until it has started over.
 const WAL_PAUSE: u64 = 4 * WAL_LIMIT;
 /// When somebody else reads for so long that it grows to this, it is told.
@@ -164,8 +159,6 @@ struct Round {
     checkpointed: u64,
     last_index: Instant,
     last_checkpoint: Instant,
-    /// When the write-ahead log was moved last, up to which row, and how large its file was.
-    moved: (Instant, u64, u64),
     last_retention: Option<Instant>,
     /// None before the first look.
     trusted: Option<TrustedTime>,
@@ -191,7 +184,6 @@ impl Round {
             checkpointed,
             last_index: Instant::now(),
             last_checkpoint: Instant::now(),
-            moved: (Instant::now(), 0, 0),
             last_retention: None,
             trusted: None,
             last_told: i64::MIN,
@@ -415,18 +407,10 @@ impl Round {
     /// stands in the way the file grows, and it is tried again.
     fn checkpoint_log(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let size = std::fs::metadata(format!("{}-wal", self.inner.folder.log_path().display())).map_or(0, |meta| meta.len());
-        let in_use = &self.inner.indexer.wal_bytes;
-        if size < WAL_BACKGROUND {
-            in_use.store(size, Ordering::Relaxed);
-        }
-        let (last, upto, size_then) = self.moved;
-        let committed = self.inner.journal.committed();
-        let has_grown = committed.saturating_sub(upto) >= MOVE_ROWS || size.saturating_sub(size_then) >= MOVE_BYTES;
-        let is_due = has_grown || in_use.load(Ordering::Relaxed) >= WAL_LIMIT || (committed > upto && last.elapsed() >= MOVE_EVERY);
-        if !all && (size < WAL_BACKGROUND || !is_due) {
+        self.inner.indexer.wal_bytes.store(size, Ordering::Relaxed);
+        if size < WAL_BACKGROUND && !all {
             return Ok(());
         }
-        self.moved = (Instant::now(), committed, size);
         // The file keeps its size when it starts over, so the frames in use are asked for, not the size.
         let mut pages = self.checkpoint_passively()?;
         self.inner.indexer.wal_bytes.store(pages * LOG_PAGE_BYTES, Ordering::Relaxed);

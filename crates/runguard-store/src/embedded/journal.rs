@@ -24,7 +24,7 @@ const MAX_BATCH: usize = 2048;
 
 /// After a batch of at least `BUSY_BATCH` rows the writer waits for the next to be as large (`GATHER_ROWS` are enough),
 /// for `GATHER` at most.
-const BUSY_BATCH: usize = 24;
+const BUSY_BATCH: usize = 8;
 const GATHER_ROWS: usize = 32;
 const GATHER: Duration = Duration::from_micros(250);
 
