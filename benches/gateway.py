@@ -84,13 +84,14 @@ class Gateway(Server):
 
 
 def question(kilobytes, stream=False, model="gpt-4o-mini", rounds=0):
-    """A question of about this size, or with a history of calls and what they gave. Each is a run of its own, by its number."""
-    messages = [{"role": "user", "content": "Job #######: look after the order."}]
-    for number in range(rounds):
-        call = {"id": f"call_{number}", "type": "function", "function": {"name": "lookup_order", "arguments": json.dumps({"order": number})}}
+    """A question of about this size, which is a run of its own by its number; or the next of a connection's run, with a history of calls and
+    what they gave of which the last is new."""
+    messages = [{"role": "user", "content": f"Job {'@@@@@@@' if rounds else '#######'}: look after the order."}]
+    for number in [str(9_000_000 + number) for number in range(rounds - 1)] + ["#######"] * (rounds > 0):
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": "orders", "arguments": json.dumps({"order": number})}}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": f"order {number} is packed, its weight is {number * 7} g"},
+            {"role": "tool", "tool_call_id": call["id"], "content": f"order {number} is packed, on shelf {number}"},
         ]
     body = {"model": model, **({"stream": True} if stream else {}), "max_tokens": 100, "messages": messages}
     messages[0]["content"] += " The parcel was sent on Monday and has not come yet." * max(0, (kilobytes * 1024 - len(json.dumps(body))) // 52)

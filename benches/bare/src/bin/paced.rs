@@ -1,7 +1,7 @@
 //! Load for `./bench gateway`: many connections that ask as fast as they are answered, or at a given pace.
 //!
 //! `paced PORT PATH BODY_FILE CONNECTIONS PER_SECOND SECONDS [HEADER…]` prints one line of JSON. `#######` in the body becomes a number that
-//! is different in each question. With a pace, times count from when a question was due, so that an answer that is late makes the
+//! is different in each question, `@@@@@@@` one that is different on each connection. With a pace, times count from when a question was due, so that an answer that is late makes the
 //! next one late too; with `0` from when it was sent.
 
 use std::error::Error;
@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-const NUMBER: &[u8] = b"#######";
+const OF_QUESTION: &[u8] = b"#######";
+const OF_CONNECTION: &[u8] = b"@@@@@@@";
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -18,8 +19,9 @@ struct Plan {
     port: u16,
     head: String,
     body: Vec<u8>,
-    /// Where the number stands in the body.
-    number_at: Option<usize>,
+    /// Where numbers stand in the body.
+    of_question: Vec<usize>,
+    of_connection: Vec<usize>,
     begin: Instant,
     end: Instant,
     /// Of one connection.
@@ -74,10 +76,11 @@ async fn ask(plan: &Plan, number: usize, connections: usize) -> Result<(Times, u
         question.clear();
         question.extend_from_slice(plan.head.as_bytes());
         question.extend_from_slice(&plan.body);
-        if let Some(at) = plan.number_at {
-            let at = plan.head.len() + at;
-            let name = format!("{:07}", (asked as usize * connections + number) % 10_000_000);
-            question[at..at + NUMBER.len()].copy_from_slice(name.as_bytes());
+        for (places, number) in [(&plan.of_question, asked as usize * connections + number), (&plan.of_connection, number)] {
+            let digits = format!("{:07}", number % 10_000_000);
+            for at in places.iter().map(|at| plan.head.len() + at) {
+                question[at..at + digits.len()].copy_from_slice(digits.as_bytes());
+            }
         }
         asked += 1;
         stream.write_all(&question).await?;
@@ -111,10 +114,12 @@ async fn main() -> Result<(), Failure> {
     head += "\r\n";
     let begin = Instant::now() + Duration::from_millis(100);
     let between = (per_second > 0.0).then(|| Duration::from_secs_f64(connections as f64 / per_second));
-    let number_at = body.windows(NUMBER.len()).position(|window| window == NUMBER);
+    let places = |mark: &[u8]| body.windows(mark.len()).enumerate().filter(|(_, window)| *window == mark).map(|(at, _)| at).collect();
+    let (of_question, of_connection) = (places(OF_QUESTION), places(OF_CONNECTION));
     let seconds: f64 = seconds.parse()?;
     let end = begin + Duration::from_secs_f64(seconds);
-    let plan: &'static Plan = Box::leak(Box::new(Plan { port: port.parse()?, head, body, number_at, begin, end, between }));
+    let plan: &'static Plan =
+        Box::leak(Box::new(Plan { port: port.parse()?, head, body, of_question, of_connection, begin, end, between }));
     let askers: Vec<_> = (0..connections).map(|number| tokio::spawn(ask(plan, number, connections))).collect();
     let (mut first, mut whole, mut refused) = (Vec::new(), Vec::new(), 0);
     for asker in askers {
