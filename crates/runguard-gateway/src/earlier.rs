@@ -158,16 +158,23 @@ impl Gateway {
                 break;
             }
         }
-        // Of a conversation the newest counts, and it is remembered last; what came since is newer still.
-        let mut names = HashSet::new();
-        found.retain(|(name, _)| names.insert(name.clone()));
         let mut known = self.known();
-        for (name, answer) in found.into_iter().rev() {
+        // What came since is newer still.
+        for (name, answer) in newest_of_each(found) {
             if !known.by_name.contains_key(&name) {
                 known.remember(name, Arc::new(answer));
             }
         }
     }
+}
+
+/// Each name once, with the newest of its answers: a conversation keeps its name, and is as long as its latest answer says. Of `found` the newest
+/// is the first; it becomes the last, so that it is forgotten last.
+fn newest_of_each(mut found: Vec<(String, Answer)>) -> Vec<(String, Answer)> {
+    let mut names = HashSet::new();
+    found.retain(|(name, _)| names.insert(name.clone()));
+    found.reverse();
+    found
 }
 
 /// The answers that a row of the log tells of.
@@ -186,4 +193,17 @@ fn answers_in(row: &RowRef<'_>) -> Vec<(String, Answer)> {
         ..Answer::default()
     };
     call.answers.split(' ').map(|name| (name.to_owned(), answer.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_as_long_as_its_newest_answer_says() {
+        let found = |name: &str, tokens| (name.to_owned(), Answer { tokens: Some(tokens), ..Answer::default() });
+        let kept = newest_of_each(vec![found("conversation", 120_000), found("other", 7), found("conversation", 600)]);
+        let kept: Vec<_> = kept.iter().map(|(name, answer)| (name.as_str(), answer.tokens)).collect();
+        assert_eq!(kept, [("other", Some(7)), ("conversation", Some(120_000))]);
+    }
 }

@@ -581,6 +581,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_interface_says_of_a_result_counts_for_more_than_its_words() {
+        let of_flag = |flag: Value| {
+            let result = json!({"type": "tool_result", "tool_use_id": "c1", "is_error": flag, "content": "ERROR 2026-11-17 disk full"});
+            let call = json!({"type": "tool_use", "id": "c1", "name": "read_log", "input": {}});
+            calls_of(&of(
+                Api::Messages,
+                &json!({"messages": [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]}),
+            ))[0]
+                .1
+        };
+        assert_eq!([of_flag(json!(true)), of_flag(json!(false)), of_flag(json!(null))], [true, false, true]);
+    }
+
+    #[test]
     fn a_step_keeps_its_id_while_the_conversation_grows_and_the_same_call_again_is_another() {
         let turn = |id: &str| {
             [
