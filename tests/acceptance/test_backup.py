@@ -14,9 +14,10 @@ from test_retention import DAY, until_gone
 ASKED = {"session_id": "kept", "task_name": "classify"}
 
 
-def hot_copy(server: Server, target) -> None:
+def hot_copy(server: Server, target, key: str | None = None) -> None:
     """What `sqlite3 runguard.db ".backup …"` does, while the service runs; and the keys."""
     target.mkdir(mode=0o700)
+    assert server.client(key=key).get("/v1/decisions?limit=1").status == 200, "whoever reads finds all that was answered"
     with contextlib.closing(sqlite3.connect(server.data / "runguard.db")) as log, contextlib.closing(sqlite3.connect(target / "runguard.db")) as copy:
         log.backup(copy)
     if (server.data / "keys.json").exists():
@@ -41,7 +42,7 @@ def test_a_hot_copy_of_the_log_and_the_keys_is_all_that_is_needed(serve, restore
         flow.allowed(AI_TASK_RETRY, **ASKED)
     flow.allowed(AGENT_ACTION, session_id="person", action_name="a")
     assert flow.post("/v1/circuits/payments/open").status == 200
-    hot_copy(server, tmp_path / "copy")
+    hot_copy(server, tmp_path / "copy", key)
     assert flow.delete("/v1/sessions/person").status == 200
     flow.allowed(AGENT_ACTION, session_id="after", action_name="a")
     other = restored(tmp_path / "copy")
@@ -67,7 +68,7 @@ def test_without_the_keys_a_copy_is_open_to_its_machine(serve, restored, tmp_pat
     server = serve(start=False)
     key = create_key(server.data, "acme", "admin")
     server.start().client(key=key).allowed(AGENT_ACTION, session_id="s", action_name="a")
-    hot_copy(server, tmp_path / "copy")
+    hot_copy(server, tmp_path / "copy", key)
     (tmp_path / "copy" / "keys.json").unlink()
     assert restored(tmp_path / "copy").client().get("/v1/decisions").status == 200
 

@@ -17,6 +17,7 @@ mod health;
 mod importer;
 pub mod link;
 mod log;
+pub(crate) mod mailbox;
 pub mod model;
 mod recovery;
 mod roster;

@@ -3,8 +3,8 @@
 //! What decides the shape (measured, see ARCHITECTURE.md): appending a row in arrival order costs a tenth of
 //! inserting it under a random key, and one commit costs as much as fifteen appends. So
 //!
-//! - an answer waits for exactly one thing: its row in the log file, written by one thread that commits whatever
-//!   has gathered while it wrote the last batch ([`journal`]);
+//! - an answer waits for exactly one thing: its row at the end of a plain file, from where one thread brings the rows into the log, many
+//!   in one commit ([`journal`]);
 //! - the row carries the decision *and* the events that make its state, so both are there or neither;
 //! - states live in memory ([`shard`]); everything that needs a random-order index (states on disk, sessions, zones,
 //!   rollups) is a second file, derived from the log, built behind it in large sorted batches ([`indexer`]).
@@ -13,8 +13,7 @@
 
 mod import;
 mod indexer;
-mod journal;
-pub(crate) mod mailbox;
+pub(crate) mod journal;
 mod query;
 mod readers;
 pub(crate) mod schema;
@@ -22,7 +21,8 @@ mod shard;
 
 use crate::embedded::import::LatestIds;
 use crate::embedded::indexer::Indexer;
-use crate::embedded::journal::{Job, Journal, Undo, Work};
+use crate::embedded::journal::mover::{self, Work};
+use crate::embedded::journal::{Appended, Committed, Journal, Undo};
 use crate::embedded::readers::{Lane, Readers};
 use crate::embedded::schema::{Folder, describe};
 use crate::embedded::shard::{Resident, Shard, Shards, TailEvent};
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// Entries read from disk at a time when all of a family are looked at.
 const ENTRIES_AT_ONCE: usize = 2000;
@@ -83,7 +83,15 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Embedded {
     pub(crate) inner: Arc<Inner>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Threads>,
+}
+
+/// In the order in which they end: each sees all that the one before has done.
+#[derive(Debug, Default)]
+struct Threads {
+    syncer: Option<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
+    indexer: Option<JoinHandle<()>>,
 }
 
 pub(crate) struct Inner {
@@ -128,6 +136,11 @@ impl Embedded {
             }
         }
         let (log, names) = folder.open_log(options.durability, options.names)?;
+        let left = mover::recover(&options.folder, &log)
+            .map_err(|error| OpenError::Database { path: folder.log_path(), detail: error.to_string() })?;
+        if left > 0 {
+            tracing::info!(rows = left, "decisions that the process before had not brought into the log yet are in it now");
+        }
         let index = folder.open_index()?;
         let shards = Arc::new(Shards::new());
         let known = known_to_index(&index).map_err(|error| describe(&folder.index_path(), &error))?;
@@ -150,8 +163,10 @@ impl Embedded {
         }
         let last_seq = last_seq.max(known.indexed).max(known.newest);
         let has_tail = shards.lock_all().iter().any(|shard| !shard.tail.is_empty());
+        let journal = Journal::open(&options.folder, options.durability, last_seq, names)
+            .map_err(|source| OpenError::Folder { path: options.folder.clone(), source })?;
         let inner = Arc::new(Inner {
-            journal: Journal::new(last_seq, names),
+            journal,
             readers: Readers::default(),
             shards,
             rules,
@@ -167,16 +182,24 @@ impl Embedded {
             folder,
             options,
         });
+        let syncer = (inner.options.durability == Durability::Power).then(|| {
+            let inner = inner.clone();
+            spawn("log-syncer", move || inner.journal.sync(&inner.shards))
+        });
         let writer = {
             let inner = inner.clone();
-            spawn("log-writer", move || inner.journal.run(&log, &inner.shards))
+            spawn("log-writer", move || inner.write_log(&log))
         };
         let indexer = {
             let inner = inner.clone();
             spawn("indexer", move || Indexer::run(&inner, index))
         };
-        let threads = [writer, indexer].into_iter().collect::<Result<Vec<_>, _>>();
-        let threads = threads.map_err(|source| OpenError::Folder { path: inner.options.folder.clone(), source })?;
+        let failed = |source| OpenError::Folder { path: inner.options.folder.clone(), source };
+        let threads = Threads {
+            syncer: syncer.transpose().map_err(failed)?,
+            writer: Some(writer.map_err(failed)?),
+            indexer: Some(indexer.map_err(failed)?),
+        };
         Ok(Self { inner, threads: Mutex::new(threads) })
     }
 
@@ -293,7 +316,7 @@ impl Embedded {
                     None => self.make_resident(&keys).await?,
                 }
             };
-            drop(committed.await.map_err(|_| StoreError::Stopping)??);
+            Safe(committed).wait().await?;
             upto = if is_first { seq } else { upto };
         }
     }
@@ -302,7 +325,7 @@ impl Embedded {
     async fn rows_of_session(&self, tenant: &str, session: &str, upto: u64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
         let (tenant, session, names) = (tenant.to_owned(), session.to_owned(), self.inner.names);
         let upto = upto.min(i64::MAX as u64);
-        self.blocking(move |connection| {
+        let read = move |connection: &Connection| {
             let mut select = connection.prepare_cached(
                 "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq
                  WHERE s.session = ?1 AND s.seq < ?5 AND l.tenant = ?2 AND l.session = ?3
@@ -313,8 +336,12 @@ impl Embedded {
             let values = rusqlite::params![names.session_number(&tenant, &session), tenant, session, indexed_upto, upto];
             let rows = select.query_map(values, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default())))?;
             rows.collect()
-        })
-        .await
+        };
+        let read_settled = move |inner: &Inner| {
+            inner.journal.settle()?;
+            inner.readers.read(Lane::Questions, &inner.folder, read)
+        };
+        self.inner.in_lane(Lane::Questions, read_settled).await
     }
 
     /// Overwrites what was removed, in all files, and empties their write-ahead logs. Gives the files that keep some of it, because
@@ -336,9 +363,8 @@ impl Embedded {
     }
 
     async fn work(&self, work: Work) -> Result<(), StoreError> {
-        let (done, written) = oneshot::channel();
-        drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
-        written.await.map_err(|_| StoreError::Stopping)?.map(drop)
+        let worked = self.inner.journal.order(work).ok_or(StoreError::Stopping)?;
+        worked.await.map_err(|_| StoreError::Stopping)?.map(drop)
     }
 
     pub fn names(&self) -> Names {
@@ -374,9 +400,9 @@ impl Embedded {
         self.inner.shards.bytes()
     }
 
-    /// Rows that are in the log but not yet in the index.
+    /// Rows that are decided but not yet in the index.
     pub fn rows_behind(&self) -> u64 {
-        self.inner.journal.committed().saturating_sub(self.inner.indexer.indexed_upto())
+        self.inner.journal.safe().saturating_sub(self.inner.indexer.indexed_upto())
     }
 
     /// What is in use of the log's write-ahead log.
@@ -386,14 +412,18 @@ impl Embedded {
 
     pub fn stop(&self) {
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // First the writer, so that the indexer's last round sees every row.
         self.inner.journal.stop();
-        for thread in threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the store ended in a panic");
-            }
-            self.inner.indexer.stop();
-        }
+        join(threads.syncer.take());
+        self.inner.journal.stop_mover();
+        join(threads.writer.take());
+        self.inner.indexer.stop();
+        join(threads.indexer.take());
+    }
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    if thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("a thread of the store ended in a panic");
     }
 }
 
@@ -407,11 +437,17 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Joi
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-pub(crate) type Committed = oneshot::Receiver<Result<Box<Job>, StoreError>>;
-
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); FEW]>;
 
 impl Inner {
+    /// The life of the thread that has the log's connection.
+    fn write_log(&self, log: &Connection) {
+        schema::say_that_a_journal_is_beside(log, true);
+        if self.journal.run_mover(log) {
+            schema::say_that_a_journal_is_beside(log, false);
+        }
+    }
+
     /// In the order of their numbers, so that two steps never wait for each other.
     fn lock_shards<'a>(&'a self, keys: &[Key]) -> Locked<'a> {
         let mut indexes: SmallVec<[usize; FEW]> = keys.iter().map(|key| Shards::index_of(*key)).collect();
@@ -436,7 +472,7 @@ impl Inner {
 
     /// The states that a step sees, from shards that are locked.
     fn view<'a>(&self, cells: &[Cell<'_>], shards: &'a [(usize, MutexGuard<'_, Shard>)]) -> View<'a> {
-        let committed = self.journal.committed();
+        let safe = self.journal.safe();
         let resident = |cell: &Cell<'_>| {
             let index = Shards::index_of(cell.key);
             shards.iter().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get(&cell.key))
@@ -444,7 +480,7 @@ impl Inner {
         let residents: SmallVec<[Option<&'a Resident>; FEW]> = cells.iter().map(resident).collect();
         View {
             states: residents.iter().zip(cells).map(|(resident, cell)| (*resident)?.get(cell.slot, cell.subject)).collect(),
-            safe: residents.iter().map(|resident| resident.is_none_or(|resident| resident.seq <= committed)).collect(),
+            safe: residents.iter().map(|resident| resident.is_none_or(|resident| resident.seq <= safe)).collect(),
             health: self.options.role.health(),
         }
     }
@@ -481,9 +517,8 @@ impl Inner {
             }
         }
         let touched: SmallVec<[Key; FEW]> = undo.iter().map(Undo::key).collect();
-        let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: written.row, effects, removed: Vec::new() };
-        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
+        let appended = Appended { row: &written.row, effects: &effects, removed: &[] };
+        let (seq, committed) = self.journal.append(appended, undo).map_err(|refused| refuse(&mut shards, refused))?;
         for key in touched {
             let index = Shards::index_of(key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(&key)) {
@@ -491,12 +526,11 @@ impl Inner {
             }
         }
         drop(shards);
-        drop(wake_up);
-        Ok(Some((reply, Some(committed))))
+        Ok(Some((reply, committed)))
     }
 
     /// `None`: some of it must be loaded first.
-    fn erase(&self, keys: &[Key], row: &Row, seqs: &[u64]) -> Result<Option<(u64, Committed)>, StoreError> {
+    fn erase(&self, keys: &[Key], row: &Row, seqs: &[u64]) -> Result<Option<(u64, Option<Committed>)>, StoreError> {
         let mut shards = self.lock_shards(keys);
         if self.any_may_be_on_disk(&shards, keys) {
             return Ok(None);
@@ -516,9 +550,8 @@ impl Inner {
                 shard.dirty.push(*key);
             }
         }
-        let (done, committed) = oneshot::channel();
-        let work = Work::Append { row: row.clone(), effects, removed: seqs.to_vec() };
-        let (seq, wake_up) = self.journal.push(work, undo, done).map_err(|undo| refuse(&mut shards, undo))?;
+        let appended = Appended { row, effects: &effects, removed: seqs };
+        let (seq, committed) = self.journal.append(appended, undo).map_err(|refused| refuse(&mut shards, refused))?;
         for key in keys {
             let index = Shards::index_of(*key);
             if let Some(resident) = shards.iter_mut().find(|(other, _)| *other == index).and_then(|(_, shard)| shard.map.get_mut(key)) {
@@ -526,7 +559,6 @@ impl Inner {
             }
         }
         drop(shards);
-        drop(wake_up);
         Ok(Some((seq, committed)))
     }
 
@@ -586,15 +618,15 @@ impl Inner {
     }
 }
 
-/// The store is stopping: what the step changed must not be there when the indexer looks for the last time.
-fn refuse(shards: &mut [(usize, MutexGuard<'_, Shard>)], undo: Vec<Undo>) -> StoreError {
+/// Nothing of what could not be written may be there when somebody else looks.
+fn refuse(shards: &mut [(usize, MutexGuard<'_, Shard>)], (error, undo): (StoreError, Vec<Undo>)) -> StoreError {
     for undo in undo.into_iter().rev() {
         let index = Shards::index_of(undo.key());
         if let Some((_, shard)) = shards.iter_mut().find(|(other, _)| *other == index) {
             shard.take_back(undo);
         }
     }
-    StoreError::Stopping
+    error
 }
 
 pub(crate) fn decode_slots(bytes: &[u8]) -> Vec<SlotState> {

@@ -4,7 +4,8 @@
 //! share their states, [`Memory`] the same promise with nothing in its way: the model the others are tested against.
 
 use crate::cluster::{Cluster, ClusterHealth, Fingerprints};
-use crate::embedded::{Committed, Embedded};
+use crate::embedded::Embedded;
+use crate::embedded::journal::Committed;
 use crate::error::StoreError;
 use crate::key::{Family, Key, Names};
 use crate::log::{Follower, Order, RowFilter, RowWithEffects};
@@ -70,7 +71,7 @@ impl Safe {
     /// Waits for it.
     pub async fn wait(self) -> Result<(), StoreError> {
         match self.0 {
-            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?.map(drop),
+            Some(committed) => committed.await.map_err(|_| StoreError::Stopping)?,
             None => Ok(()),
         }
     }

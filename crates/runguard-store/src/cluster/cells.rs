@@ -7,7 +7,7 @@
 
 use crate::cluster::entry::{encode_row, join_rows};
 use crate::cluster::link::{CellName, Put, Swap, SwapCell, Token, Value};
-use crate::embedded::mailbox::MailboxId;
+use crate::cluster::mailbox::MailboxId;
 use crate::error::StoreError;
 use crate::log::encode_effects;
 use crate::store::{Cell, Change, FEW, StoreHealth, View};

@@ -6,18 +6,18 @@
 use crate::cluster::entry;
 use crate::cluster::link::EntryId;
 use crate::cluster::{Imported, Positions, from_the_start};
-use crate::embedded::journal::{Finished, Work};
+use crate::embedded::journal::Appended;
+use crate::embedded::journal::mover::Work;
 use crate::embedded::{Embedded, Role};
 use crate::error::StoreError;
 use crate::log::RowWithEffects;
-use crate::store::{Cell, FEW, StoreHealth};
+use crate::store::{Cell, FEW, Safe, StoreHealth};
 use hashbrown::HashSet;
 use runguard_core::row::Row;
 use rusqlite::Connection;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
-use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ids remembered: rows are offered again within seconds, or not at all.
@@ -85,36 +85,31 @@ impl Embedded {
             let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
             rows.into_iter().filter(|logged| latest.insert(&logged.row.id)).collect()
         };
-        let mut written = Vec::with_capacity(fresh.len());
+        let mut last = Safe::default();
         for logged in fresh {
             if let Some(number) = entry::erases(&logged) {
-                for row in written.drain(..) {
-                    finished(row).await?;
-                }
+                std::mem::take(&mut last).wait().await?;
                 self.erase_number(number, logged.row).await?;
                 continue;
             }
-            let RowWithEffects { row, effects } = logged;
-            let (done, receiver) = oneshot::channel();
-            let work = Work::Append { row, effects, removed: Vec::new() };
-            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
-            written.push(receiver);
+            // In order: the last is safe when all are.
+            last = self.append(&logged.row, &logged.effects)?;
         }
-        for row in written {
-            finished(row).await?;
-        }
+        last.wait().await?;
         self.work(Work::Follow { upto: upto.to_vec() }).await?;
         Ok(Imported::Done)
+    }
+
+    fn append(&self, row: &Row, effects: &[u8]) -> Result<Safe, StoreError> {
+        let appended = Appended { row, effects, removed: &[] };
+        self.inner.journal.append(appended, Vec::new()).map(|(_, committed)| Safe(committed)).map_err(|(error, _)| error)
     }
 
     /// Erases a session that is known by its number only, and keeps the row that tells of it.
     async fn erase_number(&self, number: i64, row: Row) -> Result<(), StoreError> {
         self.work(Work::Erased { session: number, at: row.at }).await?;
         if !self.erase_known(number, i64::MAX, &row).await? {
-            let (done, written) = oneshot::channel();
-            let work = Work::Append { row, effects: Vec::new(), removed: Vec::new() };
-            drop(self.inner.journal.push(work, Vec::new(), done).map_err(|_| StoreError::Stopping)?);
-            finished(written).await?;
+            self.append(&row, &[])?.wait().await?;
         }
         Ok(())
     }
@@ -201,7 +196,7 @@ impl Embedded {
             return Ok(erased.log_rows);
         }
         // The states were elsewhere: that they went is told all the same.
-        self.work(Work::Append { row, effects: Vec::new(), removed: Vec::new() }).await?;
+        self.append(&row, &[])?.wait().await?;
         Ok(0)
     }
 
@@ -229,10 +224,6 @@ impl Embedded {
             }
         }
     }
-}
-
-async fn finished(row: oneshot::Receiver<Finished>) -> Result<(), StoreError> {
-    row.await.map_err(|_| StoreError::Stopping)?.map(drop)
 }
 
 fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {

@@ -3,7 +3,7 @@
 //! All of it is in one thread and in large sorted batches. It may fall behind under load; queries look at the index
 //! *and* at the rows behind it, so falling behind costs queries time and nobody an answer.
 
-use crate::embedded::journal::Work;
+use crate::embedded::journal::mover::Work;
 use crate::embedded::schema::{INDEX_FILE, LOG_FILE, LOG_PAGE_BYTES};
 use crate::embedded::shard::SHARDS;
 use crate::embedded::{Inner, decode_hash, decode_slots};
@@ -175,7 +175,7 @@ impl Round {
         let indexed = crate::embedded::query::progress(&index, "indexed").unwrap_or(0);
         let checkpointed = crate::embedded::query::progress(&index, "checkpointed").unwrap_or(0);
         inner.indexer.indexed.store(indexed, Ordering::Release);
-        let last_at_start = inner.journal.committed();
+        let last_at_start = inner.journal.moved();
         Self {
             inner,
             index,
@@ -258,6 +258,10 @@ impl Round {
     }
 
     fn work(&mut self, all: bool) {
+        if all {
+            // What cannot be moved is told by the writer.
+            let _ = self.inner.journal.settle();
+        }
         match self.try_work(all) {
             Ok(()) => self.troubled = false,
             Err(error) if !self.troubled => {
@@ -271,12 +275,12 @@ impl Round {
 
     fn try_work(&mut self, all: bool) -> Result<(), rusqlite::Error> {
         let pace = || if all { Pace::hurried() } else { Pace::new(REST) };
-        let behind = self.inner.journal.committed().saturating_sub(self.indexed);
+        let behind = self.inner.journal.moved().saturating_sub(self.indexed);
         if behind > 0 && (all || behind >= INDEX_ROWS || self.last_index.elapsed() >= INDEX_EVERY) {
             self.index_rows(&mut pace())?;
             self.last_index = Instant::now();
         }
-        let since_checkpoint = self.inner.journal.committed().saturating_sub(self.checkpointed);
+        let since_checkpoint = self.inner.journal.moved().saturating_sub(self.checkpointed);
         if since_checkpoint > 0 && (all || since_checkpoint >= CHECKPOINT_ROWS || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY) {
             self.checkpoint_states(&mut pace());
             self.last_checkpoint = Instant::now();
@@ -304,7 +308,7 @@ impl Round {
         let fresh = self.inner.journal.take_fresh();
         // What is no longer remembered, or never was (rows from before the start), up to the first that is: what comes
         // before a fresh row is committed. A count read elsewhere might be older and leave a gap between the two.
-        let upto = fresh.iter().flatten().next().map_or_else(|| self.inner.journal.committed(), |row| row.seq - 1);
+        let upto = fresh.iter().flatten().next().map_or_else(|| self.inner.journal.moved(), |row| row.seq - 1);
         while self.indexed < upto {
             let (after, last) = (self.indexed, upto.min(self.indexed + CHUNK));
             let mut batch = IndexBatch::after(last_zone(&self.index)?);
@@ -340,7 +344,7 @@ impl Round {
         if self.has_unmerged_tails() && self.merge_tails().is_err() {
             return;
         }
-        let upto = self.inner.journal.committed();
+        let upto = self.inner.journal.moved();
         let failures = self.inner.journal.failures();
         let mut copies: Vec<(Key, u64, i64, Option<Vec<u8>>)> = Vec::new();
         for shard in 0..SHARDS {
@@ -354,7 +358,7 @@ impl Round {
             }
         }
         copies.sort_unstable_by_key(|(key, ..)| (key.family as u8, key.hash));
-        let written = self.wait_until_committed(&copies, failures)
+        let written = self.wait_until_logged(&copies, failures)
             && self.write_states(&copies, upto, pace).inspect_err(|error| tracing::debug!(%error, "states not written")).is_ok();
         if !written {
             for (key, ..) in &copies {
@@ -369,17 +373,17 @@ impl Round {
         self.checkpointed = upto;
     }
 
-    /// A copied state may rest on rows that are still being written; it must not reach the disk before them.
-    fn wait_until_committed(&self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], failures: u64) -> bool {
+    /// A copied state may rest on rows that are not in the log yet; it must not reach the disk before them.
+    fn wait_until_logged(&self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], failures: u64) -> bool {
         let newest = copies.iter().map(|(_, seq, ..)| *seq).max().unwrap_or(0);
         let deadline = Instant::now() + Duration::from_secs(5);
-        while self.inner.journal.committed() < newest {
+        while self.inner.journal.safe() < newest {
             if self.inner.journal.failures() != failures || Instant::now() > deadline {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.inner.journal.failures() == failures
+        self.inner.journal.settle_upto(newest).is_ok() && self.inner.journal.failures() == failures
     }
 
     fn write_states(&mut self, copies: &[(Key, u64, i64, Option<Vec<u8>>)], upto: u64, pace: &mut Pace) -> Result<(), rusqlite::Error> {
@@ -435,14 +439,14 @@ impl Round {
         Ok(())
     }
 
+    /// What became of it; `None` when the log could not be written, or the service is stopping.
+    fn ask_the_writer(&self, work: Work) -> Option<Work> {
+        self.inner.journal.order(work)?.blocking_recv().ok()?.ok()
+    }
+
     /// Whether it went to its end; not when somebody reads, nor when the service is stopping.
     fn checkpoint_by_writer(&self, how: Checkpoint) -> bool {
-        let (done, written) = oneshot::channel();
-        let work = Work::Checkpoint { how, is_done: false };
-        if self.inner.journal.push(work, Vec::new(), done).is_err() {
-            return false;
-        }
-        matches!(written.blocking_recv(), Ok(Ok(job)) if matches!(job.work, Work::Checkpoint { is_done: true, .. }))
+        matches!(self.ask_the_writer(Work::Checkpoint { how, is_done: false }), Some(Work::Checkpoint { is_done: true, .. }))
     }
 
     fn tell_of_readers(&mut self, wal_bytes: u64) {
@@ -460,7 +464,10 @@ impl Round {
 
     /// Overwrites what was removed, in both files, and empties their write-ahead logs.
     fn purge(&mut self) -> Result<Vec<String>, rusqlite::Error> {
-        let goal = self.inner.journal.committed();
+        if self.ask_the_writer(Work::Empty).is_none() {
+            return Err(rusqlite::Error::InvalidParameterName("the journal cannot be emptied".into()));
+        }
+        let goal = self.inner.journal.moved();
         if self.indexed < goal || self.checkpointed < goal {
             self.try_work(true)?;
         }
@@ -471,9 +478,7 @@ impl Round {
         overwrite_unused(&self.index, || pace.rest_if_due())?;
         let mut pages = Pages::of(self.log()?)?;
         while let Some(soiled) = pages.next_soiled(self.log()?, &mut || pace.rest_if_due())? {
-            let (done, written) = oneshot::channel();
-            let is_pushed = self.inner.journal.push(Work::Clean { pages: soiled }, Vec::new(), done).is_ok();
-            if !is_pushed || !matches!(written.blocking_recv(), Ok(Ok(_))) {
+            if self.ask_the_writer(Work::Clean { pages: soiled }).is_none() {
                 return Err(rusqlite::Error::InvalidParameterName("the log cannot be written".into()));
             }
         }
@@ -628,16 +633,9 @@ impl Round {
         let Some(mut at) = first else { return Ok(Some(0)) };
         let mut rows = 0;
         while at <= upto {
-            let (done, pruned) = oneshot::channel();
             let last = upto.min(at + PRUNE_ROWS);
-            let work = Work::Prune { upto: last, removed: 0 };
-            if self.inner.journal.push(work, Vec::new(), done).is_err() {
-                return Ok(None);
-            }
-            match pruned.blocking_recv().map(|pruned| pruned.map(|job| job.work)) {
-                Ok(Ok(Work::Prune { removed, .. })) => rows += removed,
-                Ok(Ok(_) | Err(_)) | Err(_) => return Ok(None),
-            }
+            let Some(Work::Prune { removed, .. }) = self.ask_the_writer(Work::Prune { upto: last, removed: 0 }) else { return Ok(None) };
+            rows += removed;
             at = last + 1;
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,44 +1,37 @@
-//! The one writer of the log: group commit.
+//! Where a decision is written before it is answered, and the way from there into the log.
 //!
-//! Requests push what they decided while they hold the lock of their states, so the order in the queue is the order
-//! of the decisions. One thread takes all that has gathered, writes it in one transaction, and wakes the requests.
-//! While it writes, the next batch gathers: the more load, the larger the batch, and nobody waits for a timer.
+//! Whoever decides appends the row to a plain file ([`segment`]) while it holds the lock of its states: one small write, no other thread,
+//! and the order in the file is the order of the decisions. The end of the process does not harm what was written so. One thread ([`mover`])
+//! brings the rows into the database behind, many in one transaction; a start does the same with what the process before has left.
+//! Where an answer has to survive a power cut as well ([`Durability::Power`]), another thread waits for the disk, once for all who wait.
 
-use crate::cluster::link::EntryId;
-use crate::embedded::mailbox::{Known, MailboxId, Mailboxes};
+pub(crate) mod mover;
+mod segment;
+
+use crate::embedded::Durability;
+use crate::embedded::journal::mover::{Orders, Work};
 use crate::embedded::shard::Shards;
 use crate::error::StoreError;
 use crate::key::{Key, Names};
-use crate::scrub::{Checkpoint, checkpoint, clean};
 use runguard_core::reason::{GuardName, Reason};
 use runguard_core::row::{Ended, Kind, Named, Row};
-use rusqlite::{Connection, params};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
-/// Rows in one transaction. Beyond it the rest waits for the next, so that no answer waits for thousands of others.
-const MAX_BATCH: usize = 2048;
-
-/// After a batch of at least `BUSY_BATCH` rows the writer waits for the next to be as large (`GATHER_ROWS` are enough),
-/// for `GATHER` at most.
-const BUSY_BATCH: usize = 8;
-const GATHER_ROWS: usize = 32;
-const GATHER: Duration = Duration::from_micros(250);
-
+/// A segment is left when it has grown to this; it goes once its rows are in the database.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// While the database takes nothing, so much is kept beside it; then answers are refused.
+const MOST_WAITING_BYTES: u64 = 256 << 20;
 /// Rows remembered for the indexer: about 20 MB.
 const MOST_FRESH: usize = 200_000;
 
-/// Gives the job back: its memory returns to the thread that took it, which is cheaper than freeing it here.
-pub(crate) type Finished = Result<Box<Job>, StoreError>;
-pub(crate) type Done = oneshot::Sender<Finished>;
-
-static MAILBOXES: Mailboxes<Finished> = Mailboxes::new();
-thread_local! {
-    static MAILBOX: Known<Finished> = const { RefCell::new(None) };
-}
+/// What an answer may have to wait for.
+pub(crate) type Committed = oneshot::Receiver<Result<(), StoreError>>;
 
 /// How to take a change back.
 #[derive(Debug)]
@@ -55,63 +48,41 @@ impl Undo {
     }
 }
 
-#[derive(Debug)]
-pub(crate) enum Work {
-    Append {
-        row: Row,
-        effects: Vec<u8>,
-        /// Rows to take out of the log, in the same transaction as the row that says so.
-        removed: Vec<u64>,
-    },
-    /// Removes the oldest rows up to here, and says how many there were.
-    Prune { upto: u64, removed: usize },
-    /// Moves what is left of the write-ahead log into the database, and says whether all of it went.
-    Checkpoint { how: Checkpoint, is_done: bool },
-    /// Overwrites what is unused in these pages.
-    Clean { pages: Vec<u32> },
-    /// Writes one page, to see whether the disk takes it.
-    Probe,
-    /// A session of a cluster was erased, by its number.
-    Erased { session: i64, at: i64 },
-    /// Streams were read up to here.
-    Follow { upto: Vec<(u16, EntryId)> },
+/// A row to be appended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Appended<'a> {
+    pub(crate) row: &'a Row,
+    pub(crate) effects: &'a [u8],
+    /// Rows that go out of the log with this one.
+    pub(crate) removed: &'a [u64],
 }
 
-/// What the writer is to do, and how to take it back.
+/// The segment that is written, and what comes next.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) seq: u64,
-    pub(crate) work: Work,
-    undo: Vec<Undo>,
-}
-
-#[derive(Debug)]
-struct Pending {
-    job: Box<Job>,
-    done: Done,
-    mailbox: Option<MailboxId>,
-}
-
-/// Wakes the writer when it is dropped: after the locks, so that the writer does not run into them.
-#[must_use]
-#[derive(Debug)]
-pub(crate) struct WakeUp<'a>(Option<&'a Condvar>);
-
-impl Drop for WakeUp<'_> {
-    fn drop(&mut self) {
-        if let Some(gathered) = self.0 {
-            gathered.notify_one();
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    pending: Vec<Pending>,
+struct Tail {
+    file: Arc<File>,
+    number: u64,
+    bytes: u64,
+    /// Those that will not be taken back.
+    safe_bytes: u64,
     next_seq: u64,
-    /// The writer sleeps until this many wait; 0 while it is awake.
-    wake_at: usize,
+    /// Something that failed may stand behind its last record.
+    is_soiled: bool,
+    is_troubled: bool,
     stopping: bool,
+    /// Those who wait for the disk.
+    unsynced: Vec<Unsynced>,
+}
+
+#[derive(Debug)]
+struct Unsynced {
+    seq: u64,
+    /// The place of its record.
+    segment: u64,
+    at: u64,
+    end: u64,
+    undo: Vec<Undo>,
+    done: oneshot::Sender<Result<(), StoreError>>,
 }
 
 /// What the index wants to know of a row.
@@ -120,14 +91,14 @@ pub(crate) struct Fresh {
     pub(crate) seq: u64,
     pub(crate) at: i64,
     pub(crate) session: i64,
-    pub(crate) tenant: Arc<str>,
+    pub(crate) tenant: Box<str>,
     pub(crate) guard: Named<GuardName>,
     pub(crate) kind: Named<Kind>,
     pub(crate) outcome: Named<Ended>,
     pub(crate) reason: Option<Named<Reason>>,
 }
 
-/// Batch by batch, as they were written: one list of all would be moved each time it has grown.
+/// Batch by batch, as they were moved: one list of all would be moved each time it has grown.
 #[derive(Debug, Default)]
 struct FreshRows {
     batches: Vec<Vec<Fresh>>,
@@ -136,64 +107,99 @@ struct FreshRows {
 
 #[derive(Debug)]
 pub(crate) struct Journal {
-    queue: Mutex<Queue>,
-    gathered: Condvar,
+    folder: PathBuf,
+    durability: Durability,
     names: Names,
-    committed: AtomicU64,
-    /// Counts failed batches: whoever copied uncommitted states looks whether one came in between.
+    tail: Mutex<Tail>,
+    to_sync: Condvar,
+    /// The last row that an answer may rest on.
+    safe: AtomicU64,
+    /// The last row that is in the database.
+    moved: AtomicU64,
+    waiting_bytes: AtomicU64,
+    /// Counts what was taken back: whoever copied states that were not safe looks whether that happened in between.
     failures: AtomicU64,
-    committed_tx: watch::Sender<u64>,
-    /// The rows written since the indexer last asked, one after the other, so that it need not read them again. When it
+    known_tx: watch::Sender<u64>,
+    /// The rows moved since the indexer last asked, one after the other, so that it need not read them again. When it
     /// does not ask for long, the older ones are dropped: they are in the log.
     fresh: Mutex<FreshRows>,
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+    round_over: Condvar,
+    mover_sleeps: AtomicBool,
+}
+
+thread_local! {
+    /// Where a thread writes a record down before it is its turn.
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Journal {
-    pub(crate) fn new(last_seq: u64, names: Names) -> Self {
-        Self {
-            queue: Mutex::new(Queue { next_seq: last_seq + 1, ..Queue::default() }),
-            gathered: Condvar::new(),
+    /// With a segment of its own. Those that were there before have been moved.
+    pub(crate) fn open(folder: &Path, durability: Durability, last_seq: u64, names: Names) -> io::Result<Self> {
+        let number = segment::numbers(folder)?.last().map_or(1, |last| last + 1);
+        let file = Arc::new(segment::create(folder, number)?);
+        let tail = Tail {
+            file,
+            number,
+            bytes: 0,
+            safe_bytes: 0,
+            next_seq: last_seq + 1,
+            is_soiled: false,
+            is_troubled: false,
+            stopping: false,
+            unsynced: Vec::new(),
+        };
+        let journal = Self {
+            folder: folder.to_owned(),
+            durability,
             names,
-            committed: AtomicU64::new(last_seq),
+            tail: Mutex::new(tail),
+            to_sync: Condvar::new(),
+            safe: AtomicU64::new(last_seq),
+            moved: AtomicU64::new(last_seq),
+            waiting_bytes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            committed_tx: watch::Sender::new(last_seq),
+            known_tx: watch::Sender::new(last_seq),
             fresh: Mutex::default(),
-        }
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+            round_over: Condvar::new(),
+            mover_sleeps: AtomicBool::new(false),
+        };
+        journal.sync_folder()?;
+        Ok(journal)
     }
 
-    pub(crate) fn committed(&self) -> u64 {
-        self.committed.load(Ordering::Acquire)
+    /// The last row that an answer may rest on.
+    pub(crate) fn safe(&self) -> u64 {
+        self.safe.load(Ordering::SeqCst)
+    }
+
+    /// The last row that is in the database.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Acquire)
     }
 
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 
+    /// Told of new rows a moment after they are safe, with the many that came in it.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
-        self.committed_tx.subscribe()
+        self.tell_of(self.safe());
+        self.known_tx.subscribe()
+    }
+
+    fn tell_of(&self, seq: u64) {
+        self.known_tx.send_if_modified(|known| std::mem::replace(known, seq.max(*known)) < seq);
     }
 
     pub(crate) fn take_fresh(&self) -> Vec<Vec<Fresh>> {
         std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner)).batches
     }
 
-    fn remember_fresh(&self, batch: &[Pending]) {
-        let mut rows = Vec::with_capacity(batch.len());
-        rows.extend(batch.iter().filter_map(|Pending { job, .. }| match &job.work {
-            Work::Append { row, .. } => Some(Fresh {
-                seq: job.seq,
-                at: row.at,
-                session: self.names.session_number(&row.tenant, &row.session),
-                tenant: row.tenant.clone(),
-                guard: row.guard.clone(),
-                kind: row.kind.clone(),
-                outcome: row.outcome.clone(),
-                reason: row.reason.clone(),
-            }),
-            Work::Prune { .. } | Work::Checkpoint { .. } | Work::Clean { .. } | Work::Probe | Work::Follow { .. } | Work::Erased { .. } => {
-                None
-            }
-        }));
+    fn remember_fresh(&self, rows: Vec<Fresh>) {
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         if fresh.count >= MOST_FRESH {
             *fresh = FreshRows::default();
@@ -202,189 +208,228 @@ impl Journal {
         fresh.batches.push(rows);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called with the locks of the touched states held. Gives the row's number; or, when the store is stopping, the
-    /// changes that must be taken back before those locks are let go.
-    pub(crate) fn push(&self, work: Work, undo: Vec<Undo>, done: Done) -> Result<(u64, WakeUp<'_>), Vec<Undo>> {
-        let mut job = Box::new(Job { seq: 0, work, undo });
-        let mailbox = MAILBOX.with(|known| MAILBOXES.of_this_thread(known));
-        let mut queue = self.lock();
-        if queue.stopping {
-            return Err(job.undo);
+    /// Called with the locks of the touched states held. Gives the row's number, and what its answer has to wait for; or the changes that
+    /// must be taken back before those locks are let go.
+    pub(crate) fn append(&self, appended: Appended<'_>, undo: Vec<Undo>) -> Result<(u64, Option<Committed>), (StoreError, Vec<Undo>)> {
+        let written = RECORD.with(|record| {
+            let record = &mut *record.borrow_mut();
+            segment::encode(record, appended.row, appended.effects, appended.removed)
+                .map_err(|error| StoreError::Write(error.to_string()))?;
+            let mut tail = self.tail();
+            let at = tail.bytes;
+            let seq = self.write(&mut tail, record)?;
+            Ok((seq, at, tail))
+        });
+        let (seq, at, mut tail) = match written {
+            Ok(written) => written,
+            Err(error) => return Err((error, undo)),
+        };
+        let committed = match self.durability {
+            Durability::Process => {
+                tail.safe_bytes = tail.bytes;
+                self.safe.store(seq, Ordering::SeqCst);
+                None
+            }
+            Durability::Power => {
+                let (done, committed) = oneshot::channel();
+                let (segment, end) = (tail.number, tail.bytes);
+                tail.unsynced.push(Unsynced { seq, segment, at, end, undo, done });
+                self.to_sync.notify_one();
+                Some(committed)
+            }
+        };
+        if tail.bytes >= SEGMENT_BYTES {
+            // Where there is no room for another file it goes on in this one.
+            let _ = self.begin_segment(&mut tail);
         }
-        if matches!(job.work, Work::Append { .. }) {
-            job.seq = queue.next_seq;
-            queue.next_seq += 1;
-        }
-        let seq = job.seq;
-        queue.pending.push(Pending { job, done, mailbox });
-        let enough = queue.wake_at > 0 && queue.pending.len() >= queue.wake_at;
-        if enough {
-            queue.wake_at = 0;
-        }
-        drop(queue);
-        Ok((seq, WakeUp(enough.then_some(&self.gathered))))
+        drop(tail);
+        self.wake_mover();
+        Ok((seq, committed))
     }
 
-    /// Nothing is taken any more; what is queued is still written.
+    fn write(&self, tail: &mut Tail, record: &mut [u8]) -> Result<u64, StoreError> {
+        if tail.stopping {
+            return Err(StoreError::Stopping);
+        }
+        if self.waiting_bytes.load(Ordering::Relaxed) >= MOST_WAITING_BYTES {
+            let megabytes = MOST_WAITING_BYTES >> 20;
+            return Err(StoreError::Write(format!("runguard.db takes no rows, and {megabytes} MB wait for it")));
+        }
+        let seq = tail.next_seq;
+        segment::put_number(record, seq);
+        let try_write = |tail: &mut Tail| {
+            if tail.is_soiled {
+                segment::cut(&tail.file, tail.bytes)?;
+                tail.is_soiled = false;
+            }
+            (&*tail.file).write_all(record)
+        };
+        if let Err(error) = try_write(tail) {
+            tail.is_soiled = true;
+            if !std::mem::replace(&mut tail.is_troubled, true) {
+                tracing::error!(%error, "decisions cannot be written; requests are answered 503 and nothing of them counts");
+            }
+            return Err(StoreError::Write(error.to_string()));
+        }
+        if std::mem::replace(&mut tail.is_troubled, false) {
+            tracing::info!("decisions can be written again");
+        }
+        tail.next_seq += 1;
+        tail.bytes += record.len() as u64;
+        self.waiting_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
+        Ok(seq)
+    }
+
+    /// Leaves the segment, so that it goes with its last row.
+    fn begin_segment(&self, tail: &mut Tail) -> io::Result<()> {
+        if tail.is_soiled {
+            segment::cut(&tail.file, tail.bytes)?;
+            tail.is_soiled = false;
+        }
+        if self.durability == Durability::Power {
+            tail.file.sync_data()?;
+        }
+        tail.file = Arc::new(segment::create(&self.folder, tail.number + 1)?);
+        (tail.number, tail.bytes, tail.safe_bytes) = (tail.number + 1, 0, 0);
+        self.sync_folder()
+    }
+
+    /// A file whose name is not on the disk is not there after a power cut.
+    fn sync_folder(&self) -> io::Result<()> {
+        match self.durability {
+            Durability::Process => Ok(()),
+            Durability::Power => File::open(&self.folder)?.sync_all(),
+        }
+    }
+
+    /// Nothing is taken any more; what was taken still goes its way.
     pub(crate) fn stop(&self) {
-        self.lock().stopping = true;
-        self.gathered.notify_all();
+        self.tail().stopping = true;
+        self.to_sync.notify_all();
     }
 
-    /// Everything that waits goes into `batch`, which is empty, and whose room is used for what gathers next. `false`: nothing will come.
-    /// After a large batch it waits a moment for the next one to grow: under load that saves
-    /// commits and wake-ups, and the moment is shorter than the commit it saves. A single request never waits.
-    fn next_batch(&self, last: usize, batch: &mut Vec<Pending>) -> bool {
-        let target = if last >= BUSY_BATCH { last.min(GATHER_ROWS) } else { 1 };
-        let mut queue = self.lock();
-        let deadline = Instant::now() + GATHER;
-        let mut patient = target > 1;
+    /// The life of the thread that waits for the disk.
+    pub(crate) fn sync(&self, shards: &Shards) {
         loop {
-            let enough = queue.pending.len() >= if patient { target } else { 1 };
-            if enough || (queue.stopping && !queue.pending.is_empty()) {
-                queue.wake_at = 0;
-                std::mem::swap(&mut queue.pending, batch);
-                if batch.len() > MAX_BATCH {
-                    queue.pending.extend(batch.drain(MAX_BATCH..));
-                }
-                return true;
-            }
-            if queue.stopping {
-                return false;
-            }
-            if patient {
-                queue.wake_at = target;
-                let left = deadline.saturating_duration_since(Instant::now());
-                queue = self.gathered.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
-                patient = Instant::now() < deadline;
-            } else {
-                queue.wake_at = 1;
-                queue = self.gathered.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            }
-        }
-    }
-
-    /// The writer's life.
-    pub(crate) fn run(&self, connection: &Connection, shards: &Arc<Shards>) {
-        let (mut last, mut batch) = (0, Vec::new());
-        while self.next_batch(last, &mut batch) {
-            last = batch.len();
-            match write(connection, &mut batch) {
-                Ok(last_seq) => {
-                    if last_seq > 0 {
-                        self.remember_fresh(&batch);
-                        self.committed.store(last_seq, Ordering::Release);
-                        self.committed_tx.send_replace(last_seq);
+            let (file, waiting) = {
+                let mut tail = self.tail();
+                while tail.unsynced.is_empty() {
+                    if tail.stopping {
+                        return;
                     }
-                    MAILBOXES.send(batch.drain(..).map(|pending| (pending.mailbox, (pending.done, Ok(pending.job)))));
+                    tail = self.to_sync.wait(tail).unwrap_or_else(PoisonError::into_inner);
                 }
-                Err(error) => self.take_back(std::mem::take(&mut batch), &error, shards),
+                (tail.file.clone(), std::mem::take(&mut tail.unsynced))
+            };
+            match file.sync_data() {
+                Ok(()) => self.are_safe(waiting),
+                Err(error) => self.take_back(waiting, &error, shards),
             }
         }
     }
 
-    /// The batch is not in the log, so nothing of it, and nothing that was decided upon it, may stay in memory.
-    fn take_back(&self, mut failed: Vec<Pending>, error: &rusqlite::Error, shards: &Shards) {
-        tracing::error!(%error, requests = failed.len(), "a batch could not be written; its requests are answered 503 and nothing of them counts");
-        {
-            let mut held = shards.lock_all();
-            let mut queue = self.lock();
-            failed.append(&mut queue.pending);
-            let first = failed.iter().map(|pending| pending.job.seq).filter(|seq| *seq > 0).min();
-            queue.next_seq = first.unwrap_or(queue.next_seq);
-            self.failures.fetch_add(1, Ordering::AcqRel);
-            for undo in failed.iter_mut().rev().flat_map(|pending| pending.job.undo.drain(..).rev()) {
-                let key = undo.key();
-                let shard = &mut held[Shards::index_of(key)];
-                if let Some(resident) = shard.map.get_mut(&key) {
-                    resident.seq = resident.seq.min(self.committed());
-                }
-                shard.take_back(undo);
+    fn are_safe(&self, waiting: Vec<Unsynced>) {
+        if let Some(last) = waiting.last() {
+            let mut tail = self.tail();
+            if last.segment == tail.number {
+                tail.safe_bytes = last.end;
             }
+            self.safe.store(last.seq, Ordering::SeqCst);
         }
+        self.wake_mover();
+        for waiting in waiting {
+            // A caller that has gone away does not want to know.
+            let _ = waiting.done.send(Ok(()));
+        }
+    }
+
+    /// What the disk did not take, and all that was decided upon it, may not stay in memory.
+    fn take_back(&self, mut failed: Vec<Unsynced>, error: &io::Error, shards: &Shards) {
+        tracing::error!(%error, requests = failed.len(), "the disk did not take a batch; its requests are answered 503 and nothing of them counts");
+        let mut held = shards.lock_all();
+        let mut tail = self.tail();
+        failed.append(&mut tail.unsynced);
+        let Some(first) = failed.first() else { return };
+        if first.segment != tail.number {
+            // The segment was left meanwhile, and the disk had taken all of it.
+            let (safe, rest): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| failed.segment != tail.number);
+            tail.unsynced = rest;
+            drop(tail);
+            drop(held);
+            return self.are_safe(safe);
+        }
+        self.waiting_bytes.fetch_sub(tail.bytes - first.at, Ordering::Relaxed);
+        (tail.next_seq, tail.bytes, tail.is_soiled) = (first.seq, first.at, true);
+        self.failures.fetch_add(1, Ordering::AcqRel);
+        for undo in failed.iter_mut().rev().flat_map(|failed| failed.undo.drain(..).rev()) {
+            let key = undo.key();
+            let shard = &mut held[Shards::index_of(key)];
+            if let Some(resident) = shard.map.get_mut(&key) {
+                resident.seq = resident.seq.min(self.safe());
+            }
+            shard.take_back(undo);
+        }
+        drop(tail);
+        drop(held);
         let error = StoreError::Write(error.to_string());
-        MAILBOXES.send(failed.into_iter().map(|pending| (pending.mailbox, (pending.done, Err(error.clone())))));
+        for failed in failed {
+            let _ = failed.done.send(Err(error.clone()));
+        }
+    }
+
+    /// Gives the mover something to do, after the rows that are safe now. `None`: it has ended.
+    pub(crate) fn order(&self, work: Work) -> Option<oneshot::Receiver<Result<Work, StoreError>>> {
+        let (done, ended) = oneshot::channel();
+        self.lock_orders().add(work, done)?;
+        self.ordered.notify_all();
+        Some(ended)
     }
 }
 
-/// Writes a batch in one transaction and gives the last row's number (0 when no row was written).
-fn write(connection: &Connection, batch: &mut [Pending]) -> Result<u64, rusqlite::Error> {
-    // Statements kept prepared: a batch is often a few rows, and parsing these two anew costs as much as one.
-    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-    let written = write_rows(connection, batch).and_then(|last_seq| {
-        connection.prepare_cached("COMMIT")?.execute([])?;
-        Ok(last_seq)
-    });
-    if written.is_err() && !connection.is_autocommit() {
-        // Some errors have rolled back already; should this one fail, the next BEGIN fails too and is answered 503.
-        let _ = connection.execute_batch("ROLLBACK");
-    }
-    let last_seq = written?;
-    for Pending { job, .. } in batch {
-        if let Work::Checkpoint { how, is_done } = &mut job.work {
-            // Readers may keep it from its end; it is tried again. The log is safe either way.
-            *is_done = checkpoint(connection, *how).unwrap_or(false);
-        }
-    }
-    Ok(last_seq)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Family;
 
-fn write_rows(connection: &Connection, batch: &mut [Pending]) -> Result<u64, rusqlite::Error> {
-    let mut last_seq = 0;
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO log (seq, at, id, tenant, guard, kind, session, subject, outcome, reason, answer, input, effects)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-    )?;
-    for Pending { job, .. } in batch {
-        let seq = job.seq;
-        match &mut job.work {
-            Work::Append { row, effects, removed } => {
-                for seq in removed {
-                    connection.prepare_cached("DELETE FROM log WHERE seq = ?1")?.execute([*seq])?;
-                }
-                insert.execute(params![
-                    seq,
-                    row.at,
-                    row.id,
-                    row.tenant,
-                    row.guard.code(),
-                    row.kind.code(),
-                    row.session,
-                    row.subject,
-                    row.outcome.code(),
-                    row.reason_code(),
-                    row.answer,
-                    row.input,
-                    *effects
-                ])?;
-                last_seq = seq;
-            }
-            Work::Prune { upto, removed } => {
-                *removed = connection.prepare_cached("DELETE FROM log WHERE seq <= ?1")?.execute([*upto])?;
-            }
-            Work::Probe => {
-                connection
-                    .execute("INSERT OR REPLACE INTO probe (id, count) VALUES (1, 1 + coalesce((SELECT count FROM probe), 0))", [])?;
-            }
-            Work::Follow { upto } => {
-                let mut follow =
-                    connection.prepare_cached("INSERT OR REPLACE INTO followed (partition, millis, number) VALUES (?1, ?2, ?3)")?;
-                for (partition, at) in upto {
-                    follow.execute(params![*partition, at.millis, at.number])?;
-                }
-            }
-            Work::Erased { session, at } => {
-                connection
-                    .prepare_cached("INSERT INTO erased (session, at) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)")?
-                    .execute(params![*session, *at])?;
-            }
-            Work::Clean { pages } => clean(connection, pages)?,
-            Work::Checkpoint { .. } => {}
-        }
+    fn change(shards: &Shards, key: Key, to: u8) -> Undo {
+        let old = shards.of(key).change(key, |resident| resident.put(1, "", Box::new([to])));
+        Undo::Slot { key, slot: 1, subject: "".into(), state: old }
     }
-    Ok(last_seq)
+
+    fn append(journal: &Journal, undo: Vec<Undo>) -> (u64, Committed) {
+        let (seq, committed) =
+            journal.append(Appended { row: &Row::default(), effects: &[], removed: &[] }, undo).map_err(|(error, _)| error).unwrap();
+        (seq, committed.unwrap())
+    }
+
+    /// A disk that says no takes back what waited for it and what was decided upon that, in memory and in the file.
+    #[test]
+    fn what_the_disk_does_not_take_was_never_decided() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, shards) = (Journal::open(folder.path(), Durability::Power, 7, Names::PLAIN).unwrap(), Shards::new());
+        let key = Key::new(Family::Session, "t", "s");
+        let (first, mut safe) = append(&journal, vec![change(&shards, key, 1)]);
+        let waiting = std::mem::take(&mut journal.tail().unsynced);
+        journal.are_safe(waiting);
+        assert_eq!((first, journal.safe(), safe.try_recv().unwrap().is_ok()), (8, 8, true));
+        let bytes = journal.tail().bytes;
+
+        let (_, mut waits) = append(&journal, vec![change(&shards, key, 2)]);
+        let failed = std::mem::take(&mut journal.tail().unsynced);
+        let (_, mut upon_it) = append(&journal, vec![change(&shards, key, 3)]);
+        journal.take_back(failed, &io::Error::other("no"), &shards);
+        for refused in [&mut waits, &mut upon_it] {
+            assert!(matches!(refused.try_recv(), Ok(Err(StoreError::Write(_)))));
+        }
+        assert_eq!(shards.of(key).map[&key].get(1, ""), Some(&[1][..]));
+        assert_eq!((journal.failures(), journal.tail().bytes, journal.safe()), (1, bytes, 8));
+
+        assert_eq!(append(&journal, Vec::new()).0, 9, "the number is free again");
+        let length = std::fs::metadata(folder.path().join("journal-0000000001")).unwrap().len();
+        assert_eq!(length, journal.tail().bytes, "and nothing stands behind the last record");
+    }
 }

@@ -316,16 +316,22 @@ impl Embedded {
         &self,
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
     ) -> Result<R, StoreError> {
-        self.inner.in_lane(Lane::Questions, move |inner| inner.readers.read(Lane::Questions, &inner.folder, run)).await
+        let read = move |inner: &Inner| {
+            // What was answered is found. On a full disk, where it cannot be moved, what was moved is.
+            let _ = inner.journal.settle();
+            inner.readers.read(Lane::Questions, &inner.folder, run)
+        };
+        self.inner.in_lane(Lane::Questions, read).await
     }
 }
 
 impl Follow for Inner {
     fn committed(&self) -> u64 {
-        self.journal.committed()
+        self.journal.safe()
     }
 
     fn follow(&self, after: u64, upto: u64, visit: &mut dyn FnMut(RowRef<'_>) -> ControlFlow<()>) -> Result<ControlFlow<()>, StoreError> {
+        self.journal.settle_upto(upto)?;
         self.readers.read(Lane::Questions, &self.folder, |connection| {
             let sql = format!("SELECT {COLUMNS} FROM main.log l WHERE l.seq > ?1 AND l.seq <= ?2 ORDER BY l.seq");
             let mut select = connection.prepare_cached(&sql)?;

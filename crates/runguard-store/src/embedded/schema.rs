@@ -23,6 +23,8 @@ const READER_CACHE_KB: u32 = 2000;
 
 /// The second has a place for a secret; a file of the first has none.
 const LOG_FORMAT: i64 = 2;
+/// As long as rows may be in a journal beside it: versions that know of none would not see them.
+const LOG_FORMAT_WITH_JOURNAL: i64 = 3;
 const INDEX_FORMAT: i64 = 1;
 
 const LOG_SCHEMA: &str = "
@@ -138,7 +140,8 @@ impl Folder {
             Some(_) if self.log_is_empty() => format!("INSERT INTO secret (secret) VALUES (x'{}');", names_of_new.secret_text()),
             Some(_) | None => String::new(),
         };
-        let connection = open_writer(&path, &format!("{LOG_SCHEMA} {secret}"), LOG_FORMAT, LOG_PAGE_BYTES)?;
+        let formats = Formats { written: LOG_FORMAT, known: LOG_FORMAT_WITH_JOURNAL };
+        let connection = open_writer(&path, &format!("{LOG_SCHEMA} {secret}"), formats, LOG_PAGE_BYTES)?;
         // Checkpoints run elsewhere, so that no answer waits for one.
         let synchronous = match durability {
             Durability::Process => "NORMAL",
@@ -156,7 +159,8 @@ impl Folder {
     pub(crate) fn open_index(&self) -> Result<Connection, OpenError> {
         let path = self.index_path();
         let open = || {
-            let connection = open_writer(&path, INDEX_SCHEMA, INDEX_FORMAT, INDEX_PAGE_BYTES)?;
+            let formats = Formats { written: INDEX_FORMAT, known: INDEX_FORMAT };
+            let connection = open_writer(&path, INDEX_SCHEMA, formats, INDEX_PAGE_BYTES)?;
             check_index(&connection).map_err(|error| describe(&path, &error))?;
             Ok(connection)
         };
@@ -205,7 +209,21 @@ impl Folder {
     }
 }
 
-fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Result<Connection, OpenError> {
+/// What a new file becomes, and up to where one that is there is known.
+#[derive(Clone, Copy)]
+struct Formats {
+    written: i64,
+    known: i64,
+}
+
+/// Says whether versions that know of no journal may open the log. Where it cannot be said, as on a full disk, they would miss the last moment of
+/// a process that was killed.
+pub(crate) fn say_that_a_journal_is_beside(log: &Connection, is_there: bool) {
+    let format = if is_there { LOG_FORMAT_WITH_JOURNAL } else { LOG_FORMAT };
+    let _ = log.execute_batch(&format!("PRAGMA user_version = {format}"));
+}
+
+fn open_writer(path: &Path, schema: &str, formats: Formats, page_bytes: u64) -> Result<Connection, OpenError> {
     let failed = |error: rusqlite::Error| describe(path, &error);
     make_database_private(path).map_err(|source| OpenError::Folder { path: path.to_owned(), source })?;
     let connection = Connection::open(path).map_err(failed)?;
@@ -217,12 +235,13 @@ fn open_writer(path: &Path, schema: &str, format: i64, page_bytes: u64) -> Resul
         .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000;")
         .map_err(failed)?;
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
-    if found > format {
-        return Err(OpenError::TooNew { path: path.to_owned(), found, known: format });
+    let Formats { written, known } = formats;
+    if found > known {
+        return Err(OpenError::TooNew { path: path.to_owned(), found, known });
     }
     // Only a new file is written to: of a damaged one we say that nothing was changed.
-    if found < format {
-        connection.execute_batch(&format!("BEGIN IMMEDIATE; {schema} PRAGMA user_version = {format}; COMMIT;")).map_err(failed)?;
+    if found < written {
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {schema} PRAGMA user_version = {written}; COMMIT;")).map_err(failed)?;
     }
     Ok(connection)
 }

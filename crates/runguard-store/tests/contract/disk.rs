@@ -3,7 +3,7 @@
 use crate::contract::toy::{
     PLENTY, Store, Toy, add, all_rows, eventually, keep, key, log_file, number, one_more, open, row, rows_of, sum, summed, try_open,
 };
-use runguard_store::{Decided, Row, StoreError, View, Written};
+use runguard_store::{Row, StoreError};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -170,58 +170,40 @@ async fn a_folder_on_a_full_disk_is_refused_with_a_word_about_the_disk() {
     assert_eq!(add(&store, "one", 1).await.unwrap(), 1);
 }
 
-/// Another writer holds the file: the same as a disk that fails, and over when it lets go. Meanwhile the states of
-/// those who wait must not reach the disk: their rows may never be written.
+/// Another writer holds the file. Answers go on, from what was written beside it; what is to be read there says that it cannot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_log_refuses_and_goes_on_when_it_is_free() {
+async fn while_the_log_is_locked_answers_go_on_and_their_rows_follow() {
     let toy = Toy::new();
     assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 1);
+    toy.store.flush().await.unwrap();
     let held = rusqlite::Connection::open(log_file(toy.folder.path())).unwrap();
     held.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let mut tasks = JoinSet::new();
-    for _ in 0..10 {
-        let store = toy.store.clone();
-        tasks.spawn(async move { add(&store, "one", 1).await });
+    for count in 2..=11 {
+        assert_eq!(add(&toy.store, "one", 1).await.unwrap(), count);
     }
-    eventually("all have been decided", async || sum(&toy.store, "one").await == 11).await;
-    let (flushed, refused) = tokio::join!(toy.store.flush(), tasks.join_all());
+    let flushed = toy.store.flush().await;
     assert!(matches!(flushed, Err(StoreError::Write(_))), "{flushed:?}");
-    for refused in refused {
-        assert!(matches!(refused, Err(StoreError::Write(_))), "{refused:?}");
-    }
-    assert_eq!(sum(&toy.store, "one").await, 1);
+    assert!(toy.store.probe().await.is_err());
+    assert_eq!(rows_of(&toy.store, "one").await.len(), 1, "what can be read is shown");
     held.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 12);
+    assert_eq!(rows_of(&toy.store, "one").await.len(), 12);
     let toy = toy.reopen();
-    assert_eq!(sum(&toy.store, "one").await, 1);
-    assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 2);
-    let toy = toy.reopen();
-    assert_eq!(sum(&toy.store, "one").await, 2);
-    assert_eq!(all_rows(&toy.store).await.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(sum(&toy.store, "one").await, 12);
+    assert!(all_rows(&toy.store).await.iter().map(|row| row.seq).eq(1..=12));
 }
 
-/// What is decided upon a decision that is not safe yet is not safe either, and goes with it.
+/// The same, and the process ends before the file is free: what was answered is beside it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_that_are_not_waited_for_are_refused_together_when_they_cannot_be_written() {
+async fn what_was_answered_while_the_log_was_locked_is_there_after_a_stop() {
     let toy = Toy::new();
-    assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 1);
     let held = rusqlite::Connection::open(log_file(toy.folder.path())).unwrap();
     held.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let decide = async || {
-        let step = |view: &View<'_>| Decided::Keep(number(view.get(0)) + 1, Written { row: row("one"), changes: one_more(view, 1) });
-        toy.store.decide(&[summed(key("one"))], step).await.unwrap()
-    };
-    let ((second, one), (third, other)) = (decide().await, decide().await);
-    assert_eq!((second, third), (2, 3), "the later one is decided upon the earlier");
-    let (one, other) = tokio::join!(one.wait(), other.wait());
-    assert!(matches!((&one, &other), (Err(StoreError::Write(_)), Err(StoreError::Write(_)))), "{one:?} {other:?}");
-    assert_eq!(sum(&toy.store, "one").await, 1);
-    held.execute_batch("ROLLBACK").unwrap();
-    let ((second, one), (third, other)) = (decide().await, decide().await);
-    assert_eq!((second, third), (2, 3));
-    // The later row is behind the earlier one.
-    other.wait().await.unwrap();
-    assert_eq!(rows_of(&toy.store, "one").await.len(), 3);
-    one.wait().await.unwrap();
-    let toy = toy.reopen();
-    assert_eq!(sum(&toy.store, "one").await, 3);
+    for count in 1..=5 {
+        assert_eq!(add(&toy.store, "one", 1).await.unwrap(), count);
+    }
+    let toy = toy.reopen_after(|_| held.execute_batch("ROLLBACK").unwrap());
+    assert_eq!(sum(&toy.store, "one").await, 5);
+    assert_eq!(rows_of(&toy.store, "one").await.len(), 5);
+    assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 6);
 }

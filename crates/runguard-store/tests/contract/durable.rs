@@ -1,13 +1,14 @@
 //! What was answered is there after the store was closed and opened again, with or without its second file.
 
 use crate::contract::toy::{
-    LIST, PLENTY, SUM, Store, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, listed, one_more, replay, row, rows_of,
-    states_of, sum, summed,
+    LIST, PLENTY, RULES, SUM, Store, TENANT, Toy, add, all_rows, append, change, index_file, keep, key, listed, one_more, options, replay,
+    row, rows_of, states_of, sum, summed,
 };
 use proptest::prelude::*;
-use runguard_store::{Cell, Family, Key, Order, Row, RowCount, RowFilter, SlotState, StoreError, View};
+use runguard_store::{Cell, Durability, Embedded, Family, Key, Options, Order, Row, RowCount, RowFilter, SlotState, StoreError, View};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 const SESSIONS: usize = 300;
 
@@ -284,4 +285,54 @@ async fn a_probe_and_a_flush_count_as_nothing() {
     let toy = toy.reopen();
     assert_eq!(sum(&toy.store, "one").await, 2);
     assert_eq!(all_rows(&toy.store).await.iter().map(|row| row.seq).collect::<Vec<_>>(), [1, 2]);
+}
+
+/// Each answer waits for the disk, many of them at once; and what it waited for is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn answers_that_wait_for_the_disk_are_in_order_and_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = Options { durability: Durability::Power, ..options(folder.path(), PLENTY) };
+        Arc::new(Store::Embedded(Embedded::open(options, RULES).unwrap()))
+    };
+    for life in 1..=3_u64 {
+        let store = open();
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..16 {
+            let store = store.clone();
+            tasks.spawn(async move {
+                for turn in 1..=20 {
+                    let count = add(&store, &format!("s{task}"), 1).await.unwrap();
+                    assert_eq!(count, (life - 1) * 20 + turn);
+                }
+            });
+        }
+        tasks.join_all().await;
+        assert!(all_rows(&store).await.iter().map(|row| row.seq).eq(1..=life * 320), "each row once, in order");
+    }
+    assert_eq!(sum(&open(), "s3").await, 60);
+}
+
+/// Rows of a process that was killed are beside the log. One that reached it and was erased there does not come back with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_process_left_beside_the_log_raises_nobody_from_the_dead() {
+    let toy = Toy::new();
+    add(&toy.store, "erased", 1).await.unwrap();
+    add(&toy.store, "kept", 1).await.unwrap();
+    let segments = |folder: &Path| -> Vec<std::path::PathBuf> {
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("journal-")).collect()
+    };
+    let [segment] = &*segments(toy.folder.path()) else { panic!("one is being written") };
+    let tell = Row { kind: runguard_core::row::Kind::Admin.into(), ..row("") };
+    toy.store.erase_session(TENANT, "erased", tell).await.unwrap().unwrap();
+    add(&toy.store, "late", 1).await.unwrap();
+    let left = std::fs::read(segment).unwrap();
+    let toy = toy.reopen_after(|folder| {
+        assert!(segments(folder).is_empty(), "a store that is closed leaves nothing beside the log");
+        std::fs::write(folder.join("journal-0000000007"), &left).unwrap();
+    });
+    assert_eq!(rows_of(&toy.store, "erased").await, []);
+    assert_eq!((sum(&toy.store, "kept").await, sum(&toy.store, "late").await), (1, 1));
+    assert_eq!(all_rows(&toy.store).await.iter().map(|row| row.seq).collect::<Vec<_>>(), [2, 3, 4]);
 }

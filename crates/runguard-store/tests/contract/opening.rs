@@ -99,7 +99,7 @@ async fn a_log_whose_last_rows_a_power_cut_took_goes_on_with_numbers_never_used(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_of_a_later_version_is_refused_and_not_touched() {
     let folder = filled_folder().await;
-    for (file, newest) in [(log_file(folder.path()), 2), (index_file(folder.path()), 1)] {
+    for (file, newest) in [(log_file(folder.path()), 3), (index_file(folder.path()), 1)] {
         let set_version = |version: i64| {
             rusqlite::Connection::open(&file).unwrap().execute_batch(&format!("PRAGMA user_version = {version}")).unwrap();
         };
