@@ -351,7 +351,7 @@ impl Alerts {
             }
             Ok(messages)
         };
-        let newest = *engine.store.committed().borrow();
+        let newest = engine.store.follower().committed();
         Ok(json!({
             "enabled": true,
             "behind_rows": newest.saturating_sub(shared.read_upto.load(Ordering::Relaxed)),

@@ -136,8 +136,7 @@ impl Embedded {
             }
         }
         let (log, names) = folder.open_log(options.durability, options.names)?;
-        let left = mover::recover(&options.folder, &log)
-            .map_err(|error| OpenError::Database { path: folder.log_path(), detail: error.to_string() })?;
+        let left = mover::recover(&options.folder, &log)?;
         if left > 0 {
             tracing::info!(rows = left, "decisions that the process before had not brought into the log yet are in it now");
         }
@@ -325,7 +324,7 @@ impl Embedded {
     async fn rows_of_session(&self, tenant: &str, session: &str, upto: u64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
         let (tenant, session, names) = (tenant.to_owned(), session.to_owned(), self.inner.names);
         let upto = upto.min(i64::MAX as u64);
-        let read = move |connection: &Connection| {
+        self.blocking(move |connection| {
             let mut select = connection.prepare_cached(
                 "SELECT l.seq, l.effects FROM idx.sessions s JOIN main.log l ON l.seq = s.seq
                  WHERE s.session = ?1 AND s.seq < ?5 AND l.tenant = ?2 AND l.session = ?3
@@ -336,12 +335,8 @@ impl Embedded {
             let values = rusqlite::params![names.session_number(&tenant, &session), tenant, session, indexed_upto, upto];
             let rows = select.query_map(values, |row| Ok((row.get(0)?, row.get::<_, Option<Vec<u8>>>(1)?.unwrap_or_default())))?;
             rows.collect()
-        };
-        let read_settled = move |inner: &Inner| {
-            inner.journal.settle()?;
-            inner.readers.read(Lane::Questions, &inner.folder, read)
-        };
-        self.inner.in_lane(Lane::Questions, read_settled).await
+        })
+        .await
     }
 
     /// Overwrites what was removed, in all files, and empties their write-ahead logs. Gives the files that keep some of it, because

@@ -16,6 +16,10 @@ pub enum OpenError {
     )]
     Damaged { path: PathBuf, detail: String },
     #[error(
+        "{path}, where decisions of a process that was killed wait for the log, is damaged: {detail}. Nothing of it was thrown away. Start the version that wrote it; or move the file away to start without what is left in it"
+    )]
+    DamagedJournal { path: PathBuf, detail: String },
+    #[error(
         "{path} ends at row {last}, but rows up to {known} were written: the file was emptied or replaced by an older one. Nothing was changed. Restore the folder from a backup, or move the whole folder away to start empty"
     )]
     Lost { path: PathBuf, last: u64, known: u64 },

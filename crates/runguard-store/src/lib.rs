@@ -22,6 +22,7 @@ mod store;
 mod trusted_time;
 
 pub use cluster::{Cluster, ClusterHealth, ClusterOptions, Fingerprints, LogKept, RETIRE_EVERY, SharedClock};
+pub use embedded::journal::JOURNAL_PREFIX;
 pub use embedded::schema::{LOG_FILE, is_in_use};
 pub use embedded::{Durability, Embedded, Options, Role};
 pub use error::{OpenError, StoreError};

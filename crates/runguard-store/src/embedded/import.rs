@@ -85,19 +85,26 @@ impl Embedded {
             let mut latest = self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner);
             rows.into_iter().filter(|logged| latest.insert(&logged.row.id)).collect()
         };
-        let mut last = Safe::default();
-        for logged in fresh {
-            if let Some(number) = entry::erases(&logged) {
-                std::mem::take(&mut last).wait().await?;
-                self.erase_number(number, logged.row).await?;
-                continue;
-            }
-            // In order: the last is safe when all are.
-            last = self.append(&logged.row, &logged.effects)?;
+        if let Err(error) = self.import_fresh(fresh).await {
+            // Some of them are not there, though their ids were taken down.
+            *self.inner.latest_ids.lock().unwrap_or_else(PoisonError::into_inner) = LatestIds::default();
+            return Err(error);
         }
-        last.wait().await?;
         self.work(Work::Follow { upto: upto.to_vec() }).await?;
         Ok(Imported::Done)
+    }
+
+    async fn import_fresh(&self, rows: Vec<RowWithEffects>) -> Result<(), StoreError> {
+        let mut written = Vec::with_capacity(rows.len());
+        for logged in rows {
+            if let Some(number) = entry::erases(&logged) {
+                all_safe(&mut written).await?;
+                self.erase_number(number, logged.row).await?;
+            } else {
+                written.push(self.append(&logged.row, &logged.effects)?);
+            }
+        }
+        all_safe(&mut written).await
     }
 
     fn append(&self, row: &Row, effects: &[u8]) -> Result<Safe, StoreError> {
@@ -224,6 +231,13 @@ impl Embedded {
             }
         }
     }
+}
+
+async fn all_safe(written: &mut Vec<Safe>) -> Result<(), StoreError> {
+    for row in written.drain(..) {
+        row.wait().await?;
+    }
+    Ok(())
 }
 
 fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {

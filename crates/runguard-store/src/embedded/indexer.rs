@@ -548,8 +548,10 @@ impl Round {
             // Said before it is done: a log that is empty because of this must not look like one that was lost.
             self.index.execute("INSERT OR REPLACE INTO progress (name, value) VALUES ('pruned', ?1)", [upto])?;
         }
-        // As long as rows are in the log the index must know them, or nobody would remove them.
+        // As long as rows are in the log the index must know them, or nobody would remove them. First they leave the journal: what a killed
+        // process had there would come back into an empty log.
         if let Some(upto) = upto
+            && self.ask_the_writer(Work::Empty).is_some()
             && let Some(rows) = self.prune_log(upto)?
         {
             if rows > 0 {

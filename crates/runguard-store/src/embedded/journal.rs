@@ -8,6 +8,8 @@
 pub(crate) mod mover;
 mod segment;
 
+pub use segment::JOURNAL_PREFIX;
+
 use crate::embedded::Durability;
 use crate::embedded::journal::mover::{Orders, Work};
 use crate::embedded::shard::Shards;
@@ -21,12 +23,17 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// A segment is left when it has grown to this; it goes once its rows are in the database.
 const SEGMENT_BYTES: u64 = 8 << 20;
 /// While the database takes nothing, so much is kept beside it; then answers are refused.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
+/// Of a thread's room for a record, so much stays.
+const LONG_RECORD: usize = 64 << 10;
+/// For the disk, when somebody waits until a segment can be left.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Rows remembered for the indexer: about 20 MB.
 const MOST_FRESH: usize = 200_000;
 
@@ -70,15 +77,16 @@ struct Tail {
     is_soiled: bool,
     is_troubled: bool,
     stopping: bool,
-    /// Those who wait for the disk.
+    /// Those who wait for the disk, all of them in this segment.
     unsynced: Vec<Unsynced>,
+    /// The segment is to be left when nobody waits for the disk.
+    is_to_be_left: bool,
 }
 
 #[derive(Debug)]
 struct Unsynced {
     seq: u64,
-    /// The place of its record.
-    segment: u64,
+    /// Its record is from here to there.
     at: u64,
     end: u64,
     undo: Vec<Undo>,
@@ -110,8 +118,11 @@ pub(crate) struct Journal {
     folder: PathBuf,
     durability: Durability,
     names: Names,
+    /// The first segment of this life: where the mover begins.
+    first_segment: u64,
     tail: Mutex<Tail>,
     to_sync: Condvar,
+    synced: Condvar,
     /// The last row that an answer may rest on.
     safe: AtomicU64,
     /// The last row that is in the database.
@@ -119,7 +130,7 @@ pub(crate) struct Journal {
     waiting_bytes: AtomicU64,
     /// Counts what was taken back: whoever copied states that were not safe looks whether that happened in between.
     failures: AtomicU64,
-    known_tx: watch::Sender<u64>,
+    moved_tx: watch::Sender<u64>,
     /// The rows moved since the indexer last asked, one after the other, so that it need not read them again. When it
     /// does not ask for long, the older ones are dropped: they are in the log.
     fresh: Mutex<FreshRows>,
@@ -149,18 +160,21 @@ impl Journal {
             is_troubled: false,
             stopping: false,
             unsynced: Vec::new(),
+            is_to_be_left: false,
         };
         let journal = Self {
             folder: folder.to_owned(),
             durability,
             names,
+            first_segment: number,
             tail: Mutex::new(tail),
             to_sync: Condvar::new(),
+            synced: Condvar::new(),
             safe: AtomicU64::new(last_seq),
             moved: AtomicU64::new(last_seq),
             waiting_bytes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            known_tx: watch::Sender::new(last_seq),
+            moved_tx: watch::Sender::new(last_seq),
             fresh: Mutex::default(),
             orders: Mutex::default(),
             ordered: Condvar::new(),
@@ -185,14 +199,9 @@ impl Journal {
         self.failures.load(Ordering::Acquire)
     }
 
-    /// Told of new rows a moment after they are safe, with the many that came in it.
+    /// Told of rows that are in the database: a moment after they are safe, with the many that came in it.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
-        self.tell_of(self.safe());
-        self.known_tx.subscribe()
-    }
-
-    fn tell_of(&self, seq: u64) {
-        self.known_tx.send_if_modified(|known| std::mem::replace(known, seq.max(*known)) < seq);
+        self.moved_tx.subscribe()
     }
 
     pub(crate) fn take_fresh(&self) -> Vec<Vec<Fresh>> {
@@ -222,6 +231,8 @@ impl Journal {
             let mut tail = self.tail();
             let at = tail.bytes;
             let seq = self.write(&mut tail, record)?;
+            // What was long once is not kept for every later one.
+            record.shrink_to(LONG_RECORD);
             Ok((seq, at, tail))
         });
         let (seq, at, mut tail) = match written {
@@ -236,13 +247,14 @@ impl Journal {
             }
             Durability::Power => {
                 let (done, committed) = oneshot::channel();
-                let (segment, end) = (tail.number, tail.bytes);
-                tail.unsynced.push(Unsynced { seq, segment, at, end, undo, done });
+                let end = tail.bytes;
+                tail.unsynced.push(Unsynced { seq, at, end, undo, done });
+                tail.is_to_be_left |= tail.bytes >= SEGMENT_BYTES;
                 self.to_sync.notify_one();
                 Some(committed)
             }
         };
-        if tail.bytes >= SEGMENT_BYTES {
+        if tail.bytes >= SEGMENT_BYTES && self.durability == Durability::Process {
             // Where there is no room for another file it goes on in this one.
             let _ = self.begin_segment(&mut tail);
         }
@@ -284,18 +296,41 @@ impl Journal {
         Ok(seq)
     }
 
-    /// Leaves the segment, so that it goes with its last row.
+    /// Leaves the segment, so that it goes with its last row. Nobody may wait for the disk because of it.
     fn begin_segment(&self, tail: &mut Tail) -> io::Result<()> {
         if tail.is_soiled {
             segment::cut(&tail.file, tail.bytes)?;
             tail.is_soiled = false;
         }
-        if self.durability == Durability::Power {
-            tail.file.sync_data()?;
+        let number = tail.number + 1;
+        let file = segment::create(&self.folder, number)?;
+        if let Err(error) = self.sync_folder() {
+            let _ = segment::remove(&self.folder, number);
+            return Err(error);
         }
-        tail.file = Arc::new(segment::create(&self.folder, tail.number + 1)?);
-        (tail.number, tail.bytes, tail.safe_bytes) = (tail.number + 1, 0, 0);
-        self.sync_folder()
+        tail.file = Arc::new(file);
+        (tail.number, tail.bytes, tail.safe_bytes, tail.is_to_be_left) = (number, 0, 0, false);
+        Ok(())
+    }
+
+    /// Leaves the segment once all that is in it is safe. Gives the number of the next.
+    fn leave_segment(&self) -> io::Result<u64> {
+        let mut tail = self.tail();
+        let number = tail.number;
+        match self.durability {
+            Durability::Process => self.begin_segment(&mut tail)?,
+            Durability::Power => {
+                tail.is_to_be_left = true;
+                self.to_sync.notify_all();
+                let is_kept = |tail: &mut Tail| tail.number == number;
+                let (left, waited) = self.synced.wait_timeout_while(tail, PATIENCE, is_kept).unwrap_or_else(PoisonError::into_inner);
+                if waited.timed_out() {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the disk has not taken the last decisions yet"));
+                }
+                tail = left;
+            }
+        }
+        Ok(tail.number)
     }
 
     /// A file whose name is not on the disk is not there after a power cut.
@@ -318,6 +353,10 @@ impl Journal {
             let (file, waiting) = {
                 let mut tail = self.tail();
                 while tail.unsynced.is_empty() {
+                    // Where there is no room for another file it goes on in this one.
+                    if std::mem::take(&mut tail.is_to_be_left) && self.begin_segment(&mut tail).is_ok() {
+                        self.synced.notify_all();
+                    }
                     if tail.stopping {
                         return;
                     }
@@ -334,10 +373,7 @@ impl Journal {
 
     fn are_safe(&self, waiting: Vec<Unsynced>) {
         if let Some(last) = waiting.last() {
-            let mut tail = self.tail();
-            if last.segment == tail.number {
-                tail.safe_bytes = last.end;
-            }
+            self.tail().safe_bytes = last.end;
             self.safe.store(last.seq, Ordering::SeqCst);
         }
         self.wake_mover();
@@ -354,16 +390,10 @@ impl Journal {
         let mut tail = self.tail();
         failed.append(&mut tail.unsynced);
         let Some(first) = failed.first() else { return };
-        if first.segment != tail.number {
-            // The segment was left meanwhile, and the disk had taken all of it.
-            let (safe, rest): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| failed.segment != tail.number);
-            tail.unsynced = rest;
-            drop(tail);
-            drop(held);
-            return self.are_safe(safe);
-        }
         self.waiting_bytes.fetch_sub(tail.bytes - first.at, Ordering::Relaxed);
-        (tail.next_seq, tail.bytes, tail.is_soiled) = (first.seq, first.at, true);
+        (tail.next_seq, tail.bytes) = (first.seq, first.at);
+        // At once: a process that ends here must not leave what was refused to the next.
+        tail.is_soiled = segment::cut(&tail.file, tail.bytes).is_err();
         self.failures.fetch_add(1, Ordering::AcqRel);
         for undo in failed.iter_mut().rev().flat_map(|failed| failed.undo.drain(..).rev()) {
             let key = undo.key();

@@ -208,9 +208,26 @@ impl<T> Search<'_, T> {
     }
 }
 
+fn search<T>(
+    names: Names,
+    filter: RowFilter,
+    order: Order,
+    after: Option<u64>,
+    limit: usize,
+    columns: &'static str,
+    read: fn(&rusqlite::Row<'_>) -> Result<T, rusqlite::Error>,
+) -> impl FnOnce(&Connection) -> Result<Vec<T>, rusqlite::Error> {
+    let (from, upto) = match (order, after) {
+        (_, None) => (0, u64::MAX),
+        (Order::NewestFirst, Some(seq)) => (0, seq.saturating_sub(1)),
+        (Order::OldestFirst, Some(seq)) => (seq.saturating_add(1), u64::MAX),
+    };
+    move |connection| Search { connection, names, filter: &filter, order, limit, columns, read, found: Vec::new() }.run(from, upto)
+}
+
 impl Embedded {
     pub async fn rows(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<Row>, StoreError> {
-        self.search(filter, order, after, limit, COLUMNS, read_row).await
+        self.look(search(self.inner.names, filter, order, after, limit, COLUMNS, read_row)).await
     }
 
     pub async fn rows_with_effects(
@@ -220,32 +237,11 @@ impl Embedded {
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<RowWithEffects>, StoreError> {
-        self.search(filter, order, after, limit, EFFECT_COLUMNS, read_with_effects).await
+        self.blocking(search(self.inner.names, filter, order, after, limit, EFFECT_COLUMNS, read_with_effects)).await
     }
 
     pub async fn row_numbers(&self, filter: RowFilter, order: Order, after: Option<u64>, limit: usize) -> Result<Vec<u64>, StoreError> {
-        self.search(filter, order, after, limit, "l.seq", |row| row.get(0)).await
-    }
-
-    async fn search<T: Send + 'static>(
-        &self,
-        filter: RowFilter,
-        order: Order,
-        after: Option<u64>,
-        limit: usize,
-        columns: &'static str,
-        read: fn(&rusqlite::Row<'_>) -> Result<T, rusqlite::Error>,
-    ) -> Result<Vec<T>, StoreError> {
-        let (from, upto) = match (order, after) {
-            (_, None) => (0, u64::MAX),
-            (Order::NewestFirst, Some(seq)) => (0, seq.saturating_sub(1)),
-            (Order::OldestFirst, Some(seq)) => (seq.saturating_add(1), u64::MAX),
-        };
-        let names = self.inner.names;
-        self.blocking(move |connection| {
-            Search { connection, names, filter: &filter, order, limit, columns, read, found: Vec::new() }.run(from, upto)
-        })
-        .await
+        self.blocking(search(self.inner.names, filter, order, after, limit, "l.seq", |row| row.get(0))).await
     }
 
     pub async fn stats_by(
@@ -257,7 +253,7 @@ impl Embedded {
         minutes: i64,
     ) -> Result<Vec<RowCount>, StoreError> {
         let minutes = minutes.max(1);
-        self.blocking(move |connection| {
+        self.look(move |connection| {
             // One bucket at a time: minutes come in order, and a bucket has few combinations.
             let mut counts: BTreeMap<i64, Vec<RowCount>> = BTreeMap::new();
             let mut add = |row: &rusqlite::Row<'_>| -> Result<(), rusqlite::Error> {
@@ -311,13 +307,24 @@ impl Embedded {
         Follower::new(self.inner.clone())
     }
 
-    /// Reads for somebody who asks, when it is their turn.
+    /// Reads all that was answered for somebody who asks, when it is their turn.
     pub(crate) async fn blocking<R: Send + 'static>(
         &self,
         run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
     ) -> Result<R, StoreError> {
         let read = move |inner: &Inner| {
-            // What was answered is found. On a full disk, where it cannot be moved, what was moved is.
+            inner.journal.settle()?;
+            inner.readers.read(Lane::Questions, &inner.folder, run)
+        };
+        self.inner.in_lane(Lane::Questions, read).await
+    }
+
+    /// The same for people: while nothing can be written, as on a full disk, they see what is there.
+    async fn look<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Connection) -> Result<R, rusqlite::Error> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let read = move |inner: &Inner| {
             let _ = inner.journal.settle();
             inner.readers.read(Lane::Questions, &inner.folder, run)
         };

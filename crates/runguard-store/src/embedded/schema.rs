@@ -216,8 +216,8 @@ struct Formats {
     known: i64,
 }
 
-/// Says whether versions that know of no journal may open the log. Where it cannot be said, as on a full disk, they would miss the last moment of
-/// a process that was killed.
+/// Says whether versions that know of no journal may open the log. Where it cannot be said, as on a full disk, they would miss the last
+/// moment of a process that was killed.
 pub(crate) fn say_that_a_journal_is_beside(log: &Connection, is_there: bool) {
     let format = if is_there { LOG_FORMAT_WITH_JOURNAL } else { LOG_FORMAT };
     let _ = log.execute_batch(&format!("PRAGMA user_version = {format}"));

@@ -7,7 +7,7 @@ use crate::store::{Rules, SlotState};
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Enough that two requests rarely meet, few enough to lock all of them when a commit fails.
+/// Enough that two requests rarely meet, few enough to lock all of them when the disk refuses something.
 pub(crate) const SHARDS: usize = 64;
 /// Slots of one entry. At the bound the one written longest ago is forgotten.
 const MAX_SLOTS: usize = 1024;

@@ -187,7 +187,7 @@ async fn while_the_log_is_locked_answers_go_on_and_their_rows_follow() {
     assert_eq!(rows_of(&toy.store, "one").await.len(), 1, "what can be read is shown");
     held.execute_batch("ROLLBACK").unwrap();
     assert_eq!(add(&toy.store, "one", 1).await.unwrap(), 12);
-    assert_eq!(rows_of(&toy.store, "one").await.len(), 12);
+    eventually("the rows are in the log", async || rows_of(&toy.store, "one").await.len() == 12).await;
     let toy = toy.reopen();
     assert_eq!(sum(&toy.store, "one").await, 12);
     assert!(all_rows(&toy.store).await.iter().map(|row| row.seq).eq(1..=12));

@@ -164,3 +164,30 @@ async fn a_folder_of_the_first_format_keeps_its_keys() {
     add(&store, "one", 1).await.unwrap();
     assert_eq!(rows_of(&store, "one").await.len(), 2);
 }
+
+/// Decisions that wait beside the log are read to the last; what is damaged is named and kept, unless it is the end that was being written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_file_of_the_journal_is_refused_and_kept() {
+    let toy = Toy::new();
+    for number in 0..10 {
+        write(&toy.store, Row { input: "x".repeat(1000), ..row(&number.to_string()) }).await;
+    }
+    let left = std::fs::read(toy.folder.path().join("journal-0000000001")).unwrap();
+    let Toy { folder, store, .. } = toy;
+    drop(store);
+    // Another folder, into which nothing of it was moved.
+    let other = tempfile::tempdir().unwrap();
+    drop(try_open(other.path(), PLENTY).unwrap());
+    let place = |number: u64| other.path().join(format!("journal-{number:010}"));
+    std::fs::write(place(4), &left[..left.len() - 500]).unwrap();
+    std::fs::write(place(5), &left).unwrap();
+    match try_open(other.path(), PLENTY) {
+        Err(OpenError::DamagedJournal { path, .. }) => assert_eq!(path, place(4)),
+        refused => panic!("{refused:?}"),
+    }
+    assert!(place(4).exists() && place(5).exists());
+    std::fs::remove_file(place(5)).unwrap();
+    let store = try_open(other.path(), PLENTY).unwrap();
+    assert_eq!(all_rows(&store).await.len(), 9, "the last one was being written");
+    drop(folder);
+}

@@ -14,7 +14,9 @@ async fn add_at(store: &Store, key: Key, session: &str, at: i64) {
 async fn rows_older_than_the_retention_go_and_younger_ones_stay() {
     let toy = Toy::new();
     for number in 0..700 {
-        add_at(&toy.store, key(&format!("old {number}")), "old", NOW).await;
+        let input = format!("old {number}");
+        let row = Row { at: NOW, input, ..row("old") };
+        keep(&toy.store, &[summed(key(&row.input.clone()))], row, |view| one_more(view, 1)).await.unwrap();
     }
     add_at(&toy.store, key("young"), "young", NOW + 5 * DAY).await;
     toy.store.tell_time(NOW + 30 * DAY);
@@ -30,6 +32,7 @@ async fn rows_older_than_the_retention_go_and_younger_ones_stay() {
         assert_eq!(counted, 1);
     };
     check(&toy.store).await;
+    assert_eq!(files_with(toy.folder.path(), "old 17"), Vec::<String>::new(), "nor in what a killed process would leave");
     check(&toy.reopen().store).await;
 }
 

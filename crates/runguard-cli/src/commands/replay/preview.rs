@@ -11,12 +11,12 @@ use runguard_engine::preview::{Ask, Report, preview};
 use runguard_engine::settings::Settings;
 use runguard_engine::{Clock, Engine, EngineOptions, KeyRing};
 use runguard_guards::policy::Tree;
+use runguard_store::{JOURNAL_PREFIX, LOG_FILE};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The decision log in a data folder.
-const LOG_FILE: &str = "runguard.db";
 /// Nothing of the copy is let go while it is read.
 const LONGEST_RETENTION_DAYS: u32 = 3650;
 
@@ -93,7 +93,7 @@ fn copy_of(folder: &Path) -> Result<tempfile::TempDir, Failure> {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         // The log and its index, each with what is not yet written into it.
-        if name.starts_with(LOG_FILE) || name.starts_with("index.db") {
+        if [LOG_FILE, "index.db", JOURNAL_PREFIX].iter().any(|part| name.starts_with(part)) {
             fs::copy(&path, copy.path().join(name)).map_err(failed)?;
         }
     }

@@ -3,7 +3,8 @@
 use crate::cluster::link::EntryId;
 use crate::embedded::journal::segment::{self, Reader, Record};
 use crate::embedded::journal::{Fresh, Journal};
-use crate::error::StoreError;
+use crate::embedded::schema::LOG_FILE;
+use crate::error::{OpenError, StoreError};
 use crate::pace::Pace;
 use crate::scrub::{Checkpoint, checkpoint, clean};
 use rusqlite::{Connection, params};
@@ -66,6 +67,19 @@ struct Place {
     reader: Option<Reader>,
 }
 
+/// Ends the waiting for the mover, also where it ended in a panic.
+struct Ending<'a>(&'a Journal);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut orders = self.0.lock_orders();
+        (orders.stopping, orders.ended) = (true, true);
+        orders.work.clear();
+        drop(orders);
+        self.0.round_over.notify_all();
+    }
+}
+
 impl Journal {
     pub(super) fn lock_orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,6 +104,12 @@ impl Journal {
             return Ok(());
         }
         let mut orders = self.lock_orders();
+        // Nobody waits for what has just failed; it is tried again because they asked.
+        if let Some(trouble) = orders.trouble.clone() {
+            orders.wanted = orders.wanted.max(goal);
+            self.ordered.notify_all();
+            return Err(trouble);
+        }
         // One may be under way that began before.
         let last_round = orders.rounds + 2;
         while self.moved() < goal {
@@ -111,7 +131,9 @@ impl Journal {
 
     /// The mover's life. Whether it leaves nothing behind.
     pub(crate) fn run_mover(&self, connection: &Connection) -> bool {
-        let mut place = Place { number: self.tail().number, reader: None };
+        // However it ends: nobody waits for it any more.
+        let _ended = Ending(self);
+        let mut place = Place { number: self.first_segment, reader: None };
         let mut troubled = false;
         loop {
             let (work, hurried, stopping) = self.wait_for_orders(troubled);
@@ -132,7 +154,6 @@ impl Journal {
             orders.trouble = moved.err();
             orders.wanted = 0;
             let is_over = stopping && orders.work.is_empty();
-            orders.ended = is_over;
             drop(orders);
             self.round_over.notify_all();
             if is_over {
@@ -177,7 +198,13 @@ impl Journal {
             };
             let mut fresh = Vec::new();
             let mut upto = None;
-            let rows = reader.records().take_while(|(record, _)| record.row.seq <= goal).inspect(|(record, end)| {
+            // One after the other: should one be missing, that is told, and not passed over.
+            let mut next = self.moved();
+            let is_next = |(record, _): &(Record<'_>, usize)| {
+                next += 1;
+                record.row.seq == next && next <= goal
+            };
+            let rows = reader.records().take_while(is_next).inspect(|(record, end)| {
                 upto = Some((record.row.seq, *end));
                 fresh.push(self.fresh(record));
                 pace.step();
@@ -188,7 +215,7 @@ impl Journal {
                 self.waiting_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
                 self.remember_fresh(fresh);
                 self.moved.store(last, Ordering::Release);
-                self.tell_of(last);
+                self.moved_tx.send_replace(last);
                 continue;
             }
             let (writing, safe_bytes) = {
@@ -199,28 +226,30 @@ impl Journal {
             if reader.fill(upto).map_err(|error| failed(&error))? {
                 continue;
             }
-            if place.number >= writing {
+            if place.number >= writing || !reader.is_at_its_end() {
                 return Err(failed(&"a record of the journal cannot be read back"));
             }
-            self.leave(place);
+            self.leave(place)?;
         }
         Ok(())
     }
 
     /// The next segment. All rows of this one are in the database.
-    fn leave(&self, place: &mut Place) {
-        if let Err(error) = segment::remove(&self.folder, place.number) {
-            tracing::warn!(%error, segment = place.number, "a file of the journal that is not needed any more cannot be removed");
-        }
+    fn leave(&self, place: &mut Place) -> Result<(), StoreError> {
+        segment::remove(&self.folder, place.number)
+            .map_err(|error| StoreError::Write(format!("a file of the journal that is not needed any more cannot be removed: {error}")))?;
         *place = Place { number: place.number + 1, reader: None };
+        Ok(())
     }
 
     fn leave_nothing(&self, mut place: Place) -> bool {
         let last = self.tail().number;
         while place.number <= last {
-            self.leave(&mut place);
+            if self.leave(&mut place).is_err() {
+                return false;
+            }
         }
-        segment::numbers(&self.folder).is_ok_and(|left| left.is_empty())
+        true
     }
 
     fn fresh(&self, Record { row, .. }: &Record<'_>) -> Fresh {
@@ -242,16 +271,12 @@ impl Journal {
             // Readers may keep it from its end; it is tried again. The log is safe either way.
             Work::Checkpoint { how, is_done } => *is_done = checkpoint(connection, *how).unwrap_or(false),
             Work::Empty => {
-                let before = {
-                    let mut tail = self.tail();
-                    let before = tail.number;
-                    self.begin_segment(&mut tail).map_err(|error| StoreError::Write(error.to_string()))?;
-                    before
-                };
+                let failed = |error: std::io::Error| StoreError::Write(error.to_string());
+                let writing = self.leave_segment().map_err(failed)?;
                 // Some came since the rows were moved.
                 self.move_rows(connection, place, &mut Pace::hurried())?;
-                while place.number <= before {
-                    self.leave(place);
+                while place.number < writing {
+                    self.leave(place)?;
                 }
             }
             Work::Prune { .. } | Work::Clean { .. } | Work::Probe | Work::Erased { .. } | Work::Follow { .. } => {
@@ -263,25 +288,32 @@ impl Journal {
 }
 
 /// Moves what a process that ended has left. Gives how many rows there were.
-pub(crate) fn recover(folder: &Path, log: &Connection) -> Result<u64, StoreError> {
-    let failed = |error: std::io::Error| StoreError::Write(format!("{}: {error}", folder.display()));
+pub(crate) fn recover(folder: &Path, log: &Connection) -> Result<u64, OpenError> {
+    let failed = |source: std::io::Error| OpenError::Folder { path: folder.to_owned(), source };
+    let refused = |error: rusqlite::Error| OpenError::Database { path: folder.join(LOG_FILE), detail: error.to_string() };
+    let numbers = segment::numbers(folder).map_err(failed)?;
     let mut moved = 0;
-    for number in segment::numbers(folder).map_err(failed)? {
-        let mut reader = Reader::open(folder, number).map_err(failed)?;
+    for number in &numbers {
+        let mut reader = Reader::open(folder, *number).map_err(failed)?;
         while reader.fill(u64::MAX).map_err(failed)? {
-            let last: u64 = log
-                .query_row("SELECT coalesce(max(seq), 0) FROM log", [], |row| row.get(0))
-                .map_err(|error| StoreError::Write(error.to_string()))?;
+            let last: u64 = log.query_row("SELECT coalesce(max(seq), 0) FROM log", [], |row| row.get(0)).map_err(refused)?;
             let mut upto = None;
             let rows = reader.records().inspect(|(_, end)| upto = Some(*end)).map(|(record, _)| record);
             // Those that are in the database may have been erased there since.
             let rows = rows.filter(|record| record.row.seq > last).inspect(|_| moved += 1);
-            insert(log, rows).map_err(|error| StoreError::Write(error.to_string()))?;
+            insert(log, rows).map_err(refused)?;
             if let Some(upto) = upto {
                 reader.were_shown(upto);
             }
         }
-        segment::remove(folder, number).map_err(failed)?;
+        // The last record of all may be cut. Anything else that cannot be read is not ours to throw away.
+        let is_cut = Some(number) == numbers.last() && !reader.has_a_sound_record();
+        if !reader.is_at_its_end() && !is_cut {
+            let path = segment::path(folder, *number);
+            let detail = "a decision in it cannot be read, and others follow, or a later version wrote it".to_owned();
+            return Err(OpenError::DamagedJournal { path, detail });
+        }
+        segment::remove(folder, *number).map_err(failed)?;
     }
     Ok(moved)
 }

@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Begins the name of a segment, in the data folder.
-const PREFIX: &str = "journal-";
+pub const JOURNAL_PREFIX: &str = "journal-";
 
 const LENGTH: usize = 4;
 const SUM: usize = 4;
 const SEQ: usize = 8;
-const HEADER: usize = LENGTH + SUM + SEQ;
+const HEADER: usize = LENGTH + SUM + SEQ + 1;
+/// The last byte of a header: how the rest is written.
+const FORMAT: u8 = 1;
 
 /// Bytes read at a time; a record may be longer.
 const PIECE: usize = 1 << 20;
@@ -41,21 +43,24 @@ pub(crate) fn encode(record: &mut Vec<u8>, row: &Row, effects: &[u8], removed: &
 
 pub(crate) fn put_number(record: &mut [u8], seq: u64) {
     let length = u32::try_from(record.len() - HEADER).unwrap_or(u32::MAX);
-    record[LENGTH + SUM..HEADER].copy_from_slice(&seq.to_le_bytes());
+    record[LENGTH + SUM..HEADER - 1].copy_from_slice(&seq.to_le_bytes());
+    record[HEADER - 1] = FORMAT;
     let sum = xxh3_64(&record[LENGTH + SUM..]) as u32;
     record[..LENGTH].copy_from_slice(&length.to_le_bytes());
     record[LENGTH..LENGTH + SUM].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The first record of these bytes, and how long it is; `None` where there is no whole and sound one.
-fn decode(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
-    let end = end_of_first(bytes)?;
-    let record = bytes.get(..end)?;
+/// The first record of these bytes, if it is whole and as it was written.
+fn first_sound(bytes: &[u8]) -> Option<&[u8]> {
+    let record = bytes.get(..end_of_first(bytes)?)?;
     let sum = u32::from_le_bytes(record[LENGTH..LENGTH + SUM].try_into().ok()?);
-    if xxh3_64(&record[LENGTH + SUM..]) as u32 != sum {
-        return None;
-    }
-    let seq = u64::from_le_bytes(record[LENGTH + SUM..HEADER].try_into().ok()?);
+    (xxh3_64(&record[LENGTH + SUM..]) as u32 == sum).then_some(record)
+}
+
+/// The first record of these bytes, and how long it is; `None` where there is none that can be read.
+fn decode(bytes: &[u8]) -> Option<(Record<'_>, usize)> {
+    let record = first_sound(bytes).filter(|record| record[HEADER - 1] == FORMAT)?;
+    let (seq, end) = (u64::from_le_bytes(record[LENGTH + SUM..HEADER - 1].try_into().ok()?), record.len());
     let (row, effects, removed): (RowRef<'_>, &[u8], Vec<u64>) = postcard::from_bytes(&record[HEADER..]).ok()?;
     Some((Record { row: RowRef { seq, ..row }, effects, removed }, end))
 }
@@ -66,15 +71,15 @@ fn end_of_first(bytes: &[u8]) -> Option<usize> {
     HEADER.checked_add(length as usize)
 }
 
-fn path(folder: &Path, number: u64) -> PathBuf {
-    folder.join(format!("{PREFIX}{number:010}"))
+pub(crate) fn path(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{JOURNAL_PREFIX}{number:010}"))
 }
 
 /// The numbers of the segments that are there, oldest first.
 pub(crate) fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
-        numbers.extend(entry?.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok()));
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.strip_prefix(JOURNAL_PREFIX)?.parse::<u64>().ok()));
     }
     numbers.sort_unstable();
     Ok(numbers)
@@ -140,6 +145,16 @@ impl Reader {
     /// They need not be shown again. Gives how many bytes they are.
     pub(crate) fn were_shown(&mut self, upto: usize) -> usize {
         upto - std::mem::replace(&mut self.shown, upto)
+    }
+
+    /// Whether all that was read was shown.
+    pub(crate) fn is_at_its_end(&self) -> bool {
+        self.shown == self.filled
+    }
+
+    /// Whether the next record is as it was written, though it may not be one of ours.
+    pub(crate) fn has_a_sound_record(&self) -> bool {
+        first_sound(&self.piece[self.shown..self.filled]).is_some()
     }
 }
 
