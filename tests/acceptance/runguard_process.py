@@ -171,7 +171,10 @@ class Server:
         """Which files under the data folder hold one of these texts, in UTF-8 or UTF-16."""
         found = []
         for path in sorted(p for p in self.data.rglob("*") if p.is_file()):
-            content = path.read_bytes()
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue  # a file of the journal that has just gone
             found += [
                 f"{path.name}: {needle!r}" for needle in needles
                 if needle.encode() in content or needle.encode("utf-16-le") in content

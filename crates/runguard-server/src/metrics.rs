@@ -367,7 +367,7 @@ impl Metrics {
     }
 
     pub(crate) fn text(&self, store: &runguard_store::Store) -> String {
-        self.log_rows.set(*store.committed().borrow());
+        self.log_rows.set(store.follower().committed());
         self.entries.set(store.entries_in_memory() as i64);
         self.state_bytes.set(store.bytes_in_memory() as i64);
         self.rows_behind.set(store.rows_behind());

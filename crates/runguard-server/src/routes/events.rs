@@ -53,7 +53,7 @@ fn open(app: &Arc<App>, raw: Option<&str>, headers: &HeaderMap) -> Result<Reply,
         Some(None) => return Err(Problem::query("Last-Event-ID", "must be the id of an earlier event")),
     };
     // Where the stream begins is fixed before the caller hears of it: what is decided from its answer on is in the stream.
-    let newest = *app.engine.store.committed().borrow();
+    let newest = app.engine.store.follower().committed();
     let listener = app.streams.enter(caller.clone(), filter, newest).map_err(|too_many| {
         app.metrics.limited(Limited::Streams);
         Problem::too_many_streams(too_many)
