@@ -161,7 +161,7 @@ fn is_volatile_name(name: &str) -> bool {
 }
 
 /// `durationMs` is `duration` and `ms`.
-fn words_of(name: &str) -> Vec<Cow<'_, str>> {
+pub(super) fn words_of(name: &str) -> Vec<Cow<'_, str>> {
     if name.len() > 40 || !name.is_ascii() {
         return Vec::new();
     }
@@ -268,6 +268,7 @@ mod tests {
             ("9f2c51d0aa", "9f2c51d0ab"),
             (r#"{"order_id": "a1"}"#, r#"{"order_id": "b2"}"#),
             (r#"{"count": 3}"#, r#"{"count": 4}"#),
+            ("order 1234567 delivered", "order 7654321 delivered"),
             ("zoom 2x", "zoom 3x"),
             (r#"{"time": "x", "left": 3}"#, r#"{"time": "x", "left": 4}"#),
             ("ratio 12:30:5", "ratio 12:31:5"),
