@@ -20,7 +20,7 @@ mod sessions;
 mod settings;
 
 pub use self::deed::Deed;
-pub use self::fingerprints::{error_fingerprint, result_fingerprint};
+pub use self::fingerprints::{error_fingerprint, result_fingerprint, says_error};
 use self::memory::Memory;
 pub use self::settings::{Ladder, Preset, Rung, StallRule, StallSettings};
 use super::loops::{LoopSettings, MAX_CYCLE_LEN, MAX_REPEATS, Trail};
